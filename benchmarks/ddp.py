@@ -22,8 +22,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +37,24 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.job.job import Job, job_from
 from trainer.train.cpu import keep_freed_memory
-from trainer.train.machine_file import MachineFacts
 from trainer.train.packs.pack import Member, loss_for, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import autocast, matmul_dtype
 from trainer.train.predict.readers import gather
-from trainer.train.ranks.group import Ranks
-from trainer.train.ranks.layout import data_parallel
-from trainer.train.ranks.sharing import share
+from trainer.train.ranks.group import Ranks, share
+from trainer.train.ranks.layout import DataParallel
 
 ROWS, FEATURES, RING, FIRST = 20_000, 32, 32, 5
 TOLERANCE = 2e-4  # relative, of losses over five steps with another order of sums
+# Of every contender: the seconds that it is measured, and keys of the job.
+OPTIONS = {
+    "seconds": 5.0,
+    "preset": "tiny",
+    "lookback": 32,
+    "batch": 256,
+    "precision": "auto",
+    "compile": "auto",
+}
 Step = Callable[[int], torch.Tensor]  # number of a step -> mean loss of this rank's rows
 
 
@@ -64,7 +73,7 @@ def job_for(options: argparse.Namespace) -> Job:
     )
 
 
-class Work:
+class Problem:
     """The windows, batches and network that all contenders share."""
 
     def __init__(self, job: Job, rank: int, ranks: int, device: torch.device) -> None:
@@ -109,83 +118,83 @@ class Work:
 class RankWindows(Dataset[torch.Tensor]):
     """This rank's windows, an item per step, endlessly: for loops that need a DataLoader."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
 
     def __len__(self) -> int:
         return 1 << 30
 
     def __getitem__(self, step: int) -> torch.Tensor:
-        return self._work.part(step)
+        return self._problem.part(step)
 
 
-def ours(work: Work) -> Step:
+def ours(problem: Problem) -> Step:
     """Return the step of Mayfly's pack with its layout for several ranks."""
-    ranks = Ranks(rank=work.rank, count=work.ranks, device=work.device)
-    pack = form_pack([work.member], work.job, data_parallel(ranks, work.job, MachineFacts()))
+    ranks = Ranks(rank=problem.rank, count=problem.ranks, device=problem.device)
+    pack = form_pack([problem.member], problem.job, DataParallel(ranks, problem.job))
     # A pack returns this rank's share of the batch's mean loss; the other contenders return the mean over
     # their rows.
-    return lambda step: pack.step([True], [work.batches[step % RING]])[0] * work.ranks
+    return lambda step: pack.step([True], [problem.batches[step % RING]])[0] * problem.ranks
 
 
-def plain(work: Work, *, tuned: bool = False) -> Step:
+def plain(problem: Problem, *, tuned: bool = False) -> Step:
     """Return the step of DDP as in torch's tutorial; `tuned`: with its faster settings and the fused
     optimizer.
     """
     faster = {"gradient_as_bucket_view": True, "static_graph": True} if tuned else {}
-    devices = [work.device.index] if work.device.type == "cuda" else None
-    network = nn.parallel.DistributedDataParallel(work.network(), device_ids=devices, **faster)
-    optimizer = work.optimizer(network, **({"fused": True} if tuned else {}))
+    devices = [problem.device.index] if problem.device.type == "cuda" else None
+    network = nn.parallel.DistributedDataParallel(problem.network(), device_ids=devices, **faster)
+    optimizer = problem.optimizer(network, **({"fused": True} if tuned else {}))
 
     def step(number: int) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = work.mean_loss(network, work.part(number))
+        loss = problem.mean_loss(network, problem.part(number))
         loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), work.job.train.clip_norm)
+        nn.utils.clip_grad_norm_(network.parameters(), problem.job.train.clip_norm)
         optimizer.step()
         return loss.detach()
 
     return step
 
 
-def accelerated(work: Work) -> Step:
+def accelerated(problem: Problem) -> Step:
     """Return the step of Hugging Face Accelerate, as in its quick tour."""
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=work.device.type == "cpu")
-    bare = work.network()
-    network, optimizer = accelerator.prepare(bare, work.optimizer(bare))
-    loader = iter(DataLoader(RankWindows(work), batch_size=None))
+    accelerator = Accelerator(cpu=problem.device.type == "cpu")
+    bare = problem.network()
+    network, optimizer = accelerator.prepare(bare, problem.optimizer(bare))
+    loader = iter(DataLoader(RankWindows(problem), batch_size=None))
 
     def step(number: int) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = work.mean_loss(network, next(loader))
+        loss = problem.mean_loss(network, next(loader))
         accelerator.backward(loss)
-        accelerator.clip_grad_norm_(network.parameters(), work.job.train.clip_norm)
+        accelerator.clip_grad_norm_(network.parameters(), problem.job.train.clip_norm)
         optimizer.step()
         return loss.detach()
 
     return step
 
 
-def lightning(work: Work, seconds: float) -> None:
+def lightning(problem: Problem, seconds: float) -> None:
     """Measure PyTorch Lightning's Trainer with strategy ddp, which owns the loop, from a callback."""
     import pytorch_lightning as pl
 
     class DdpModule(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.network = work.network()
+            self.network = problem.network()
 
         def training_step(self, starts_B: torch.Tensor, number: int) -> torch.Tensor:
-            return work.mean_loss(self.network, starts_B)
+            return problem.mean_loss(self.network, starts_B)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return work.optimizer(self.network)
+            return problem.optimizer(self.network)
 
     class Listener(pl.Callback):
         def __init__(self) -> None:
-            self.steps = measured_steps()
+            self.steps = measuring(problem, seconds)
             next(self.steps)
 
         def on_train_batch_end(
@@ -196,22 +205,8 @@ def lightning(work: Work, seconds: float) -> None:
             except StopIteration:
                 trainer.should_stop = True
 
-    def measured_steps() -> Iterator[None]:
-        """Measure as `measured` does; receive the loss of each step by `send`."""
-        losses = []
-        for _ in range(FIRST):
-            losses.append((yield))
-        began, steps = time.perf_counter(), 0
-        ends = began + seconds
-        running = True
-        while running:
-            yield
-            steps += 1
-            running = going_on(work, steps, time.perf_counter() < ends)
-        finish(work, losses, steps, began)
-
     precision = {torch.float32: "32-true", torch.bfloat16: "bf16-mixed", torch.float16: "16-mixed"}[
-        work.dtype
+        problem.dtype
     ]
     quiet = {
         "logger": False,
@@ -220,21 +215,21 @@ def lightning(work: Work, seconds: float) -> None:
         "enable_model_summary": False,
     }
     trainer = pl.Trainer(
-        accelerator=work.device.type if work.device.type == "cpu" else "gpu",
-        devices=work.ranks,
+        accelerator=problem.device.type if problem.device.type == "cpu" else "gpu",
+        devices=problem.ranks,
         strategy="ddp",
         precision=precision,
         max_steps=-1,
         max_epochs=-1,
-        gradient_clip_val=work.job.train.clip_norm,
+        gradient_clip_val=problem.job.train.clip_norm,
         use_distributed_sampler=False,
         callbacks=[Listener()],
         **quiet,
     )
-    trainer.fit(DdpModule(), DataLoader(RankWindows(work), batch_size=None))
+    trainer.fit(DdpModule(), DataLoader(RankWindows(problem), batch_size=None))
 
 
-CONTENDERS: dict[str, Callable[[Work], Step]] = {
+CONTENDERS: dict[str, Callable[[Problem], Step]] = {
     "ours": ours,
     "plain DDP": plain,
     "tuned DDP": partial(plain, tuned=True),
@@ -242,61 +237,52 @@ CONTENDERS: dict[str, Callable[[Work], Step]] = {
 }
 
 
-def going_on(work: Work, steps: int, wanted: bool) -> bool:
-    """Return rank 0's `wanted` on every rank, every eighth step: ranks that stop at different steps would
-    hang.
+def measuring(problem: Problem, seconds: float) -> Generator[None, torch.Tensor, None]:
+    """Receive the loss of each step, and end `seconds` after the first ones. Rank 0 then prints the first
+    losses over the whole batch, and windows per second, as JSON.
     """
-    if steps % 8:
-        return True
-    answer = torch.tensor([int(wanted)], device=work.device)
-    dist.broadcast(answer, src=0)
-    return bool(answer.item())
-
-
-def finish(work: Work, losses: list[torch.Tensor], steps: int, began: float) -> None:
-    """Print, on rank 0, the losses of the first steps over the whole batch, and windows per second,
-    as JSON.
-    """
-    if work.device.type == "cuda":
+    losses = []
+    for _ in range(FIRST):
+        losses.append((yield))
+    began, steps = time.perf_counter(), 0
+    running = True
+    while running:
+        yield
+        steps += 1
+        if steps % 8 == 0:  # all ranks stop at the same step, by rank 0's clock: others would wait for ever
+            answer = torch.tensor([int(time.perf_counter() - began < seconds)], device=problem.device)
+            dist.broadcast(answer, src=0)
+            running = bool(answer.item())
+    if problem.device.type == "cuda":
         torch.cuda.synchronize()
-    seconds = time.perf_counter() - began
+    rate = steps * problem.job.train.batch / (time.perf_counter() - began)
     whole = torch.stack(losses).float()
     dist.all_reduce(whole)
-    if work.rank == 0:
-        result = {"losses": (whole / work.ranks).tolist(), "rate": steps * work.job.train.batch / seconds}
-        print(json.dumps(result), flush=True)
-
-
-def measured(step: Step, work: Work, seconds: float) -> None:
-    """Take the first steps, then step for `seconds`."""
-    losses = [step(number) for number in range(FIRST)]
-    began, steps = time.perf_counter(), 0
-    while going_on(work, steps, time.perf_counter() - began < seconds) or steps == 0:
-        step(FIRST + steps)
-        steps += 1
-    finish(work, losses, steps, began)
+    if problem.rank == 0:
+        print(json.dumps({"losses": (whole / problem.ranks).tolist(), "rate": rate}), flush=True)
 
 
 def be_a_rank(options: argparse.Namespace) -> None:
     """Run one rank of one contender."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
-    if device.type == "cuda":
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     else:
+        device = torch.device("cpu")
         torch.set_num_threads(1)
         keep_freed_memory()
-    work = Work(job_for(options), rank, ranks, device)
+    problem = Problem(job_for(options), rank, ranks, device)
     if options.contender == "Lightning DDP":
-        lightning(work, options.seconds)
+        lightning(problem, options.seconds)
         return
     if options.contender != "Accelerate":  # which creates the group itself
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    measured(CONTENDERS[options.contender](work), work, options.seconds)
+    step, steps = CONTENDERS[options.contender](problem), measuring(problem, options.seconds)
+    next(steps)
+    with suppress(StopIteration):
+        for number in count():
+            steps.send(step(number))
     dist.destroy_process_group()
 
 
@@ -309,41 +295,36 @@ class Runs:
         self.failed: dict[str, str] = {}
 
     def rate_of(self, name: str) -> float:
-        """Run a contender under torchrun; return its windows per second, NaN if it fails now or did
+        """Run a contender under torchrun; return its windows per second, NaN if it fails now or failed
         before.
         """
         if name in self.failed:
             return math.nan
-        words = ["--contender", name]
-        for key in ("seconds", "preset", "lookback", "batch", "precision", "compile"):
-            words += [f"--{key}", str(getattr(self._options, key))]
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self._ranks)]
+        words = ["-m", "benchmarks.ddp", "--contender", name]
+        for key in OPTIONS:
+            words += [f"--{key}", str(getattr(self._options, key))]
         loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        command = [*launcher, "-m", "benchmarks.ddp", *words]
-        ended = subprocess.run(command, env={**os.environ, **loopback}, capture_output=True, text=True)
+        ended = subprocess.run(
+            [*launcher, *words], env={**os.environ, **loopback}, capture_output=True, text=True
+        )
         lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
         if ended.returncode or not lines:
             print(ended.stderr[-4000:], file=sys.stderr)
-            errors = [
-                line for line in ended.stderr.splitlines() if re.search(r"Error\b|terminate called", line)
-            ]
-            self.failed[name] = errors[0].strip() if errors else f"exit code {ended.returncode}"
+            error = re.search(r".*(Error\b|terminate called).*", ended.stderr)
+            self.failed[name] = error[0].strip() if error else f"exit code {ended.returncode}"
             return math.nan
         result = json.loads(lines[-1])
-        self.losses.setdefault(name, result["losses"])
+        self._check(name, result["losses"])
         return float(result["rate"])
 
-    def compare_losses(self) -> None:
-        """Mark contenders as failed whose first losses differ from those of the first contender that
-        has any.
-        """
-        if not self.losses:
-            return
+    def _check(self, name: str, losses: list[float]) -> None:
+        """Mark a contender as failed if its first losses differ from those of the first contender."""
+        self.losses.setdefault(name, losses)
         base, expected = next(iter(self.losses.items()))
-        for name, losses in self.losses.items():
-            worst = max(abs(one - other) / abs(other) for one, other in zip(losses, expected, strict=True))
-            if worst > TOLERANCE:
-                self.failed[name] = f"its losses are not those of {base}: {worst:.1e}"
+        worst = max(abs(one - other) / abs(other) for one, other in zip(losses, expected, strict=True))
+        if worst > TOLERANCE:
+            self.failed[name] = f"its losses are not those of {base}: {worst:.1e}"
 
 
 def row_of(name: str, row: dict[str, Any]) -> str:
@@ -358,13 +339,9 @@ def main() -> int:
     """Measure every contender on each number of ranks; return 1 if one of them failed."""
     parse = argparse.ArgumentParser(prog="python -m benchmarks.ddp", description=__doc__.splitlines()[0])
     parse.add_argument("--ranks", default="1,2")
-    parse.add_argument("--seconds", type=float, default=5.0)
     parse.add_argument("--rounds", type=int, default=3)
-    parse.add_argument("--preset", default="tiny")
-    parse.add_argument("--lookback", type=int, default=32)
-    parse.add_argument("--batch", type=int, default=256)
-    parse.add_argument("--precision", default="auto")
-    parse.add_argument("--compile", default="auto")
+    for key, default in OPTIONS.items():
+        parse.add_argument(f"--{key}", type=type(default), default=default)
     parse.add_argument("--quick", action="store_true", help="one round of a second")
     parse.add_argument("--out", type=Path, help="the JSON file")
     parse.add_argument("--contender", help=argparse.SUPPRESS)
@@ -380,7 +357,6 @@ def main() -> int:
     for ranks in map(int, options.ranks.split(",")):
         runs = Runs(ranks, options)
         rates = interleave({name: partial(runs.rate_of, name) for name in names}, rounds=options.rounds)
-        runs.compare_losses()
         failed = failed or bool(runs.failed)
         table = {
             name: {

@@ -1,23 +1,26 @@
-"""Test that learning is real: find a planted signal, find nothing in random walks, score real bars beside
-baselines.
+"""Test that learning is real: find planted signals, and find nothing in random walks.
 
-    python -m benchmarks.learning         all of it (about ten minutes on two cores, most of it for real bars)
-    python -m benchmarks.learning --quick    smaller, and one real series (a minute or two)
+    python -m benchmarks.learning            all of it (about six minutes on two cores)
+    python -m benchmarks.learning --quick    smaller (a minute or two)
 
-Planted: prices move only once in about 25 bars; the direction depends on the volume of the bars 20 to 40
-before. The inputs are only each bar's return and volume. Two moves are further apart than the bars that
-determine a direction, so that no return reveals it. Crossed: a volatility that depends on the volume of the
-bars 20 to 40 before, for an LSTM, and the direction above, for a TCN. Nothing: walks of constant volatility,
-five seeds; no target's gain over its unconditional baseline may be above zero. Chance: random walks through
-features, splits, scalers and training; then the same with one feature read one bar ahead. Real: walk-forward
-folds of each series, as `python -m trainer.train` makes them. Writes benchmarks/results/learning.json.
+- Planted: prices move only once in about 25 bars; the direction depends on the volume of the bars 20 to 40
+  before. The inputs are only each bar's return and volume. Two moves are further apart than the bars that
+  determine a direction, so that no return reveals it.
+- Crossed: a volatility that depends on the volume of the bars 20 to 40 before, for an LSTM, and the direction
+  above, for a TCN.
+- Panel: the order of the series' volumes on a date determines the order of their returns on the next, beneath
+  a larger market return; then the same shuffled.
+- Nothing: walks of constant volatility, five seeds; no target's gain over its unconditional baseline may be
+  above zero.
+- Chance: random walks through features, splits, scalers and training; then the same with one feature read one
+  bar ahead.
+
+Writes benchmarks/results/learning.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,22 +31,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.planted import MINUTE, direction_of, planted_candles, planted_volatility
+from benchmarks.planted import (
+    MINUTE,
+    direction_of,
+    panel_job,
+    planted_candles,
+    planted_panel,
+    planted_volatility,
+)
 from benchmarks.rounds import machine, write
 from trainer.data.read.candles import Candles
+from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job, parse_job
-from trainer.store.card import Card, read_card
+from trainer.job.pieces import pieces_of
+from trainer.job.pieces.piece import SeriesWork
+from trainer.store.card import read_card
 from trainer.targets import TARGETS
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
+from trainer.train.inputs.source import open_data, read_source
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import run_of
+from trainer.train.piece import close_piece, open_piece, outputs_of_trained, run_of
 
 ANNEALED: dict[str, Any] = {"model.dropout": 0.0, "train.learning_rate": 1e-2, "train.schedule": "cosine"}
 SPANS = {"data.test_fraction": 0.2, "data.validation_fraction": 0.1}
@@ -104,59 +118,44 @@ PROPER = {
 }
 TEST_BARS = 10_000
 TOLERANCE = 0.01  # of the mean AUC of five seeds around one half: nearly four standard errors
-REAL = (  # file, symbols, settings of its job
-    ("BTC-USD_1m_2021-2022.parquet", "BTC-USD", {"data.bars": 50_000, "target.horizon": 5}),
-    ("ETH-USD_1m_2021-2022.parquet", "ETH-USD", {"data.bars": 50_000, "target.horizon": 5}),
-    ("SOL-USD_1m_2021-2021.parquet", "SOL-USD", {"data.bars": 50_000, "target.horizon": 5}),
-    ("SPY_1m_2024-2025.parquet", "SPY", {"data.bars": 50_000, "target.horizon": 5}),
-    ("CRYPTO_1h_2021-2022.parquet", "BTC-USD,ETH-USD", {"target.horizon": 1}),
-    ("SPY_1h_1998-2021.parquet", "SPY", {"target.horizon": 1}),
-)
-REAL_JOB = {
-    "model.hidden": 32,
-    "model.lookback": 60,
-    "train.epochs": 3,
-    "train.patience": 2,
-    "train.batch": 256,
-    "data.folds": 2,
-    "train.seeds": 1,
-}
+SCALERS = ("pooled", "series", "rank")  # of a panel
 
 
 def main() -> None:
     """Run all parts, print their tables, write the file."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--quick", action="store_true")
-    parse.add_argument("--data", type=Path, default=Path("../shared/data/raw"), help="folder of real candles")
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
+    quick = options.quick
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"machine": machine(), "quick": options.quick}
-    found["planted"] = [planted(seed, moves=8_000 if options.quick else 16_000) for seed in range(3)]
-    _print("planted signal, three seeds", found["planted"])
-    found["crossed"] = [
-        crossed(pair, seed=seed, quick=options.quick) for pair in CROSSED for seed in range(3)
+    figures: dict[str, Any] = {"machine": machine(), "quick": quick}
+
+    def show(part: str, title: str, rows: list[dict[str, Any]]) -> None:
+        figures[part] = rows
+        print(f"\n{title}\n\n{_table(rows)}")
+
+    seeds = range(5)
+    moves, bars = (8_000, 20_000) if quick else (16_000, 50_000)
+    show("planted", "planted signal", [planted(seed, moves=moves) for seed in seeds[:3]])
+    pairs = [crossed(pair, seed=seed, quick=quick) for pair in CROSSED for seed in seeds[:3]]
+    show("crossed", "planted signals, other pairs of model and target", pairs)
+    panels = [
+        panel(seed, scaler, shuffled=shuffled, **({"series": 20, "dates": 400} if quick else {}))
+        for scaler in (SCALERS[-1:] if quick else SCALERS)
+        for seed in seeds[:3]
+        for shuffled in (False, True)
     ]
-    _print("planted signals, other pairs of model and target, three seeds", found["crossed"])
-    found["nothing"] = [
-        nothing(target, seed, bars=20_000 if options.quick else 50_000)
-        for target in PROPER
-        for seed in range(5)
-    ]
-    _print("walks of constant volatility: the gain over the unconditional baseline", found["nothing"])
-    found["chance"] = [chance(seed, ahead=ahead) for ahead in (False, True) for seed in range(5)]
-    _print("random walk, five seeds; then one feature one bar ahead", found["chance"])
+    show("panel", "planted order of a panel's series; then shuffled", panels)
+    walks = [nothing(target, seed, bars=bars) for target in PROPER for seed in seeds]
+    show("nothing", "walks of constant volatility: the gain over the unconditional baseline", walks)
+    chances = [chance(seed, ahead=ahead) for ahead in (False, True) for seed in seeds]
+    show("chance", "random walk; then one feature one bar ahead", chances)
     for ahead in (False, True):
-        aucs = [row["auc"] for row in found["chance"] if row["ahead"] == ahead]
+        aucs = [row["auc"] for row in chances if row["ahead"] == ahead]
         verdict = "chance" if looks_like_chance(aucs) else "NOT chance"
         print(f"mean AUC {np.mean(aucs):.4f}{' with a feature one bar ahead' if ahead else ''}: {verdict}")
-    found["real"] = []
-    for file, symbols, settings in REAL[:1] if options.quick else REAL:
-        if (options.data / file).exists():
-            quick = {"bars": 20_000, "folds": 2, "seeds": 1, "epochs": 1} if options.quick else {}
-            found["real"] += real(options.data / file, symbols, {**REAL_JOB, **settings, **quick})
-    _print("real bars, each model beside its baselines", found["real"])
-    print(write("learning", found, options.out))
+    print(write("learning", figures, options.out))
 
 
 def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dict[str, Any]:
@@ -210,6 +209,36 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
         "best baseline": max(value for value in simple if value is not None),
         "test bars": scored["n"],
         "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def panel(
+    seed: int, scaler: str, *, series: int = 40, dates: int = 700, shuffled: bool = False
+) -> dict[str, Any]:
+    """Train on a planted or a shuffled panel, from files to the card; return the rank correlation by date on
+    the test span, with its 95 % interval.
+    """
+    job = panel_job(scaler, seed=seed)
+    with tempfile.TemporaryDirectory(prefix="mayfly-panel-") as name:
+        folder = Path(name)
+        candles = planted_panel(seed, series=series, dates=dates, shuffled=shuffled)
+        write_candles(folder / "panel_1d.parquet", candles)
+        data = open_data(job, folder / "panel_1d.parquet", scratch=folder)
+        work = [SeriesWork(symbol=one, bars=0, windows=(0,), visits=(0,)) for one in data.plan.symbols]
+        piece = pieces_of(job, work, timeframe="1d")[0]
+        opened = open_piece(piece, job, read_source(piece, job, data))
+        outputs = outputs_of_trained(opened, best_of(opened.run, job), job)
+        close_piece(opened, outputs, job, out=folder, device="cpu")
+        test = read_card(folder / f"{piece.name}.safetensors").metrics["test"]
+    low, high = test["intervals"]["rank_correlation"] or (None, None)
+    return {
+        "seed": seed,
+        "scaler": scaler,
+        "shuffled": shuffled,
+        "rank correlation": test["rank_correlation"],
+        "low": low,
+        "high": high,
+        "dates": test["dates"],
     }
 
 
@@ -324,12 +353,17 @@ class _OneRun:
         self.model = model
 
 
-def trained(data: SymbolData, job: Job) -> torch.nn.Module:
-    """Train one model in this process, with early stopping, and return it with its best weights."""
-    roster = _OneRun(run_of(alone(data), job, model=data.symbol, seed=job.train.seed))
+def best_of(run: Run, job: Job) -> torch.nn.Module:
+    """Train one run in this process, with early stopping, and return its model with the best weights."""
+    roster = _OneRun(run)
     train(roster, lambda members: form_pack(members, job), job, lambda event: None)
     assert roster.model is not None
     return roster.model
+
+
+def trained(data: SymbolData, job: Job) -> torch.nn.Module:
+    """Return a model trained on one symbol."""
+    return best_of(run_of(alone(data), job, model=data.symbol, seed=job.train.seed), job)
 
 
 def learn(data: SymbolData, job: Job) -> dict[str, Any]:
@@ -339,60 +373,12 @@ def learn(data: SymbolData, job: Job) -> dict[str, Any]:
     return dict(data.target.scores(data.target.forecast(outputs, data.fitted), data.labels("test")))
 
 
-def real(file: Path, symbols: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train on a real series as a user would; return a row for each model from its card."""
-    assignments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "trainer.train",
-            "--data",
-            str(file),
-            "--symbols",
-            symbols,
-            "--out",
-            folder,
-        ]
-        subprocess.run([*command, "--device", "cpu", *assignments], check=True, stdout=subprocess.DEVNULL)
-        return [_row(read_card(path)) for path in sorted(Path(folder).glob("*.safetensors"))]
-
-
-def _row(card: Card) -> dict[str, Any]:
-    test = card.metrics["test"]
-    others = {name: test["baselines"][name]["auc"] for name in ("persistence", "reversal", "logistic")}
-    low, high = test["intervals"]["auc"] or (None, None)
-    gain = test["better"]["logistic"]["auc"] or (None, None)
-    return {
-        "model": card.model,
-        "test from": card.of().splits["test"]["first"][:10],
-        "n": test["n"],
-        "accuracy": test["accuracy"],
-        "base rate": test["base_rate"],
-        "auc": test["auc"],
-        "low": low,
-        "high": high,
-        **others,
-        "gain low": gain[0],
-        "gain high": gain[1],
-        "log loss": test["log_loss"],
-        "base log loss": test["baselines"]["base_rate"]["log_loss"],
-    }
-
-
-def _print(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table in Markdown."""
-    print(f"\n{title}\n")
-    if not rows:
-        print("no data here")
-        return
-    print("| " + " | ".join(rows[0]) + " |\n|" + " --- |" * len(rows[0]))
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as a table in Markdown."""
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows:
-        print(
-            "| "
-            + " | ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values())
-            + " |"
-        )
+        lines.append([f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ compared:
     Lightning            its Trainer and a DataLoader of windows, one model after another; if it is installed:
                            pip install --no-deps -r benchmarks/requirements.lock
     a process per model    as with mp.spawn, default threads (not in --quick: it starves a small machine)
-    ours     a process per core, one thread each, allocator, slices (packs.pack.SequentialPack); on a GPU also
+    ours     a process per core, one thread each, allocator, slices (packs.sequential); on a GPU also
                            streams and fused in one CUDA graph
     ours, tuned            with the tuner's choice for this shape, made on the spot
     ours, bf16             with matrix products in bf16

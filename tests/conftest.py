@@ -59,7 +59,7 @@ def aws_server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     from tests.aws.server import CheckedAws  # late: moto takes a second, and many tests need none
     from tests.forks import started_fork_server  # late: pytest has to load its plugins first
 
-    own = {"programs": programs, "fork_functions": partial(started_fork_server, tmp_path_factory)}
+    own = {"programs": programs, "fork_server": partial(started_fork_server, tmp_path_factory)}
     with CheckedAws(run_nodes=False, fire_schedules=False, grace_seconds=120, **own) as server:
         yield server
 

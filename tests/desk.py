@@ -188,18 +188,9 @@ def candles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seeded candles of three symbols."""
 
     def make(folder: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "trainer.data.synthetic",
-            "--out",
-            str(folder),
-            "--symbols",
-            "AAA,BBB,CCC",
-        ]
-        subprocess.run(
-            [*command, "--bars", "2500", "--timeframe", "1m", "--seed", "7"], check=True, capture_output=True
-        )
+        words = ["--out", str(folder), "--symbols", "AAA,BBB,CCC", "--bars", "2500", "--seed", "7"]
+        command = [sys.executable, "-m", "trainer.data.synthetic", *words, "--timeframe", "1m"]
+        subprocess.run(command, check=True, capture_output=True)
 
     return made_once(tmp_path_factory, "candles-of-desks", make)
 
@@ -240,14 +231,22 @@ def _desk(desk: Desk) -> Iterator[Desk]:
         timeout=500,
         check=False,
     )
-    deadline = time.monotonic() + 500  # what was just told to end may still be at it
-    while (left := desk.processes()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    for process in desk.processes():  # what was just told to end may still be at it
+        _wait_for(process)
+    left = desk.processes()
     told = {process: _command_of(process) for process in left}
     for process in left:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     assert not left, f"processes outlived the test: {told}"
+
+
+def _wait_for(process: int) -> None:
+    """Wait for the end of a process that is no child of ours."""
+    with suppress(ProcessLookupError):
+        end = os.pidfd_open(process)
+        select.select([end], [], [], 500)
+        os.close(end)
 
 
 def _command_of(process: int) -> str:

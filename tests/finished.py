@@ -33,16 +33,17 @@ def finish(
     metrics: Mapping[str, Any] | None = None,
     tail: bytes = b"",
 ) -> NodeKeys:
-    """Do as a run's node that trained its one model; return its keys. `tail` makes the file another one."""
+    """Do as a run's node that trained its first model; return its keys. `tail` makes the file another one."""
     record, _ = read_record(open_objects(access, bucket), run_id)
     (keys,) = record.nodes
-    name = record.pieces[0].model if record.pieces else "lstm_BTC-USD_1m"
+    piece = record.pieces[0]
+    name = piece.model
     body = weights(name) + tail
     node = own_access(cloud, access, keys.instance_id).client("s3")
     model, sha256 = f"{keys.models}{name}.safetensors", hashlib.sha256(body).hexdigest()
     put = node.put_object(Bucket=bucket, Key=model, Body=body, Metadata={"sha256": sha256})
     entry = {
-        "symbol": "BTC-USD",
+        **piece.identity,
         "family": "lstm",
         "key": model,
         "version_id": put["VersionId"],

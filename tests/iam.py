@@ -46,6 +46,19 @@ def instance_policy(bucket: str, *also: policies.Document) -> str:
     return json.dumps(policies.instance(stack, *also)).replace(stack.bucket, bucket)
 
 
+def assert_known_to_aws(document: Mapping[str, Any]) -> None:
+    """Hold each statement to AWS's list: its actions take its resources, and know the keys of its condition.
+
+    A condition on a key that an action lacks never holds, nor does a resource of another type.
+    """
+    for statement in document["Statement"]:
+        named = [key for keys in statement.get("Condition", {}).values() for key in keys]
+        keys = {re.sub(r"/.*", "/", key.lower()) for key in named}
+        for action in listed(statement["Action"]):
+            for resource in listed(statement["Resource"]):
+                assert keys <= condition_keys(action, kind_of(action, resource)), (action, resource)
+
+
 def assert_allowed_is_needed(
     decided: Iterable[tuple[Authorization, Decision]],
     policy: Mapping[str, Any],

@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 
 from tests.jobs import job_of
 from tests.manifests import manifest
+from tests.records import intent
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
@@ -27,13 +28,12 @@ from trainer.job.pieces import pieces_of
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.start import recorded
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
-from trainer.node import command, command_run
+from trainer.node import command, command_run, piece_run
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status, ending, result
 from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
-from trainer.runs.pieces import RunPiece
-from trainer.runs.record import Launch, RunRecord
+from trainer.runs.record import RunPiece, RunRecord
 from trainer.runs.reports import NodeResult, read_outputs, read_result
 
 if TYPE_CHECKING:
@@ -129,15 +129,31 @@ def start(node: Node, bundle: Path) -> Callable[..., None]:
     return run_it
 
 
+@pytest.fixture
+def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """Return a function that stops the node once a condition holds as its command is followed."""
+
+    def arrange(holds: Callable[[], bool]) -> None:
+        follow = piece_run.PieceRun.follow
+
+        def followed(run: piece_run.PieceRun) -> None:
+            follow(run)
+            if holds():
+                node.stop("stop.json")
+
+        monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
+
+    return arrange
+
+
 def node_on(
     aws: EmbeddedAws, access: Access, outputs: StackOutputs, record: RunRecord, work: Path
 ) -> tuple[Node, RunRecord, str]:
     """Create a run's instance; return a node in this process that has its role, its record, and the role."""
     from trainer.rehearsal.nodes import role_credentials  # late, as in tests/conftest.py
 
-    launch = Launch(
-        rung=0, token="t", deadline=record.created_at + timedelta(minutes=30), intended_at=record.created_at
-    )
+    begin = record.created_at
+    launch = intent(deadline=begin + timedelta(minutes=30), intended_at=begin)
     record = record.with_new_launch(launch)
     answer = access.client("ec2").create_fleet(**create_fleet_request(record, record.ladder[0], launch))
     (instance_id,) = answer["Instances"][0]["InstanceIds"]

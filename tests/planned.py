@@ -1,35 +1,65 @@
-"""Plans and work of tests, made without an account."""
+"""Offers and plans of tests, made without an account."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from trainer.aws.place import Place
+from trainer.aws.place import ACCOUNT, Place
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
+from trainer.launch.candidates import weigh
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
+from trainer.launch.prices import table_prices
 from trainer.launch.work import timed
-from trainer.machines.planner import Workload
-from trainer.machines.storage import storage_cost
+from trainer.machines.instances import instance_type
+from trainer.machines.planner import Workload, profile_on
+from trainer.machines.rates import Rate, rate_of
+from trainer.machines.storage import StorageCost, storage_cost
+
+SUBNETS = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
+ZONES = tuple(SUBNETS)
+TWELVE_HOURS = timedelta(hours=12)
 
 
-def plan_script(
-    job: Job, offers: Offers, outputs: Any, *, known: KnownTimes, place: Place, input_bytes: int
+def offers_of(*names: str, **changed: Any) -> Offers:
+    """Return offers of these types in both zones, at the table's prices."""
+    offered: dict[str, Any] = {
+        "image_line": "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
+        "image_id": "ami-1",
+        "launch_template_id": "lt-1",
+        "zones": dict.fromkeys(names, ZONES),
+        "priced": table_prices([instance_type(name) for name in names]),
+    }
+    return Offers(**(offered | changed))
+
+
+def plan_of(
+    job: Job,
+    work: Workload,
+    offers: Offers,
+    *,
+    place: Place = ACCOUNT,
+    cap: timedelta = TWELVE_HOURS,
+    subnets: Mapping[str, str] = SUBNETS,
+    rates: Mapping[str, Rate] | None = None,
+    storage: StorageCost | None = None,
 ) -> LaunchPlan:
-    """Return the plan of a script's job with these known times."""
+    """Return the plan of work on these offers. Other rates than `rates` are the profiles'."""
+    profiles = {machine.name: profile_on(machine, place) for machine in offers.priced.machines}
+    known = {name: rate_of(profile, job) for name, profile in profiles.items()} | dict(rates or {})
+    weighed = weigh(job, work, offers, place=place, rates=known)
+    return make_plan(
+        job, weighed, offers, subnets=subnets, region="us-east-1", place=place, cap=cap, storage=storage
+    )
+
+
+def plan_script(job: Job, offers: Offers, *, known: KnownTimes, input_bytes: int, **more: Any) -> LaunchPlan:
+    """Return the plan of a script's job with these known times; `more` as of `plan_of`."""
     pieces = Workload(pieces=pieces_of(job, (), timeframe=""), gpus=job.script.gpus_each)
     work, rates = timed(pieces, known, offers)
-    return make_plan(
-        job,
-        work,
-        offers,
-        subnets=outputs.subnets,
-        region=outputs.region,
-        place=place,
-        cap=timedelta(minutes=outputs.max_lifetime_minutes),
-        rates=rates,
-        storage=storage_cost(outputs.storage, throughput=outputs.efs_throughput, input_bytes=input_bytes),
-    )
+    storage = storage_cost("s3", throughput="", input_bytes=input_bytes)
+    return plan_of(job, work, offers, rates=rates, storage=storage, **more)

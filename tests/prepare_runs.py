@@ -23,7 +23,7 @@ from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import Planned
-from trainer.launch.prepare import plan_prepare
+from trainer.launch.prepare_run import plan_prepare_run
 from trainer.launch.start import record_of, register
 from trainer.launch.work import Account, Refresh
 from trainer.node.shared import Node
@@ -78,7 +78,7 @@ def prepared(
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
         job: Job = job_of(name="weekly", refresh=name, secrets=("API_KEY",))
         account = Account(access=access, outputs=outputs, objects=objects)
-        offers, plan = plan_prepare(account, budget_usd=1.0)
+        offers, plan = plan_prepare_run(account, budget_usd=1.0)
         assert 0 < plan.hard_stop_usd == 0.0416 and {rung.market for rung in plan.ladder} == {"on_demand"}
         work = Refresh(job=job, code=CODE, inputs=list_inputs(objects, "main"))
         by = {"preflight_at": now, "now": now, "run_id": "r1", "driver": "control"}

@@ -17,6 +17,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def await_end_of(pids: set[int], *, seconds: float = 500.0) -> None:
+    """Wait until none of these processes runs any more."""
+    deadline = time.monotonic() + seconds
+    while running := {pid for pid in pids if alive(pid)}:
+        assert time.monotonic() < deadline, f"{running} outlive their training"
+        time.sleep(0.02)
+
+
 @contextmanager
 def cut_name(folder: Path, variables: Mapping[str, str]) -> Iterator[int]:
     """Run a process whose name the kernel cuts in the middle of a letter, and yield its id."""

@@ -9,10 +9,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from tests.records import created
 from tests.trainer.conftest import OPEN_RUN
 from trainer.aws.access import Access
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Attempt, Launch, RunRecord, iso, utc_now
+from trainer.runs.record import Attempt, RunRecord, iso, utc_now
 from trainer.runs.record_json import to_json
 from trainer.runs.samples import NodeSample
 from trainer.runs.store import Objects, read_record
@@ -48,13 +49,10 @@ class Running:
 
     def _store(self, record: RunRecord) -> None:
         now = utc_now()
-        launch = Launch(
-            rung=0,
-            token="t",
+        launch = created(
             deadline=now + timedelta(hours=1),
             intended_at=now,
             called_at=now,
-            outcome="created",
             instance_ids=(self.instance_id,),
         )
         started = replace(
@@ -63,7 +61,7 @@ class Running:
             attempts=(Attempt(number=1, launches=(launch,), created_at=now),),
             deadline=launch.deadline,
         )
-        self.objects.put(key=f"runs/{OPEN_RUN}/run.json", body=to_json(started).encode())
+        self.objects.put(key=f"runs/{OPEN_RUN}/run.json", body=to_json(started))
 
     def renew(self) -> None:
         now = utc_now()

@@ -72,7 +72,6 @@ LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 ON_A_MAC_TOO = {
     "trainer/aws/folder_bucket.py": {"fcntl"},
     "trainer/train/observing/meter.py": {"resource"},
-    "trainer/train/ranks/folder.py": {"fcntl"},
     "trainer/attach/shell.py": {"termios"},
 }
 MAY_BE_LINUX_ONLY = ("trainer/rehearsal/", "trainer/node/")

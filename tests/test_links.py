@@ -1,4 +1,4 @@
-"""Links of the documentation lead to files of the checkout, and decisions are numbered without a gap."""
+"""The documentation: links lead to files and headings, named files exist, decisions are numbered."""
 
 from __future__ import annotations
 
@@ -12,13 +12,40 @@ PAGES = [
     *ROOT.glob("*.md"),
     *(page for folder in ("docs", "examples", "tests") for page in (ROOT / folder).rglob("*.md")),
 ]
-LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FILE = re.compile(
+    r"(?<![\w/.-])((?:trainer|infra|tests|scripts|examples|ami|benchmarks|docs)/[\w./-]*\w)(?![\w./-]|` at commit)"
+)
+PAGE = re.compile(r"(?<![\w/.-])docs/[\w./-]*\w")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_of_a_page_lead_to_files(page: Path) -> None:
-    missing = [link for link in LINK.findall(page.read_text("utf-8")) if not (page.parent / link).exists()]
-    assert not missing
+def test_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
+    for link, heading in LINK.findall(page.read_text("utf-8")):
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        assert not heading or heading in headings(target), f"{link}#{heading}"
+
+
+def headings(page: Path) -> set[str]:
+    """Return a page's headings as GitHub links to them."""
+    lines = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL), re.M)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    assert [name for name in FILE.findall(page.read_text("utf-8")) if not (ROOT / name).exists()] == []
+
+
+def test_pages_that_the_source_names_exist() -> None:
+    for folder in ("ami", "benchmarks", "examples", "infra", "scripts", "tests", "trainer"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix in ("", ".py", ".sh", ".toml", ".txt"):
+                missing = [
+                    name for name in PAGE.findall(path.read_text("utf-8")) if not (ROOT / name).exists()
+                ]
+                assert not missing, f"{path}: {missing}"
 
 
 def test_decisions_are_numbered_by_their_files() -> None:

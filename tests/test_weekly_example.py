@@ -90,10 +90,9 @@ def test_each_call_adds_the_bars_since_the_last_and_the_job_trains_on_all(
     assert len(rows(tmp_path, "SOL*")) == 92  # three hours had no trade
 
     job = job_from(load_job(EXAMPLE / "job.toml"))
-    script = with_refresh_script(job)  # it imports what a prepare run has
-    assert script.job.data.refresh == f"{next(iter(script.files))}.py" and list(script.files.values()) == [
-        (EXAMPLE / "fetch.py").read_bytes()
-    ]
+    sent, files = with_refresh_script(job)  # it imports what a prepare run has
+    assert sent.data.refresh == f"{next(iter(files))}.py"
+    assert list(files.values()) == [(EXAMPLE / "fetch.py").read_bytes()]
     small = with_settings(
         job, lookback=4, horizon=1, features=["log_return_1", "bar_range"], embargo=1, batch=16
     )

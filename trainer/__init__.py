@@ -28,7 +28,7 @@ def predict(
     bar first.
 
     Columns: model, symbol, bar and available_at (UTC: start and end of the last bar that the model saw), and
-    float64 columns of the target, such as `probability` (docs/models-and-targets.md). `models` are
+    float64 columns of the target, such as `probability` (docs/models.md). `models` are
     .safetensors files, folders of them, or names or keys in the bucket; `run` stands for all models of a run.
     `data` is a file or folder of candles, `symbols` those to predict (none: all that the models know), `last`
     the number of bars of each (None: every bar), `model_file` the Python file of your own model. `rehearse`

@@ -1,4 +1,4 @@
-"""A model of your own in ten lines: a GRU over a window of bars, its last state to the outputs. See docs/own-model.md."""
+"""A model of your own in ten lines: a GRU over a window of bars, its last state to the outputs. See docs/models.md."""
 
 from torch import nn
 

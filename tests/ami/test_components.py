@@ -61,7 +61,7 @@ def test_commands_stop_at_the_first_failure_and_are_bash(name: str) -> None:
         assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
 
 
-def test_each_parameter_is_used_and_each_that_is_used_is_declared() -> None:
+def test_parameters_are_declared_and_used() -> None:
     for document in DOCUMENTS.values():
         declared = {name for one in document.get("parameters", []) for name in one}
         assert set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(document))) == declared

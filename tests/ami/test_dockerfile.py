@@ -33,14 +33,14 @@ def all_of(name: str) -> list[str]:
     return [rest for known, rest in instructions() if known == name]
 
 
-def test_it_has_known_instructions_and_one_base_of_the_torch_that_this_code_needs() -> None:
+def test_it_has_known_instructions_and_one_base_with_our_torch() -> None:
     assert {name for name, _ in instructions()} <= KNOWN  # no ADD, which fetches from anywhere
     assert [name for name, _ in instructions()][:2] == ["ARG", "FROM"] and all_of("FROM") == ["${BASE}"]
     (base,) = [rest.removeprefix("BASE=") for rest in all_of("ARG")]
     assert re.fullmatch(rf"[a-z/]+:{re.escape(TORCH)}\.\d+-cuda13\.\d-[\w-]+(@sha256:[0-9a-f]{{64}})?", base)
 
 
-def test_it_installs_by_the_script_from_the_lock_and_fetches_nothing_else() -> None:
+def test_it_installs_from_the_lock_and_fetches_nothing_else() -> None:
     (command,) = all_of("RUN")
     assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
     assert (

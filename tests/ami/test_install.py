@@ -69,7 +69,7 @@ def image(tmp_path: Path) -> Image:
 
 
 @pytest.mark.slow
-def test_it_installs_the_locked_packages_beside_those_that_are_there_and_once(image: Image) -> None:
+def test_it_installs_the_lock_beside_existing_packages_once(image: Image) -> None:
     image.locks("1.0")
     first = image.install("--lock", str(image.lock))
     assert first.returncode == 0, first.stderr
@@ -117,7 +117,7 @@ def test_another_script_or_no_lock_makes_another_environment(image: Image) -> No
         (("--python", sys.executable, "--prefix", "/nowhere/x", "--force"), 2, "unknown argument --force"),
     ],
 )
-def test_what_it_cannot_work_with_is_named_and_nothing_is_touched(
+def test_it_names_what_it_lacks_and_touches_nothing(
     arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     done = subprocess.run(["bash", str(SCRIPT), *arguments], capture_output=True, text=True, check=False)

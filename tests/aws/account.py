@@ -17,8 +17,8 @@ from tests.aws.faults import FaultyWorld
 from tests.aws.iam_policies import Authorization, Decision
 from tests.aws.identities import CallerIdentity
 from tests.aws.metrics import Alarm, MetricId, Metrics
-from trainer.rehearsal import topics
 from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Principal
+from trainer.rehearsal.messages import TOPICS
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing, Instance, Pool
 
@@ -140,7 +140,7 @@ class CheckedAccount(EmbeddedAccount):
         """Send a topic's message to a queue whose own policy allows the topic."""
         if subscription["Protocol"] == "sqs":
             endpoint, body = subscription["Endpoint"], json.dumps(notification)
-            queues.send_as_service(self, topics.SERVICE, notification["TopicArn"], endpoint, body)
+            queues.send_as_service(self, TOPICS, notification["TopicArn"], endpoint, body)
 
     def delivered(self, firing: Firing, failure: Exception | None) -> bool:
         """Record a call of a target; schedule its retry, or send a dead letter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainer.rehearsal.clock import Clock
+from trainer.rehearsal.account import Clock
 
 
 class StoppedClock(Clock):

@@ -21,12 +21,12 @@ def run_instances(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     def create() -> dict[str, Any]:
         asked = {name: value for name, value in params.items() if name != "LaunchTemplate"}
         request = merged_request(
-            template_data(cloud, call.region, params.get("LaunchTemplate")),
+            template_data(cloud, params.get("LaunchTemplate")),
             asked,
             asked.get("TagSpecifications", []),
         )
         count = int(params["MaxCount"])
-        instances = launch(cloud, call.region, request, count, token=params.get("ClientToken", ""))
+        instances = launch(cloud, request, count)
         now = cloud.clock.now()
         return {
             "ReservationId": instances[0].reservation_id,
@@ -43,7 +43,7 @@ def create_tags(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     with cloud.lock:
         resources = _known_to_moto(cloud, call.params["Resources"])
         if resources:
-            cloud.moto("ec2", "CreateTags", {**call.params, "Resources": resources}, region=call.region)
+            cloud.moto("ec2", "CreateTags", {**call.params, "Resources": resources})
         cloud.world.tag(call.params["Resources"], call.params["Tags"])
         return {}
 
@@ -53,7 +53,7 @@ def delete_tags(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     with cloud.lock:
         resources = _known_to_moto(cloud, call.params["Resources"])
         if resources:
-            cloud.moto("ec2", "DeleteTags", {**call.params, "Resources": resources}, region=call.region)
+            cloud.moto("ec2", "DeleteTags", {**call.params, "Resources": resources})
         cloud.world.untag(call.params["Resources"], call.params.get("Tags", []))
         return {}
 

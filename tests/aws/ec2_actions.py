@@ -41,7 +41,7 @@ def create_fleet(cloud: CheckedAccount, call: Call) -> Asked:
         asked.append(_tagging(cloud, call, "fleet", fleet_tags, "CreateFleet"))
     for config in params["LaunchTemplateConfigs"]:
         specification = config["LaunchTemplateSpecification"]
-        template = template_data(cloud, call.region, specification)
+        template = template_data(cloud, specification)
         for override in config.get("Overrides") or [{}]:
             request = merged_request(template, own_request(override, spot=spot), tags)
             for action in ("ec2:CreateFleet", "ec2:RunInstances"):
@@ -54,9 +54,7 @@ def create_fleet(cloud: CheckedAccount, call: Call) -> Asked:
 def run_instances(cloud: CheckedAccount, call: Call) -> Asked:
     specification = call.params.get("LaunchTemplate")
     own = {name: value for name, value in call.params.items() if name != "LaunchTemplate"}
-    request = merged_request(
-        template_data(cloud, call.region, specification), own, own.get("TagSpecifications", [])
-    )
+    request = merged_request(template_data(cloud, specification), own, own.get("TagSpecifications", []))
     asked = [
         *_used(cloud, call, "ec2:RunInstances", request, specification),
         *_made(cloud, call, "ec2:RunInstances", request),
@@ -66,7 +64,7 @@ def run_instances(cloud: CheckedAccount, call: Call) -> Asked:
 
 def _used(cloud: CheckedAccount, call: Call, action: str, request: dict[str, Any], template: Any) -> Asked:
     """Ask for the inputs of an instance: template, image, subnet, security groups."""
-    image = find_image(cloud, call.region, request)
+    image = find_image(cloud, request)
     owner = {"ec2:owner": image.get("ImageOwnerAlias") or image["OwnerId"]}
     asked = [
         Authorization(
@@ -84,9 +82,7 @@ def _used(cloud: CheckedAccount, call: Call, action: str, request: dict[str, Any
 
 
 def _subnet(cloud: CheckedAccount, call: Call, action: str, subnet_id: str) -> Authorization:
-    (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=call.region)[
-        "Subnets"
-    ]
+    (subnet,) = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]})["Subnets"]
     vpc: dict[str, Values] = {"ec2:vpc": ec2_arn(cloud, call, f"vpc/{subnet['VpcId']}")}
     return Authorization(action=action, resource=ec2_arn(cloud, call, f"subnet/{subnet_id}"), context=vpc)
 

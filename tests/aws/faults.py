@@ -61,7 +61,7 @@ class FaultyWorld(World):
         """Let the next instance end as it starts, for a reason that only its StateReason shows
         (Client.InternalError).
         """
-        self.stillborn.append((code, f"{code}: {message}"))
+        self.stillborn.append((code, message))
 
     def add(self, description: dict[str, Any], *, now: datetime, **more: Any) -> Instance:
         """Add a machine, which may end at once."""

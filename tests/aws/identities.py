@@ -158,7 +158,7 @@ RULES: Rules = {
     ("sts", "GetCallerIdentity"): get_caller_identity,
     ("iam", "GetRole"): get_own_role,
     ("iam", "CreateAccessKey"): create_access_key,
-    ("iam", "PutUserPermissionsBoundary"): refuse("bound users, only roles"),
-    ("iam", "DeleteAccessKey"): refuse("take access keys back"),
-    ("iam", "UpdateAccessKey"): refuse("take access keys back"),
+    ("iam", "PutUserPermissionsBoundary"): refuse,
+    ("iam", "DeleteAccessKey"): refuse,
+    ("iam", "UpdateAccessKey"): refuse,
 }

@@ -44,8 +44,8 @@ def create_infrastructure_configuration(cloud: CheckedAccount, call: Call) -> di
     """Keep an infrastructure configuration; its profile, subnet and security groups must exist."""
     params = call.params
     cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": params["instanceProfileName"]})
-    cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [params["subnetId"]]}, region=call.region)
-    cloud.moto("ec2", "DescribeSecurityGroups", {"GroupIds": params["securityGroupIds"]}, region=call.region)
+    cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [params["subnetId"]]})
+    cloud.moto("ec2", "DescribeSecurityGroups", {"GroupIds": params["securityGroupIds"]})
     return {"infrastructureConfigurationArn": _kept(cloud, call, "infrastructure-configuration")}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.rehearsal.pulumi_lookups import LOOK_UPS, Given, filters
+from trainer.rehearsal.pulumi_mocks import LOOK_UPS, Given, filters
 from trainer.rehearsal.pulumi_resources import Resources
 
 # A route's members by Pulumi's names for its targets.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.aws.iam_policies import Authorization, lets_service
-from trainer.rehearsal import topics
+from trainer.rehearsal import messages
 from trainer.rehearsal.account import Rules
 from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
@@ -57,7 +57,7 @@ def publish_as_service(
         raise AwsError(
             "AuthorizationError", f"The policy of {topic_arn} does not let {service} publish.", 403
         )
-    topics.deliver(cloud, topic_arn, subject=subject, message=message)
+    messages.deliver(cloud, topic_arn, subject=subject, message=message)
 
 
 RULES: Rules = {("sns", "Subscribe"): subscribe}

@@ -1,4 +1,4 @@
-"""That contenders do the same work: what the others train on is, number by number, what ours trains on."""
+"""Contenders of benchmarks.packs train on the same numbers as ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOB = job_of(hidden=8, batch=16, lookback=10, dropout=0.0)
 ROWS = [torch.randn(WARMUP + 300, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
 
 
-def test_a_data_loader_of_windows_gives_the_batches_that_are_gathered_inside_our_step():
+def test_a_data_loader_gives_the_batches_of_our_step():
     member = Share(rows=ROWS[:1], first=0).members()[0]
     draws = iter(Draws(member, JOB))
     steps_T1 = torch.arange(JOB.model.lookback)[:, None]
@@ -40,7 +40,7 @@ def _with_a_loaders_worker(pipe: Connection, job: Job, share: Share) -> None:
     pipe.send([float(next(iter(loader)))])
 
 
-def test_a_contender_may_have_a_data_loader_with_workers_as_lightning_has_on_a_gpu(forked_children):
+def test_a_contender_may_have_a_data_loader_with_workers(forked_children):
     team = Team(_with_a_loaders_worker, JOB, in_order(ROWS[:1], 1))
     try:
         assert team.losses() == [float(ROWS[0][0, 0])]
@@ -48,20 +48,20 @@ def test_a_contender_may_have_a_data_loader_with_workers_as_lightning_has_on_a_g
         team.close()
 
 
-def test_the_model_that_a_user_would_write_starts_as_ours_and_computes_the_same():
+def test_the_plain_model_starts_and_computes_as_ours():
     member = Share(rows=ROWS[:1], first=0).members()[0]
     x_TBF = torch.randn(JOB.model.lookback, 4, 5, generator=torch.Generator().manual_seed(9))
     expected = new_model(member, JOB)(x_TBF)
     torch.testing.assert_close(PlainNet(member, JOB)(x_TBF), expected)
 
 
-def test_a_model_draws_the_same_windows_in_whichever_process_it_lies():
+def test_a_model_draws_the_same_windows_in_any_process():
     together = batches(Share(rows=ROWS, first=0).members(), JOB, 4)
     apart = [batches(share.members(), JOB, 4)[0] for share in in_order(ROWS, 3)]
     assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
 
 
-def test_steps_are_traced_in_the_ways_of_a_gpu(monkeypatch):
+def test_steps_are_traced_by_strategy_and_precision(monkeypatch):
     monkeypatch.setattr(packs, "TRACED_STEPS", 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     names = [

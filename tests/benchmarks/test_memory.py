@@ -1,6 +1,4 @@
-"""The memory formula against a count of what autograd keeps and of what a step allocates, on this CPU: within
-10 %.
-"""
+"""The memory formula is within 10 % of a count of what autograd keeps and a step allocates, on this CPU."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def one_slice(**settings: object) -> Job:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("strategy", ["sequential", "streams", "fused"])
 @pytest.mark.parametrize("shape", LSTMS)
-def test_what_an_lstm_keeps_is_foretold_for_every_strategy_and_the_peak_of_a_fused_packs_step(
-    shape, strategy, precision
-):
+def test_an_lstms_memory_is_predicted_for_every_strategy(shape, strategy, precision):
     job = one_slice(
         **shape, strategy=strategy, pack=1 if strategy == "sequential" else 2, precision=precision
     )
@@ -69,7 +65,7 @@ def test_what_an_lstm_keeps_is_foretold_for_every_strategy_and_the_peak_of_a_fus
 
 @pytest.mark.parametrize("strategy", ["sequential", "fused"])
 @pytest.mark.parametrize("shape", LSTMS)
-def test_what_an_lstm_keeps_while_layers_are_made_again_is_foretold(shape, strategy):
+def test_a_checkpointed_lstms_memory_is_predicted(shape, strategy):
     job = one_slice(**shape, **AGAIN, strategy=strategy, pack=1, precision="fp32")
     part, _ = predicted(job, on_gpu=False)
     assert counted(job).kept == pytest.approx(part.kept, rel=ALLOWED)
@@ -77,7 +73,7 @@ def test_what_an_lstm_keeps_while_layers_are_made_again_is_foretold(shape, strat
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("shape", LSTMS)
-def test_the_peak_of_a_fused_packs_step_is_foretold_while_layers_are_made_again(shape, precision):
+def test_a_checkpointed_fused_packs_peak_is_predicted(shape, precision):
     job = one_slice(**shape, **AGAIN, strategy="fused", pack=2, precision=precision)
     part, beside = predicted(job, on_gpu=False)
     assert counted(job).peak == pytest.approx(beside * (part.kept + part.workspace), rel=ALLOWED)
@@ -86,7 +82,7 @@ def test_the_peak_of_a_fused_packs_step_is_foretold_while_layers_are_made_again(
 @pytest.mark.parametrize("again", [{}, AGAIN], ids=["kept", "again"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("shape", TCNS)
-def test_what_a_tcns_step_keeps_and_its_peak_are_foretold(shape, precision, again):
+def test_a_tcns_memory_and_peak_are_predicted(shape, precision, again):
     job = one_slice(**shape, **again, model="tcn", precision=precision)
     part, _ = predicted(job, on_gpu=False)
     measured = counted(job)
@@ -106,7 +102,7 @@ def test_what_a_tcns_step_keeps_and_its_peak_are_foretold(shape, precision, agai
         ("tcn", {"blocks": 4, "width": 64, "chunk": 128}, 4),
     ],
 )
-def test_a_head_on_a_frozen_encoder_takes_a_forward_pass_and_has_gradients_and_moments_of_its_own_alone(
+def test_a_frozen_encoder_takes_no_gradients_or_moments(
     family, sizes, batch, precision, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(SETTINGS, family, sizes)
@@ -136,7 +132,7 @@ def test_a_head_on_a_frozen_encoder_takes_a_forward_pass_and_has_gradients_and_m
 @pytest.mark.parametrize(
     "shape", [{**LSTMS[1], "strategy": "sequential"}, {**TCNS[1], "model": "tcn"}], ids=["lstm", "tcn"]
 )
-def test_what_stays_after_a_step_is_foretold_with_an_average_of_the_weights_and_without(shape, ema):
+def test_memory_held_between_steps_is_predicted(shape, ema):
     job = one_slice(**shape, ema=ema)
     part, _ = predicted(job, on_gpu=False)
     gradients = (

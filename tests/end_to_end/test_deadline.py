@@ -63,9 +63,7 @@ def test_plan_tag_schedules_timer_and_receipt_show_the_same_instant_and_cause(de
     access = access_of(desk.home)
     ec2, scheduler, s3 = (access.client(name) for name in ("ec2", "scheduler", "s3"))
     (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
-    record = record_from_json(
-        s3.get_object(Bucket=bucket, Key=f"runs/{run_id}/run.json")["Body"].read().decode()
-    )
+    record = record_from_json(s3.get_object(Bucket=bucket, Key=f"runs/{run_id}/run.json")["Body"].read())
     (launch,) = record.attempts[0].launches
     assert (launch.deadline, launch.deadline_cause) == (deadline, "budget")
     assert (launch.intended_at + timedelta(seconds=plan["seconds"])).replace(microsecond=0) == deadline

@@ -19,30 +19,15 @@ from tests.predictions import accuracy
 from trainer.store.card import read_card
 
 EXAMPLE = ROOT / "examples" / "own-model"
-REAL = ROOT.parent / "shared" / "data" / "raw"  # real bars, where they are at hand
 
 
 @pytest.fixture
 def bars(tmp_path: Path) -> Path:
-    """Return a folder of minutes of BTC-USD and ETH-USD: real ones where they are at hand, else
-    seeded ones.
-    """
-    if REAL.is_dir():
-        return REAL
-    folder = tmp_path / "bars"
-    command = [
-        sys.executable,
-        "-m",
-        "trainer.data.synthetic",
-        "--out",
-        str(folder),
-        "--symbols",
-        "BTC-USD,ETH-USD",
-    ]
-    subprocess.run(
-        [*command, "--bars", "7000", "--timeframe", "1m", "--seed", "0"], check=True, capture_output=True
-    )
-    return folder
+    """Return a folder of seeded minutes of BTC-USD and ETH-USD."""
+    words = ["--out", str(tmp_path / "bars"), "--symbols", "BTC-USD,ETH-USD", "--bars", "7000"]
+    command = [sys.executable, "-m", "trainer.data.synthetic", *words, "--timeframe", "1m", "--seed", "0"]
+    subprocess.run(command, check=True, capture_output=True)
+    return tmp_path / "bars"
 
 
 @pytest.mark.slow

@@ -32,17 +32,8 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     (desk.folder / "requirements.txt").write_text("tiny\n")
     stops = text.replace(before, f"    if epoch == 3 and first == 1:\n        {wait}\n{before}")
     script.write_text(f"import tiny\n\nassert tiny.size == 3\n{stops}")
-    words = (
-        "--instance",
-        "g6.xlarge",
-        "--script",
-        str(script),
-        "--data",
-        str(EXAMPLE / "points"),
-        "--max-duration",
-        "2h",
-    )
-    words += ("--set", "script.files=train.py,tiny-1.0-py3-none-any.whl")
+    words = ("--script", str(script), "--data", str(EXAMPLE / "points"), "--max-duration", "2h")
+    words += ("--instance", "g6.xlarge", "--set", "script.files=train.py,tiny-1.0-py3-none-any.whl")
     run = desk.start("launch", "--rehearse", "--json", *words)
 
     def waiting() -> list[int]:
@@ -59,9 +50,8 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     (end,) = receipt["scripts"]
     assert (receipt["state"], receipt["retries"], end["starts"], end["exit_code"]) == ("done", 1, 2, 0)
     assert end["last_lines"][0] == "resumed after epoch 2" and end["last_lines"][-1].startswith("accuracy ")
-    assert [file["file"] for file in receipt["files"]] == ["model.pt", "scores.json"] and receipt[
-        "models"
-    ] == []
+    assert [file["file"] for file in receipt["files"]] == ["model.pt", "scores.json"]
+    assert receipt["models"] == []
 
     assert receipt["python_packages"].endswith(", train.requirements.txt")
     assert "tiny==1.0" in (desk.folder / "train.requirements.txt").read_text()
@@ -77,9 +67,7 @@ def test_the_example_is_killed_once_resumes_from_its_checkpoints_and_pull_brings
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr
     for file in receipt["files"]:
-        assert (
-            hashlib.sha256((desk.folder / "pulled" / "out" / file["file"]).read_bytes()).hexdigest()
-            == file["sha256"]
-        )
+        body = (desk.folder / "pulled" / "out" / file["file"]).read_bytes()
+        assert hashlib.sha256(body).hexdigest() == file["sha256"]
     told = desk.run("logs", receipt["run_id"], "--metrics", "--json", "--rehearse")
     assert [row["epoch"] for row in json.loads(told.stdout)["models"]["train"]] == [1, 2, 3, 4, 5]

@@ -1,8 +1,7 @@
 """Lightning and Hugging Face's Trainer by their job files, with wheels that set-up fetched in the place of a
 package index.
 
-Each at its smallest: their imports alone take seconds of a core. benchmarks/script_examples.py kills them in
-the middle.
+Each at its smallest: their imports alone take seconds of a core.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ def story(
     """An account of an embedded AWS whose schedules fire and whose nodes run as forks, and a desk."""
     assert SETTINGS[0] in RETRAINS, "the program is applied once for all tests"
     with (
-        CheckedAws(programs=programs, fork_nodes=True, fork_server=fork_server, grace_seconds=120) as aws,
+        CheckedAws(
+            programs=programs, fork_nodes=True, fork_server=lambda: fork_server, grace_seconds=120
+        ) as aws,
         weeks(aws, CONFIG) as story,
     ):
         for name, value in desk_variables(story.access).items():

@@ -20,6 +20,7 @@ from tests.candles import fewest
 from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
+from tests.records import RUN, launched, make_record, piece, seen
 from tests.trainer.control.conftest import MemoryCloud
 from trainer.attach.host_keys import KINDS, parse_host_keys
 from trainer.bars.document import read_plan
@@ -32,7 +33,6 @@ from trainer.cli.views.curves import RunEvents, curves_view
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.progress import picture
 from trainer.cli.views.receipt import receipt_view
-from trainer.cli.views.table import FittedTable
 from trainer.control.progress import Step, progress_of
 from trainer.job.job import job_from, job_from_json, parse_job
 from trainer.job.model_names import is_model_file
@@ -43,7 +43,6 @@ from trainer.runs.lease import read_lease, silent
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunRecord
 from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import heartbeat, read_outputs, read_result
 from trainer.runs.stored_receipt import receipt_from_json
@@ -51,58 +50,14 @@ from trainer.runs.training_events import EventReader
 from trainer.train.observing.observe import points_of
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
-RUN = "20261120-120000-crypto-k3v9"
-PREFIX = f"models/experiments/{RUN}/1/"
-RUNG = Rung(
-    instance_type="g6.xlarge",
-    availability_zone="us-east-1a",
-    subnet_id="subnet-1",
-    market="on_demand",
-    price_usd_per_hour=0.8,
-    on_demand_usd_per_hour=0.8,
-    gpu_count=1,
-    launch_template_id="lt-1",
-    image_id="ami-1",
-)
-LAUNCH = Launch(
-    rung=0,
-    token="t",
-    deadline=NOON + timedelta(hours=1),
-    intended_at=NOON,
-    outcome="created",
-    instance_ids=("i-1",),
-)
-RECORD = RunRecord(
-    run_id=RUN,
-    project="mayfly",
-    stack="dev",
-    owner="me",
-    place="account",
-    bucket="b",
-    job={"name": "crypto", "data": {"symbols": ["A", "B"]}},
-    ladder=(RUNG,),
-    bundle_key="code/x.whl",
-    bundle_sha256="x",
-    budget_usd=0.0,
-    estimated_usd=1.0,
-    preflight_at=NOON,
-    created_at=NOON,
-    deadline=NOON + timedelta(hours=1),
+PREFIX = f"models/experiments/AROA1:i-1/{RUN}/1/"
+RECORD = make_record(
+    pieces=(piece("A", model="lstm-direction_A_1m"), piece("B", model="lstm-direction_B_1m")),
     state="running",
-    attempts=(Attempt(number=1, launches=(LAUNCH,), created_at=NOON),),
-    instances=(
-        InstanceSeen(
-            instance_id="i-1",
-            attempt=1,
-            instance_type="g6.xlarge",
-            market="on_demand",
-            availability_zone="us-east-1a",
-            state="running",
-            launched_at=NOON,
-            running_seen_at=NOON,
-        ),
-    ),
+    attempts=launched(),
+    instances=(seen("running", running_seen_at=NOON),),
 )
+NAMES = [one.model for one in RECORD.pieces]
 LEASE = {"instance_id": "i-1", "at": "2026-11-20T12:00:00Z", "lease_until": "2026-11-20T12:01:30Z"}
 PROGRESS = {
     "phase": "train",
@@ -232,7 +187,7 @@ def progress_is_shown_or_refused(body: bytes) -> None:
     look = Step(record=RECORD, observed=Observation(heartbeat=beat), actions=(), moved=False)
     progress = progress_of(look, NOON)
     shown = status._of_progress(progress, NOON)
-    table = FittedTable(status.COLUMNS, [status._row(shown)])
+    table = status.runs_table([shown])
     for view in (status._detail(shown), table, picture(progress, seconds=9)):
         _printable(drawn(view, width=80).splitlines())
     reconcile(RECORD, look.observed, NOON)
@@ -247,7 +202,7 @@ def host_keys_pin_a_machine_or_nothing(at: int, gone: int, new: bytes) -> None:
 @given(bodies(RESULT))
 def result_makes_a_receipt_that_is_readable_or_is_refused(body: bytes) -> None:
     try:
-        result = read_result(body, models_prefix=PREFIX)
+        result = read_result(body, models_prefix=PREFIX, names=NAMES)
     except Unsound:
         return
     observed = Observation(result=result, models=())
@@ -258,12 +213,12 @@ def result_makes_a_receipt_that_is_readable_or_is_refused(body: bytes) -> None:
 
 
 def _good_receipt() -> dict[str, Any]:
-    result = read_result(json.dumps(RESULT).encode(), models_prefix=PREFIX)
+    result = read_result(json.dumps(RESULT).encode(), models_prefix=PREFIX, names=NAMES)
     return make_receipt(RECORD.ended("failed", None, NOON), Observation(result=result))
 
 
 def _good_script_receipt() -> dict[str, Any]:
-    result = read_result(json.dumps({**RESULT, "models": []}).encode(), models_prefix=PREFIX)
+    result = read_result(json.dumps({**RESULT, "models": []}).encode(), models_prefix=PREFIX, names=())
     ended = replace(RECORD, work="script", leaves="files").ended("done", None, NOON)
     return make_receipt(ended, Observation(result=result, outputs=(OUTPUT,)))
 
@@ -292,8 +247,8 @@ def _shown(body: bytes) -> None:
     for width in (60, 200):
         views = [
             receipt_view(receipt),
-            FittedTable(receipts_table.COLUMNS, [receipts_table._row(receipt)]),
-            FittedTable(status.COLUMNS, [status._row(status._of_receipt(receipt))]),
+            receipts_table.receipts_table([receipt]),
+            status.runs_table([status._of_receipt(receipt)]),
         ]
         _printable([line for view in views for line in drawn(view, width=width).splitlines()])
 

@@ -21,14 +21,14 @@ FOUND = sorted((Path(__file__).parent / "found").iterdir())
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_a_file_that_was_found_is_read_or_refused(path: Path) -> None:
+def test_a_recorded_file_is_read_or_refused(path: Path) -> None:
     try:
         read_candles(path)
     except DataError as error:
         assert "\n" not in str(error)
 
 
-def test_there_is_something_that_was_found() -> None:
+def test_there_are_recorded_findings() -> None:
     assert len(FOUND) >= 2
 
 
@@ -58,20 +58,20 @@ TEXTS = (  # file, content, what is said of it
 
 
 @pytest.mark.parametrize(("name", "text", "said"), TEXTS, ids=[name for name, _, _ in TEXTS])
-def test_a_text_that_was_found_is_one_line(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_a_recorded_text_is_one_line(name: str, text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         read_candles(tmp_path)
 
 
-def test_decimal_commas_may_be_those_of_the_adjusted_close_alone(tmp_path: Path) -> None:
+def test_decimal_commas_of_the_adjusted_close_alone_are_read(tmp_path: Path) -> None:
     (tmp_path / "A_1d.csv").write_text(
         f"{HEADER};Adj Close\n2021-01-04;1;2;1;1;3;0,5\n2021-01-05;1;2;1;1;3;0,5\n"
     )
     assert read_candles(tmp_path)["A"].close.tolist() == [0.5, 0.5]
 
 
-def test_epoch_seconds_of_ten_digits_are_no_hours_of_the_nineteenth_century(tmp_path: Path) -> None:
+def test_ten_digit_epochs_are_not_read_as_hours_of_the_1800s(tmp_path: Path) -> None:
     """They read as 1827-11-07 00h, 1827-11-16 00h and 1827-11-25 00h."""
     times = (1_827_110_700, 1_827_111_600, 1_827_112_500)
     (tmp_path / "A.csv").write_text(
@@ -80,7 +80,7 @@ def test_epoch_seconds_of_ten_digits_are_no_hours_of_the_nineteenth_century(tmp_
     assert read_candles(tmp_path)["A"].timestamp.tolist() == [at * 10**9 for at in times]
 
 
-def test_an_entry_whose_error_lacks_its_words_is_told() -> None:
+def test_an_entry_with_an_incomplete_error_is_reported() -> None:
     body = json.dumps({**json.loads(to_json(ENTRY)), "error": {"code": 100, "why": "y", "do": "d"}}).encode()
     objects, key = MemoryCloud(NOON).objects, entry_key("weekly", NOON)
     objects.write(key, body)

@@ -22,5 +22,5 @@ WHOLE_FILES = (
 
 
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
-def test_it_holds_for_anything_that_lies_there(holds):
+def test_a_property_holds_for_drawn_input(holds):
     (FEWER if holds in WHOLE_FILES else FEW)(holds)()

@@ -14,7 +14,8 @@ from rich.console import RenderableType
 
 from tests.jobs import job_of, with_settings
 from tests.pieces import named
-from tests.planned import plan_script
+from tests.planned import offers_of, plan_of, plan_script
+from tests.records import at, created, seen
 from trainer.aws.place import ACCOUNT, PLACES
 from trainer.cli.verbs import launch as launch_verb
 from trainer.cli.views.drawing import drawn
@@ -23,17 +24,14 @@ from trainer.cli.views.receipt import receipt_view
 from trainer.job.job import job_from
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.known_times import KnownTimes
-from trainer.launch.plan import EARLIER_RUN, LaunchPlan, make_plan
-from trainer.launch.preflight import Offers
-from trainer.launch.prices import table_prices
-from trainer.machines.instances import instance_type
+from trainer.launch.plan import LaunchPlan
 from trainer.machines.planner import workload
-from trainer.machines.rates import Rate
+from trainer.machines.rates import EARLIER_RUN, Rate
 from trainer.machines.storage import storage_cost
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
+from trainer.runs.record import Attempt, RunRecord
 from trainer.runs.reports import NodeResult
 from trainer.targets.direction import Direction
 
@@ -76,23 +74,16 @@ def at_each_width(view: RenderableType) -> str:
 
 def plan(name: str) -> LaunchPlan:
     job, zones = JOBS[name], ("us-east-1a", "us-east-1b")
-    offers = Offers(
-        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
-        image_id="ami-1",
-        launch_template_id="lt-1",
+    offers = offers_of(
+        *job.machine.instance,
         zones={machine: zones for machine in job.machine.instance if machine != "p5.4xlarge"},
         spot_usd_per_hour={("g6.xlarge", zone): 0.31 for zone in zones} if name == "spot" else {},
-        priced=table_prices([instance_type(machine) for machine in job.machine.instance]),
     )
-    return make_plan(
+    return plan_of(
         job,
         workload(job, CANDLES.bars),
         offers,
-        subnets={zone: f"subnet-{zone}" for zone in zones},
-        region="us-east-1",
         place=PLACES.get(name, ACCOUNT),
-        cap=timedelta(hours=12),
-        rates={},
         storage=storage_cost(STORED.get(name, "s3"), throughput="elastic", input_bytes=1_200_000_000),
     )
 
@@ -120,32 +111,18 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
             "machine": machine,
         }
     )
-    zones = ("us-east-1a", "us-east-1b")
-    offers = Offers(
-        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
-        image_id="ami-1",
-        launch_template_id="lt-1",
-        zones=dict.fromkeys(job.machine.instance, zones),
-        priced=table_prices([instance_type(name) for name in job.machine.instance]),
-    )
-    stack: Any = SimpleNamespace(
-        subnets={zone: f"subnet-{zone}" for zone in zones},
-        region="us-east-1",
-        max_lifetime_minutes=720,
-        storage="s3",
-        efs_throughput="",
-    )
+    offers = offers_of(*job.machine.instance)
     data = {"files": 3, "bytes": 1_500_000, "script_files": {"r.txt": "", "train.py": ""}}
     known = KnownTimes(rates={"g6.xlarge": Rate(per_second=1 / 600, basis=f"{EARLIER_RUN} 2026-11-19")})
     for times in (KnownTimes(), known):
-        made = plan_script(job, offers, stack, known=times, place=ACCOUNT, input_bytes=1_500_000)
+        made = plan_script(job, offers, known=times, input_bytes=1_500_000)
         print(at_each_width(script_view(made, job, data)))
     golden("dry-run-script", capsys.readouterr().out)
     over = {"symbol": ["BTC-USD", "ETH-USD"], "seed": list(range(7))}
     of_values = with_settings(
         job, **{"script.over": over, "script.gpus": 0.5, "script.command": "python a.py $MAYFLY_VALUE_SEED"}
     )
-    made = plan_script(of_values, offers, stack, known=known, place=ACCOUNT, input_bytes=1_500_000)
+    made = plan_script(of_values, offers, known=known, input_bytes=1_500_000)
     with_packages = with_settings(
         job, **{"script.secrets": ["WANDB_API_KEY"], "script.requirements": "net.requirements.txt"}
     )
@@ -156,7 +133,7 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
         "python": "3.13",
         "of_the_image": ["torch>=2"],
     }
-    made_alone = plan_script(job, offers, stack, known=known, place=ACCOUNT, input_bytes=1_500_000)
+    made_alone = plan_script(job, offers, known=known, input_bytes=1_500_000)
     told = at_each_width(script_view(made_alone, with_packages, {**data, "packages": of_the_image}))
     golden("dry-run-script-packages", told)
     golden("dry-run-script-over", at_each_width(script_view(made, of_values, data)))
@@ -164,36 +141,16 @@ def test_a_dry_run_of_a_script(golden: Golden, capsys: pytest.CaptureFixture[str
 
 def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
     """Return a run that was launched at noon and whose instance ended six minutes later."""
-
-    def at(seconds: float) -> datetime:
-        return NOON + timedelta(seconds=seconds)
-
-    launch = Launch(
-        rung=0,
-        token="t",
-        deadline=at(3600),
-        deadline_cause="budget",
-        intended_at=at(1),
-        outcome="created",
-        instance_ids=("i-1",),
-    )
-    instance = InstanceSeen(
-        instance_id="i-1",
-        attempt=1,
-        instance_type="g5.12xlarge",
-        market="on_demand",
-        availability_zone="us-east-1a",
-        state="terminated",
+    launch = created(deadline_cause="budget")
+    instance = seen(
         launched_at=at(10),
         running_seen_at=at(40),
         terminated_at=fields.pop("terminated_at", at(400)),
-        proof="described terminated",
         reason=fields.pop("reason", ""),
     )
-    attempts = (Attempt(number=1, launches=(launch,), created_at=at(10)),)
     known = {
         "state": "closed",
-        "attempts": attempts,
+        "attempts": (Attempt(number=1, launches=(launch,), created_at=at(10)),),
         "instances": (instance,),
         "ending_at": at(390),
         "closed_at": at(450),
@@ -203,20 +160,11 @@ def record(make_record: Callable[..., RunRecord], **fields: Any) -> RunRecord:
 
 def result(**fields: Any) -> NodeResult:
     starts = {"boot": 60, "stage": 70, "train": 100.5, "upload": 370.25, "end": 380}
-    model = {
-        **named("BTC-USD"),
-        "family": "lstm",
-        "key": "models/experiments/r/1/lstm_BTC-USD_1m.safetensors",
-    }
+    key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
+    model = {**named("BTC-USD"), "family": "lstm", "target": "", "key": key, "version_id": "v"}
     logistic = {"auc": 0.5102, "log_loss": 0.6927}
-    test = {
-        "accuracy": 0.5213,
-        "base_rate": 0.5021,
-        "auc": 0.53,
-        "mcc": 0.04,
-        "log_loss": 0.6912,
-        "brier": 0.249,
-    }
+    test = {"accuracy": 0.5213, "base_rate": 0.5021, "auc": 0.53, "mcc": 0.04}
+    test |= {"log_loss": 0.6912, "brier": 0.249}
     gains = {"logistic": {"auc": [0.004, 0.036]}, "base_rate": {"auc": [0.012, 0.048]}}
     scores = {
         "about": Direction().about(),
@@ -224,7 +172,7 @@ def result(**fields: Any) -> NodeResult:
     }
     known = {
         "state": "done",
-        "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores},),
+        "models": ({**model, "sha256": "s", "metrics": scores},),
         "phases": {name: NOON + timedelta(seconds=seconds) for name, seconds in starts.items()},
         "data": {"files": [{"file": "a.parquet", "bars": 5000}], "bars": 5000, "holes": 1, "synthetic": True},
         "boot": {"code": 2.0, "environment": 31.0, "agent": 3.0, "import": 14.0, "baked": False},

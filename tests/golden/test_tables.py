@@ -14,8 +14,8 @@ from tests.trainer.cli.views.test_watch import SEEN
 from tests.trainer.node.test_sampling import A10G, CPU
 from trainer.cli.verbs import models, receipts, status
 from trainer.cli.views.curves import RunEvents, curves_view
-from trainer.cli.views.progress import PhaseEnded, picture
-from trainer.cli.views.table import FittedTable, lines
+from trainer.cli.views.progress import phase_ended, picture
+from trainer.cli.views.table import lines
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import RunRecord
@@ -44,21 +44,21 @@ def receipt_of(make_record: Callable[..., RunRecord]) -> dict[str, Any]:
 
 
 def test_the_live_view(golden: Golden) -> None:
-    capacity = PhaseEnded("capacity", 1.0, [INSTANCE, "us-east-1a", "g5.12xlarge", "on-demand"])
+    capacity = phase_ended("capacity", 1.0, [INSTANCE, "us-east-1a", "g5.12xlarge", "on-demand"])
     view = lines(
-        PhaseEnded("preflight", 7.0), capacity, picture(RUNNING, seconds=30.0, hint="Ctrl-C: end or leave")
+        phase_ended("preflight", 7.0), capacity, picture(RUNNING, seconds=30.0, hint="Ctrl-C: end or leave")
     )
     golden("live-view", at_each_width(view))
 
 
 def test_status(golden: Golden, make_record: Callable[..., RunRecord]) -> None:
     items = [status._of_receipt(receipt_of(make_record)), status._of_progress(RUNNING, NOON)]
-    golden("status", at_each_width(FittedTable(status.COLUMNS, map(status._row, items))))
+    golden("status", at_each_width(status.runs_table(items)))
     golden("status-of-one-run", at_each_width(status._detail(items[1])))
 
 
 def test_receipts(golden: Golden, make_record: Callable[..., RunRecord]) -> None:
-    golden("receipts", at_each_width(FittedTable(receipts.COLUMNS, [receipts._row(receipt_of(make_record))])))
+    golden("receipts", at_each_width(receipts.receipts_table([receipt_of(make_record)])))
 
 
 def test_models(golden: Golden, make_record: Callable[..., RunRecord]) -> None:
@@ -78,7 +78,7 @@ def test_models(golden: Golden, make_record: Callable[..., RunRecord]) -> None:
         synthetic=True,
         stored_after=NOON - timedelta(hours=1),
     )
-    golden("models-list", at_each_width(FittedTable(models.COLUMNS, [models._row(model, 180)])))
+    golden("models-list", at_each_width(models.models_table([model], 180)))
 
 
 def test_learning_curves(golden: Golden) -> None:

@@ -11,9 +11,3 @@ from tests.infra.program import Recorded, run_program
 def program() -> Recorded:
     """The program with the defaults of Pulumi.yaml."""
     return run_program()
-
-
-@pytest.fixture
-def renew(request: pytest.FixtureRequest) -> bool:
-    """Whether tables of docs are to be written anew (`scripts/golden`)."""
-    return bool(request.config.getoption("--renew-golden"))

@@ -19,15 +19,8 @@ from trainer.rehearsal.pulumi_apply import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT, REGION, ZONES = "123456789012", "eu-west-1", ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
-STACK = Stack(
-    account=ACCOUNT,
-    region=REGION,
-    zones=tuple(ZONES),
-    project="mayfly",
-    name="dev",
-    owner="mayfly",
-    log_days=30,
-)
+_NAMED: dict[str, Any] = {"project": "mayfly", "name": "dev", "owner": "mayfly", "log_days": 30}
+STACK = Stack(account=ACCOUNT, region=REGION, zones=tuple(ZONES), **_NAMED)
 NAMED_BY = ("name", "bucket", "functionName")
 # A VPC that is there already, with a private subnet in two zones.
 EXISTING_VPC = "vpc-0e"
@@ -48,21 +41,16 @@ class Recorded:
 
     def inputs(self, resource_type: str, name: str = "") -> dict[str, Any]:
         """Return the inputs of the only resource of a type, or of the one with that logical name."""
-        found = [
-            item.inputs for item in self.resources if item.typ == resource_type and name in ("", item.name)
-        ]
-        assert len(found) == 1, f"{len(found)} resources {resource_type} {name}"
-        return found[0]
+        of_type = [item for item in self.resources if item.typ == resource_type]
+        (found,) = [item.inputs for item in of_type if name in ("", item.name)]
+        return found
 
     def all(self, resource_type: str) -> list[dict[str, Any]]:
         """Return the inputs of every resource of a type, by logical name: they are registered side by side,
         in any order.
         """
-        return [
-            item.inputs
-            for item in sorted(self.resources, key=lambda item: item.name)
-            if item.typ == resource_type
-        ]
+        by_name = sorted(self.resources, key=lambda item: item.name)
+        return [item.inputs for item in by_name if item.typ == resource_type]
 
     def outlives(self, last: str, first: str) -> bool:
         """Return whether Pulumi deletes all of the type `first` before `last`: whether each depends on one of
@@ -91,9 +79,8 @@ class Recorder(Mocks):
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         if args.custom:
             self.recorded.resources.append(args)
-        identifier = (
-            f"{args.name}-id" if pulumi.get_stack() == "dev" else f"{args.name}-id-of-{pulumi.get_stack()}"
-        )
+        stack = pulumi.get_stack()
+        identifier = f"{args.name}-id" if stack == "dev" else f"{args.name}-id-of-{stack}"
         physical = next((args.inputs[key] for key in NAMED_BY if key in args.inputs), identifier)
         given = {"arn": f"arn:aws:mock:::{physical}", "name": physical, "uniqueId": "AROA1"}
         return identifier, {**args.inputs, **given}
@@ -148,9 +135,8 @@ def run_program(config: Mapping[str, str] | None = None, *, stack: str = "dev") 
     recorded = Recorded()
     mocks = Recorder(recorded)
     set_mocks(mocks, project="mayfly", stack=stack, preview=False, monitor=RecordingMonitor(mocks, recorded))
-    set_all_config(
-        {f"mayfly:{key}": value for key, value in settings(ROOT, stack=stack, overrides=config or {}).items()}
-    )
+    values = settings(ROOT, stack=stack, overrides=config or {})
+    set_all_config({f"mayfly:{key}": value for key, value in values.items()})
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))  # as Pulumi finds `infra` in a checkout that is installed
 

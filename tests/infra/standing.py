@@ -11,6 +11,7 @@ from typing import Any
 
 import pulumi_aws as aws
 
+from tests.iam import listed
 from tests.infra.program import NAMED_BY, Recorded
 from trainer.aws.stack_outputs import StackOutputs
 
@@ -45,9 +46,7 @@ def assert_stands(stack: Recorded, config: Mapping[str, str]) -> None:
     assert len(assert_can_be_taken_down(stack)) > 40
     parameter = stack.inputs("aws:ssm/parameter:Parameter")["insecureValue"]
     exported = {name: value for name, value in stack.outputs.items() if not name.endswith("_policy_arn")}
-    assert json.loads(parameter) == json.loads(StackOutputs(**exported).to_json()), (
-        "the parameter has not what is exported"
-    )
+    assert json.loads(parameter) == json.loads(StackOutputs(**exported).to_json())
 
 
 def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
@@ -55,13 +54,10 @@ def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
     something.
     """
     for kind in {one.typ for one in stack.resources if "ecurityGroup" in one.typ.rpartition(":")[2]}:
-        assert kind in ("aws:ec2/securityGroup:SecurityGroup", _RULE), (
-            f"{kind}: this looks for rules elsewhere"
-        )
+        assert kind in ("aws:ec2/securityGroup:SecurityGroup", _RULE)  # where this looks for rules
     for rule in stack.all(_RULE):
-        assert (
-            rule["referencedSecurityGroupId"] == "instances-id" and not {"cidrIpv4", "cidrIpv6"} & rule.keys()
-        )
+        assert rule["referencedSecurityGroupId"] == "instances-id"
+        assert not {"cidrIpv4", "cidrIpv6"} & rule.keys()
     for group in stack.all("aws:ec2/securityGroup:SecurityGroup"):
         for rule in group.get("ingress", []):
             addresses = rule.get("cidrBlocks") or []
@@ -77,35 +73,26 @@ def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
     for recipe in stack.all("aws:imagebuilder/imageRecipe:ImageRecipe"):
         assert all(one["ebs"]["encrypted"] == "true" for one in recipe["blockDeviceMappings"])
     buckets = sorted(f"{one.name}-id" for one in stack.resources if one.typ == "aws:s3/bucket:Bucket")
-    assert (
-        sorted(one["bucket"] for one in stack.all(_ENCRYPTED))
-        == sorted(one["bucket"] for one in stack.all(_PRIVATE))
-        == buckets
-    )
+    for kind in (_ENCRYPTED, _PRIVATE):
+        assert sorted(one["bucket"] for one in stack.all(kind)) == buckets
     blocked = [all(value for key, value in one.items() if key != "bucket") for one in stack.all(_PRIVATE)]
     assert blocked == [True] * len(buckets)
     assert all(one["encrypted"] for one in stack.all("aws:efs/fileSystem:FileSystem"))
     assert all(one["sqsManagedSseEnabled"] for one in stack.all("aws:sqs/queue:Queue"))
     for name, statement in _statements(stack):
         if statement["Effect"] == "Allow":
-            principal = statement.get("Principal", {})
-            everybody = principal == "*" or (
-                isinstance(principal, dict) and "*" in _listed(principal.get("AWS", []))
-            )
-            assert not everybody, f"{name} lets everybody {statement['Action']}"
-            assert not any("*" in action for action in _listed(statement["Action"])), (
-                f"{name}: {statement['Action']}"
-            )
+            principal, actions = statement.get("Principal", {}), listed(statement["Action"])
+            people = principal if isinstance(principal, str) else listed(principal.get("AWS", []))
+            assert "*" not in people, f"{name} lets everybody {actions}"
+            assert not any("*" in action for action in actions), f"{name}: {actions}"
 
 
 def _statements(stack: Recorded) -> Iterator[tuple[str, dict[str, Any]]]:
     for one in stack.resources:
         for key in ("policy", "assumeRolePolicy"):
             if isinstance(one.inputs.get(key), str) and one.inputs[key].startswith("{"):
-                yield from (
-                    (f"{one.typ} {one.name}", statement)
-                    for statement in json.loads(one.inputs[key])["Statement"]
-                )
+                for statement in json.loads(one.inputs[key])["Statement"]:
+                    yield f"{one.typ} {one.name}", statement
 
 
 def assert_owned(stack: Recorded, config: Mapping[str, str]) -> None:
@@ -118,9 +105,7 @@ def assert_owned(stack: Recorded, config: Mapping[str, str]) -> None:
         assert not hasattr(_class(untagged), "tags"), f"{untagged} could be tagged"
     for request in stack.requests:
         if request.type.startswith("aws:") and request.type not in PARENTLESS:
-            assert stack.urns[request.parent].type.startswith("mayfly:"), (
-                f"{request.type} {request.name} has no component"
-            )
+            assert stack.urns[request.parent].type.startswith("mayfly:"), f"{request.name}: no component"
 
 
 def assert_can_be_taken_down(stack: Recorded) -> list[str]:
@@ -131,23 +116,18 @@ def assert_can_be_taken_down(stack: Recorded) -> list[str]:
     nothing that goes.
     """
     kept = {urn for urn, request in stack.urns.items() if request.retainOnDelete}
-    assert {urn for urn, request in stack.urns.items() if request.protect} <= kept, (
-        "protected, and would be deleted unprotected"
-    )
-    left = {
-        urn: {*request.dependencies, request.parent} for urn, request in stack.urns.items() if request.custom
-    }
+    assert {urn for urn, request in stack.urns.items() if request.protect} <= kept
+    made = {urn: request for urn, request in stack.urns.items() if request.custom}
+    left = {urn: {*request.dependencies, request.parent} for urn, request in made.items()}
     texts = {urn: json.dumps(_inputs(stack, urn), default=str) for urn in left}
     names = Counter(name for urn in left for name in _names(stack, urn))
-    own = {
-        urn: [name for name in _names(stack, urn) if names[name] == 1] for urn in left
-    }  # which tell it from all others
+    # Those that tell it from all others.
+    own = {urn: [name for name in _names(stack, urn) if names[name] == 1] for urn in left}
     removed = []
-    while going := [
-        urn
-        for urn in left
-        if urn not in kept and not any(urn in others for other, others in left.items() if other != urn)
-    ]:
+    while True:
+        needed = kept.union(*left.values())
+        if not (going := left.keys() - needed):
+            break
         for urn in sorted(going):
             del left[urn]
             users = [other for other in left if any(f'"{name}"' in texts[other] for name in own[urn])]
@@ -163,9 +143,8 @@ def _names(stack: Recorded, urn: str) -> set[str]:
     """
     request, inputs = stack.urns[urn], _inputs(stack, urn)
     physical = next((inputs[key] for key in NAMED_BY if key in inputs), f"{request.name}-id")
-    return {f"{request.name}-id"} | (
-        {f"arn:aws:mock:::{physical}"} if hasattr(_class(request.type), "arn") else set()
-    )
+    arns = {f"arn:aws:mock:::{physical}"} if hasattr(_class(request.type), "arn") else set()
+    return {f"{request.name}-id"} | arns
 
 
 def _inputs(stack: Recorded, urn: str) -> Mapping[str, Any]:
@@ -179,7 +158,3 @@ def _class(resource_type: str) -> type:
     module, _, name = resource_type.removeprefix("aws:").replace("lambda", "lambda_").partition("/")
     found: type = getattr(getattr(aws, module), name.partition(":")[2])
     return found
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value

@@ -15,7 +15,7 @@ import pytest
 
 from infra import control, packing, wheels
 from trainer.base.code_files import code_files
-from trainer.rehearsal.pulumi_archives import zip_archive
+from trainer.rehearsal.pulumi_shapes import zip_archive
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -58,9 +58,8 @@ def test_control_has_a_role_of_its_own_and_no_reserved_concurrency(program: Reco
     assert function["handler"] == "trainer.control.functions.control.handler"
     assert function["environment"]["variables"] == {"PROJECT": "mayfly", "STACK": "dev"}
     assert function["role"] == "arn:aws:mock:::mayfly-dev-eu-west-1-control"
-    assert not [
-        one for one in program.all("aws:lambda/function:Function") if "reservedConcurrentExecutions" in one
-    ]
+    functions = program.all("aws:lambda/function:Function")
+    assert not [one for one in functions if "reservedConcurrentExecutions" in one]
 
 
 @pytest.mark.parametrize("name", ["sweeper", "control"])
@@ -76,67 +75,51 @@ def test_a_function_logs_where_lines_expire_and_a_failed_call_is_tried_again(
 
 
 def test_events_of_instances_call_control_and_nobody_else(program: Recorded) -> None:
-    rules = {
-        one["name"]: json.loads(one["eventPattern"])
-        for one in program.all("aws:cloudwatch/eventRule:EventRule")
-    }
+    made = program.all("aws:cloudwatch/eventRule:EventRule")
+    rules = {one["name"]: json.loads(one["eventPattern"]) for one in made}
     assert {name: rule["detail-type"] for name, rule in rules.items()} == {
         "mayfly-dev-control-ending": ["EC2 Instance State-change Notification"],
         "mayfly-dev-control-taken-back": ["EC2 Spot Instance Interruption Warning"],
     }
     for target in program.all("aws:cloudwatch/eventTarget:EventTarget"):
         assert target["arn"] == "arn:aws:mock:::mayfly-dev-control"
-    permissions = [
-        one
-        for one in program.all("aws:lambda/permission:Permission")
-        if one["function"] == "mayfly-dev-control"
-    ]
-    for permission in permissions:
-        assert permission["principal"] == "events.amazonaws.com"
-        assert permission["sourceArn"].removeprefix("arn:aws:mock:::") in rules
+    for permission in program.all("aws:lambda/permission:Permission"):
+        if permission["function"] == "mayfly-dev-control":
+            assert permission["principal"] == "events.amazonaws.com"
+            assert permission["sourceArn"].removeprefix("arn:aws:mock:::") in rules
 
 
 def test_zip_holds_the_sweepers_own_modules_and_its_libraries_only() -> None:
     files = control.sweeper_files()
     assert {name for name in files if name.startswith("trainer/")} == set(control.SWEEPER_FILES)
-    assert (
-        set(control.SWEEPER_FILES) == code_files(["trainer.control.functions.sweep"]).keys()
-    )  # what the handler reaches, and no more
+    reached = code_files(["trainer.control.functions.sweep"])
+    assert set(control.SWEEPER_FILES) == reached.keys()
     packages = {"dateutil" if name == "python-dateutil" else name for name in wheels.BOTO3}
     assert {name.split("/")[0].removesuffix(".py") for name in files} == {"trainer", *packages}
     assert not [name for name in files if name.endswith(".pyc")]
 
 
 def test_controls_zip_holds_no_rehearsal_no_verb_and_no_node() -> None:
-    parts = {
-        name.split("/")[1]
-        for name in control.control_files()
-        if name.startswith("trainer/") and name.count("/") > 1
-    }
-    assert not parts & {"rehearsal", "cli", "node", "plan"}
+    rooms = {name.split("/")[1] for name in control.control_files() if name.startswith("trainer/")}
+    assert not rooms & {"rehearsal", "cli", "node", "plan"}
 
 
-@pytest.mark.parametrize(
-    ("files", "services"),
-    [(control.sweeper_files, control.SWEEPER_SERVICES), (control.control_files, control.CONTROL_SERVICES)],
-)
+FUNCTIONS = [
+    ("trainer.control.functions.sweep", control.sweeper_files, control.SWEEPER_SERVICES),
+    ("trainer.control.functions.control", control.control_files, control.CONTROL_SERVICES),
+]
+
+
+@pytest.mark.parametrize(("module", "files", "services"), FUNCTIONS)
 def test_zip_describes_only_the_services_that_the_function_calls(
-    files: Any, services: tuple[str, ...]
+    module: str, files: Any, services: tuple[str, ...]
 ) -> None:
-    names = {
-        name.split("/")[2] for name in files() if name.startswith("botocore/data/") and name.count("/") > 2
-    }
-    assert names == set(services)
+    described = [name.split("/") for name in files() if name.startswith("botocore/data/")]
+    assert {parts[2] for parts in described if len(parts) > 3} == set(services)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "files", "services"),
-    [
-        ("trainer.control.functions.sweep", control.sweeper_files, control.SWEEPER_SERVICES),
-        ("trainer.control.functions.control", control.control_files, control.CONTROL_SERVICES),
-    ],
-)
+@pytest.mark.parametrize(("module", "files", "services"), FUNCTIONS)
 def test_a_function_runs_from_its_zip_alone(
     tmp_path: Path, module: str, files: Any, services: tuple[str, ...]
 ) -> None:
@@ -153,9 +136,8 @@ def test_a_function_runs_from_its_zip_alone(
 
 
 def test_the_same_sources_make_the_same_zip() -> None:
-    assert zip_archive(packing.archive(control.sweeper_files())) == zip_archive(
-        packing.archive(control.sweeper_files())
-    )
+    one, other = (zip_archive(packing.archive(control.sweeper_files())) for _ in range(2))
+    assert one == other
 
 
 @pytest.fixture
@@ -174,10 +156,8 @@ def wheel(folder: Path, content: str) -> str:
         archive.writestr("six.py", content)
         about = "six-1.17.0.dist-info"
         archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: six\nVersion: 1.17.0\n")
-        archive.writestr(
-            f"{about}/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py2-none-any\nTag: py3-none-any\n",
-        )
+        tags = "Tag: py2-none-any\nTag: py3-none-any\n"
+        archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n{tags}")
         archive.writestr(f"{about}/RECORD", "")
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -198,9 +178,7 @@ def test_a_library_is_packed_from_the_wheel_that_the_lock_has_the_hash_of(folder
 def test_a_wheel_with_another_hash_is_never_packed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel(folder, "evil = 1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv(
-        "PIP_FIND_LINKS", str(folder)
-    )  # the index has the same one: pip refuses it by its hash
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))  # which has the same one: pip refuses it by its hash
     with pytest.raises(pulumi.RunError, match="can't be fetched"):
         wheels.files_of("six", f"six==1.17.0 \\\n    --hash=sha256:{'0' * 64}\n", is_code)
 

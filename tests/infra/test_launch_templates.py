@@ -29,31 +29,18 @@ def template(program: Recorded, purpose: str) -> dict[str, Any]:
     return program.inputs("aws:ec2/launchTemplate:LaunchTemplate", f"{purpose}-{LINE}")
 
 
-def test_metadata_needs_a_token_and_stays_on_the_machine(template: dict[str, Any]) -> None:
+def test_instances_are_closed_and_end_with_all_that_they_have(template: dict[str, Any]) -> None:
     assert template["metadataOptions"] == {
         "httpEndpoint": "enabled",
         "httpTokens": "required",
         "httpPutResponseHopLimit": 1,
         "instanceMetadataTags": "enabled",
     }
-
-
-def test_power_off_ends_the_instance(template: dict[str, Any]) -> None:
     assert template["instanceInitiatedShutdownBehavior"] == "terminate"
-
-
-def test_root_volume_is_encrypted_gp3_and_ends_with_the_instance(template: dict[str, Any]) -> None:
     (mapping,) = template["blockDeviceMappings"]
     assert mapping["deviceName"] == "/dev/x86_64-root"  # as the image says
-    assert mapping["ebs"] == {
-        "volumeSize": 100,
-        "volumeType": "gp3",
-        "encrypted": "true",
-        "deleteOnTermination": "true",
-    }
-
-
-def test_the_one_interface_has_the_closed_group(template: dict[str, Any]) -> None:
+    disk = {"volumeSize": 100, "volumeType": "gp3", "encrypted": "true", "deleteOnTermination": "true"}
+    assert mapping["ebs"] == disk
     (interface,) = template["networkInterfaces"]
     assert interface["securityGroups"] == ["instances-id"]
     assert interface["deleteOnTermination"] == "true"
@@ -67,11 +54,8 @@ def test_instances_take_on_the_role_of_their_purpose(template: dict[str, Any], p
 
 def test_instance_volume_and_interface_are_tagged(template: dict[str, Any]) -> None:
     tags = {"project": "mayfly", "stack": "dev", "owner": "mayfly"}
-    assert {item["resourceType"]: item["tags"] for item in template["tagSpecifications"]} == {
-        "instance": tags,
-        "volume": tags,
-        "network-interface": tags,
-    }
+    tagged = {item["resourceType"]: item["tags"] for item in template["tagSpecifications"]}
+    assert tagged == dict.fromkeys(("instance", "volume", "network-interface"), tags)
 
 
 def test_type_image_market_and_key_are_left_to_the_launch(template: dict[str, Any]) -> None:
@@ -117,7 +101,6 @@ def test_a_line_whose_image_cannot_be_read_names_the_setting(
         raise Exception("ParameterNotFound")
 
     monkeypatch.setattr("infra.launch_templates.aws.ssm.get_parameter", missing)
-    with pytest.raises(
-        pulumi.RunError, match=r"Setting 'image_line' is 'typo', .*/x86_64/typo/latest/ami-id \(ParameterNotF"
-    ):
+    error = r"Setting 'image_line' is 'typo', .*/x86_64/typo/latest/ami-id \(ParameterNotF"
+    with pytest.raises(pulumi.RunError, match=error):
         read_image_line("typo")

@@ -15,6 +15,7 @@ from infra.control import limits
 from infra.launch_templates import ImageLine
 from infra.launcher import WRITES, LaunchedFrom, launcher
 from infra.stack import Stack
+from tests.iam import listed
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -73,32 +74,28 @@ MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 def test_controls_policy_fits_a_role_and_narrows_what_people_may_do() -> None:
     policy = launcher(WIDEST, BOTH_TEMPLATES, limits(("g5.*", "g6.*")))
-    assert (
-        len(json.dumps(policy, separators=(",", ":"))) < MOST_INLINE_CHARACTERS - 500
-    )  # its log comes on top
+    length = len(json.dumps(policy, separators=(",", ":")))
+    assert length < MOST_INLINE_CHARACTERS - 500  # its log comes on top
     statements = {one["Sid"]: one for one in policy["Statement"]}
     allowed = {one["Sid"]: one for one in launcher(WIDEST, MADE_FROM)["Statement"]}
     assert statements.keys() - allowed.keys() == {"LaunchAsFleet", "LaunchAllowedTypes", "AddInputs"}
     written = [one.partition("/")[2] for one in statements["WriteRuns"]["Resource"]]
     assert written == list(CONTROL_WRITES) and not {"code/*", "raw/*", "retrains/*"} & set(written)
-    assert statements["AddInputs"]["Condition"] == {
-        "Null": {"s3:if-none-match": "false"}
-    }  # adds inputs, replaces none
+    new_alone = {"Null": {"s3:if-none-match": "false"}}
+    assert statements["AddInputs"]["Condition"] == new_alone
     on_instances = [one for one in policy["Statement"] if ":instance/*" in str(one["Resource"])]
     launching = [one for one in on_instances if "ec2:RunInstances" in one["Action"]]
     assert [one["Condition"]["StringLike"] for one in launching] == [{"ec2:InstanceType": ["g5.*", "g6.*"]}]
     templates = [one for one in statements["LaunchFromTheStack"]["Resource"] if ":launch-template/" in one]
     assert statements["LaunchAllowedTypes"]["Condition"]["ArnEquals"] == {"ec2:LaunchTemplate": templates}
     needed = {"aws:RequestTag/run_id": "false", "aws:RequestTag/deadline": "false"}
-    assert all(
-        statements[sid]["Condition"]["Null"] == needed
-        for sid in ("LaunchWithOwnTags", "LaunchAsFleet", "LaunchFleets")
-    )
+    for sid in ("LaunchWithOwnTags", "LaunchAsFleet", "LaunchFleets"):
+        assert statements[sid]["Condition"]["Null"] == needed
 
 
 def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_everything() -> None:
     for statement in launcher(WIDEST, MADE_FROM)["Statement"]:
-        actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        actions = listed(statement["Action"])
         assert statement["Effect"] == "Allow" and not any("*" in action for action in actions)
         if statement["Resource"] == "*":
             assert statement["Sid"].endswith("HasNoResource")
@@ -106,9 +103,8 @@ def test_no_statement_allows_a_wildcard_action_and_only_looks_are_allowed_on_eve
 
 
 def test_it_writes_no_model_and_nothing_of_a_nodes_but_under_its_users_own_id() -> None:
-    nodes = [
-        prefix for prefix in WRITES if prefix.startswith(("models/", "live/", "attempts/", "checkpoints/"))
-    ]
+    of_nodes = ("models/", "live/", "attempts/", "checkpoints/")
+    nodes = [prefix for prefix in WRITES if prefix.startswith(of_nodes)]
     assert nodes == [f"{prefix}${{aws:userid}}/*" for prefix in ("attempts/", "models/experiments/")]
 
 
@@ -119,20 +115,12 @@ def test_it_names_the_stacks_own_resources_and_is_attached_to_nobody(program: Re
     statements = {one["Sid"]: one for one in json.loads(policy["policy"])["Statement"]}
     where = "arn:aws:ec2:eu-west-1:123456789012"
     resources = set(statements["LaunchFromTheStack"]["Resource"])
-    assert {one.rpartition(":")[2].partition("/")[0] for one in resources} == {
-        "launch-template",
-        "security-group",
-        "spot-instances-request",
-    }
-    wildcards = [one for one in resources if one.endswith("*")]
+    kinds = {one.removeprefix(f"{where}:").partition("/")[0] for one in resources}
+    assert kinds == {"launch-template", "security-group", "spot-instances-request"}
+    assert [one for one in resources if one.endswith("*")] == [f"{where}:spot-instances-request/*"]
     in_vpc = statements["LaunchInSubnets"]
-    assert (in_vpc["Resource"], in_vpc["Condition"]) == (
-        f"{where}:subnet/*",
-        {"ArnEquals": {"ec2:Vpc": f"{where}:vpc/vpc-id"}},
-    )
-    assert all(one.startswith(where) for one in resources) and wildcards == [
-        f"{where}:spot-instances-request/*"
-    ]
+    assert in_vpc["Resource"] == f"{where}:subnet/*"
+    assert in_vpc["Condition"] == {"ArnEquals": {"ec2:Vpc": f"{where}:vpc/vpc-id"}}
     passed = [one.rpartition("-")[2] for one in statements["PassInstanceRole"]["Resource"]]
     assert passed == ["instance", "script"]
     assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")

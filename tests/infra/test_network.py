@@ -22,9 +22,8 @@ def test_security_group_lets_nothing_in_and_only_https_out(program: Recorded) ->
 
 
 def test_no_rule_is_added_to_the_group_from_elsewhere(program: Recorded) -> None:
-    assert not [
-        resource.typ for resource in program.resources if "ecurityGroup" in resource.typ.rpartition(":")[2]
-    ][1:]
+    types = [resource.typ for resource in program.resources if "ecurityGroup" in resource.typ]
+    assert len(types) == 1
 
 
 def test_each_zone_has_a_subnet_of_its_own(program: Recorded) -> None:
@@ -37,11 +36,8 @@ def test_each_zone_has_a_subnet_of_its_own(program: Recorded) -> None:
 
 
 def test_a_zones_range_is_its_letters_whichever_other_zones_there_are() -> None:
-    assert (
-        subnet_range("10.86.0.0/16", "us-west-1c")
-        == subnet_range("10.86.0.0/16", "eu-west-1c")
-        == "10.86.32.0/20"
-    )
+    for zone in ("us-west-1c", "eu-west-1c"):
+        assert subnet_range("10.86.0.0/16", zone) == "10.86.32.0/20"
     ranges = {subnet_range("10.86.0.0/16", f"us-east-1{letter}") for letter in "abcdefghijklmnop"}
     assert len(ranges) == 16
     with pytest.raises(pulumi.RunError, match="us-east-1q"):
@@ -66,8 +62,5 @@ def test_s3_is_reached_by_a_gateway_on_the_subnets_route_table(program: Recorded
 
 
 def test_a_vpc_is_cut_in_sixteenths() -> None:
-    assert [subnet_range("10.86.0.0/16", f"us-east-1{letter}") for letter in "ab"] == [
-        "10.86.0.0/20",
-        "10.86.16.0/20",
-    ]
+    assert subnet_range("10.86.0.0/16", "us-east-1b") == "10.86.16.0/20"
     assert subnet_range("192.168.0.0/24", "us-east-1p") == "192.168.0.240/28"

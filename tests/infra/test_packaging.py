@@ -18,18 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
     importlib.util.find_spec("hatchling") is None, reason="hatchling, the build backend, is not installed"
 )
 def test_the_wheel_carries_the_program_as_data_and_installs_no_infra(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(tmp_path),
-    ]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path))
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("mayfly-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

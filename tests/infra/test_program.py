@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from tests.infra.pages import hold
 from trainer.aws.stack_outputs import PARAMETER_LIMIT_BYTES, StackOutputs, parameter_name
 
 if TYPE_CHECKING:
@@ -22,9 +20,8 @@ def test_the_parameter_holds_exactly_the_stack_outputs(program: Recorded) -> Non
     assert outputs.bucket == "mayfly-dev-123456789012-eu-west-1"
     assert outputs.region == "eu-west-1"
     assert sorted(outputs.subnets) == ["eu-west-1a", "eu-west-1b", "eu-west-1c"]
-    assert (
-        outputs.image_parameter == f"/aws/service/deeplearning/ami/x86_64/{outputs.image_line}/latest/ami-id"
-    )
+    line = f"/aws/service/deeplearning/ami/x86_64/{outputs.image_line}/latest/ami-id"
+    assert outputs.image_parameter == line
     assert outputs.max_lifetime_minutes == 720
 
 
@@ -39,35 +36,14 @@ def test_every_stack_output_is_exported_and_besides_the_launcher_policy(program:
 
 
 def test_nothing_can_be_launched_any_more_when_the_safety_net_goes(program: Recorded) -> None:
-    net = (
-        "aws:scheduler/schedule:Schedule",
-        "aws:lambda/function:Function",
-        "aws:scheduler/scheduleGroup:ScheduleGroup",
-    )
+    schedules = ("aws:scheduler/schedule:Schedule", "aws:scheduler/scheduleGroup:ScheduleGroup")
     launching = ("aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/subnet:Subnet", "aws:ec2/vpc:Vpc")
-    for last in net:
+    for last in (*schedules, "aws:lambda/function:Function"):
         for first in ("aws:ssm/parameter:Parameter", *launching, "aws:ec2/securityGroup:SecurityGroup"):
             assert program.outlives(last, first), (last, first)
 
 
 def test_no_instance_and_no_fleet_is_part_of_the_stack(program: Recorded) -> None:
     types = {resource.typ for resource in program.resources}
-    assert (
-        not {
-            "aws:ec2/instance:Instance",
-            "aws:ec2/fleet:Fleet",
-            "aws:ec2/spotInstanceRequest:SpotInstanceRequest",
-        }
-        & types
-    )
-
-
-def test_the_page_counts_the_resources(program: Recorded, renew: bool) -> None:
-    """By the names that `infra/` calls them by, such as s3.Bucket."""
-    types = [item.typ.replace(":", "/").split("/") for item in program.resources]
-    count = Counter(f"{kind[1]}.{kind[-1]}" for kind in types if kind[0] == "aws")
-    hold(
-        "Permanent resources",
-        [[f"`{kind}`", str(number)] for kind, number in sorted(count.items())],
-        renew=renew,
-    )
+    machines = ("instance:Instance", "fleet:Fleet", "spotInstanceRequest:SpotInstanceRequest")
+    assert not {f"aws:ec2/{machine}" for machine in machines} & types

@@ -32,15 +32,10 @@ SETTINGS = (
 
 
 def test_what_keeps_the_bucket_closed_and_versioned_survives_the_stack_with_it(program: Recorded) -> None:
-    held = {
-        request.type.rpartition("/")[2]
-        for request in program.requests
-        if request.type.startswith("aws:s3/bucket")
-    }
-    assert held == {"bucket:Bucket", *SETTINGS}
-    for request in program.requests:
-        if request.type.startswith("aws:s3/bucket"):
-            assert request.protect and request.retainOnDelete, request.type
+    held = [request for request in program.requests if request.type.startswith("aws:s3/bucket")]
+    assert {request.type.rpartition("/")[2] for request in held} == {"bucket:Bucket", *SETTINGS}
+    for request in held:
+        assert request.protect and request.retainOnDelete, request.type
 
 
 def test_no_two_settings_of_the_bucket_change_at_once(program: Recorded) -> None:
@@ -50,28 +45,16 @@ def test_no_two_settings_of_the_bucket_change_at_once(program: Recorded) -> None
             assert program.outlives(one, other) or program.outlives(other, one), (one, other)
 
 
-def test_bucket_keeps_versions(program: Recorded) -> None:
-    assert program.inputs("aws:s3/bucketVersioning:BucketVersioning")["versioningConfiguration"] == {
-        "status": "Enabled"
-    }
+def test_bucket_is_versioned_encrypted_private_and_its_owners(program: Recorded) -> None:
+    def settings(kind: str) -> dict[str, Any]:
+        return program.inputs(f"aws:s3/bucket{kind}:Bucket{kind}")
 
-
-def test_bucket_encrypts_at_rest(program: Recorded) -> None:
-    inputs = program.inputs(
-        "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration"
-    )
-    assert inputs["rules"] == [{"applyServerSideEncryptionByDefault": {"sseAlgorithm": "AES256"}}]
-
-
-def test_bucket_blocks_public_access_in_all_four_ways(program: Recorded) -> None:
-    inputs = program.inputs("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock")
+    assert settings("Versioning")["versioningConfiguration"] == {"status": "Enabled"}
+    (encrypted,) = settings("ServerSideEncryptionConfiguration")["rules"]
+    assert encrypted == {"applyServerSideEncryptionByDefault": {"sseAlgorithm": "AES256"}}
     for switch in ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets"):
-        assert inputs[switch] is True
-
-
-def test_bucket_owner_owns_every_object(program: Recorded) -> None:
-    inputs = program.inputs("aws:s3/bucketOwnershipControls:BucketOwnershipControls")
-    assert inputs["rule"] == {"objectOwnership": "BucketOwnerEnforced"}
+        assert settings("PublicAccessBlock")[switch] is True
+    assert settings("OwnershipControls")["rule"] == {"objectOwnership": "BucketOwnerEnforced"}
 
 
 def test_bucket_refuses_requests_without_tls(program: Recorded) -> None:
@@ -91,9 +74,8 @@ def test_old_versions_and_their_markers_go_after_ninety_days(program: Recorded) 
 
 
 def test_unfinished_uploads_go_after_a_week(program: Recorded) -> None:
-    assert rules(program)["unfinished-uploads"]["abortIncompleteMultipartUpload"] == {
-        "daysAfterInitiation": 7
-    }
+    rule = rules(program)["unfinished-uploads"]
+    assert rule["abortIncompleteMultipartUpload"] == {"daysAfterInitiation": 7}
 
 
 def test_overwritten_heartbeats_go_after_a_day(program: Recorded) -> None:

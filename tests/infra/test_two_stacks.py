@@ -39,13 +39,9 @@ SHARED = (
 def stack_of(name: str) -> Recorded:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
-        more = {
-            "account_budget": "10",
-            "attach": "ssm",
-            "storage": "efs-cache",
-            "image_pipeline": "g4dn.xlarge",
-        }
-        return run_program({"retrains": json.dumps(RETRAINS), **more}, stack=name)
+        more = {"account_budget": "10", "attach": "ssm", "storage": "efs-cache"}
+        config = {"retrains": json.dumps(RETRAINS), "image_pipeline": "g4dn.xlarge", **more}
+        return run_program(config, stack=name)
 
 
 def policies_of(stack: Recorded) -> dict[str, dict[str, Any]]:
@@ -61,18 +57,14 @@ def questions(document: Mapping[str, Any]) -> Iterator[Authorization]:
     for statement in document["Statement"]:
         context: dict[str, Values] = {}
         for operator, keys in statement.get("Condition", {}).items():
-            context |= {
-                key.lower(): "x" if operator == "Null" else listed(value)[0] for key, value in keys.items()
-            }
+            for key, value in keys.items():
+                context[key.lower()] = "x" if operator == "Null" else listed(value)[0]
         for action in listed(statement["Action"]):
             for pattern in listed(statement["Resource"]):
                 about_nothing = pattern == "*" and not context
                 if not about_nothing and not any(one in pattern for one in SHARED):
-                    resource = (
-                        pattern.replace("${aws:userid}", "AROA1:i-1").replace("*", "x")
-                        if pattern != "*"
-                        else "*"
-                    )
+                    example = pattern.replace("${aws:userid}", "AROA1:i-1").replace("*", "x")
+                    resource = "*" if pattern == "*" else example
                     yield Authorization(action=action, resource=resource, context=context)
 
 
@@ -84,12 +76,9 @@ def test_no_role_of_one_stack_may_do_to_the_other_what_that_ones_own_may(own: st
     for asked in (one for several in theirs.values() for one in several):
         for role, document in policies_of(stack_of(own)).items():
             decision = decide([read_policy(role, json.dumps(document))], asked, principal)
-            assert not decision.allowed, (
-                f"{role} of {own} may {asked.action} on {asked.resource} of {other}: {decision.by}"
-            )
-    for role, document in policies_of(
-        stack_of(other)
-    ).items():  # or the questions would be none that a policy allows
+            assert not decision.allowed, (role, own, asked, other, decision.by)
+    # Or the questions would be none that a policy allows.
+    for role, document in policies_of(stack_of(other)).items():
         policy = read_policy(role, json.dumps(document))
         refused = [one for one in theirs[role] if not decide([policy], one, principal).allowed]
         assert not refused, refused
@@ -107,9 +96,8 @@ def test_no_schedule_of_one_stack_has_the_others_role_act() -> None:
 
 def test_no_name_is_made_by_two_stacks() -> None:
     """Also where one stack is called as a part of the other: such names are refused."""
-    made = {
-        (one.typ, one.inputs[key]) for one in stack_of("dev").resources for key in NAMES if key in one.inputs
-    }
+    resources = stack_of("dev").resources
+    made = {(one.typ, one.inputs[key]) for one in resources for key in NAMES if key in one.inputs}
     own = {(kind, name) for kind, name in made if PREFIX in name}
     words = {match[1] for _, name in own if (match := re.search(rf"{PREFIX}-([a-z]+)", name))}
     assert words > {"prepare", "sweeper", "instances"}
@@ -121,12 +109,8 @@ def test_no_name_is_made_by_two_stacks() -> None:
 
 
 def test_names_that_are_global_tell_the_region_so_that_a_second_region_has_a_stack_of_the_same_name() -> None:
-    kinds = (
-        "aws:iam/role:Role",
-        "aws:iam/policy:Policy",
-        "aws:iam/instanceProfile:InstanceProfile",
-        "aws:budgets/budget:Budget",
-    )
+    of_iam = {f"aws:iam/{kind}" for kind in ("role:Role", "policy:Policy", "instanceProfile:InstanceProfile")}
+    kinds = of_iam | {"aws:budgets/budget:Budget"}
     made = [one for one in stack_of("dev").resources if one.typ in kinds]
-    assert {one.typ for one in made} == set(kinds)
+    assert {one.typ for one in made} == kinds
     assert not [one.inputs["name"] for one in made if REGION not in one.inputs["name"]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.live.context import HUNG, Live, require
 from trainer.attach.ssm import check_tools
-from trainer.control.boot_log import boot_log
+from trainer.control.observe import boot_log
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.outcome import EXIT_CODES

@@ -35,31 +35,22 @@ def choose(*, system="Linux", machine="x86_64", wish="", ready=None, reachable=T
     )
 
 
-def test_a_cpu_build_that_lies_ready_is_taken_without_an_index():
-    source = choose(ready="0.2 GB")
-    assert (source.lock, source.index) == (setup.CPU_LOCK, ("--no-index",))
-    assert source.size == "0.2 GB"
-
-
-def test_the_cpu_index_comes_next_on_linux():
-    assert (choose().lock, choose().index) == (setup.CPU_LOCK, ("--index-url", setup.CPU_INDEX))
-
-
-def test_pypi_comes_last_and_its_size_is_said():
-    source = choose(reachable=False)
-    assert (source.lock, source.index) == (setup.CUDA_LOCK, ())
-    assert "2.7 GB" in source.size and source.needed_gib > setup.NEEDED_GIB
-
-
-def test_a_mac_takes_pypi_which_has_its_cpu_build():
-    assert (
-        choose(system="Darwin", machine="arm64").lock,
-        choose(system="Darwin", machine="arm64").index,
-    ) == ("", ())
-
-
-def test_the_cuda_build_is_a_wish():
-    assert "CUDA" in choose(wish="pypi", ready="0.2 GB").name
+@pytest.mark.parametrize(
+    ("wishes", "lock", "index"),
+    [
+        ({"ready": "0.2 GB"}, setup.CPU_LOCK, ("--no-index",)),
+        ({}, setup.CPU_LOCK, ("--index-url", setup.CPU_INDEX)),
+        ({"reachable": False}, setup.CUDA_LOCK, ()),
+        ({"system": "Darwin", "machine": "arm64"}, "", ()),  # PyPI has its CPU build
+        ({"wish": "pypi", "ready": "0.2 GB"}, setup.CUDA_LOCK, ()),
+    ],
+    ids=("a build at hand", "the CPU index", "PyPI comes last", "a Mac", "CUDA is a wish"),
+)
+def test_torch_comes_from_the_first_source_that_there_is(wishes, lock, index):
+    source = choose(**wishes)
+    assert (source.lock, source.index) == (lock, index)
+    if lock == setup.CUDA_LOCK:
+        assert "2.7 GB" in source.size and source.needed_gib > setup.NEEDED_GIB
 
 
 def test_an_unknown_wish_is_refused():

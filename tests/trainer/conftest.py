@@ -6,12 +6,15 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from tests import records
+from tests.pieces import named
+from tests.records import NOON, created, launched, rung
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
@@ -21,7 +24,7 @@ from trainer.data.timeframes import step_of
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+from trainer.runs.record import Rung, RunRecord
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import Objects, create_record, open_objects, receipt_key
 from trainer.store.card import METADATA_KEY, Card, CardSeries
@@ -42,51 +45,12 @@ def applied(aws_server: EmbeddedAws) -> Access:
 
 
 MONDAY = 1_704_067_200_000_000_000  # 2024-01-01T00:00:00Z, where made candles begin
-START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
-
-
-def rung(instance_type: str = "g5.12xlarge", zone: str = "us-east-1a", market: str = "on_demand") -> Rung:
-    return Rung(
-        instance_type=instance_type,
-        availability_zone=zone,
-        subnet_id=f"subnet-{zone}",
-        market=market,
-        price_usd_per_hour=2.0 if market == "spot" else 5.0,
-        on_demand_usd_per_hour=5.0,
-        gpu_count=4,
-        launch_template_id="lt-1",
-        image_id="ami-1",
-    )
 
 
 @pytest.fixture(scope="session")
 def make_record() -> Callable[..., RunRecord]:
-    """Build a starting run of two symbols on two zones, created at noon with an hour to live; any field may
-    be given.
-    """
-
-    def build(**fields: Any) -> RunRecord:
-        values: dict[str, Any] = {
-            "run_id": "20261120-120000-crypto-k3v9",
-            "project": "mayfly",
-            "stack": "dev",
-            "owner": "someone",
-            "place": "account",
-            "bucket": "mayfly-bucket",
-            "instance_role_id": "AROA1",
-            "job": {"name": "crypto", "data": {"symbols": ["BTC-USD", "ETH-USD"], "timeframe": "1m"}},
-            "ladder": (rung(zone="us-east-1a"), rung(zone="us-east-1b")),
-            "bundle_key": "code/abc.whl",
-            "bundle_sha256": "abc",
-            "budget_usd": 0.0,
-            "estimated_usd": 0.5,
-            "preflight_at": START - timedelta(seconds=5),
-            "created_at": START,
-            "deadline": START + timedelta(hours=1),
-        }
-        return RunRecord(**(values | fields))
-
-    return build
+    """Return the function that builds a run's record."""
+    return records.make_record
 
 
 @pytest.fixture(scope="session")
@@ -113,28 +77,12 @@ def account(
     """
     bucket = f"mayfly-{access.access_key[4:16]}" if access.access_key else ""
     outputs = StackOutputs(
-        format=3,
         project="mayfly",
         stack="dev",
-        owner="me",
         region="us-east-1",
         bucket=bucket,
-        launch_template="",
-        image_line="",
-        image_parameter="",
-        subnets={},
-        security_group="",
         schedule_group="mayfly-runs",
         instance_role_id="AROA1",
-        prepare_template="lt-2",
-        prepare_role_id="AROA2",
-        prepare_type="t3.large",
-        scheduler_role_arn="",
-        sweeper_arn="",
-        control_arn="",
-        control_types=["g6.*"],
-        retrains=[],
-        retrain_format=1,
         max_lifetime_minutes=720,
         experiment_days=180,
     )
@@ -194,26 +142,19 @@ def _closed_run(objects: Objects, s3: Any, record: RunRecord) -> None:
     sha256 = hashlib.sha256(weights()).hexdigest()
     stored = s3.put_object(Bucket=record.bucket, Key=key, Body=weights(), Metadata={"sha256": sha256})
     model = {
-        "symbol": "BTC-USD",
+        **named("BTC-USD"),
         "family": "lstm",
+        "target": "",
         "key": key,
         "version_id": stored["VersionId"],
         "sha256": sha256,
     }
-    launch = Launch(
-        rung=0,
-        token="t",
-        deadline=record.deadline,
-        intended_at=START,
-        outcome="created",
-        instance_ids=("i-1",),
-    )
     closed = replace(
         record,
         state="closed",
         outcome="done",
-        closed_at=START + timedelta(minutes=6),
-        attempts=(Attempt(number=1, launches=(launch,), created_at=START),),
+        closed_at=NOON + timedelta(minutes=6),
+        attempts=launched(created()),
     )
     create_record(objects, closed)
     result = NodeResult(state="done", models=({**model, "metrics": METRICS},))

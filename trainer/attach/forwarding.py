@@ -27,10 +27,8 @@ class ForwardedPort:
         try:
             self._listener = socket.create_server((HERE, forward.local))
         except OSError as error:
-            do = "Name another: --forward LOCAL:REMOTE."
-            raise UsageError(
-                f"port {forward.local} can't be listened on", why=error.strerror or str(error), do=do
-            ) from error
+            why, do = error.strerror or str(error), "Name another: --forward LOCAL:REMOTE."
+            raise UsageError(f"port {forward.local} can't be listened on", why=why, do=do) from error
         self.port = int(self._listener.getsockname()[1])
 
     def __enter__(self) -> ForwardedPort:

@@ -41,10 +41,8 @@ def make_key(run_id: str) -> str:
         with os.fdopen(file, "wb") as target:
             target.write(private)
     except OSError as error:
-        do = "Set MAYFLY_HOME to a folder of your own."
-        raise ConfigError(
-            f"the run's SSH key can't be kept in {path.parent}", why=error.strerror or str(error), do=do
-        ) from error
+        why, do = error.strerror or str(error), "Set MAYFLY_HOME to a folder of your own."
+        raise ConfigError(f"the run's SSH key can't be kept in {path.parent}", why=why, do=do) from error
     return public.decode()
 
 
@@ -56,15 +54,13 @@ def find_key(run_id: str) -> Path:
     try:
         about = path.lstat()
     except OSError as error:
+        what, why = f"this desk has no SSH key of {run_id}", f"there is no {path}"
         do = "Attach from the desk that launched the run; scheduled runs have no key."
-        raise ConfigError(
-            f"this desk has no SSH key of {run_id}", why=f"there is no {path}", do=do
-        ) from error
+        raise ConfigError(what, why=why, do=do) from error
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
         why = "it must be your file, and unreadable for others"
-        raise ConfigError(
-            f"the SSH key {path} is not used", why=why, do=f"Check who changed it; then: chmod 600 {path}"
-        )
+        do = f"Check who changed it; then: chmod 600 {path}"
+        raise ConfigError(f"the SSH key {path} is not used", why=why, do=do)
     return path
 
 
@@ -87,9 +83,8 @@ def forget_ended(objects: Objects, *, ended: Iterable[str] = ()) -> list[str]:
     gone, old, forgotten = set(ended), time.time() - LONGEST_LIFE_SECONDS, list[str]()
     for run_id in _run_ids():
         with suppress(OSError, TrainerError):
-            over = (
-                run_id in gone or _made_at(run_id) < old or objects.head(key=receipt_key(run_id)) is not None
-            )
+            over = run_id in gone or _made_at(run_id) < old
+            over = over or objects.head(key=receipt_key(run_id)) is not None
             if over and forget_key(run_id):
                 forgotten.append(run_id)
     return forgotten

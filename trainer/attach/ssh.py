@@ -23,9 +23,7 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # our own errors repor
 USER, PORT = "mayfly", 22
 CONNECT_SECONDS, ANSWER_SECONDS = 15.0, 30.0
 KEEPALIVE_SECONDS = 30  # a firewall on the way forgets silent connections
-_ALGORITHMS = {
-    "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")
-}  # of its signatures; those of other kinds have the kind's name
+_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of signatures; others have their kind's name
 
 
 @contextmanager
@@ -50,10 +48,8 @@ def _dial(host: str, port: int) -> socket.socket:
     try:
         return socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     except OSError as error:
-        do = (
-            "Check that the stack's setting attach is this desk's address. If so, the machine may"
-            " still be booting."
-        )
+        check = "Check that the stack's setting attach is this desk's address."
+        do = f"{check} If so, the machine may still be booting."
         raise ConnectionFailed(f"{host} does not answer at port {port}", why=str(error), do=do) from error
 
 
@@ -64,10 +60,8 @@ def _check_machine(transport: paramiko.Transport, host: str, pinned: Sequence[Ho
     wanted = [name for key in pinned for name in _ALGORITHMS.get(key.kind, (key.kind,))]
     options = transport.get_security_options()
     options.key_types = [name for name in options.key_types if name in wanted]
-    do = (
-        "Nothing was sent to it. Somebody may be between you and the machine: end the run with mayfly stop,"
-        " and find out."
-    )
+    between = "Somebody may be between you and the machine: end the run with mayfly stop, and find out."
+    do = f"Nothing was sent to it. {between}"
     try:
         transport.start_client(timeout=ANSWER_SECONDS)
         shown = transport.get_remote_server_key()
@@ -75,9 +69,8 @@ def _check_machine(transport: paramiko.Transport, host: str, pinned: Sequence[Ho
         why = f"it has no host key of the kinds that the node published: {error}"
         raise ConnectionFailed(f"the machine at {host} is not the run's", why=why, do=do) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise ConnectionFailed(
-            f"{host} does not speak SSH", why=str(error) or type(error).__name__, do="Try again."
-        ) from error
+        why = str(error) or type(error).__name__
+        raise ConnectionFailed(f"{host} does not speak SSH", why=why, do="Try again.") from error
     if HostKey(kind=shown.get_name(), blob=shown.asbytes()) not in pinned:
         why = f"its host key {fingerprint(shown.asbytes())} is none of those that the node published"
         raise ConnectionFailed(f"the machine at {host} is not the run's", why=why, do=do)

@@ -39,18 +39,15 @@ def _check(name: str) -> None:
     try:
         subprocess.run([path, "--version"], capture_output=True, timeout=ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(
-            f"{path} does not work", why=str(error), do=f"Reinstall it: {_GUIDES[name]}"
-        ) from error
+        do = f"Reinstall it: {_GUIDES[name]}"
+        raise ConfigError(f"{path} does not work", why=str(error), do=do) from error
 
 
 def shell_command(instance_id: str, *, region: str, line: str = "") -> list[str]:
     """Return the command line of a shell on an instance, or of one command."""
-    return (
-        _start(instance_id, region, "AWS-StartInteractiveCommand", {"command": [line]})
-        if line
-        else _start(instance_id, region)
-    )
+    if not line:
+        return _start(instance_id, region)
+    return _start(instance_id, region, "AWS-StartInteractiveCommand", {"command": [line]})
 
 
 def forward_command(instance_id: str, *, region: str, forward: Forward) -> list[str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -56,9 +57,9 @@ class NoService:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        what = f"with --local there is no {self._service} to ask"
+        why = "a folder is used instead of a bucket, without AWS"
         raise ConfigError(
-            what, why="a folder is used instead of a bucket, without AWS", do="Leave --local out."
+            f"with --local there is no {self._service} to ask", why=why, do="Leave --local out."
         )
 
 
@@ -92,7 +93,7 @@ _session_lock = threading.Lock()
 def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
     from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
-    own = access.place is REHEARSAL or (access.endpoint_url or "").startswith(_LOOPBACK)
+    own = not access.place.has_proxy or (access.endpoint_url or "").startswith(_LOOPBACK)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": total_max_attempts},
         connect_timeout=10,
@@ -119,10 +120,9 @@ def _session(*, own_settings: bool) -> Any:
 
     if own_settings:
         return _with_shared_loader(botocore.session.Session(session_vars={"region": REGION_VARIABLES}))
-    nothing = {"profile": (None, None, None, None), "config_file": (None, None, os.devnull, None)}
-    return _with_shared_loader(
-        botocore.session.Session(session_vars={**nothing, "credentials_file": (None, None, os.devnull, None)})
-    )
+    nothing = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+    own = {"profile": (None, None, None, None), **nothing}
+    return _with_shared_loader(botocore.session.Session(session_vars=own))
 
 
 def _with_shared_loader(session: Any) -> Any:
@@ -166,23 +166,21 @@ def _parsers() -> Any:
 
 def error_code(error: BaseException) -> str:
     """Return the AWS code of a botocore error ('NoSuchKey', '412'), or the class's name if AWS sent none."""
-    response = getattr(error, "response", None)
-    if isinstance(response, dict) and "Error" in response:
-        return str(
-            response["Error"].get("Code", "")
-            or response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
-        )
-    return type(error).__name__
+    if (answer := _answer(error)) is None:
+        return type(error).__name__
+    return str(answer["Error"].get("Code") or answer.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
 
 
 def error_message(error: BaseException) -> str:
     """Return AWS's own message of a botocore error, or the error's text if AWS sent none."""
+    answer = _answer(error)
+    return str(error) if answer is None else str(answer["Error"].get("Message", ""))
+
+
+def _answer(error: BaseException) -> dict[str, Any] | None:
+    """Return AWS's answer in a botocore error; None if AWS sent no error."""
     response = getattr(error, "response", None)
-    return (
-        str(response["Error"].get("Message", ""))
-        if isinstance(response, dict) and "Error" in response
-        else str(error)
-    )
+    return response if isinstance(response, dict) and "Error" in response else None
 
 
 def meaning_of(error: BaseException) -> Meaning:
@@ -191,9 +189,7 @@ def meaning_of(error: BaseException) -> Meaning:
     """
     from botocore import exceptions  # late, like boto3 itself
 
-    if isinstance(
-        error, (exceptions.HTTPClientError, exceptions.ConnectionError)
-    ):  # every connection and time-out error
+    if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):  # time-outs, too
         return CONNECTION
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -216,17 +212,26 @@ def version_of(response: Mapping[str, Any], where: str) -> str:
     return version_id
 
 
+@contextmanager
+def aws_errors(doing: str, *, but: Collection[str] = ()) -> Iterator[None]:
+    """Turn botocore's errors into ours (`aws_error`). Those with one of the codes of `but` are ignored."""
+    from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        if error_code(error) not in but:
+            raise aws_error(error, doing) from error
+
+
 def aws_error(error: BaseException, doing: str) -> TrainerError:
     """Turn a botocore error into ours, by `trainer.aws.error_codes`. `doing` names the failed act: "cannot
     read s3://bucket/key".
     """
     code, message, known = error_code(error), error_message(error), meaning_of(error)
-    if code == "EndpointConnectionError" and str(
-        getattr(error, "kwargs", {}).get("endpoint_url", "")
-    ).startswith(_LOOPBACK):
-        do = (
-            "Its instances have ended with it. Repeat the command with --rehearse to start it again and"
-            " settle its runs."
-        )
+    asked = str(getattr(error, "kwargs", {}).get("endpoint_url", ""))
+    if code == "EndpointConnectionError" and asked.startswith(_LOOPBACK):
+        again = "Repeat the command with --rehearse to start it again and settle its runs."
+        do = f"Its instances have ended with it. {again}"
         return EmbeddedAwsGone(f"{doing}: the embedded AWS has ended", why=message, do=do)
     return known.error(doing, why=f"{code}: {message}" if message else code, do=known.remedy)

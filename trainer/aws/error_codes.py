@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from trainer.base.errors import (
     CapacityError,
@@ -49,14 +49,14 @@ NextStep = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Meaning:
     """The consequences of an error code."""
 
     error_class: ErrorClass
     error: type[TrainerError]
-    remedy: str  # what the user can do, as a command or a setting
     next_step: NextStep  # of a launch that an answer of CreateFleet refused: its token is consumed
+    remedy: str  # what the user can do, as a command or a setting
     step_after_exception: NextStep | None = None  # where it differs: the whole call failed with this code
 
     def step(self, *, exception: bool) -> NextStep:
@@ -84,279 +84,234 @@ _GONE = "is gone: pulumi refresh finds that out, and pulumi up makes a new one."
 _SIGN_IN = "Sign in again, or check which credentials AWS_PROFILE names."
 
 CAPACITY = Meaning(
-    error_class="capacity",
-    error=CapacityError,
-    remedy="Add a second --instance, or --on-demand instead of --spot, or launch again later.",
-    next_step="next_rung",
+    "capacity",
+    CapacityError,
+    "next_rung",
+    "Add a second --instance, or --on-demand instead of --spot, or launch again later.",
 )
 QUOTA = Meaning(
-    error_class="quota",
-    error=QuotaError,
-    remedy="Ask for more vCPUs at Service Quotas, Amazon EC2, or name a smaller --instance.",
-    next_step="other_quota",
+    "quota",
+    QuotaError,
+    "other_quota",
+    "Ask for more vCPUs at Service Quotas, Amazon EC2, or name a smaller --instance.",
 )
-TYPE = Meaning(
-    error_class="type",
-    error=ConfigError,
-    remedy="Name another --instance: this type is not sold there.",
-    next_step="next_rung",
-)
+TYPE = Meaning("type", ConfigError, "next_rung", "Name another --instance: this type is not sold there.")
 PRICE = Meaning(
-    error_class="price",
-    error=ConfigError,
-    remedy="Remove the maximum spot price from the launch template: pulumi up writes one without.",
-    next_step="next_rung",
+    "price",
+    ConfigError,
+    "next_rung",
+    "Remove the maximum spot price from the launch template: pulumi up writes one without.",
 )
-CONFIG = Meaning(error_class="config", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
+CONFIG = Meaning("config", ConfigError, "stop", _CHECK_STACK)
 CONSISTENCY = Meaning(
-    error_class="consistency",
-    error=ConfigError,
-    remedy=(
-        "A role that was just created takes up to a minute to arrive: launch again, or run pulumi up if it"
-        " stays."
-    ),
-    next_step="new_token",
+    "consistency",
+    ConfigError,
+    "new_token",
+    "A role that was just created takes up to a minute to arrive: launch again, or run pulumi up if it"
+    " stays.",
 )
 PERMISSION = Meaning(
-    error_class="permission",
-    error=PermissionDenied,
-    remedy="Ask for this permission, or check which credentials AWS_PROFILE names.",
-    next_step="stop",
+    "permission",
+    PermissionDenied,
+    "stop",
+    "Ask for this permission, or check which credentials AWS_PROFILE names.",
 )
-THROTTLING = Meaning(  # the call was not carried out
-    error_class="throttling",
-    error=ConnectionFailed,
-    remedy="AWS is busy or failing: try again in a few minutes.",
-    next_step="new_token",
+# the call was not carried out
+THROTTLING = Meaning(
+    "throttling", ConnectionFailed, "new_token", "AWS is busy or failing: try again in a few minutes."
 )
 AWS_FAILED = replace(THROTTLING, step_after_exception="replay")  # the call may have been carried out
 UNCLEAR = replace(THROTTLING, error_class="unclear")
-ACCOUNT = Meaning(
-    error_class="account", error=ConfigError, remedy="Open a case with AWS Support.", next_step="stop"
-)
+ACCOUNT = Meaning("account", ConfigError, "stop", "Open a case with AWS Support.")
 IDEMPOTENCY = Meaning(
-    error_class="idempotency",
-    error=ConfigError,
-    remedy="This is a fault of Mayfly's (a token used twice): launch again, and report the run's id.",
-    next_step="stop",
+    "idempotency",
+    ConfigError,
+    "stop",
+    "This is a fault of Mayfly's (a token used twice): launch again, and report the run's id.",
 )
-CONNECTION = Meaning(
-    error_class="connection",
-    error=ConnectionFailed,
-    remedy="Check the network; AWS may be out of reach.",
-    next_step="replay",
-)
-NOT_FOUND = Meaning(error_class="not_found", error=ConfigError, remedy=_CHECK_STACK, next_step="stop")
-CONFLICT = Meaning(
-    error_class="conflict",
-    error=ConfigError,
-    remedy="Another command was faster: try again.",
-    next_step="stop",
-)
-UNKNOWN = Meaning(  # inside an answer it concerns one pool; as an exception, the whole call
-    error_class="unknown",
-    error=ConfigError,
-    remedy="Look the code up in AWS's lists of errors; pulumi up brings the stack in line with this version.",
-    next_step="next_rung",
+CONNECTION = Meaning("connection", ConnectionFailed, "replay", "Check the network; AWS may be out of reach.")
+NOT_FOUND = Meaning("not_found", ConfigError, "stop", _CHECK_STACK)
+CONFLICT = Meaning("conflict", ConfigError, "stop", "Another command was faster: try again.")
+# inside an answer it concerns one pool; as an exception, the whole call
+UNKNOWN = Meaning(
+    "unknown",
+    ConfigError,
+    "next_rung",
+    "Look the code up in AWS's lists of errors; pulumi up brings the stack in line with this version.",
     step_after_exception="stop",
 )
-SDK_FAILED = Meaning(  # botocore failed in a way that no row names: the request may have been sent
-    error_class="unknown",
-    error=ConfigError,
-    remedy="Check region, credentials and settings.",
-    next_step="stop",
-    step_after_exception="replay",
+# botocore failed in a way that no row names: the request may have been sent
+SDK_FAILED = Meaning(
+    "unknown", ConfigError, "stop", "Check region, credentials and settings.", step_after_exception="replay"
 )
 
+
+def _row(known: Meaning, *codes: str, **changed: Any) -> tuple[Meaning, tuple[str, ...]]:
+    """Return a row: a meaning, with some of its fields changed, and its codes."""
+    return replace(known, **changed) if changed else known, codes
+
+
 ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
-    (
+    _row(
         CAPACITY,
-        (
-            "InsufficientInstanceCapacity",
-            "InsufficientCapacity",
-            "UnfulfillableCapacity",
-            "ReservationCapacityExceeded",
-            EMPTY_FLEET,
-        ),
+        "InsufficientInstanceCapacity",
+        "InsufficientCapacity",
+        "UnfulfillableCapacity",
+        "ReservationCapacityExceeded",
+        EMPTY_FLEET,
     ),
-    (
-        replace(CAPACITY, remedy="Free addresses in the stack's subnet, or give it a larger one in Pulumi."),
-        ("InsufficientFreeAddressesInSubnet",),
+    _row(
+        CAPACITY,
+        "InsufficientFreeAddressesInSubnet",
+        remedy="Free addresses in the stack's subnet, or give it a larger one in Pulumi.",
     ),
-    (QUOTA, ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")),
-    (
-        replace(
-            QUOTA,
-            remedy=(
-                "Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon"
-                " EC2."
-            ),
-        ),
-        ("MaxFleetCountExceeded",),
+    _row(QUOTA, "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded"),
+    _row(
+        QUOTA,
+        "MaxFleetCountExceeded",
+        remedy="Delete EC2 fleets that are not needed any more, or ask for more at Service Quotas, Amazon"
+        " EC2.",
     ),
-    (TYPE, ("Unsupported", "InvalidInstanceType", "InvalidParameterValue")),
-    (
-        replace(
-            TYPE, remedy="Name another --instance: this type is not sold in this zone, or not on this market."
-        ),
-        ("InvalidFleetConfiguration",),
+    _row(TYPE, "Unsupported", "InvalidInstanceType", "InvalidParameterValue"),
+    _row(
+        TYPE,
+        "InvalidFleetConfiguration",
+        remedy="Name another --instance: this type is not sold in this zone, or not on this market.",
     ),
-    (PRICE, ("SpotMaxPriceTooLow",)),
-    (
-        replace(CONFIG, remedy="Set another image line in Pulumi, then pulumi up."),
-        ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"),
-    ),
-    (
-        replace(
-            CONFIG, remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up."
-        ),
-        ("InvalidSnapshot.NotFound",),
-    ),
-    (
-        replace(CONFIG, remedy=f"The stack's subnet {_GONE}"),
-        ("InvalidSubnetID.NotFound",),
-    ),
-    (
-        replace(CONFIG, remedy=f"The stack's security group {_GONE}"),
-        ("InvalidGroup.NotFound",),
-    ),
-    (
-        replace(CONFIG, remedy=f"The stack's launch template {_GONE}"),
-        (
-            "InvalidLaunchTemplateId.NotFound",
-            "InvalidLaunchTemplateId.Malformed",
-            "InvalidLaunchTemplateId.VersionNotFound",
-            "InvalidLaunchTemplateName.NotFoundException",
-        ),
-    ),
-    (
+    _row(PRICE, "SpotMaxPriceTooLow"),
+    _row(
         CONFIG,
-        (
-            "InvalidUserData.Malformed",
-            "InvalidParameterCombination",
-            "MissingParameter",
-            "ParamValidationError",  # botocore's: the request never left this machine
-        ),
+        "InvalidAMIID.NotFound",
+        "InvalidAMIID.Malformed",
+        "InvalidAMIID.Unavailable",
+        remedy="Set another image line in Pulumi, then pulumi up.",
     ),
-    (
-        replace(
-            CONFIG,
-            remedy="Subscribe the account to this image or region in the AWS console, then launch again.",
-        ),
-        ("OptInRequired",),
+    _row(
+        CONFIG,
+        "InvalidSnapshot.NotFound",
+        remedy="The image's snapshot is gone: set another image line in Pulumi, then pulumi up.",
     ),
-    (replace(CONFIG, remedy="Set AWS_REGION, such as us-east-1."), ("NoRegionError",)),
-    (PERMISSION, ("AccessDenied", "AccessDeniedException", "403")),
-    (
-        replace(
-            PERMISSION,
-            remedy="Ask for the permission that aws sts decode-authorization-message finds in this message.",
-        ),
-        ("UnauthorizedOperation",),
+    _row(CONFIG, "InvalidSubnetID.NotFound", remedy=f"The stack's subnet {_GONE}"),
+    _row(CONFIG, "InvalidGroup.NotFound", remedy=f"The stack's security group {_GONE}"),
+    _row(
+        CONFIG,
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateId.Malformed",
+        "InvalidLaunchTemplateId.VersionNotFound",
+        "InvalidLaunchTemplateName.NotFoundException",
+        remedy=f"The stack's launch template {_GONE}",
     ),
-    (
-        replace(
-            PERMISSION,
-            remedy=(
-                "Create the role once: aws iam create-service-linked-role --aws-service-name"
-                " spot.amazonaws.com, or launch with --on-demand."
-            ),
-        ),
-        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted",),
+    # the last is botocore's: the request never left this machine
+    _row(
+        CONFIG,
+        "InvalidUserData.Malformed",
+        "InvalidParameterCombination",
+        "MissingParameter",
+        "ParamValidationError",
     ),
-    (
-        replace(PERMISSION, remedy=_SIGN_IN),
-        (
-            *("AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "InvalidAccessKeyId"),
-            *("SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "RequestExpired"),
-        ),
+    _row(
+        CONFIG,
+        "OptInRequired",
+        remedy="Subscribe the account to this image or region in the AWS console, then launch again.",
     ),
-    (
-        replace(
-            PERMISSION,
-            remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse.",
-        ),
-        ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "ProfileNotFound"),
+    _row(CONFIG, "NoRegionError", remedy="Set AWS_REGION, such as us-east-1."),
+    _row(PERMISSION, "AccessDenied", "AccessDeniedException", "403"),
+    _row(
+        PERMISSION,
+        "UnauthorizedOperation",
+        remedy="Ask for the permission that aws sts decode-authorization-message finds in this message.",
     ),
-    (
+    _row(
+        PERMISSION,
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        remedy="Create the role once: aws iam create-service-linked-role --aws-service-name"
+        " spot.amazonaws.com, or launch with --on-demand.",
+    ),
+    _row(
+        PERMISSION,
+        "AuthFailure",
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        remedy=_SIGN_IN,
+    ),
+    _row(
+        PERMISSION,
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "TokenRetrievalError",
+        "ProfileNotFound",
+        remedy="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add --rehearse.",
+    ),
+    _row(
         THROTTLING,
-        (
-            *(
-                "RequestLimitExceeded",
-                "Throttling",
-                "ThrottlingException",
-                "ThrottledException",
-                "RequestThrottled",
-            ),
-            *("RequestThrottledException", "EC2ThrottledException", "TooManyRequestsException", "SlowDown"),
-        ),
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "EC2ThrottledException",
+        "TooManyRequestsException",
+        "SlowDown",
     ),
-    (
+    _row(
         AWS_FAILED,
-        (
-            "InternalError",
-            "InternalFailure",
-            "ServerInternal",
-            "Unavailable",
-            "ServiceUnavailable",
-            "RequestTimeout",
-        ),
+        "InternalError",
+        "InternalFailure",
+        "ServerInternal",
+        "Unavailable",
+        "ServiceUnavailable",
+        "RequestTimeout",
     ),
-    (
-        replace(
-            AWS_FAILED,
-            remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one.",
-        ),
-        ("DiskFull",),  # the embedded AWS's own
+    # the embedded AWS's own
+    _row(
+        AWS_FAILED,
+        "DiskFull",
+        remedy="Free space on the disk of the rehearsal, or set MAYFLY_HOME to a folder on another one.",
     ),
-    (
-        replace(
-            AWS_FAILED,
-            remedy="Free space on the folder's disk, or check that it is there and yours to write.",
-        ),
-        ("FolderFailed",),  # of a folder instead of a bucket
+    # of a folder instead of a bucket
+    _row(
+        AWS_FAILED,
+        "FolderFailed",
+        remedy="Free space on the folder's disk, or check that it is there and yours to write.",
     ),
-    (UNCLEAR, (NO_CLEAR_ANSWER,)),
-    (
-        replace(
-            ACCOUNT,
-            remedy=(
-                "AWS is still verifying the account for this region: wait for its e-mail, then launch again."
-            ),
-        ),
-        ("PendingVerification",),
+    _row(UNCLEAR, NO_CLEAR_ANSWER),
+    _row(
+        ACCOUNT,
+        "PendingVerification",
+        remedy="AWS is still verifying the account for this region: wait for its e-mail, then launch again.",
     ),
-    (
-        replace(
-            ACCOUNT, remedy="AWS blocked the account: open a case with AWS Support, Account and billing."
-        ),
-        ("Blocked",),
+    _row(
+        ACCOUNT,
+        "Blocked",
+        remedy="AWS blocked the account: open a case with AWS Support, Account and billing.",
     ),
-    (
-        replace(ACCOUNT, remedy="Set the image line's root device and disk size in Pulumi, then pulumi up."),
-        ("InvalidBlockDeviceMapping",),
+    _row(
+        ACCOUNT,
+        "InvalidBlockDeviceMapping",
+        remedy="Set the image line's root device and disk size in Pulumi, then pulumi up.",
     ),
-    (
-        replace(
-            ACCOUNT,
-            remedy=(
-                "The key of the account's default EBS encryption refuses: allow its use to the launcher, "
-                "or choose another key in the EC2 settings."
-            ),
-        ),
-        ("Client.InternalError",),
+    _row(
+        ACCOUNT,
+        "Client.InternalError",
+        remedy="The key of the account's default EBS encryption refuses: allow its use to the launcher,"
+        " or choose another key in the EC2 settings.",
     ),
-    (
-        replace(
-            ACCOUNT,
-            error=QuotaError,
-            remedy="Delete EBS volumes, or ask for more storage at Service Quotas, Amazon EBS.",
-        ),
-        ("Client.VolumeLimitExceeded", "VolumeLimitExceeded"),
+    _row(
+        ACCOUNT,
+        "Client.VolumeLimitExceeded",
+        "VolumeLimitExceeded",
+        error=QuotaError,
+        remedy="Delete EBS volumes, or ask for more storage at Service Quotas, Amazon EBS.",
     ),
-    (IDEMPOTENCY, ("IdempotentParameterMismatch", "IdempotentInstanceTerminated")),
-    (NOT_FOUND, tuple(sorted(NO_OBJECT | NO_INSTANCE | NO_SCHEDULE | NO_PARAMETER))),
-    (CONFLICT, tuple(sorted(LOST_RACE | SCHEDULE_EXISTS))),
+    _row(IDEMPOTENCY, "IdempotentParameterMismatch", "IdempotentInstanceTerminated"),
+    _row(NOT_FOUND, *sorted(NO_OBJECT | NO_INSTANCE | NO_SCHEDULE | NO_PARAMETER)),
+    _row(CONFLICT, *sorted(LOST_RACE | SCHEDULE_EXISTS)),
 )
 _BY_CODE: dict[str, Meaning] = {code: row for row, codes in ROWS for code in codes}
 _PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)

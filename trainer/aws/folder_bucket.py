@@ -49,24 +49,14 @@ class ObjectVersion:
 
     def answer(self) -> dict[str, Any]:
         """Return S3's answer about this version."""
-        known = {
-            "ETag": self.etag,
-            "VersionId": self.version_id,
-            "ContentLength": self.size,
-            "ContentType": "binary/octet-stream",
-            "LastModified": self.modified_at,
-            "Metadata": dict(self.metadata),
-        }
+        known = {"ETag": self.etag, "VersionId": self.version_id, "LastModified": self.modified_at}
+        known |= {"ContentLength": self.size, "ContentType": "binary/octet-stream"}
+        known |= {"Metadata": dict(self.metadata)}
         return known | ({"ChecksumSHA256": checksum(self.sha256)} if self.checksummed else {})
 
     def entry(self) -> dict[str, Any]:
         """Return this version's entry in a listing."""
-        return {
-            "Key": self.key,
-            "ETag": self.etag,
-            "Size": self.size,
-            "LastModified": self.modified_at,
-        }
+        return {"Key": self.key, "ETag": self.etag, "Size": self.size, "LastModified": self.modified_at}
 
 
 class FolderBucket:
@@ -124,31 +114,24 @@ class FolderBucket:
             assert version.file is not None
             file = version.file.open("rb")
             file.seek(first)
-        answer = {**version.answer(), "Body": FileBody(file, last + 1 - first)}
+        length = last + 1 - first
+        answer = {**version.answer(), "Body": FileBody(file, length)}
         if Range:  # S3's checksum is that of the whole object
-            answer |= {
-                "ContentLength": last + 1 - first,
-                "ContentRange": f"bytes {first}-{last}/{version.size}",
-            }
+            answer |= {"ContentLength": length, "ContentRange": f"bytes {first}-{last}/{version.size}"}
             answer.pop("ChecksumSHA256", None)
         return answer
 
     def list_objects_v2(self, *, Prefix: str = "", Delimiter: str = "", **_: Any) -> dict[str, Any]:
         """List the keys below a prefix; with a delimiter only those right below it, and the folders there."""
-        contents = []
-        folders: dict[str, None] = {}
+        contents, folders = [], dict[str, None]()
         for entry in self._entries(Prefix):
             name, found, _rest = entry["Key"].removeprefix(Prefix).partition(Delimiter or "\0")
             if Delimiter and found:
                 folders[f"{Prefix}{name}{Delimiter}"] = None
             else:
                 contents.append(entry)
-        return {
-            "Contents": contents,
-            "CommonPrefixes": [{"Prefix": folder} for folder in folders],
-            "KeyCount": len(contents) + len(folders),
-            "IsTruncated": False,
-        }
+        listed = {"Contents": contents, "CommonPrefixes": [{"Prefix": folder} for folder in folders]}
+        return {**listed, "KeyCount": len(contents) + len(folders), "IsTruncated": False}
 
     def list_object_versions(self, *, Prefix: str = "", **_: Any) -> dict[str, Any]:
         """List every version of the keys below a prefix, the newest of each key first."""
@@ -182,18 +165,17 @@ class FolderBucket:
                 sha256, about = hashlib.file_digest(file, "sha256").hexdigest(), place.stat()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return []
-        return [
-            ObjectVersion(
-                key=key,
-                version_id=sha256,
-                modified_at=datetime.fromtimestamp(about.st_mtime, timezone.utc),
-                sha256=sha256,
-                size=about.st_size,
-                file=place,
-                metadata={"sha256": sha256},
-                checksummed=True,
-            )
-        ]
+        version = ObjectVersion(
+            key=key,
+            version_id=sha256,
+            modified_at=_instant(about),
+            sha256=sha256,
+            size=about.st_size,
+            file=place,
+            metadata={"sha256": sha256},
+            checksummed=True,
+        )
+        return [version]
 
     def _add(
         self, key: str, new: Path, sha256: str, metadata: dict[str, str], checksummed: bool
@@ -207,19 +189,17 @@ class FolderBucket:
         """Yield the entries of the keys that begin with a prefix, in order: here without their hashes."""
         for key in self._keys(prefix):
             about = self._place(key).stat()
-            at = datetime.fromtimestamp(about.st_mtime, timezone.utc)
-            yield {"Key": key, "ETag": "", "Size": about.st_size, "LastModified": at}
+            yield {"Key": key, "ETag": "", "Size": about.st_size, "LastModified": _instant(about)}
 
     def _keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with a prefix, in order, without foreign files."""
         above = prefix.rpartition("/")[0]
         found = []
         for here, folders, names in os.walk(self.folder / above):
-            folders[:] = [
-                name for name in folders if not name.startswith(".") or Path(here).name == "raw"
-            ]  # raw/.files/
-            base = Path(here).relative_to(self.folder).as_posix()
-            found += [f"{base}/{name}" if base != "." else name for name in names if not name.startswith(".")]
+            if Path(here).name != "raw":  # raw/.files/ has data
+                folders[:] = [name for name in folders if not name.startswith(".")]
+            base = Path(here).relative_to(self.folder)
+            found += [(base / name).as_posix() for name in names if not name.startswith(".")]
         return sorted(key for key in found if key.startswith(prefix))
 
     def _new_file(self, key: str) -> Path:
@@ -335,3 +315,7 @@ def refusal(code: str, status: int, operation: str, message: str) -> Exception:
     }
     error: Exception = ClientError(answer, operation)
     return error
+
+
+def _instant(about: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(about.st_mtime, timezone.utc)

@@ -5,12 +5,11 @@ Every verb that needs an account starts here. Each failure is one line that name
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error, error_code, user_session
 from trainer.aws.error_codes import NO_PARAMETER
-from trainer.aws.stack_outputs import FORMAT, StackOutputs, parameter_name
+from trainer.aws.stack_outputs import StackOutputs, parameter_name
 from trainer.base.errors import ConfigError, PermissionDenied, nearest
 
 PROJECT = "mayfly"
@@ -39,41 +38,10 @@ def require_sign_in(access: Access) -> None:
     raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
 
 
-def folder_stack(folder: Path) -> StackOutputs:
-    """Return the outputs for a folder instead of a bucket, which has no stack: nothing can be
-    launched there.
-    """
-    return StackOutputs(
-        format=FORMAT,
-        project=PROJECT,
-        stack="local",
-        owner="",
-        bucket=str(folder),
-        region="",
-        launch_template="",
-        image_line="",
-        image_parameter="",
-        subnets={},
-        security_group="",
-        schedule_group="",
-        instance_role_id="",
-        prepare_template="",
-        prepare_role_id="",
-        prepare_type="",
-        scheduler_role_arn="",
-        sweeper_arn="",
-        control_arn="",
-        control_types=[],
-        retrains=[],
-        retrain_format=0,
-        max_lifetime_minutes=0,
-    )
-
-
 def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOutputs:
     """Return this stack's outputs. Raises ConfigError if there are none, or of another version."""
     if access.folder is not None:
-        return folder_stack(access.folder)
+        return StackOutputs(project=PROJECT, stack="local", bucket=str(access.folder))  # nothing to launch by
     from botocore.exceptions import BotoCoreError, ClientError
 
     require_sign_in(access)
@@ -86,22 +54,17 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
         if error_code(error) in NO_PARAMETER:
             others = _other_stacks(ssm, project)
             create = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}."
-            do = access.place.no_stack or create.lstrip()
-            raise ConfigError(
-                f"there is no stack '{stack}' in {region}", why=f"no SSM parameter {name}", do=do
-            ) from error
+            what, do = f"there is no stack '{stack}' in {region}", access.place.no_stack or create.lstrip()
+            raise ConfigError(what, why=f"no SSM parameter {name}", do=do) from error
         raise aws_error(error, f"cannot read the stack's outputs at {name}") from error
     try:
         outputs = StackOutputs.from_json(text)
     except ValueError as error:
-        raise ConfigError(
-            f"the outputs of stack '{stack}' don't fit", why=str(error), do=f"Run pulumi up --stack {stack}."
-        ) from error
+        what, do = f"the outputs of stack '{stack}' don't fit", f"Run pulumi up --stack {stack}."
+        raise ConfigError(what, why=str(error), do=do) from error
     if outputs.region != region:
-        why = f"its bucket is in {outputs.region}"
-        raise ConfigError(
-            f"the stack cannot be used from {region}", why=why, do=f"Set AWS_REGION={outputs.region}."
-        )
+        why, do = f"its bucket is in {outputs.region}", f"Set AWS_REGION={outputs.region}."
+        raise ConfigError(f"the stack cannot be used from {region}", why=why, do=do)
     return outputs
 
 

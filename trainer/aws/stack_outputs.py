@@ -6,21 +6,12 @@ The names here are the program's exports; `tests/infra/test_program.py` holds bo
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-PARAMETER_LIMIT_BYTES = (
-    4096  # SSM standard tier, https://docs.aws.amazon.com/systems-manager/ (looked up 2026-11-20)
-)
-ALARMS = (
-    "sweeper-silent",
-    "control-silent",
-    "instance-overdue",
-    "retrains-overdue",
-    "dead-letters",
-)  # each after "<project>-<stack>-"
-# 2: no control and no retrains; 1, before 2026-11-22: no instance_role_id, and nodes wrote under keys of
-# their run
+PARAMETER_LIMIT_BYTES = 4096  # SSM's standard tier, https://docs.aws.amazon.com/systems-manager/ (2026-11-20)
+# Names of alarms, each after "<project>-<stack>-".
+ALARMS = ("sweeper-silent", "control-silent", "instance-overdue", "retrains-overdue", "dead-letters")
 FORMAT = 3
 
 
@@ -72,44 +63,41 @@ def baked_parameter(project: str, stack: str, image_line: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StackOutputs:
-    """Everything a launch needs to know about the account's standing resources."""
+    """Everything a launch needs to know about the account's standing resources.
 
-    format: int
+    Its defaults are those of a stack without resources; the parameter has every field.
+    """
+
+    format: int = FORMAT
     project: str
     stack: str
-    owner: str
-    region: str
+    owner: str = ""
+    region: str = ""
     bucket: str
-    launch_template: str  # its id
-    image_line: str
-    image_parameter: str  # SSM parameter that holds the line's newest image's id
-    subnets: dict[str, str]  # availability zone -> subnet id
-    security_group: str
-    schedule_group: str
-    instance_role_id: str  # unique id (AROA...): what an instance writes begins with it
-    prepare_template: str  # id of the launch template of prepare runs
-    prepare_role_id: str  # unique id of the role of their instances
-    prepare_type: str  # their instance type
-    scheduler_role_arn: str
-    sweeper_arn: str
-    control_arn: str
-    control_types: list[str]  # patterns of the instance types that control may start
-    retrains: list[dict[str, Any]]  # schedules of the stack's setting, as retrains/schedule.py reads them
-    retrain_format: int  # of publications that the deployed control reads
-    max_lifetime_minutes: int  # the cap in the template's user data: no deadline may lie beyond it
+    launch_template: str = ""  # its id
+    image_line: str = ""
+    image_parameter: str = ""  # SSM parameter that holds the line's newest image's id
+    image_pipeline: bool = False  # images are baked: a launch boots the newest one of its line, if any
+    subnets: dict[str, str] = field(default_factory=dict)  # availability zone -> subnet id
+    security_group: str = ""
     public_address: bool = True  # of an instance: false if its subnets reach the internet through a NAT
+    schedule_group: str = ""
+    instance_role_id: str = ""  # unique id (AROA...): what an instance writes begins with it
+    prepare_template: str = ""  # id of the launch template of prepare runs
+    prepare_role_id: str = ""  # unique id of the role of their instances
+    prepare_type: str = ""  # their instance type
+    script_profile_arn: str = ""  # instance profile of machines whose script gets secrets
+    script_role_id: str = ""  # unique id of its role
+    scheduler_role_arn: str = ""
+    sweeper_arn: str = ""
+    control_arn: str = ""
+    control_types: list[str] = field(default_factory=list)  # patterns of the types that control may start
+    retrains: list[dict[str, Any]] = field(default_factory=list)  # as retrains/schedule.py reads them
+    retrain_format: int = 0  # of publications that the deployed control reads
+    max_lifetime_minutes: int = 0  # the cap in the template's user data: no deadline may lie beyond it
+    experiment_days: int = 0  # that models of experiments are kept; 0: for ever
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     attach_from: str = ""  # the one address that may connect by SSH
-    experiment_days: int = (
-        0  # that models of experiments are kept; 0 in outputs older than 2026-11-22, which lack it
-    )
-    image_pipeline: bool = (
-        False  # whether images are baked: a launch boots the newest one of its line, if there is any
-    )
-    script_profile_arn: str = (
-        ""  # instance profile of machines whose script gets secrets; '' in outputs older than 2026-11-22
-    )
-    script_role_id: str = ""  # unique id of its role
     storage: str = "s3"  # or efs-cache
     file_system: str = ""  # of the cache, if there is one
     efs_throughput: str = ""  # of that
@@ -123,24 +111,21 @@ class StackOutputs:
     def to_json(self) -> str:
         """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        if len(text.encode()) > PARAMETER_LIMIT_BYTES:
+        if (size := len(text.encode())) > PARAMETER_LIMIT_BYTES:
             raise ValueError(
-                f"stack outputs take {len(text.encode())} bytes, an SSM parameter holds"
-                f" {PARAMETER_LIMIT_BYTES}"
+                f"stack outputs take {size} bytes, an SSM parameter holds {PARAMETER_LIMIT_BYTES}"
             )
         return text
 
     @classmethod
     def from_json(cls, text: str) -> StackOutputs:
-        """Read the parameter's value. Raises ValueError naming what is missing or unknown."""
+        """Read the parameter's value. Raises ValueError for another format, and unless it has every field."""
         values = json.loads(text)
         if not isinstance(values, dict):
             raise ValueError("stack outputs are not a JSON object")
-        names = {field.name for field in fields(cls)}
-        if missing := sorted(
-            {field.name for field in fields(cls) if field.default is MISSING} - values.keys()
-        ):
+        if values.get("format") != FORMAT:
+            raise ValueError(f"stack outputs have format {values.get('format')}, this version reads {FORMAT}")
+        names = {item.name for item in fields(cls)}
+        if missing := sorted(names - values.keys()):
             raise ValueError(f"stack outputs lack {', '.join(missing)}")
-        if values["format"] != FORMAT:
-            raise ValueError(f"stack outputs have format {values['format']}, this version reads {FORMAT}")
-        return cls(**{name: values[name] for name in names & values.keys()})
+        return cls(**{name: values[name] for name in names})

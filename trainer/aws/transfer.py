@@ -32,14 +32,10 @@ def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> 
     if version_id is not None:
         return version_id
     with path.open("rb") as body:
-        answer = client.put_object(
-            Bucket=bucket,
-            Key=key,
-            Body=body,
-            Metadata={"sha256": sha256},
-            # S3 itself refuses bytes that changed between the check and the upload.
-            ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
-        )
+        # S3 itself refuses bytes that changed between the check and the upload.
+        checked = {"ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode()}
+        metadata = {"sha256": sha256}
+        answer = client.put_object(Bucket=bucket, Key=key, Body=body, Metadata=metadata, **checked)
     return version_of(answer, f"s3://{bucket}/{key}")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from trainer.base.errors import DataError
@@ -27,7 +27,7 @@ from trainer.job.job import Job
 from trainer.models.pretrained import encoder_of
 from trainer.targets.target import TargetSettings
 
-FORMAT = 2  # 1, before 2026-11-22: no `notes`
+FORMAT = 2
 MOST_NOTES = 1_000
 LARGEST_BYTES = 1 << 28
 MOST_COUNT = 1 << 53  # of bytes and rows
@@ -200,20 +200,15 @@ class DataPlan:
             for key in wanted[table].keys() | made_for.get(table, {}).keys()
             if wanted[table].get(key) != made_for.get(table, {}).get(key)
         )
-        missing = [
-            symbol
-            for symbol in job.data.chosen(())
-            if symbol not in self.symbols and symbol not in self.refused
-        ]
-        folds = {len(entry.folds) for entry in self.symbols.values()} - {job.data.folds}
-        if others or missing or folds:
-            why = (
-                f"it has another {', '.join(others)}"
-                if others
-                else f"it has no {', '.join(missing)}"
-                if missing
-                else "other folds"
-            )
+        missing = [symbol for symbol in job.data.chosen(()) if symbol not in {**self.symbols, **self.refused}]
+        why = ""
+        if others:
+            why = f"it has another {', '.join(others)}"
+        elif missing:
+            why = f"it has no {', '.join(missing)}"
+        elif any(len(entry.folds) != job.data.folds for entry in self.symbols.values()):
+            why = "other folds"
+        if why:
             raise DataError("the plan belongs to another job", why=why, do="Plan again: leave --plan out.")
 
 
@@ -246,10 +241,10 @@ def read_plan(content: bytes) -> DataPlan:
         ) from error
 
 
-def _plan(fields: Fields) -> DataPlan:
-    if (written := fields.whole("format")) != FORMAT:
+def _plan(content: Fields) -> DataPlan:
+    if (written := content.whole("format")) != FORMAT:
         raise Unsound(f"its format is {written}, this version reads {FORMAT}")
-    parts = fields.exactly(
+    parts = content.exactly(
         ("format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused")
     )
     files = tuple(_file(item) for item in parts["files"].items())
@@ -313,19 +308,7 @@ def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
     return {**values, "target": dict(entry.target), "folds": folds}
 
 
-_SYMBOL_KEYS = (
-    "files",
-    "rows",
-    "bars",
-    "first",
-    "last",
-    "sha256",
-    "calendar",
-    "holes",
-    "target",
-    "horizon_bars",
-    "folds",
-)
+_SYMBOL_KEYS = tuple(field.name for field in fields(SymbolPlan) if field.name != "symbol")
 
 
 def _symbol(symbol: str, value: Value, *, is_panel: bool) -> SymbolPlan:

@@ -8,7 +8,8 @@ refuses other bars or counts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,10 @@ from trainer.bars.document import (
     settings_of,
     target_values,
 )
-from trainer.bars.one_split import cuts_of, plan_at, shortest_target
-from trainer.bars.panel_plan import follow_panel, plan_panel
-from trainer.bars.symbol_plan import BarTimes, Plan, follow, plan_folds, refuse_large_batch
+from trainer.bars.one_split import Cut, Timeline, plan_at, shortest_target
+from trainer.bars.panel_plan import calendar_of, plan_panel
+from trainer.bars.series_plan import BarTimes, Plan
+from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, time_text
@@ -33,6 +35,7 @@ from trainer.data.read.reading import CandleFolder, FileRead
 from trainer.data.read.shapes import FIELDS
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
+from trainer.targets.target import TargetSettings
 
 
 def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = ()) -> CandleFolder:
@@ -55,8 +58,10 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
     job = job.with_data(timeframe=folder.timeframe)
     if job.data.panel:
         planned = _plan_panel(job, folder)
+    elif kind_of(job).one_split:
+        planned = _plan_together(job, folder)
     else:
-        planned = _plan_together(job, folder) if kind_of(job).one_split else _plan_each(job, folder)
+        planned = _plan_each(folder, folder.symbols, lambda candles: plan_folds(candles, job))
     symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
     refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}
     if not symbols:
@@ -77,16 +82,12 @@ def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
     """Return the symbol's plan for each fold, derived from the job's plan. Raises DataError for other bars or
     counts.
     """
-    _refuse_other_bars(candles, entry)
     hole = np.zeros(len(candles), dtype=bool)
     for start, stop in entry.holes:
         hole[start:stop] = True
     clock = session_clock(candles.timestamp, candles.timeframe, entry.calendar)
-    time = BarTimes(calendar=entry.calendar, holes=hole, clock=clock)
-    spans = [fold.spans for fold in entry.folds]
-    plans = follow(candles, job, time, entry.target_of(job), horizon_bars=entry.horizon_bars, folds=spans)
-    _refuse_other_windows(plans, entry)
-    return plans
+    time = BarTimes(calendar=entry.calendar, clock=clock, holes=hole, breaks=hole)
+    return _follow(candles, job, entry, time, target=entry.target_of(job))
 
 
 def plans_of_panel(
@@ -95,13 +96,22 @@ def plans_of_panel(
     """Return the plans of a panel's series by symbol, derived from the job's plan. Raises DataError as
     `plans_of` does.
     """
+    calendar = calendar_of(panel.values(), job.data.calendar, next(iter(panel.values())).timeframe)
+    target, plans = entries[0].target_of(job), {}
     for entry in entries:
-        _refuse_other_bars(panel[entry.symbol], entry)
-    first, folds = entries[0], {entry.symbol: [fold.spans for fold in entry.folds] for entry in entries}
-    made = follow_panel(panel, job, target=first.target_of(job), horizon_bars=first.horizon_bars, folds=folds)
-    for entry in entries:
-        _refuse_other_windows(made[entry.symbol], entry)
-    return made
+        candles = panel[entry.symbol]
+        plans[entry.symbol] = _follow(candles, job, entry, calendar.times(candles), target=target)
+    return plans
+
+
+def _follow(
+    candles: Candles, job: Job, entry: SymbolPlan, time: BarTimes, *, target: TargetSettings
+) -> tuple[Plan, ...]:
+    _refuse_other_bars(candles, entry)
+    folds = [fold.spans for fold in entry.folds]
+    plans = follow(candles, job, time, target, horizon_bars=entry.horizon_bars, folds=folds)
+    _refuse_other_windows(plans, entry)
+    return plans
 
 
 def _refuse_other_bars(candles: Candles, entry: SymbolPlan) -> None:
@@ -142,36 +152,55 @@ def bars_sha256(candles: Candles) -> str:
     return digest.hexdigest()
 
 
-def _plan_each(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
-    return {
-        symbol: _plan_one(symbol, folder, lambda candles: plan_folds(candles, job))
-        for symbol in folder.symbols
-    }
+def _plan_each(
+    folder: CandleFolder, symbols: Iterable[str], plan: Callable[[Candles], tuple[Plan, ...]]
+) -> dict[str, SymbolPlan | RefusedSymbol]:
+    """Plan each symbol by itself; its candles are freed before the next is read."""
+    return {symbol: _plan_one(symbol, folder, plan) for symbol in symbols}
+
+
+def _plan_one(
+    symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]
+) -> SymbolPlan | RefusedSymbol:
+    bars = 0
+    try:
+        candles = folder.read(symbol)
+        bars = len(candles)
+        plans = plan(candles)
+    except DataError as error:
+        return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
+    return symbol_plan(candles, plans)
 
 
 def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
     """Plan all symbols with one split and one target: that of the symbol with the shortest possible
     horizon.
     """
-    cuts = cuts_of(job, folder)
-    planned = {
-        symbol: _plan_one(symbol, folder, lambda candles: plan_at(candles, job, cuts))
-        for symbol in folder.symbols
-    }
+    cuts = _cuts(job, folder)
+    planned = _plan_each(folder, folder.symbols, lambda candles: plan_at(candles, job, cuts))
     chosen = {
         symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)
     }
-    if chosen:
-        shortest = shortest_target(job, chosen.values())
-        for symbol in [symbol for symbol, target in chosen.items() if target != shortest]:
-            planned[symbol] = _plan_one(
-                symbol, folder, lambda candles: plan_at(candles, job, cuts, target=shortest)
-            )
-        entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
-        for number in range(job.data.folds):
-            where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
-            refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
+    shortest = shortest_target(job, chosen.values())
+    others = [symbol for symbol, target in chosen.items() if target != shortest]
+    planned |= _plan_each(folder, others, lambda candles: plan_at(candles, job, cuts, target=shortest))
+    entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
+    for number in range(job.data.folds if entries else 0):
+        where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
+        refuse_large_batch(where, job, sum(entry.folds[number].num_reads for entry in entries))
     return planned
+
+
+def _cuts(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
+    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one
+    at a time.
+    """
+    timeline = Timeline()
+    for symbol in folder.symbols:
+        with suppress(DataError):  # reported when this symbol is planned
+            candles = folder.read(symbol)
+            timeline.add(candles.timestamp[warmup_of(candles, job) :])
+    return timeline.cuts(job.data)
 
 
 def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
@@ -187,27 +216,7 @@ def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Refuse
             do = f"{error.do} Or leave the symbol out: --set data.exclude={symbol}."
             raise DataError(error.what, why=error.why, do=do.strip()) from error
     plans = plan_panel(panel, job)
-    files = {symbol: [part.file for part in folder.parts(symbol)] for symbol in panel}
-    return {
-        symbol: symbol_plan(candles, plans[symbol], files=files[symbol], rows=folder.rows(symbol))
-        for symbol, candles in panel.items()
-    }
-
-
-def _plan_one(
-    symbol: str, folder: CandleFolder, plan: Callable[[Candles], tuple[Plan, ...]]
-) -> SymbolPlan | RefusedSymbol:
-    """Plan one symbol. Its candles are freed after this call."""
-    bars = 0
-    try:
-        candles = folder.read(symbol)
-        bars = len(candles)
-        plans = plan(candles)
-    except DataError as error:
-        return RefusedSymbol(symbol=symbol, bars=bars, what=error.what, why=error.why, do=error.do)
-    return symbol_plan(
-        candles, plans, files=[part.file for part in folder.parts(symbol)], rows=folder.rows(symbol)
-    )
+    return {symbol: symbol_plan(candles, plans[symbol]) for symbol, candles in panel.items()}
 
 
 def _nothing_left(errors: Sequence[DataError]) -> DataError:
@@ -220,14 +229,14 @@ def _nothing_left(errors: Sequence[DataError]) -> DataError:
     return DataError(f"none of the {len(errors)} symbols can be trained on", why=why, do=errors[0].do)
 
 
-def symbol_plan(candles: Candles, plans: Sequence[Plan], *, files: Sequence[str], rows: int) -> SymbolPlan:
+def symbol_plan(candles: Candles, plans: Sequence[Plan]) -> SymbolPlan:
     """Return a symbol's entry in plan.json from its plan for each fold."""
     last = plans[-1]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], last.time.holes, [False]])))
     return SymbolPlan(
         symbol=candles.symbol,
-        files=tuple(files),
-        rows=rows,
+        files=candles.files,
+        rows=candles.file_rows,
         bars=len(candles),
         first=time_text(candles.timestamp[0]),
         last=time_text(candles.timestamp[-1]),

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.bars.symbol_plan import Plan, plan_symbol, warmup_of
+from trainer.bars.series_plan import Plan
+from trainer.bars.symbol_plan import plan_series, warmup_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles, time_text
-from trainer.data.read.reading import CandleFolder
 from trainer.data.splits import Span, Spans, walk_forward
+from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.targets.target import TargetSettings
 
@@ -32,13 +33,12 @@ class Cut:
     test: int
     stop: int | None = None
 
-    def spans(self, candles: Candles, *, embargo: int, first: int) -> Spans:
-        """Return the spans of a series from its bar `first` on; the embargo, in bars, is taken from the older
-        span.
+    def spans(self, instants: np.ndarray, *, embargo: int, first: int = 0) -> Spans:
+        """Return the spans of a series, or of a panel's dates, with these times, from number `first` on; the
+        embargo, in bars or dates, is taken from the older span.
         """
-        instants = [self.validation, self.test, *([] if self.stop is None else [self.stop])]
-        rows = [int(row) for row in np.searchsorted(candles.timestamp, instants)]
-        validation, test, stop = rows if self.stop is not None else (*rows, len(candles))
+        validation, test = (int(row) for row in np.searchsorted(instants, [self.validation, self.test]))
+        stop = len(instants) if self.stop is None else int(np.searchsorted(instants, self.stop))
         return Spans(
             train=Span(start=first, stop=max(first, validation - embargo)),
             validation=Span(start=validation, stop=max(validation, test - embargo)),
@@ -60,9 +60,9 @@ class Timeline:
         counts[np.searchsorted(instants, timestamps)] += 1
         self.instants, self.counts = instants, counts
 
-    def cuts(self, job: Job) -> tuple[Cut, ...]:
+    def cuts(self, data: DataSettings) -> tuple[Cut, ...]:
         """Return the instants of each fold, oldest first. Raises DataError for too few bars."""
-        ends, data = np.cumsum(self.counts), job.data
+        ends = np.cumsum(self.counts)
         total = int(ends[-1]) if len(ends) else 0
         try:
             folds = walk_forward(
@@ -95,20 +95,6 @@ class Timeline:
         )
 
 
-def cuts_of(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
-    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one
-    at a time.
-    """
-    timeline = Timeline()
-    for symbol in folder.symbols:
-        try:
-            candles = folder.read(symbol)
-        except DataError:  # reported when this symbol is planned
-            continue
-        timeline.add(candles.timestamp[warmup_of(candles, job) :])
-    return timeline.cuts(job)
-
-
 def plan_at(
     candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None
 ) -> tuple[Plan, ...]:
@@ -119,24 +105,21 @@ def plan_at(
     """
     first = warmup_of(candles, job)
 
-    def spans(horizon_bars: int) -> list[Spans]:
-        return [cut.spans(candles, embargo=max(job.data.embargo, horizon_bars), first=first) for cut in cuts]
+    def spans_of(embargo: int) -> list[Spans]:
+        return [cut.spans(candles.timestamp, embargo=embargo, first=first) for cut in cuts]
 
     if len(candles) > first:
-        _refuse_empty_spans(candles, cuts, spans(0))
-    # The last fold's target holds for all, and its longest label determines the embargo.
-    # Without cuts, no series is longer than its warm-up, which `plan_symbol` refuses.
-    last = plan_symbol(candles, job, spans=spans(job.target.bars_ahead)[-1] if cuts else None, target=target)
-    return tuple(plan_symbol(candles, job, spans=one, target=last.target) for one in spans(last.horizon_bars))
+        _refuse_no_bars(candles, cuts, spans_of(0))
+    return plan_series(candles, job, spans_of, target=target)
 
 
 def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSettings:
     """Return the target for all series: of those chosen for each, the one with the shortest horizon."""
     options = job.target.options()  # farthest first
-    return options[max(options.index(one) for one in chosen)]
+    return options[max((options.index(one) for one in chosen), default=0)]
 
 
-def _refuse_empty_spans(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans]) -> None:
+def _refuse_no_bars(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans]) -> None:
     for cut, spans in zip(cuts, folds, strict=True):
         for name, span in spans.items():
             if not len(span):

@@ -1,1 +1,1 @@
-"""What every room may use: errors, environment, strict JSON, files, text, symbols, arguments, settings."""
+"""Modules for every room: errors, environment, strict JSON, files, text, symbols, arguments, settings."""

@@ -33,11 +33,8 @@ class Parser(argparse.ArgumentParser):
             setattr(parsed, several.dest, [*getattr(parsed, several.dest), *unknown])
             return parsed, []
         if unknown:
-            self._refuse(
-                f"unrecognized arguments: {' '.join(unknown)}",
-                unknown[0].split("=")[0],
-                self._option_string_actions,
-            )
+            what, word = f"unrecognized arguments: {' '.join(unknown)}", unknown[0].split("=")[0]
+            self._refuse(what, word, self._option_string_actions)
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -53,9 +50,8 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, what: str, word: str = "", known: Sequence[str] | dict[str, Any] = ()) -> NoReturn:
         from trainer.base.errors import UsageError, nearest  # late: `--help` needs neither
 
-        hint = (
-            nearest(word, known, count=1, closeness=0.5 if word.isalpha() else 0.7) if word else ""
-        )  # flags share their dashes
+        closeness = 0.5 if word.isalpha() else 0.7  # flags share their dashes
+        hint = nearest(word, known, count=1, closeness=closeness) if word else ""
         raise UsageError(what, do=f"{hint} See {self.prog} --help.".strip())
 
 
@@ -66,9 +62,6 @@ def check_folder(out: Path) -> None:
     for place in (out, *out.parents):
         if place.exists():
             if not place.is_dir():
-                raise UsageError(
-                    f"--out {out} is not a folder",
-                    why=f"{place} is a file",
-                    do="Name a folder, or one to be made.",
-                )
+                why, do = f"{place} is a file", "Name a folder, or one to be made."
+                raise UsageError(f"--out {out} is not a folder", why=why, do=do)
             return

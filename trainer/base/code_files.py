@@ -21,14 +21,8 @@ RANKS = ("trainer.train.ranks.torchrun", "trainer.train.ranks.rank")
 # Entry points of a node: the agent, and by `-m` refresh, training, smoke test, trial and data check. Workers
 # import from these.
 NODE = (
-    *(
-        "trainer.node.agent",
-        "trainer.node.refresh",
-        "trainer.train.__main__",
-        "trainer.train.smoke",
-        "trainer.train.own.probe",
-        "trainer.bars.check",
-    ),
+    *("trainer.node.agent", "trainer.node.refresh", "trainer.bars.check"),
+    *("trainer.train.__main__", "trainer.train.smoke", "trainer.train.own.probe"),
     *RANKS,
 )
 # Entry points that determine a model, besides the homes of its model and target; other homes void no

@@ -1,4 +1,4 @@
-"""Environment variables: the only code of `trainer` and `infra` that reads or sets them. docs/environment.md
+"""Environment variables: the only code of `trainer` and `infra` that reads or sets them. docs/reference.md
 lists them.
 
 Values are read when a function is called, never at import. Exceptions: shell files, and the sweeper
@@ -29,8 +29,8 @@ def rehearsal_home() -> Path:
     https://specifications.freedesktop.org/basedir-spec (a relative path there is ignored; looked up
     2026-11-22).
     """
-    if named := os.environ.get("MAYFLY_HOME"):
-        return Path(named).absolute()  # processes of ours work in other folders
+    if named := _path("MAYFLY_HOME"):
+        return named.absolute()  # processes of ours work in other folders
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "mayfly"
     data = Path(os.environ.get("XDG_DATA_HOME") or "")
@@ -85,25 +85,22 @@ def rehearsal_environment() -> RehearsalEnvironment:
     Applied programs are not kept in MAYFLY_HOME, which may be inside a repository: they are replayed, so they
     must be trusted.
     """
-    programs, fork_server = os.environ.get("MAYFLY_PROGRAMS"), os.environ.get("MAYFLY_FORK_SERVER")
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    caches = _path("XDG_CACHE_HOME") or Path.home() / ".cache"
     return RehearsalEnvironment(
         fresh_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") == "fresh",
-        programs=Path(programs) if programs else caches / "mayfly" / "programs",
-        fork_server=Path(fork_server) if fork_server else None,
+        programs=_path("MAYFLY_PROGRAMS") or caches / "mayfly" / "programs",
+        fork_server=_path("MAYFLY_FORK_SERVER"),
     )
 
 
 def local_folder() -> Path | None:
     """Return the user's folder of candles and models, which may not exist; None if they named none."""
-    named = os.environ.get("MAYFLY_LOCAL")
-    return Path(named) if named else None
+    return _path("MAYFLY_LOCAL")
 
 
 def profiles_file() -> Path:
     """Return the user's file of GPU profiles; it may not exist."""
-    named = os.environ.get("MAYFLY_PROFILES")
-    return Path(named) if named else Path.home() / ".config" / "mayfly" / "gpu_profiles.toml"
+    return _path("MAYFLY_PROFILES") or Path.home() / ".config" / "mayfly" / "gpu_profiles.toml"
 
 
 def gpu_profile() -> str:
@@ -156,12 +153,12 @@ def agent_environment() -> AgentEnvironment:
         endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
         metadata_endpoint=os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254"),
         rehearsal="MAYFLY_ROOT" in os.environ,
-        cache=Path(cache) if (cache := os.environ.get("MAYFLY_CACHE")) else None,
+        cache=_path("MAYFLY_CACHE"),
         cache_failed=os.environ.get("MAYFLY_CACHE_FAILED", ""),
         boot_stages=tuple(datetime.fromtimestamp(float(at), timezone.utc) for at in stages[:2]),
         baked=stages[2:] == ["1"],
-        here=Path(here) if (here := os.environ.get("MAYFLY_HERE")) else None,
-        folder=Path(folder) if (folder := os.environ.get("MAYFLY_FOLDER")) else None,
+        here=_path("MAYFLY_HERE"),
+        folder=_path("MAYFLY_FOLDER"),
     )
 
 
@@ -191,12 +188,11 @@ def for_agent(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
 
     Mayfly's own variables are left out: a rehearsal's would turn it into a rehearsal's node.
     """
-    theirs = (
+    own = (
         ("MAYFLY_", "AWS_") if "AWS_ACCESS_KEY_ID" in variables else ("MAYFLY_",)
-    )  # a rehearsal has keys of its own
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
-    path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
-    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", **variables}
+    )  # a rehearsal has its keys
+    ours = {"PYTHONPATH": _python_path(str(code)), "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+    return {**_without_prefixes(*own), **ours, **variables}
 
 
 def temporary_folder() -> Path:
@@ -253,15 +249,12 @@ def rank_environment() -> RankEnvironment:
 def for_ranks(socket: Path) -> dict[str, str]:
     """Return the environment of torchrun: this process's, with every connection between ranks on loopback."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
+    ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    ours |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     # The recorder of collectives; a rank that is asked writes it to the log. Its own dump at a time-out is a
     # pickle.
-    ours |= {
-        "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }
-    return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback, **ours}
+    ours |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+    return {**os.environ, **ours}
 
 
 def processor_settings() -> dict[str, str]:
@@ -275,39 +268,26 @@ def for_script(variables: Mapping[str, str], *, path: str) -> dict[str, str]:
     """Return the environment of a user's script: its variables, with `path` before the PATH; of the agent's,
     only the PATH, LANG, LD_LIBRARY_PATH and the processor's settings.
     """
-    kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
+    kept = variables_named(("LANG", "LD_LIBRARY_PATH"))
     paths = os.pathsep.join(
-        dict.fromkeys((*path.split(os.pathsep), *os.environ.get("PATH", os.defpath).split(os.pathsep)))
+        dict.fromkeys(f"{path}{os.pathsep}{os.environ.get('PATH', os.defpath)}".split(os.pathsep))
     )
-    return {
-        "LANG": "C.UTF-8",
-        "PYTHONUNBUFFERED": "1",
-        **kept,
-        **processor_settings(),
-        **variables,
-        "PATH": paths,
-    }
+    ours = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    return {**ours, **kept, **processor_settings(), **variables, "PATH": paths}
 
 
 def for_resolver() -> dict[str, str]:
     """Return the environment of a package resolver: the desk's, without settings of pip or uv that change its
     result.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("UV_", "PIP_", "VIRTUAL_", "CONDA_"))
-    }
+    kept = _without_prefixes("UV_", "PIP_", "VIRTUAL_", "CONDA_")
     return {**kept, "UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
 
 
 def image_python() -> str:
     """Return the Python that has the image's torch; in a rehearsal the desk's own, and no fork."""
-    return (
-        os.environ.get("MAYFLY_REAL_PYTHON")
-        or os.environ.get("MAYFLY_DESK_PYTHON")
-        or "/opt/pytorch/bin/python"
-    )
+    in_a_rehearsal = os.environ.get("MAYFLY_REAL_PYTHON") or os.environ.get("MAYFLY_DESK_PYTHON")
+    return in_a_rehearsal or "/opt/pytorch/bin/python"
 
 
 def for_embedded_aws(*, source: str) -> dict[str, str]:
@@ -316,9 +296,20 @@ def for_embedded_aws(*, source: str) -> dict[str, str]:
 
     `source` is the folder that this package is imported from; it comes first on the path.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    return {**inherited, "PYTHONPATH": path}
+    return {**_without_prefixes("AWS_"), "PYTHONPATH": _python_path(source)}
+
+
+def _path(name: str) -> Path | None:
+    named = os.environ.get(name)
+    return Path(named) if named else None
+
+
+def _without_prefixes(*prefixes: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+
+
+def _python_path(first: str) -> str:
+    return os.pathsep.join(filter(None, (first, os.environ.get("PYTHONPATH"))))
 
 
 def set_cublas_workspace(size: str) -> None:

@@ -8,18 +8,8 @@ from trainer.base.errors import ConfigError
 
 EXTRAS = {
     "train": (
-        *(
-            "torch",
-            "numpy",
-            "pandas",
-            "pyarrow",
-            "safetensors",
-            "pynvml",
-            "sklearn",
-            "arch",
-            "exchange_calendars",
-        ),
-        "threadpoolctl",
+        *("torch", "numpy", "pandas", "pyarrow", "safetensors"),
+        *("pynvml", "sklearn", "arch", "exchange_calendars", "threadpoolctl"),
     ),
     "attach": ("paramiko", "cryptography"),
     "rehearsal": ("moto", "werkzeug"),
@@ -32,11 +22,9 @@ def missing_library(error: BaseException) -> ConfigError | None:
     """Return the error for a missing library of an extra; None for any other exception."""
     name = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     extra = next((extra for extra, names in EXTRAS.items() if name in names), "")
-    return (
-        ConfigError(f"this needs {name}, which is not installed", do=f"pip install 'mayfly[{extra}]'")
-        if extra
-        else None
-    )
+    if not extra:
+        return None
+    return ConfigError(f"this needs {name}, which is not installed", do=f"pip install 'mayfly[{extra}]'")
 
 
 def needs(name: str) -> None:

@@ -35,7 +35,7 @@ MAX_BYTES = 1_000_000
 FOLDER = "own_files"  # of the bundle, in the package: <sha256>.py
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}\.py")
 _importer: Callable[..., Any] | None = None
-_NOT_ARGUMENTS = ("name", "sha256", "shown", "measured")  # keys that no user writes
+_NOT_ARGUMENTS = {"name", "sha256", "shown", "measured"}  # keys that no user writes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,42 +62,28 @@ class OwnFile:
         """Build it from the keys of its table. Raises UsageError for a bad name or value."""
         declared = keys_of(cls)
         given = {key: value for key, value in values.items() if key in declared}
-        free = {
-            key: value for key, value in values.items() if key not in declared and key not in _NOT_ARGUMENTS
-        }
+        free = {key: values[key] for key in values.keys() - declared.keys() - _NOT_ARGUMENTS}
         for key, value in free.items():
             if not key.isidentifier() or not _is_plain(value):
-                raise bad_value(
-                    f"{cls.part}.{key}", value, "text, a number, true or false, or a list of these"
-                )
-        made: dict[str, Any] = {
-            **read_keys(cls.part, cls, given),
-            "arguments": json.dumps(free, sort_keys=True),
-        }
+                expected = "text, a number, true or false, or a list of these"
+                raise bad_value(f"{cls.part}.{key}", value, expected)
+        made = read_keys(cls.part, cls, given) | {"arguments": json.dumps(free, sort_keys=True)}
         made |= {key: str(values[key]) for key in ("sha256", "shown") if values.get(key)}
         if isinstance(values.get("measured"), Mapping):
             try:
                 made["measured"] = _measured(cls.measured_as, Fields(values["measured"], "measured"))
             except Unsound as error:
-                raise bad_value(
-                    f"{cls.part}.measured", "...", "what Mayfly wrote there: leave it out"
-                ) from error
+                expected = "what Mayfly wrote there: leave it out"
+                raise bad_value(f"{cls.part}.measured", "...", expected) from error
         return cls(**made)
 
     def to_keys(self) -> dict[str, Any]:
         """Return the keys that rebuild it, as JSON values."""
         keys = {key: getattr(self, item.name) for key, item in keys_of(self).items()}
-        written = {
-            "sha256": self.sha256,
-            "shown": self.shown,
-            "measured": asdict(self.measured) if self.measured else None,
-        }
-        return {
-            "name": self.name,
-            **keys,
-            **{key: value for key, value in written.items() if value},
-            **self.given,
-        }
+        measured = asdict(self.measured) if self.measured else None
+        written = {"sha256": self.sha256, "shown": self.shown, "measured": measured}
+        known = {key: value for key, value in written.items() if value}
+        return {"name": self.name, **keys, **known, **self.given}
 
     def card_keys(self) -> dict[str, Any]:
         """Return the keys that a card keeps, with the file's name instead of its path."""
@@ -128,20 +114,14 @@ class OwnFile:
         """Raise UsageError unless both names can be those of a Python file and of a class."""
         for key, value in self.choice.items():
             if not value:
-                other = "class" if key == "file" else "file"
-                raise UsageError(
-                    f"{self.part}.{other} without {self.part}.{key}", do=f"Set {self.part}.{key}, too."
-                )
+                what = f"{self.part}.{'class' if key == 'file' else 'file'} without {self.part}.{key}"
+                raise UsageError(what, do=f"Set {self.part}.{key}, too.")
         if not _FILE_NAME.fullmatch(self.base_name) or not self.file.isprintable():
-            raise bad_value(
-                f"{self.part}.file", self.file, "a Python file: letters, digits, _ - and . in its name"
-            )
-        if (
-            not self.class_name.isidentifier()
-            or keyword.iskeyword(self.class_name)
-            or len(self.class_name) > 100
-        ):
-            raise bad_value(f"{self.part}.class", self.class_name, "the name of a class")
+            expected = "a Python file: letters, digits, _ - and . in its name"
+            raise bad_value(f"{self.part}.file", self.file, expected)
+        name = self.class_name
+        if not name.isidentifier() or keyword.iskeyword(name) or len(name) > 100:
+            raise bad_value(f"{self.part}.class", name, "the name of a class")
 
     @property
     def is_tried(self) -> bool:
@@ -195,29 +175,23 @@ def read_file(file: str | Path, *, sha256: str = "") -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"{path} is not a file", do="Name a Python file.")
         if status.st_size > MAX_BYTES:
-            raise UsageError(
-                f"{path} has {status.st_size:,} bytes",
-                why=f"{MAX_BYTES:,} is the most",
-                do="Keep data out of it.",
-            )
+            what, why = f"{path} has {status.st_size:,} bytes", f"{MAX_BYTES:,} is the most"
+            raise UsageError(what, why=why, do="Keep data out of it.")
         content = path.read_bytes()
         content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8", why=f"byte {error.start}", do="Save it as UTF-8.") from error
     except FileNotFoundError as error:
-        raise UsageError(
-            f"{path} does not exist", do="Check the path: a job file names it from its own folder."
-        ) from error
+        do = "Check the path: a job file names it from its own folder."
+        raise UsageError(f"{path} does not exist", do=do) from error
     except OSError as error:
-        raise UsageError(
-            f"cannot read {path}", why=str(error.strerror), do="Check its permissions."
-        ) from error
+        why, do = str(error.strerror), "Check its permissions."
+        raise UsageError(f"cannot read {path}", why=why, do=do) from error
     actual = hashlib.sha256(content).hexdigest()
     if sha256 and actual != sha256:
         why = f"its sha256 is {actual[:12]}..., the model's file has {sha256[:12]}..."
-        raise UsageError(
-            f"{path} is another file", why=why, do="Give the file that the model was trained with."
-        )
+        do = "Give the file that the model was trained with."
+        raise UsageError(f"{path} is another file", why=why, do=do)
     return content
 
 
@@ -251,14 +225,11 @@ def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[A
         exec(compile(content, name, "exec", dont_inherit=True), module.__dict__)
     member = module.__dict__.get(class_name)
     if not isinstance(member, type):
-        values = module.__dict__.items()
-        classes = [
-            key for key, value in values if isinstance(value, type) and value.__module__ == module.__name__
-        ]
+        types = {key: value for key, value in module.__dict__.items() if isinstance(value, type)}
+        classes = [key for key, value in types.items() if value.__module__ == module.__name__]
         has = f"it has {', '.join(classes[:8])}" if classes else "it has none"
-        raise UsageError(
-            f"{name} has no class {class_name}", why=has, do=nearest(class_name, classes) or "Check the name."
-        )
+        do = nearest(class_name, classes) or "Check the name."
+        raise UsageError(f"{name} has no class {class_name}", why=has, do=do)
     return member
 
 

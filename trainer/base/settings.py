@@ -1,7 +1,7 @@
 """Declare, read and check the keys of a job's tables; base class of the settings of models.
 
 Standard library only: the control plane reads and prices a job by these. A home is described in
-docs/models-and-targets.md.
+docs/models.md.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 from trainer.base.errors import UsageError
 
 MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
-WINDOWS, CHUNKS = (
-    "windows",
-    "chunks",
-)  # a model's reads: windows with one output, or chunks with one for each bar
+WINDOWS, CHUNKS = "windows", "chunks"  # a model's reads: with one output, or with one for each bar
 FLOAT, HALF = 4, 2  # bytes of a number
 RECURRENT, CONVOLUTION, ATTENTION, UNKNOWN = "recurrent", "convolution", "attention", "unknown"  # kernels
 # Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A
@@ -91,11 +88,8 @@ def check_values(table: str, settings: Any) -> None:
     infinity.
     """
     for key, item in keys_of(settings).items():
-        value, choices, limits = (
-            getattr(settings, item.name),
-            item.metadata["choices"],
-            item.metadata["limits"],
-        )
+        value = getattr(settings, item.name)
+        choices, limits = item.metadata["choices"], item.metadata["limits"]
         if choices and value not in choices:
             raise bad_value(f"{table}.{key}", value, "one of " + ", ".join(choices))
         if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()) or value == float("inf"):
@@ -154,7 +148,7 @@ def _no_activations(training: Training, reads: int) -> Activations:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCost:
-    """What training a model takes on any machine, for its numbers of inputs and outputs. A read is a window,
+    """The cost of training a model on any machine, for its numbers of inputs and outputs. A read is a window,
     or a chunk. `trainer.machines` makes seconds and bytes of it.
     """
 
@@ -222,9 +216,9 @@ class ModelSettings(HomeSettings):
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
     reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
     # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights
-    # that are tied, frozen or unused. Packs then take care of all that (train/packs/pack.py). Its activations
-    # are not computed again, and by default it multiplies in full precision: autocast would run an RNN in
-    # fp16 and its loss unscaled (lstm/network.py).
+    # that are tied, frozen or unused. Packs then take care of all that (trainer/train/packs/sequential.py).
+    # Its activations are not computed again, and by default it multiplies in full precision: autocast would
+    # run an RNN in fp16 and its loss unscaled (trainer/models/lstm/network.py).
     is_any_module: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
 
@@ -279,11 +273,10 @@ class ModelSettings(HomeSettings):
         known = cls.keys_of_architecture({**architecture, "lookback": bars_seen})
         settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
         made = settings.architecture(features=features, outputs=outputs)
-        if architecture != made or settings.bars_seen != bars_seen:
+        if dict(architecture) != made or settings.bars_seen != bars_seen:
+            what = f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}"
             why = f"its settings make {brief(made)}, which sees {settings.bars_seen} bars"
-            raise UsageError(
-                f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}", why=why
-            )
+            raise UsageError(what, why=why)
 
     @classmethod
     def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:

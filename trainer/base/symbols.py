@@ -6,9 +6,7 @@ The one place of the rules: data files, jobs, plans, cards, scripts and backups 
 
 from __future__ import annotations
 
-MOST_BYTES = (
-    100  # in UTF-8: a model's name has its family, target, timeframe, fold and seed besides, and 200 in all
-)
+MOST_BYTES = 100  # in UTF-8: a model's name has family, target, timeframe, fold and seed besides, 200 in all
 MOST_FILE_BYTES = 200  # file systems take 255, and what is being written has a longer name
 MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
 RULE = (
@@ -63,6 +61,5 @@ def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
         return f"its name has more than {most_bytes} bytes or {MOST_PARTS} folders"
     if not all(parts):
         return "its name has an empty part"
-    return (
-        "its name, or its folder's, begins with a dot" if any(part.startswith(".") for part in parts) else ""
-    )
+    dotted = any(part.startswith(".") for part in parts)
+    return "its name, or its folder's, begins with a dot" if dotted else ""

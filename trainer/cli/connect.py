@@ -1,5 +1,5 @@
 """Access for a verb: to the embedded AWS with `--rehearse`, else to the account that AWS's own variables
-name.
+name; and the local folder, candles/<set>/ and models/<run>/, which works with any stack.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.aws.access import Access, own_access
+from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
+from trainer.job.job import Job
 
 
 @contextmanager
@@ -61,6 +63,24 @@ def local_root(local: str) -> Path:
     return folder
 
 
+def local_candles(job: Job, root: Path | None = None) -> Path | None:
+    """Return the folder of a job's data set; None if the job names its candles or there is no such folder.
+
+    `root` is used instead of the local folder.
+    """
+    root = root or environment.local_folder()
+    if root is None or job.data.path:
+        return None
+    folder = root / "candles" / job.data.set
+    return folder if folder.is_dir() else None
+
+
+def folder_of_run(run_id: str) -> Path:
+    """Return the folder for a run's models: in the local folder, or below the current one without it."""
+    root = environment.local_folder()
+    return root / "models" / run_id if root else Path(run_id)
+
+
 def _folder_access(local: str, *, rehearse: bool) -> Access:
     if rehearse:
         raise UsageError(
@@ -72,4 +92,4 @@ def _folder_access(local: str, *, rehearse: bool) -> Access:
         raise UsageError(
             f"{folder} is not a folder", why="it is a file" if folder.exists() else "it does not exist", do=do
         )
-    return Access(folder=folder.resolve())
+    return Access(folder=folder.resolve(), place=HERE)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import shutil
@@ -12,6 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import TextIO
 
+from trainer.base.errors import UsageError
 from trainer.base.text import printable
 
 
@@ -65,6 +67,19 @@ def ask(question: str) -> str:
     """Print a question to stderr and return the answer without its line end."""
     print(one_line(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
+
+
+def agrees(question: str) -> bool:
+    """Ask a question and return whether the answer is yes."""
+    return ask(f"{question} [y/N] ").lower() in ("y", "yes")
+
+
+def refuse_unasked(arguments: argparse.Namespace, what: str, *, do: str) -> None:
+    """Raise UsageError if something needs a yes, and there is neither -y nor a terminal to ask on."""
+    if arguments.yes or (sys.stdin.isatty() and sys.stderr.isatty() and not arguments.json):
+        return
+    why = "--json was given" if arguments.json else "there is no terminal to ask on"
+    raise UsageError(f"{what} and was not confirmed", why=why, do=do)
 
 
 def bars_are(synthetic: bool | None) -> str:

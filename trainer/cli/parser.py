@@ -7,10 +7,10 @@ another `verb`.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from trainer import __version__
 from trainer.base.arguments import Parser
-from trainer.cli.retrains_parser import add_retrains_verb
 
 LAUNCH_EPILOG = """\
 Settings: defaults, then the job file, then these flags, then --set; later ones win.
@@ -117,11 +117,11 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
     down = verbs.add_parser("down", help="remove the stack except its bucket; refuses while a run is open")
     down.add_argument("-y", "--yes", action="store_true", help="don't ask (passed on to pulumi destroy)")
-    down.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
-    down.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    _stack_flag(down)
+    _json_flag(down)
 
     _models_verb(verbs)
-    add_retrains_verb(verbs, _where_flags)
+    _retrains_verb(verbs)
 
     predict = verbs.add_parser(
         "predict", help="predict a file or folder of candles with one or many models, as one CSV"
@@ -158,26 +158,27 @@ def build_parser(prog: str = "mayfly") -> Parser:
     action.add_argument(
         "--stop", action="store_true", help="end the embedded AWS and everything that runs in it"
     )
-    rehearse.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    _json_flag(rehearse)
     return parser
 
 
 def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     agent = verbs.add_parser(
-        "agent", help="run a job on this machine instead of an EC2 instance: docs/other-machines.md"
+        "agent", help="run a job on this machine instead of an EC2 instance: docs/scripts-and-machines.md"
     )
     agent.add_argument(
-        "--here", action="store_true", help="run here; the deadline ends the run, not the machine"
+        "--here",
+        action="store_true",
+        required=True,
+        help="run here; the deadline ends the run, not the machine",
     )
-    agent.add_argument("--job", metavar="FILE", help="job file (TOML)")
+    _job_flag(agent)
     agent.add_argument(
-        "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md"
+        "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts-and-machines.md"
     )
     agent.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
     agent.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: 12h)")
-    agent.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any key of the job"
-    )
+    _set_flag(agent)
     agent.add_argument(
         "--python",
         default="",
@@ -213,6 +214,33 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
         _where_flags(parser, local=True)
 
 
+def _retrains_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
+    retrains = verbs.add_parser(
+        "retrains", help="scheduled runs: publish a job, list, preview, run now, pause"
+    )
+    actions = retrains.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
+    publish = actions.add_parser(
+        "publish", help="check a job as a launch would, and publish it with this code"
+    )
+    publish.add_argument("name", metavar="NAME", help="a retrain of the stack's setting `retrains`")
+    _job_flag(publish, required=True)
+    _set_flag(publish)
+    listing = actions.add_parser(
+        "list", help="list the stack's retrains: their next times, their jobs, their last results"
+    )
+    preview = actions.add_parser(
+        "preview", help="show the next three times and the plan with the current data"
+    )
+    run = actions.add_parser("run", help="run it now, by the control function")
+    pause = actions.add_parser("pause", help="skip scheduled times until it is resumed")
+    pause.add_argument("--off", action="store_true", help="resume")
+    history = actions.add_parser("history", help="list the result of each scheduled time")
+    for parser in (preview, run, pause, history):
+        parser.add_argument("name", metavar="NAME", help="name of a retrain")
+    for parser in (publish, listing, preview, run, pause, history):
+        _where_flags(parser)
+
+
 def _profiles_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     profiles = verbs.add_parser(
         "profiles", help="list GPU profiles, or measure this machine's fastest settings and its price"
@@ -225,7 +253,7 @@ def _profiles_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
     tune = actions.add_parser(
         "tune", help="measure this machine's fastest settings for a job's models; its next runs use them"
     )
-    tune.add_argument("--job", metavar="FILE", help="job file (TOML)")
+    _job_flag(tune)
     tune.add_argument("--data", metavar="PATH", help="candles of the run to tune for (default: the job's)")
     tune.add_argument(
         "--seconds",
@@ -250,35 +278,18 @@ def _profiles_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
         parser.add_argument(
             "--gpu-profile", metavar="NAME", help="see `mayfly profiles` (default: that of the GPU found)"
         )
-        parser.add_argument(
-            "--set",
-            dest="settings",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="any key of the job",
-        )
+        _set_flag(parser)
         parser.add_argument(
             "--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: a GPU if there is one"
         )
     tune.set_defaults(verb="tune")  # modules of their own
     bench.set_defaults(verb="bench")
-    for parser in (
-        profiles,
-        listing,
-        tune,
-        bench,
-    ):  # either side of the action; a default would undo the other
-        parser.add_argument(
-            "--json",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="print one JSON document on stdout",
-        )
+    for parser in (profiles, listing, tune, bench):
+        _json_flag(parser, default=argparse.SUPPRESS)  # either side of the action
 
 
 def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: bool = False) -> None:
-    parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
+    _stack_flag(parser)
     parser.add_argument(
         "--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account"
     )
@@ -286,21 +297,41 @@ def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: b
         help_text = "use a folder instead of a bucket, without AWS (default: MAYFLY_LOCAL)"
         parser.add_argument("--local", nargs="?", const="", metavar="FOLDER", help=help_text)
     if json:
-        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+        _json_flag(parser)
+
+
+def _stack_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
+
+
+def _json_flag(parser: argparse.ArgumentParser, default: Any = False) -> None:
+    help_text = "print one JSON document on stdout"
+    parser.add_argument("--json", action="store_true", default=default, help=help_text)
+
+
+def _job_flag(parser: argparse._ActionsContainer, *, required: bool = False) -> None:
+    parser.add_argument("--job", required=required, metavar="FILE", help="job file (TOML)")
+
+
+def _set_flag(parser: argparse._ActionsContainer) -> None:
+    help_text = "any other key of the job"
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=help_text
+    )
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:
     """Add the launch flags. None means not given: the job file's value holds."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     job = parser.add_argument_group("the job")
-    job.add_argument("--job", metavar="FILE", help="job file (TOML)")
-    job.add_argument("--script", metavar="FILE", help="your own training script, unchanged: docs/scripts.md")
+    _job_flag(job)
+    job.add_argument(
+        "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts-and-machines.md"
+    )
     job.add_argument(
         "--instance", action="append", metavar="TYPE", help="instance type; repeat it in order of preference"
     )
-    job.add_argument(
-        "--model", metavar="NAME", help="model from docs/models-and-targets.md, or FILE.py:CLASS"
-    )
+    job.add_argument("--model", metavar="NAME", help="model from docs/models.md, or FILE.py:CLASS")
     job.add_argument(
         "--target", metavar="NAME", help="target from the same page, or FILE.py:CLASS (default: by model)"
     )
@@ -323,14 +354,7 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: by the plan, 30m to 12h)"
     )
-    job.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any other key of the job",
-    )
+    _set_flag(job)
     how = parser.add_argument_group("the launch")
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")
     how.add_argument("--dry-run", action="store_true", help="print the plan and launch nothing")

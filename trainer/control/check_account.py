@@ -63,7 +63,13 @@ def dry_run_note(access: Access, outputs: StackOutputs, record: RunRecord, *, se
 def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[str, dict[str, Any]]:
     """Return operation -> arguments of the dry runs of one rung: the launch's own, without its token."""
     rung = record.ladder[number]
-    launch = Launch(rung=number, token="dry-run", deadline=record.deadline, intended_at=record.created_at)
+    launch = Launch(
+        rung=number,
+        token="dry-run",
+        deadline=record.deadline,
+        deadline_cause=record.deadline_cause,
+        intended_at=record.created_at,
+    )
     fleet = create_fleet_request(record.with_new_launch(launch), rung, launch)
     del fleet["ClientToken"]
     (config,) = fleet["LaunchTemplateConfigs"]

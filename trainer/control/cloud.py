@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainer.aws.access import Access, aws_error, error_code
+from trainer.aws.access import Access, aws_errors
 from trainer.aws.error_codes import NO_INSTANCE, NO_SCHEDULE, SCHEDULE_EXISTS
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
@@ -88,10 +88,8 @@ class AwsCloud:
     def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]:
         """Return every instance that carries the run's tag, in any state."""
         filters = [{"Name": "tag:run_id", "Values": [run_id]}]
-        try:
+        with aws_errors(f"cannot describe the instances of {run_id}"):
             pages = list(self._ec2.get_paginator("describe_instances").paginate(Filters=filters))
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, f"cannot describe the instances of {run_id}") from error
         self._read_clock(pages)
         described = [item for page in pages for group in page["Reservations"] for item in group["Instances"]]
         return tuple(
@@ -102,15 +100,12 @@ class AwsCloud:
 
     def run_of(self, *, instance_id: str) -> str | None:
         """Return the run id of an instance of this stack; None for a foreign or unknown instance."""
-        try:
-            answer = self._ec2.describe_instances(InstanceIds=[instance_id])
-        except (BotoCoreError, ClientError) as error:
-            if error_code(error) in NO_INSTANCE:
-                return None
-            raise aws_error(error, f"cannot describe {instance_id}") from error
+        groups: list[Any] = []
+        with aws_errors(f"cannot describe {instance_id}", but=NO_INSTANCE):
+            groups = self._ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
         tags = {
             tag["Key"]: tag["Value"]
-            for group in answer["Reservations"]
+            for group in groups
             for instance in group["Instances"]
             for tag in instance.get("Tags", ())
         }
@@ -124,10 +119,10 @@ class AwsCloud:
         failure: TrainerError | None = None
         for instance_id in instance_ids:
             try:
-                self._ec2.terminate_instances(InstanceIds=[instance_id])
-            except (BotoCoreError, ClientError) as error:
-                if error_code(error) not in NO_INSTANCE:
-                    failure = failure or aws_error(error, f"cannot terminate {instance_id}")
+                with aws_errors(f"cannot terminate {instance_id}", but=NO_INSTANCE):
+                    self._ec2.terminate_instances(InstanceIds=[instance_id])
+            except TrainerError as error:
+                failure = failure or error
         if failure is not None:
             raise failure
 
@@ -135,23 +130,17 @@ class AwsCloud:
         """Return what an instance printed on its console (EC2 keeps 64 KB, for an hour after its end); '' if
         it has none.
         """
-        try:
+        with aws_errors(f"cannot read the console of {instance_id}", but=NO_INSTANCE):
             return str(self._ec2.get_console_output(InstanceId=instance_id).get("Output") or "")
-        except (BotoCoreError, ClientError) as error:
-            if error_code(error) in NO_INSTANCE:
-                return ""
-            raise aws_error(error, f"cannot read the console of {instance_id}") from error
+        return ""
 
     def scheduled(self, *, name: str) -> datetime | None:
         """Return the instant at which a one-time schedule fires, or None if there is none."""
-        try:
+        with aws_errors(f"cannot read the schedule {name}", but=NO_SCHEDULE):
             schedule = self._scheduler.get_schedule(Name=name, GroupName=self._outputs.schedule_group)
-        except (BotoCoreError, ClientError) as error:
-            if error_code(error) in NO_SCHEDULE:
-                return None
-            raise aws_error(error, f"cannot read the schedule {name}") from error
-        expression = schedule["ScheduleExpression"]
-        return datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=timezone.utc)
+            expression = schedule["ScheduleExpression"]
+            return datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=timezone.utc)
+        return None
 
     def arm_sweep(self, *, name: str, run_id: str, at: datetime) -> None:
         """Create, or move, the one-time schedule that calls the sweeper for one run."""
@@ -164,11 +153,8 @@ class AwsCloud:
 
     def delete_schedule(self, *, name: str) -> None:
         """Delete a schedule; one that does not exist (it has fired) counts as deleted."""
-        try:
+        with aws_errors(f"cannot delete the schedule {name}", but=NO_SCHEDULE):
             self._scheduler.delete_schedule(Name=name, GroupName=self._outputs.schedule_group)
-        except (BotoCoreError, ClientError) as error:
-            if error_code(error) not in NO_SCHEDULE:
-                raise aws_error(error, f"cannot delete the schedule {name}") from error
 
     def _put_schedule(
         self, name: str, at: datetime, target_arn: str, target_input: Mapping[str, Any]
@@ -181,15 +167,12 @@ class AwsCloud:
             role_arn=self._outputs.scheduler_role_arn,
             target_input=target_input,
         )
-        try:
-            try:
-                self._scheduler.create_schedule(**request)
-            except ClientError as error:
-                if error_code(error) not in SCHEDULE_EXISTS:
-                    raise
-                self._scheduler.update_schedule(**request)
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, f"cannot arm the schedule {name}") from error
+        doing = f"cannot arm the schedule {name}"
+        with aws_errors(doing, but=SCHEDULE_EXISTS):
+            self._scheduler.create_schedule(**request)
+            return
+        with aws_errors(doing):
+            self._scheduler.update_schedule(**request)
 
     def _read_clock(self, pages: list[Any]) -> None:
         header = pages[-1].get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "") if pages else ""
@@ -232,9 +215,8 @@ def _instance(item: Mapping[str, Any]) -> DescribedInstance:
         datetime.strptime(dated[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc) if dated else None
     )
     if ended_at is not None:
-        ended_at = max(
-            ended_at + timedelta(seconds=1), launched_at
-        )  # AWS cuts the fraction off; a bill's bound must not
+        # AWS cuts the fraction off; a bill's bound must not
+        ended_at = max(ended_at + timedelta(seconds=1), launched_at)
     attempt = tags.get("attempt", "")
     return DescribedInstance(
         instance_id=item["InstanceId"],

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Protocol
 
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.control.cloud import Cloud
@@ -45,6 +46,14 @@ from trainer.runs.stored_receipt import read_receipt
 RECEIPT_TRIES = 60  # polls of a closed run's receipt
 
 
+class Agent(Protocol):
+    """The process of the agent, where it is this command's own."""
+
+    def poll(self) -> int | None: ...
+
+    def terminate(self) -> None: ...
+
+
 def say_nothing(progress: RunProgress) -> None:
     """Ignore progress."""
 
@@ -57,20 +66,30 @@ def drive(
     known: RunRecord | None = None,
     on_event: Callable[[RunProgress], None] = say_nothing,
     stop: StopSignal | None = None,
+    agent: Agent | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Receipt | None:
     """Drive a run to its end and return its receipt; None if the user left it running, which requests no
     stop.
 
-    `known` is the record as this caller wrote or read it a moment ago. Raises Stopped if the user stops
-    waiting for the end, UsageError if there is no such run, and EmbeddedAwsGone if its rehearsal has ended.
-    If the run's end could not be observed, the receipt has the state `unconfirmed`, exit code 110, and is not
-    stored: the next command that settles the run continues.
+    `known` is the record as this caller wrote or read it a moment ago. `agent` is that of a run on this
+    machine; it is stopped by SIGTERM as well as through the bucket, which may be out of reach. Raises Stopped
+    if the user stops waiting for the end, UsageError if there is no such run, and EmbeddedAwsGone if its
+    rehearsal has ended. If the run's end could not be observed, the receipt has the state `unconfirmed`, exit
+    code 110, and is not stored: the next command that settles the run continues.
     """
     signal, pause = stop or StopSignal(), poll_seconds
-    for look in follow(
-        cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep
-    ):
+    steps = follow(
+        cloud,
+        run_id,
+        known=known,
+        poll_seconds=pause,
+        on_event=on_event,
+        stop=signal,
+        agent=agent,
+        sleep=sleep,
+    )
+    for look in steps:
         if look.record.state == "closed":
             return receipt_of_closed(cloud, run_id, lambda: sleep(pause))
         if overdue(look, cloud.now()):
@@ -105,7 +124,11 @@ def start(
 
 
 def goes_on_alone(record: RunRecord) -> bool:
-    """Return whether a run no longer needs its command: its instance exists and both schedules are armed."""
+    """Return whether a run no longer needs its command: its instance exists and both schedules are armed, or
+    it has none.
+    """
+    if not record.has_instances:
+        return True
     return record.last_launch is not None and record.last_launch.kill_armed_at is not None
 
 
@@ -117,29 +140,36 @@ def follow(
     on_event: Callable[[RunProgress], None],
     stop: StopSignal,
     known: RunRecord | None = None,
+    agent: Agent | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
     """Yield every step of a run until it is closed and none of its instances is alive; report errors and go
     on.
 
     Raises the error of the first look; if the caller knows the record already, a lost connection and a
-    missing record are retried.
+    missing record are retried, unless the agent has ended.
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
-    asked_to_stop = looked = False
+    signalled = asked_to_stop = looked = False
     while True:
         error: TrainerError | None = None
         stop.attend()
+        # Before the look: the output of an ended agent is complete.
+        agent_gone = agent is not None and agent.poll() is not None
+        stopping = stop.wish in (Wish.END, Wish.ABANDON)
+        if agent is not None and stopping and not signalled:
+            agent.terminate()
+            signalled = True
         try:
-            if stop.wish in (Wish.END, Wish.ABANDON) and not asked_to_stop:
+            if stopping and not asked_to_stop:
                 request_stop(cloud, run_id, seen=last is not None)
                 asked_to_stop = True
-            last = step(cloud, run_id, seen=last is not None)
+            last = step(cloud, run_id, seen=last is not None, agent_gone=agent_gone)
             looked, error = True, last.error
         except (UsageError, EmbeddedAwsGone):
             raise  # an embedded AWS that has ended never comes back to its address
         except TrainerError as failure:
-            if last is None or not (looked or isinstance(failure, ConnectionFailed)):
+            if last is None or agent_gone or not (looked or isinstance(failure, ConnectionFailed)):
                 raise
             error = failure
             last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)
@@ -153,15 +183,22 @@ def follow(
             sleep_attending(poll_seconds, stop, sleep)
 
 
-def step(cloud: Cloud, run_id: str, *, starts: Driver | None = "desk", seen: bool = False) -> Step:
+def step(
+    cloud: Cloud,
+    run_id: str,
+    *,
+    starts: Driver | None = "desk",
+    seen: bool = False,
+    agent_gone: bool = False,
+) -> Step:
     """Observe, decide and act once. Raises TrainerError if the run can't be observed; an action's failure is
     in the Step.
 
     `starts`: create instances for this driver's runs only; None: for no run. `seen`: the run's record is
-    known to exist.
+    known to exist. `agent_gone`: the agent, on the caller's own machine, has ended.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
-    observed = observe(cloud, record, may_start=record.driver == starts)
+    observed = replace(observe(cloud, record, may_start=record.driver == starts), agent_gone=agent_gone)
     # Only commands close a run on the caller's own machine: control neither launches nor settles it.
     actions = (
         () if not record.has_instances and starts == "control" else reconcile(record, observed, cloud.now())

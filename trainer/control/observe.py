@@ -1,42 +1,42 @@
-"""Observe a run: instances first, then schedules, the node's lease, progress and result, and its models.
+"""Observe a run: instances first, then schedules, the node's lease, progress and result, and what it left.
 Reads only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
-from trainer.base.strict_json import Unsound
-from trainer.control.boot_log import boot_log
+from trainer.base.strict_json import Unsound, read_object
 from trainer.control.cloud import Cloud
-from trainer.control.script_files import outputs_seen
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
-from trainer.runs.pieces import models_under
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import (
-    MOST_LISTED,
-    MOST_MODELS,
+    MOST_OUTPUTS_BYTES,
     MOST_PROGRESS_BYTES,
     MOST_RESULT_BYTES,
     Heartbeat,
     NodeResult,
     heartbeat,
+    read_outputs,
     read_result,
 )
 from trainer.runs.store import Objects, Stored, given, stop_key
-from trainer.store.listing import card_of
+from trainer.store.listing import card_of, stored_models
 
 T = TypeVar("T")
-MODELS_AT_ONCE = 10  # as many connections as boto3 keeps open
-MODELS_SECONDS = 120.0  # for asking S3 about the models of one run; 2,000 take 16 s at 80 ms each
+R = TypeVar("R")
+ASKED_AT_ONCE = 10  # as many connections as boto3 keeps open
+S3_SECONDS = 120.0  # for asking about the models or files of one run; 2,000 take 16 s at 80 ms each
+MOST_BOOT_LOG_BYTES = 256 * 1024  # bootstrap.sh sends no more; EC2 keeps 64 KB of a console
 
 
 def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Observation:
@@ -49,12 +49,11 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         names = [sweep_schedule(run_id), *(kill_schedule(run_id, item.number) for item in record.attempts)]
     armed = {name: cloud.scheduled(name=name) for name in names}
     now = cloud.now()
+    beats = filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes))
     seen = Observation(
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
-        heartbeat=max(
-            filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes)), key=_at, default=None
-        ),
+        heartbeat=max(beats, key=lambda beat: beat.at, default=None),
         result=next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None),
         stop_written=bool(
             attempt
@@ -76,48 +75,82 @@ def _boot_log(cloud: Cloud, record: RunRecord) -> str:
     """Return the boot log of the run's last instance; '' if AWS has none or fails: a run can end
     without it.
     """
-    try:
+    with suppress(TrainerError):
         return boot_log(cloud, record.nodes[-1]) if record.nodes else ""
-    except TrainerError:
-        return ""
+    return ""
+
+
+def boot_log(cloud: Cloud, keys: NodeKeys) -> str:
+    """Return bootstrap.log, or without one the console's output; '' if neither exists yet. Raises
+    TrainerError.
+    """
+    return bootstrap_log(cloud.objects, keys) or cloud.console_output(instance_id=keys.instance_id)
+
+
+def bootstrap_log(objects: Objects, keys: NodeKeys) -> str:
+    """Return the log that the bootstrap sent to S3, '' if it sent none."""
+    return (_body(objects, keys.bootstrap_log, MOST_BOOT_LOG_BYTES) or b"").decode(errors="replace")
 
 
 def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:
     """Return whether the models must be observed now. There may be thousands, and each costs a request, so
     they come last.
     """
-    if record.state != "ending" or merge(record, seen, now) != record.instances:
-        return False
-    return all_gone(record, seen)
+    is_known = record.state == "ending" and merge(record, seen, now) == record.instances
+    return is_known and all_gone(record, seen)
 
 
 def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) -> tuple[ModelSeen, ...]:
     """Return the models of the run's attempt in S3: those that the result names, else those directly in its
     folder.
-
-    Raises ConnectionFailed if S3 takes longer than MODELS_SECONDS; the next look starts over.
     """
     if result is not None:
         named = [(str(model["key"]), str(model["version_id"])) for model in result.models]
-        return _at_once(named, lambda model: _head(objects, *model), record.run_id)
-    models: list[str] = []
-    for keys in record.nodes:
-        listed = (item.key for item in objects.list(prefix=keys.models, most=MOST_LISTED))
-        models += models_under(keys.models, listed, record.pieces)
-    return _at_once(models[:MOST_MODELS], lambda key: _with_card(objects, key), record.run_id)
+        found = _at_once(named, lambda model: _head(objects, *model), f"models of {record.run_id}")
+    else:
+        keys = [item.key for item in stored_models(objects, record)]
+        found = _at_once(keys, lambda key: _with_card(objects, key), f"models of {record.run_id}")
+    return tuple(model for model in found if model is not None)
 
 
-def _at_once(items: Sequence[T], look: Callable[[T], ModelSeen | None], run_id: str) -> tuple[ModelSeen, ...]:
-    """Describe every model, several at a time, within MODELS_SECONDS."""
-    pool = ThreadPoolExecutor(MODELS_AT_ONCE)
+def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], ...]:
+    """Return the output files of a script that its nodes list and that S3 holds as listed, by path."""
+    if record.leaves != "files":
+        return ()
+    files = list({item["file"]: item for keys in record.nodes for item in _listed(objects, keys)}.values())
+    there = _at_once(files, lambda item: _is_there(objects, item), f"files of {record.run_id}")
+    return tuple(item for item, is_there in zip(files, there, strict=True) if is_there)
+
+
+def _listed(objects: Objects, keys: NodeKeys) -> tuple[dict[str, Any], ...]:
+    """Return the files that a node lists; empty for a malformed list."""
+    body = _body(objects, keys.output_index, MOST_OUTPUTS_BYTES + 1)
+    if body is None:
+        return ()
     try:
-        seen = list(pool.map(look, items, timeout=MODELS_SECONDS))
+        listed = read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="the list")
+        return read_outputs(listed, prefix=keys.outputs)
+    except Unsound:
+        return ()
+
+
+def _is_there(objects: Objects, item: Mapping[str, Any]) -> bool:
+    stored = given(lambda: objects.head(key=item["key"], version_id=item["version_id"]))
+    return stored is not None and (stored.checksum, stored.size) == (item["sha256"], item["bytes"])
+
+
+def _at_once(items: Sequence[T], look: Callable[[T], R], what: str) -> list[R]:
+    """Ask S3 about each item, several at a time. Raises ConnectionFailed if it takes longer than
+    S3_SECONDS; the next look starts over.
+    """
+    pool = ThreadPoolExecutor(ASKED_AT_ONCE)
+    try:
+        return list(pool.map(look, items, timeout=S3_SECONDS))
     except TimeoutError as error:
-        what = f"S3 did not describe the {len(items)} models of {run_id} within {MODELS_SECONDS:.0f} s"
-        raise ConnectionFailed(what, do="Try again later.") from error
+        late = f"S3 did not describe the {len(items)} {what} within {S3_SECONDS:.0f} s"
+        raise ConnectionFailed(late, do="Try again later.") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    return tuple(model for model in seen if model is not None)
 
 
 def _head(objects: Objects, key: str, version_id: str) -> ModelSeen | None:
@@ -141,7 +174,7 @@ def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | N
     """Return a node's last report. A malformed lease or progress counts as missing: then the boot allowance
     decides.
     """
-    body = _body(objects, keys.lease, MOST_LEASE_BYTES)
+    body = _body(objects, keys.lease, MOST_LEASE_BYTES + 1)
     if body is None:
         return None
     try:
@@ -149,17 +182,13 @@ def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | N
     except Unsound:
         return None
     try:
-        return heartbeat(lease, _body(objects, keys.progress, MOST_PROGRESS_BYTES) or b"")
+        return heartbeat(lease, _body(objects, keys.progress, MOST_PROGRESS_BYTES + 1) or b"")
     except Unsound as error:
         return replace(heartbeat(lease), message=f"the node's progress can't be read: {error}")
 
 
-def _at(beat: Heartbeat) -> datetime:
-    return beat.at
-
-
 def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult | None:
-    body = _body(objects, keys.result, MOST_RESULT_BYTES)
+    body = _body(objects, keys.result, MOST_RESULT_BYTES + 1)
     if body is None:
         return None
     try:
@@ -172,7 +201,7 @@ def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult |
         return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())
 
 
-def _body(objects: Objects, key: str, most_bytes: int) -> bytes | None:
-    """Return a node's object, read up to one byte over its limit; b"" if S3 refuses it."""
-    stored = given(lambda: objects.get(key=key, first_bytes=most_bytes + 1))
+def _body(objects: Objects, key: str, first_bytes: int) -> bytes | None:
+    """Return the first bytes of a node's object; b"" if S3 refuses it."""
+    stored = given(lambda: objects.get(key=key, first_bytes=first_bytes))
     return None if stored is None else stored.body

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.aws.place import place_named
+from trainer.aws.place import Place, place_named
 from trainer.base.errors import Stopped, TerminationUnconfirmed, TrainerError
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
@@ -18,9 +18,8 @@ from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
 from trainer.runs.record import InstanceSeen, RunRecord, iso
 from trainer.runs.samples import NodeSample
 
-LOUD_AFTER = timedelta(
-    minutes=2
-)  # without proof that the instance ends; GPU machines do take minutes to shut down
+# without proof that the instance ends; GPU machines do take minutes to shut down
+LOUD_AFTER = timedelta(minutes=2)
 PATIENCE = timedelta(minutes=30)  # then the command exits with code 110; the safety layers go on
 _NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
 
@@ -48,13 +47,13 @@ class RunProgress:
     state: str
     outcome: str | None
     phase: str
+    place: Place
     elapsed_seconds: float
     spent_usd: float
     deadline: Deadline
     instances: tuple[InstanceSeen, ...] = ()
-    pieces: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # by piece, as the node's heartbeat has it
+    # by piece, as the node's heartbeat has it
+    pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sample: NodeSample | None = None  # the node's last look at its hardware
     models_total: int = 0
     models_done: int = 0
@@ -69,7 +68,8 @@ class RunProgress:
 
 def overdue(look: Step, now: datetime) -> bool:
     """Return whether a run is half an hour past its end without any progress."""
-    return not look.moved and now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
+    late = now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
+    return look.record.has_instances and not look.moved and late
 
 
 def unconfirmed_receipt(look: Step) -> Receipt:
@@ -101,6 +101,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         state=record.state,
         outcome=record.outcome,
         phase=phase_of(record, observed),
+        place=place_named(record.place),
         elapsed_seconds=((record.closed_at or now) - record.preflight_at).total_seconds(),
         spent_usd=spent(record, observed, now)[1],
         seconds=seconds(record, observed, now),

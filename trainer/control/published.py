@@ -1,4 +1,4 @@
-"""Sources of a scheduled run: its publication, and its data set as it is now."""
+"""The work of a scheduled run: its publication, and its data set as it is now."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from trainer.retrains.published import PublishedRetrain, PublishedScript, verifi
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """`launch.work.WorkSources` of a retrain: its name, code and, for a script, its files."""
+    """A retrain as it was published: its name, code and, for a script, its files."""
 
     name: str
     code: BundleName
     account: Account
     published: PublishedScript | None = None
 
-    def training(self, job: Job) -> TrainingWork:
-        candles = self.candles(job)
-        return TrainingWork(job=with_candles(job, candles), code=self.code, candles=candles)
-
-    def script(self, job: Job) -> ScriptWork:
-        assert self.published is not None
+    def resolve(self, job: Job) -> TrainingWork | ScriptWork:
+        """Return the work of its job. Raises a TrainerError for whatever its data lacks."""
+        if self.published is None:
+            candles = self.candles(job)
+            return TrainingWork(job=with_candles(job, candles), code=self.code, candles=candles)
         bucket, objects = self.account.outputs.bucket, self.account.objects
         return ScriptWork(
             job=job,
@@ -43,7 +42,7 @@ class Publication:
 
 
 def publication(published: PublishedRetrain, account: Account) -> Publication:
-    """Return the sources of a published retrain; a script's files are read and verified."""
+    """Return a published retrain; a script's files are read and verified."""
     return Publication(
         name=published.name,
         code=BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256),

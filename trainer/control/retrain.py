@@ -13,21 +13,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from trainer.aws.access import Access, aws_error
+from trainer.aws.access import Access, aws_errors
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.control.check_account import check_account
 from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
-from trainer.control.prepared import take_over
 from trainer.control.published import publication
+from trainer.control.takeover import take_over
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import Planned, offers_for, plan_work, within_budget
-from trainer.launch.prepare import needs_prepare, plan_prepare
+from trainer.launch.prepare_run import needs_prepare_run, plan_prepare_run
 from trainer.launch.start import record_of, register
-from trainer.launch.work import Account, Refresh, resolve
+from trainer.launch.work import Account, Refresh
 from trainer.retrains.decision import decide, refuse_beyond_month, spent_in_month
 from trainer.retrains.entries import (
     PREFIX,
@@ -189,12 +187,10 @@ def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage]
     """Return a function that publishes a message to the stack's topic; it raises TrainerError."""
 
     def publish(message: PersonMessage) -> None:
-        try:
+        with aws_errors("cannot publish to the stack's topic"):
             access.client("sns").publish(
                 TopicArn=outputs.topic_arn, Subject=message.subject, Message=message.text
             )
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, "cannot publish to the stack's topic") from error
 
     return publish
 
@@ -222,9 +218,9 @@ def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
 def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     """Return the entry after its next step."""
     if entry.state == "training":
-        return _ended_with_its_run(home, entry)
+        return _after_run(home, entry)
     if entry.state == "preparing":
-        return _ended_with_its_preparation(home, entry)
+        return _after_prepare_run(home, entry)
     if not entry.is_open:
         return entry
     schedule = home.schedule(entry.retrain)
@@ -256,11 +252,11 @@ def _begun(
     if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
     job = verified_job(objects, published)
-    inputs = () if job.is_script else list_inputs(objects, job.data.set)
-    if job.is_script or not needs_prepare(job, inputs):
+    inputs = list_inputs(objects, job.data.set)
+    if not needs_prepare_run(job, inputs):
         return _registered(home, entry, schedule, published, others)
     account = home.account
-    offers, plan = plan_prepare(account, budget_usd=schedule.budget, pinned_image=published.image_id)
+    offers, plan = plan_prepare_run(account, budget_usd=schedule.budget, pinned_image=published.image_id)
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
     code = publication(published, account).code
     planned = Planned(work=Refresh(job=job, code=code, inputs=tuple(inputs)), offers=offers, plan=plan)
@@ -268,7 +264,7 @@ def _begun(
     return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=plan.hard_stop_usd)
 
 
-def _ended_with_its_preparation(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     """Take over the prepare run's output, then plan the run itself; unchanged while the prepare run is open.
 
     If the refresh failed, the job's `stale` decides.
@@ -312,7 +308,7 @@ def _unplanned(entry: ScheduledRun, error: TrainerError, now: datetime) -> Sched
     return entry.ended("refused" if isinstance(error, BudgetError) else "failed", error, now)
 
 
-def _ended_with_its_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+def _after_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     """Return a training entry with the outcome of its run; unchanged while the run is open."""
     receipt = read_receipt(home.cloud.objects, entry.run_id)
     if receipt is None:
@@ -351,7 +347,7 @@ def _registered(
         raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     account = home.account
-    work = resolve(job, publication(published, account))
+    work = publication(published, account).resolve(job)
     offers = offers_for(work.job, account, pinned_image=published.image_id)
     planned = Planned(work=work, offers=offers, plan=plan_work(work, offers, account))
     most = entry.prepare_usd + planned.plan.hard_stop_usd

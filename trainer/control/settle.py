@@ -18,10 +18,10 @@ from trainer.base.errors import TrainerError
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.drive import step
 from trainer.control.progress import Step
-from trainer.runs.index import read_index, rebuild_index, take_out
+from trainer.runs.index import read_index, take_out
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import Driver
-from trainer.runs.store import RecordMissing
+from trainer.runs.store import RecordMissing, read_record
 from trainer.runs.stored_receipt import read_receipt
 
 MOST_STEPS = 20  # a run is closed in five; more would be an endless loop
@@ -54,18 +54,16 @@ class Settling:
         return tuple(item.receipt for item in self.settled if item.receipt is not None)
 
 
-def settle_unwatched(access: Access, outputs: StackOutputs, *, every: bool = False) -> Settling:
+def settle_unwatched(access: Access, outputs: StackOutputs) -> Settling:
     """Settle every open run as far as possible without waiting, and start none. A malformed one does not hold
     up the others.
-
-    `every`: list all runs, including those that the index lacks because an earlier version launched them.
     """
-    return settle_all(AwsCloud(access, outputs), every=every)
+    return settle_all(AwsCloud(access, outputs))
 
 
-def settle_all(cloud: Cloud, *, every: bool = False, starts: Driver | None = None) -> Settling:
+def settle_all(cloud: Cloud, *, starts: Driver | None = None) -> Settling:
     """Do what `settle_unwatched` does, on any Cloud. `starts`: also start the runs of this driver."""
-    index = rebuild_index(cloud.objects) if every else read_index(cloud.objects)
+    index = read_index(cloud.objects)
     settled: list[Settled] = []
     problems: dict[str, TrainerError] = {}
     unborn: list[str] = []
@@ -83,15 +81,40 @@ def settle_all(cloud: Cloud, *, every: bool = False, starts: Driver | None = Non
     return Settling(settled=tuple(settled), ended=index.ended, problems=problems)
 
 
-def settle_run(cloud: Cloud, run_id: str, *, seen: bool = False, starts: Driver | None = None) -> Settled:
+def settle_run(
+    cloud: Cloud,
+    run_id: str,
+    *,
+    seen: bool = False,
+    starts: Driver | None = None,
+    agent_gone: bool = False,
+) -> Settled:
     """Take every step that one run is ready for and return its state. `seen`: its record is known to exist.
 
-    Starts nothing, unless `starts` names the run's driver.
+    Starts nothing, unless `starts` names the run's driver. `agent_gone`: as for `step`.
     """
-    look = step(cloud, run_id, starts=starts, seen=seen)
+    look = step(cloud, run_id, starts=starts, seen=seen, agent_gone=agent_gone)
     for _ in range(MOST_STEPS):
         if not look.moved:
             break
-        look = step(cloud, run_id, starts=starts, seen=True)
+        look = step(cloud, run_id, starts=starts, seen=True, agent_gone=agent_gone)
     receipt = read_receipt(cloud.objects, run_id) if look.record.state == "closed" else None
     return Settled(run_id=run_id, look=look, receipt=receipt)
+
+
+def close_last(cloud: Cloud, run_id: str) -> str:
+    """Close the last run of a work folder, whose agent is known to be gone, by its result if it left one.
+
+    Return a line about it; '' if it had been closed before.
+    """
+    try:
+        if read_record(cloud.objects, run_id, seen=True)[0].state == "closed":
+            return ""
+    except RecordMissing:  # the folder names its run before the record is written
+        return f"{run_id} has no record: its start was cut short, or its results were removed"
+    settled = settle_run(cloud, run_id, seen=True, agent_gone=True)
+    return (
+        f"closed {run_id}, which was left open: {settled.receipt['state']}"
+        if settled.receipt
+        else f"{run_id} is still open"
+    )

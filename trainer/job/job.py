@@ -2,7 +2,7 @@
 [expert] and [machine].
 
 The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
-tables, checks them together, and reads them from TOML, JSON and `--set`; `job_tables` places keys and
+tables, checks them together, and reads them from TOML, JSON and `--set`; `tables.py` places keys and
 explains unknown ones.
 
 Standard library only: the launcher, the Lambdas, the node and the trainer all read jobs through this module.
@@ -56,6 +56,7 @@ from trainer.targets.target import TargetSettings
 
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
+_SEE = "See examples/crypto-lstm.toml for one."
 _NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
 
 
@@ -75,54 +76,52 @@ class Job:
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.is_script and not self.machine.max_duration:
+        if self.script.command and not self.machine.max_duration:
             why = "how long it takes is not known, and the machine has to end"
             raise UsageError(
                 "a script needs machine.max_duration", why=why, do="Set it, such as --max-duration 2h."
             )
-        if self.data.folder and not self.is_script:
+        if self.data.folder and not self.script.command:
             do = "Name candles with data.path, or a script with script.command."
             raise UsageError("data.folder without a script", why="it is the data of a script", do=do)
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
-            raise bad_value(
-                "name", self.name, f"at most {MAX_JOB_NAME} lower case letters, digits and dashes"
-            )
-        if (count := max(1, len(self.data.symbols)) * self.data.folds * self.train.seeds) > MOST_MODELS:
+            expected = f"at most {MAX_JOB_NAME} lower case letters, digits and dashes"
+            raise bad_value("name", self.name, expected)
+        if self.train.batch == BATCH_OF_THE_MODEL:
+            object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
+        self._check_count()
+        self._check_training()
+
+    def _check_count(self) -> None:
+        """Raise UsageError for more models than a run may have."""
+        symbols, folds, seeds = max(1, len(self.data.symbols)), self.data.folds, self.train.seeds
+        if (count := symbols * folds * seeds) > MOST_MODELS:
+            one_of_all = self.data.pooled or self.data.panel
             made = (
                 f"this job's models name {count:,} series"
-                if self.data.pooled or self.data.panel
+                if one_of_all
                 else f"this job makes {count:,} models"
             )
-            why = (
-                f"{max(1, len(self.data.symbols)):,} symbols x {self.data.folds:,} folds x"
-                f" {self.train.seeds:,} seeds"
-            )
+            why = f"{symbols:,} symbols x {folds:,} folds x {seeds:,} seeds"
             do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds or train.seeds."
             raise UsageError(made, why=why, do=do)
+
+    def _check_training(self) -> None:
+        """Raise UsageError for settings of the training that do not fit each other or the model."""
         if self.expert.restart_epochs and self.train.schedule != "cosine":
             expected = "0 unless train.schedule is cosine"
             raise bad_value("expert.restart_epochs", self.expert.restart_epochs, expected)
-        if self.train.batch == BATCH_OF_THE_MODEL:
-            object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
         if self.train.batch == 0 and self.model.reads == CHUNKS:
             why, do = f"{self.model.name} reads chunks", "Set train.batch to 1 or more, or leave it out."
             raise UsageError("train.batch = auto is for models that read windows", why=why, do=do)
         if self.expert.activation_checkpointing and self.model.is_any_module:
-            do = "Leave expert.activation_checkpointing out."
-            raise UsageError(
-                f"{self.model.title} can't compute its activations again", why="it is your own module", do=do
-            )
+            what, why = f"{self.model.title} can't compute its activations again", "it is your own module"
+            raise UsageError(what, why=why, do="Leave expert.activation_checkpointing out.")
         sliced = 0 < self.expert.micro_batch < self.train.batch
         if sliced and self.cost.is_measured and not self.cost.may_slice:
             why = "slices of a batch would give it another gradient, as batch norm does"
-            raise UsageError(
-                f"{self.model.title} can't train in slices", why=why, do="Leave expert.micro_batch out."
-            )
-
-    @property
-    def is_script(self) -> bool:
-        """Return whether it runs a user's script instead of training models."""
-        return bool(self.script.command)
+            do = "Leave expert.micro_batch out."
+            raise UsageError(f"{self.model.title} can't train in slices", why=why, do=do)
 
     @property
     def cost(self) -> ModelCost:
@@ -172,52 +171,44 @@ class Job:
 
         Unused tables are left out: those of a model for a script, and the script's for a model.
         """
-        left_out = NOT_OF_A_SCRIPT if self.is_script else ("script",)
+        left_out = NOT_OF_A_SCRIPT if self.script.command else ("script",)
         parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
-        tables = {
-            table: part.to_keys() if isinstance(part, HomeSettings) else asdict(part)
-            for table, part in parts.items()
-        }
-        lists = {
-            table: {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-            for table, values in tables.items()
-        }
-        kept = (
-            DATA_OF_A_SCRIPT
-            if self.is_script
-            else [key for key in lists["data"] if key not in DATA_OF_A_SCRIPT]
-        )
-        return {"name": self.name, **lists, "data": {key: lists["data"][key] for key in kept}}
+        tables: Tables = {"name": self.name}
+        for table, part in parts.items():
+            keys = part.to_keys() if isinstance(part, HomeSettings) else asdict(part)
+            if table == "data":
+                keys = {
+                    key: keys[key] for key in keys if (key in DATA_OF_A_SCRIPT) == bool(self.script.command)
+                }
+            tables[table] = {
+                key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()
+            }
+        return tables
 
 
 def refuse_script(job: Job, verb: str) -> None:
     """Raise UsageError if a verb for models is given a script."""
-    if job.is_script:
+    if job.script.command:
         do = "Run it with mayfly launch, or at this desk as it is."
         raise UsageError(f"{verb} takes no script", why="it is for models of Mayfly's training", do=do)
 
 
 def load_job(path: Path) -> Tables:
-    """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or is flat as job files
-    were.
+    """Read a job file into tables. Raises UsageError when it is missing, is not TOML, or has keys in no
+    table.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
-        raise UsageError(
-            f"job file {path} does not exist", do="See examples/crypto-lstm.toml for one."
-        ) from error
+        raise UsageError(f"job file {path} does not exist", do=_SEE) from error
     except IsADirectoryError as error:
-        raise UsageError(
-            f"job file {path} is a folder", do="Name the TOML file in it, or candles with --data."
-        ) from error
+        do = "Name the TOML file in it, or candles with --data."
+        raise UsageError(f"job file {path} is a folder", do=do) from error
     except OSError as error:
         do = "Check the path and its permissions."
         raise UsageError(f"cannot read job file {path}", why=str(error.strerror), do=do) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"job file {path} is not TOML", why=str(error), do="See examples/crypto-lstm.toml for one."
-        ) from error
+        raise UsageError(f"job file {path} is not TOML", why=str(error), do=_SEE) from error
     check_tables(tables, f"job file {path}")
     homes = ((home, "file") for home in HOMES)
     beside = (*homes, ("model", "encoder"), ("data", "refresh"), ("data", "folder"), ("script", "over"))
@@ -238,10 +229,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
-            raise UsageError(
-                f"--set '{assignment}' has no value",
-                do="Write --set key=value, such as --set train.epochs=3.",
-            )
+            do = "Write --set key=value, such as --set train.epochs=3."
+            raise UsageError(f"--set '{assignment}' has no value", do=do)
         keys[key.strip()] = _toml_value(text.strip())
     return keys
 
@@ -272,11 +261,9 @@ def job_from(tables: Tables) -> Job:
     made: dict[str, Any] = {}
     check_script(tables)
     for table, cls in {**plain_tables(tables), **homes}.items():
-        values = {
-            key: value
-            for key, value in tables.get(table, {}).items()
-            if not (table in homes and key == "name")
-        }
+        values = dict(tables.get(table, {}))
+        if table in homes:
+            values.pop("name", None)
         for key in values:
             if key not in keys_of(cls) and not (table in homes and cls.takes_any_key):
                 raise unknown_key(tables, key, table)
@@ -303,10 +290,9 @@ def _check_readable(job: Job) -> None:
             try:
                 check_values([[[value]]], "it")  # as deep as in a record
             except Unsound as error:
+                what = f"job key '{table}.{key}' is {brief(value)}"
                 do = f"Set {table}.{key} to Unicode text, or to numbers of at most {MOST_NUMBER:g}."
-                raise UsageError(
-                    f"job key '{table}.{key}' is {brief(value)}", why=str(error), do=do
-                ) from error
+                raise UsageError(what, why=str(error), do=do) from error
 
 
 def _toml_value(text: str) -> Any:

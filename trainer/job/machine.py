@@ -44,16 +44,14 @@ def parse_duration(text: str) -> timedelta:
     parts = _DURATION.findall(text.strip().lower())
     if not parts or _DURATION.sub("", text.strip().lower()).strip():
         raise UsageError(f"'{text[:40]}' is not a duration", do="Write it as 45s, 90m, 6h or 1h30m.")
+    lengths = [{_DURATION_UNITS[unit]: float(number)} for number, unit in parts]
     try:
-        total = sum(
-            (timedelta(**{_DURATION_UNITS[unit]: float(number)}) for number, unit in parts), timedelta(0)
-        )
+        total = sum((timedelta(**length) for length in lengths), timedelta(0))
     except OverflowError:
         total = timedelta.max
     if total > LONGEST:
-        raise UsageError(
-            f"'{text[:40]}' is longer than any run", do=f"Give a duration of at most {LONGEST.days} days."
-        )
+        do = f"Give a duration of at most {LONGEST.days} days."
+        raise UsageError(f"'{text[:40]}' is longer than any run", do=do)
     if total <= timedelta(0):
         raise UsageError(f"'{text}' is not above zero", do="Give a duration above zero.")
     return total

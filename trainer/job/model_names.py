@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 _NAME = re.compile(
-    r"(?P<family>[^_-]+)(?:-(?P<target>[^_]+))?_(?P<symbol>.+?)(?:_(?P<timeframe>[^_]+?))?(?:_f(?P<fold>\d+)_s(?P<seed>\d+))?"
+    r"(?P<family>[^_-]+)(?:-(?P<target>[^_]+))?_(?P<symbol>.+?)(?:_(?P<timeframe>[^_]+?))?"
+    r"(?:_f(?P<fold>\d+)_s(?P<seed>\d+))?"
 )
-
-
 MODEL_SUFFIX = ".safetensors"
 MOST_FILE_BYTES = 200  # of a file's name: file systems allow 255, and a file being written has a longer name
 
@@ -23,25 +23,22 @@ def is_model_file(name: str) -> bool:
     """Return whether a text is a plain model file name: one part of a path, not hidden, not like an
     option.
     """
+    is_one_part = name.isprintable() and not set(name) & set("/\\") and name[:1] not in (".", "-", "~")
     return (
-        name.endswith(MODEL_SUFFIX)
-        and name.isprintable()
-        and not set(name) & set("/\\")
-        and name[0] not in ".-~"
-        and len(name.encode(errors="replace")) <= MOST_FILE_BYTES
+        is_one_part and name.endswith(MODEL_SUFFIX) and len(name.encode(errors="replace")) <= MOST_FILE_BYTES
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelName:
-    """The parts of a name. `fold` counts from 1, oldest first; `fold` and `seed` are None for one model per
-    symbol.
+    """The parts of a name; those that a foreign name lacks are empty. `fold` counts from 1, oldest first;
+    `fold` and `seed` are None for one model per symbol.
     """
 
     family: str
     symbol: str
     timeframe: str
-    target: str = ""  # empty in names from before 2026-11-22
+    target: str = ""
     fold: int | None = None
     seed: int | None = None
 
@@ -63,15 +60,9 @@ def read_name(text: str) -> ModelName:
     match = _NAME.fullmatch(text)
     if match is None:
         return ModelName(family="", symbol=text, timeframe="")
-    fold, seed = match["fold"], match["seed"]
-    return ModelName(
-        family=match["family"],
-        target=match["target"] or "",
-        symbol=match["symbol"],
-        timeframe=match["timeframe"] or "",
-        fold=int(fold) if fold else None,
-        seed=int(seed) if seed else None,
-    )
+    words: dict[str, Any] = {key: match[key] or "" for key in ("family", "target", "symbol", "timeframe")}
+    words |= {key: int(match[key]) for key in ("fold", "seed") if match[key]}
+    return ModelName(**words)
 
 
 def label(symbol: str, *, fold: int, seed: int, models_per_symbol: int) -> str:

@@ -18,7 +18,7 @@ from trainer.job.script_values import Combination, check_gpus, columns_of, combi
 
 KIND = "script"  # of its pieces, and of the work of its run
 FOLDER = "script_files"  # of the bundle, in the package
-# Variables that every script gets: docs/scripts.md.
+# Variables that every script gets: docs/scripts-and-machines.md.
 CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES")
 MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
 MOST_DATA_FILES = 20_000
@@ -54,7 +54,7 @@ class ScriptSettings:
         (), "Variables of the script, as NAME=value. The manifest shows them: no secrets."
     )
     secrets: tuple[str, ...] = setting(
-        (), "Names of the stack's secrets that the script gets, as variables; docs/scripts.md."
+        (), "Names of the stack's secrets that the script gets, as variables; docs/scripts-and-machines.md."
     )
     restarts: int = setting(
         1, "Starts again after a signal killed it, with its checkpoints.", least=0, most=100
@@ -74,11 +74,8 @@ class ScriptSettings:
         self._check_secrets()
         check_gpus(self.gpus)
         if self.gpus and not self.over:
-            raise UsageError(
-                "script.gpus without script.over",
-                why="one script gets all GPUs",
-                do="Leave it out, or set script.over.",
-            )
+            why, do = "one script gets all GPUs", "Leave it out, or set script.over."
+            raise UsageError("script.gpus without script.over", why=why, do=do)
         if self.over and VISIBLE in self.variables:
             do = "Leave it out; script.gpus says how many."
             raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
@@ -94,16 +91,10 @@ class ScriptSettings:
     def _check_secrets(self) -> None:
         """Raise UsageError for a name that is invalid, set elsewhere, or given twice."""
         for name in self.secrets:
-            if (
-                not _NAME.fullmatch(name)
-                or name.startswith((*_OURS, "LD_", "PYTHON"))
-                or name in ("PATH", "HOME", "TMPDIR")
-            ):
-                expected = (
-                    "names of variables such as WANDB_API_KEY, none of PATH, HOME, LD_*, PYTHON*, AWS_*,"
-                    " MAYFLY_*"
-                )
-                raise bad_value("script.secrets", name, expected)
+            reserved = name.startswith((*_OURS, "LD_", "PYTHON")) or name in ("PATH", "HOME", "TMPDIR")
+            if reserved or not _NAME.fullmatch(name):
+                none = "none of PATH, HOME, LD_*, PYTHON*, AWS_*, MAYFLY_*"
+                raise bad_value("script.secrets", name, f"names of variables such as WANDB_API_KEY, {none}")
             if name in self.variables:
                 raise UsageError(f"script.env sets {name}, a secret", do="Remove it from one of them.")
         if len(set(self.secrets)) < len(self.secrets) or len(self.secrets) > MOST_SECRETS:
@@ -150,13 +141,11 @@ class ScriptSettings:
             if not equals or not _NAME.fullmatch(name) or "\0" in value:
                 raise bad_value("script.env", entry, "NAME=value")
             if name.startswith(_OURS) or name == "PATH":
-                do = "Leave it out: docs/scripts.md has the variables that a script gets."
+                do = "Leave it out: docs/scripts-and-machines.md has the variables that a script gets."
                 raise UsageError(f"script.env sets {name}", why="the node sets or removes it", do=do)
             if _SECRET.search(name):
-                do = (
-                    "Name it in script.secrets instead (docs/scripts.md): anyone who can read the bucket can"
-                    " read this."
-                )
+                reason = "anyone who can read the bucket can read this"
+                do = f"Name it in script.secrets instead (docs/scripts-and-machines.md): {reason}."
                 raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
             made[name] = value
         if len(made) > MOST_VARIABLES:

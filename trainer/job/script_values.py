@@ -76,11 +76,8 @@ def check_gpus(gpus: float) -> None:
     number.
     """
     if gpus and (not LEAST_GPUS <= gpus <= MOST_GPUS or (gpus > 1 and gpus != int(gpus))):
-        raise bad_value(
-            "script.gpus",
-            gpus,
-            f"a share from {LEAST_GPUS} on, such as 0.25, or a whole number up to {MOST_GPUS}",
-        )
+        expected = f"a share from {LEAST_GPUS} on, such as 0.25, or a whole number up to {MOST_GPUS}"
+        raise bad_value("script.gpus", gpus, expected)
 
 
 def read_rows(path: Path) -> list[Combination]:
@@ -97,19 +94,15 @@ def read_rows(path: Path) -> list[Combination]:
         raise UsageError(f"cannot read {path}", why=str(error.strerror), do=_do()) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is not CSV", why=str(error)[:100], do=_do()) from error
-    head, *rows = [
-        [cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)
-    ] or [[]]
+    stripped = [[cell.strip() for cell in line] for line in lines]
+    head, *rows = [line for line in stripped if any(line)] or [[]]
     if not rows:
-        raise UsageError(
-            f"{path} has no values", do="Name the columns in its first line, and write a line for each run."
-        )
+        do = "Name the columns in its first line, and write a line for each run."
+        raise UsageError(f"{path} has no values", do=do)
     for number, row in enumerate(rows, 2):
         if len(row) != len(head):
-            why = f"its first line names {len(head)}"
-            raise UsageError(
-                f"line {number} of {path} has {len(row)} cells", why=why, do="Correct that line."
-            )
+            what, why = f"line {number} of {path} has {len(row)} cells", f"its first line names {len(head)}"
+            raise UsageError(what, why=why, do="Correct that line.")
     if len(set(head)) < len(head):
         raise UsageError(f"{path} names a column twice", why=", ".join(head), do="Rename one.")
     return [dict(zip(head, row, strict=True)) for row in rows]
@@ -119,13 +112,10 @@ def _product(over: Mapping[str, Any]) -> list[Combination]:
     """Return every combination of lists of values, the last column changing fastest."""
     for column, values in over.items():
         if not isinstance(values, (list, tuple)) or not values:
-            raise UsageError(
-                f"script.over.{column} is {brief(values)}", why="it must be a list of values", do=_do()
-            )
-    _refuse_many(
-        math.prod(len(values) for values in over.values()),
-        " x ".join(str(len(values)) for values in over.values()),
-    )
+            why = "it must be a list of values"
+            raise UsageError(f"script.over.{column} is {brief(values)}", why=why, do=_do())
+    lengths = [len(values) for values in over.values()]
+    _refuse_many(math.prod(lengths), " x ".join(map(str, lengths)))
     _check_columns(list(over))
     texts = {column: [_text(column, value) for value in values] for column, values in over.items()}
     return [dict(zip(texts, row, strict=True)) for row in product(*texts.values())]
@@ -133,42 +123,35 @@ def _product(over: Mapping[str, Any]) -> list[Combination]:
 
 def _rows(over: Any) -> list[Combination]:
     if not isinstance(over, (list, tuple)) or not over or not all(isinstance(row, Mapping) for row in over):
-        raise UsageError(
-            f"job key 'script.over' is {brief(over)}", why="it must be lists of values or rows", do=_do()
-        )
+        why = "it must be lists of values or rows"
+        raise UsageError(f"job key 'script.over' is {brief(over)}", why=why, do=_do())
     _refuse_many(len(over), "its rows")
     first = list(over[0])
     _check_columns(first)
     for number, row in enumerate(over, 1):
         if set(row) != set(first):
-            why = f"the first has {', '.join(first)}"
-            raise UsageError(
-                f"row {number} of script.over has {', '.join(map(str, row)) or 'nothing'}", why=why, do=_do()
-            )
+            what = f"row {number} of script.over has {', '.join(map(str, row)) or 'nothing'}"
+            raise UsageError(what, why=f"the first has {', '.join(first)}", do=_do())
     return [{column: _text(column, row[column]) for column in first} for row in over]
 
 
 def _refuse_many(count: int, how: str) -> None:
     if count > MOST_COMBINATIONS:
-        why = f"{how}; a run takes {MOST_COMBINATIONS:,}"
-        raise UsageError(
-            f"script.over makes {count:,} combinations", why=why, do="Split it into several launches."
-        )
+        what, why = f"script.over makes {count:,} combinations", f"{how}; a run takes {MOST_COMBINATIONS:,}"
+        raise UsageError(what, why=why, do="Split it into several launches.")
 
 
 def _check_columns(columns: list[str]) -> None:
     if not columns or len(columns) > MOST_COLUMNS:
-        raise UsageError(
-            f"script.over has {len(columns)} columns", why=f"it takes 1 to {MOST_COLUMNS}", do=_do()
-        )
+        why = f"it takes 1 to {MOST_COLUMNS}"
+        raise UsageError(f"script.over has {len(columns)} columns", why=why, do=_do())
     for column in columns:
         if not _COLUMN.fullmatch(column):
             why = "it becomes a variable: a letter first, then letters, digits and _, 32 at most"
             raise UsageError(f"script.over has a column {brief(column)}", why=why, do="Rename it.")
     if len({column.upper() for column in columns}) < len(columns):
-        raise UsageError(
-            f"script.over has columns {', '.join(columns)}", why="two make one variable", do="Rename one."
-        )
+        what = f"script.over has columns {', '.join(columns)}"
+        raise UsageError(what, why="two make one variable", do="Rename one.")
 
 
 def _text(column: str, value: Any) -> str:
@@ -176,10 +159,9 @@ def _text(column: str, value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     sound = isinstance(value, (str, int, float)) and text.isprintable() and text == text.strip()
     if not sound or not 1 <= len(text.encode(errors="replace")) <= MOST_VALUE_BYTES:
+        what = f"script.over.{column} has {brief(value)}"
         why = f"a value is a number or 1 to {MOST_VALUE_BYTES} bytes of printable text"
-        raise UsageError(
-            f"script.over.{column} has {brief(value)}", why=why, do="Correct it, or leave it out."
-        )
+        raise UsageError(what, why=why, do="Correct it, or leave it out.")
     return text
 
 

@@ -70,10 +70,8 @@ def check_tables(tables: Tables, what: str) -> None:
         if key not in sound and key != "name":
             raise UsageError(f"{what} has '{key}' in no table", do=_offer(sound, key, "") or EXAMPLE)
         if key in sound and key not in TABLES:
-            tables_there = ", ".join(f"[{name}]" for name in TABLES)
-            raise UsageError(
-                f"{what} has a table [{key}]", do=nearest(key, TABLES) or f"The tables are {tables_there}."
-            )
+            do = nearest(key, TABLES) or f"The tables are {', '.join(f'[{name}]' for name in TABLES)}."
+            raise UsageError(f"{what} has a table [{key}]", do=do)
 
 
 def check_script(tables: Tables) -> None:
@@ -84,17 +82,14 @@ def check_script(tables: Tables) -> None:
         do = 'Set script.command, such as command = "python train.py".'
         raise UsageError("a [script] without a command", why="there is nothing to run", do=do)
     others = [f"[{table}]" for table in NOT_OF_A_SCRIPT if tables.get(table)]
-    others += [
-        f"data.{key}"
-        for key in tables.get("data", {})
-        if key in keys_of(DataSettings) and key not in DATA_OF_A_SCRIPT
-    ]
+    of_models = keys_of(DataSettings).keys() - set(DATA_OF_A_SCRIPT)
+    others += [f"data.{key}" for key in tables.get("data", {}) if key in of_models]
     if "data.refresh" in others:
         why = "it adds candles to the data set of a retrain's models"
-        do = (
-            "Leave it out: let the script fetch its data itself, or copy new files to the set that its"
-            " data.folder names."
+        otherwise = (
+            "let the script fetch its data itself, or copy new files to the set that its data.folder names"
         )
+        do = f"Leave it out: {otherwise}."
         raise UsageError("a script with data.refresh", why=why, do=do)
     if others:
         do = "Leave it out, or leave [script] out. A script's own settings go into its command."
@@ -112,10 +107,8 @@ def home_of(tables: Tables, table: str) -> type[Any]:
     own: type[Any] = _OWN[table]
     if "file" in values or values.get("name") == own.name:
         if values.get("name", own.name) != own.name:
-            why = f"the file chooses the {table}"
-            raise UsageError(
-                f"{table}.name and {table}.file", why=why, do=f"Leave {table}.name out, or {table}.file."
-            )
+            why, do = f"the file chooses the {table}", f"Leave {table}.name out, or {table}.file."
+            raise UsageError(f"{table}.name and {table}.file", why=why, do=do)
         return own
     default = models.DEFAULT if table == "model" else targets.default_of(home_of(tables, "model").name)
     name = values.get("name") or default
@@ -133,20 +126,14 @@ def _choose(tables: Tables, table: str, choice: Any) -> None:
     old = tables.get(table, {})
     named = (reference(choice) if isinstance(choice, str) else None) or {"name": choice}
     is_same = all(old.get(key) == value for key, value in named.items())
-    tables[table] = {
-        **{key: value for key, value in old.items() if key not in ("name", "file", "class")},
-        **named,
-    }
+    others = {key: value for key, value in old.items() if key not in ("name", "file", "class")}
+    tables[table] = {**others, **named}
     for place in HOMES:
         was, now = before[place], home_of(tables, place)
         if place in tables and (was is not now or (place == table and not is_same)):
             stays = {*keys_of(now), *(named if place == table else ())}
-            values = tables[place].items()
-            tables[place] = {
-                key: value
-                for key, value in values
-                if key in stays or not (was.takes_any_key or key in keys_of(was))
-            }
+            drops = {key for key in tables[place] if was.takes_any_key or key in keys_of(was)} - stays
+            tables[place] = {key: value for key, value in tables[place].items() if key not in drops}
 
 
 def unknown_key(tables: Tables, key: str, table: str) -> UsageError:
@@ -161,10 +148,8 @@ def unknown_key(tables: Tables, key: str, table: str) -> UsageError:
     for place, members in () if own else HOMES.items():
         owners = [name for name, home in members.items() if key in keys_of(home)]
         if owners and table in (place, "") and key not in keys_of(homes[place]):
-            why = (
-                f"{place}.{key} is a key of the {place} {' and '.join(owners)}, and this job's {place} is"
-                f" {homes[place].name}"
-            )
+            owned = f"{place}.{key} is a key of the {place} {' and '.join(owners)}"
+            why = f"{owned}, and this job's {place} is {homes[place].name}"
             return UsageError(what, why=why, do=f"Leave it out, or set {place}.name = {owners[0]}.")
     do = _offer(tables, key, table)
     if own:

@@ -1,17 +1,19 @@
-"""The candidates of a plan: each type on its market with time, price and cost, or the reason for its refusal.
+"""The candidates of a plan: types on offer, each with its time, price and cost, or refused with a reason.
 Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from trainer.aws.place import Place
 from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import places_on
-from trainer.launch.gpu_table import on_gpus, too_large
+from trainer.launch.gpu_table import OnGpus, gpu_table, on_gpus, too_large
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
 from trainer.machines.compatibility import judge
@@ -22,9 +24,8 @@ from trainer.machines.planner import (
     default_max_duration,
     dollars,
     estimate,
-    profile_on,
 )
-from trainer.machines.rates import NOT_ESTIMATED, Rate, rate_of
+from trainer.machines.rates import NOT_ESTIMATED, Rate
 
 UNPROVEN = "its image is not known to support it"
 
@@ -78,14 +79,42 @@ class PlanCandidate:
         }
 
 
-def weigh(
-    job: Job,
-    work: Workload,
-    machine: InstanceType,
-    offers: Offers,
-    *,
-    place: Place,
-    rate: Rate | None = None,
+@dataclass(frozen=True, kw_only=True)
+class Weighed:
+    """The pieces of a job and the types on offer, in the order in which they are to be asked."""
+
+    pieces: tuple[Piece, ...]
+    candidates: tuple[PlanCandidate, ...]
+    table: tuple[OnGpus, ...]  # the model on all GPUs of other types, if GPUs train it together
+
+
+def weigh(job: Job, work: Workload, offers: Offers, *, place: Place, rates: Mapping[str, Rate]) -> Weighed:
+    """Weigh every type on offer: the job's own in its order, else the cheapest first.
+
+    `rates`: of each of these types, for the job's models (`knowledge.known_rates`).
+    """
+    machines = offers.priced.machines
+    candidates = [
+        _candidate(job, work, machine, offers, place=place, rate=rates[machine.name]) for machine in machines
+    ]
+    if not job.machine.instance:
+        candidates.sort(key=lambda candidate: (bool(candidate.refused), candidate.dollars_p50))
+    here = bool(place.chip)  # then the rates are those of this machine's cores
+    return Weighed(
+        pieces=work.pieces,
+        candidates=tuple(candidates),
+        table=gpu_table(
+            job,
+            work,
+            asked=() if here else machines,
+            image_line=offers.image_line,
+            rates={} if here else rates,
+        ),
+    )
+
+
+def _candidate(
+    job: Job, work: Workload, machine: InstanceType, offers: Offers, *, place: Place, rate: Rate
 ) -> PlanCandidate:
     """Return one row of the plan: time, price and cost, or the reason for the refusal."""
     zones = offers.zones.get(machine.name, ())
@@ -96,7 +125,6 @@ def weigh(
     }
     on_demand = on_demand_price(machine)
     price = min(spot.values()) if spot else on_demand
-    rate = rate or rate_of(profile_on(machine, place), job)
     on_aws = not place.chip and job.cost.is_measured
     together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
     sharded = bool(together and together.placement and together.placement.sharded)

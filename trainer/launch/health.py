@@ -25,9 +25,8 @@ from trainer.machines.instances import catalogue
 from trainer.runs.launching import QUOTA_CONSOLE
 from trainer.runs.record import utc_now
 
-OLD_IMAGE = timedelta(
-    days=180
-)  # AWS drops images of discontinued lines; drivers and fixes are that old by then
+# AWS drops images of discontinued lines; drivers and fixes are that old by then
+OLD_IMAGE = timedelta(days=180)
 OLD_BUILD = timedelta(days=45)  # a pipeline builds once a month
 START_BUILD = (
     "aws imagebuilder start-image-pipeline-execution --image-pipeline-arn ARN, by aws imagebuilder"

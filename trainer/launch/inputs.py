@@ -54,7 +54,7 @@ class ChosenCandles:
     inputs: tuple[Input, ...] = ()
     refused: tuple[str, ...] = ()  # the reasons for leaving symbols out
     notes: tuple[str, ...] = ()  # notes of the data check
-    plan: bytes = b""  # plan.json, if a desk has read the bars; else the node makes it
+    bars_plan: bytes = b""  # plan.json, if a desk has read the bars; else the node makes it
     desk_bytes: int = 0  # of the files while they are at the desk
 
     @property
@@ -122,9 +122,8 @@ def choose(
             why=f"it has {', '.join(frames)}",
             do="Choose with --timeframe.",
         )
-    base = max(
-        fitting, key=step_of
-    )  # as the node chooses: this timeframe, else the longest that it can be made from
+    # as the node chooses: this timeframe, else the longest that it can be made from
+    base = max(fitting, key=step_of)
     spans = _spans([item for item in known if item.summary["timeframe"] == base])
     for symbol in symbols or exclude:
         if symbol not in spans:
@@ -213,10 +212,8 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
 
 
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
-    """Raise DataError for a column that a file lacks. For index entries older than 2026-11-22 the node checks
-    it.
-    """
-    there = item.summary.get("further", columns)
+    """Raise DataError for a column that a file lacks."""
+    there = item.summary["further"]
     for name in columns:
         if name not in there:
             do = (
@@ -254,14 +251,13 @@ def read_summary(body: bytes) -> dict[str, Any]:
     try:
         fields = read_object(body, most_bytes=MOST_INDEX_BYTES, name="the index entry")
         holds = [_held(item) for item in fields.rows("holds", most=MOST_SYMBOLS)]
-        summary = {
+        return {
+            **fields.values,
             "timeframe": fields.text("timeframe"),
             "synthetic": bool(fields.truth("synthetic")),
+            "further": [name.text(most=MOST_TEXT) for name in fields.value("further").items()],
             "holds": holds,
         }
-        if "further" in fields.values:
-            summary["further"] = [name.text(most=MOST_TEXT) for name in fields.value("further").items()]
-        return {**fields.values, **summary}
     except Unsound:
         return {}
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from trainer.aws.place import Place
 from trainer.base.errors import TrainerError
-from trainer.launch.plan import EARLIER_RUN
-from trainer.machines.rates import Rate
+from trainer.machines.rates import EARLIER_RUN, Rate
 from trainer.runs.index import read_index
 from trainer.runs.receipt import Receipt
 from trainer.runs.store import Objects

@@ -17,9 +17,8 @@ from trainer.runs.record import Rung, RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.store import Conflict, Objects, manifest_key, record_key
 
-LEFT_BEHIND = timedelta(
-    minutes=15
-)  # age of a manifest without a record whose writer has ended: control is called for ten
+# age of a manifest without a record whose writer has ended: control is called for ten
+LEFT_BEHIND = timedelta(minutes=15)
 
 
 def build_manifest(
@@ -73,7 +72,7 @@ def write_manifest(manifest: Manifest, objects: Objects) -> None:
     It never changes, with one exception: control registers the same run again if an earlier call was killed
     before it wrote the record.
     """
-    key, body = manifest_key(manifest.run_id), to_json(manifest).encode()
+    key, body = manifest_key(manifest.run_id), to_json(manifest)
     try:
         objects.put(key=key, body=body, create=True)
     except Conflict:

@@ -1,6 +1,6 @@
-"""The plan of a launch: one row for each candidate, reasons for refusals, and the deadline. Pure.
+"""The plan of a launch: which weighed types are asked, in which order, and until when. Pure.
 
-`--dry-run` prints the same plan that a launch executes.
+`--dry-run` prints the same plan that a launch executes. The types are weighed before (`candidates.weigh`).
 """
 
 from __future__ import annotations
@@ -14,26 +14,21 @@ from typing import Any
 from trainer.aws.place import Place
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.job.job import Job
+from trainer.job.machine import MachineSettings
+from trainer.job.pieces import KINDS
 from trainer.job.pieces.piece import Piece
-from trainer.job.script import KIND as SCRIPT
-from trainer.launch.candidates import PlanCandidate, weigh
-from trainer.launch.gpu_table import OnGpus, gpu_table, instead
-from trainer.launch.ladder import Pools, build_ladder
+from trainer.launch.candidates import PlanCandidate, Weighed
+from trainer.launch.gpu_table import OnGpus, instead
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
 from trainer.machines.baking import Baking, baking
-from trainer.machines.planner import (
-    Workload,
-    dollars,
-    three_times_slow,
-)
-from trainer.machines.rates import Rate
+from trainer.machines.instances import InstanceType
+from trainer.machines.planner import dollars, three_times_slow
+from trainer.machines.rates import EARLIER_RUN
 from trainer.machines.storage import StorageCost, storage_cost
 from trainer.runs.boot import Boots
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
 from trainer.runs.record import Rung
-
-EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +62,11 @@ class LaunchPlan(RunPlan):
         return next(candidate for candidate in self.candidates if not candidate.refused)
 
     @property
-    def is_script(self) -> bool:
-        """Return whether it runs a script of the user's."""
-        return any(piece.kind == SCRIPT for piece in self.pieces)
-
-    @property
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
         if not self.first.is_estimated:
-            why = (
-                "this script has not run yet" if self.is_script else "the machine tries your own model first"
-            )
-            return f"not estimated: {why}"
-        if self.is_script:
+            return f"not estimated: {KINDS[self.pieces[0].kind].untimed}"
+        if self.first.rate.basis.startswith(EARLIER_RUN):
             return f"from {self.first.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
@@ -119,58 +106,51 @@ class LaunchPlan(RunPlan):
 
 def make_plan(
     job: Job,
-    work: Workload,
+    weighed: Weighed,
     offers: Offers,
     *,
-    subnets: dict[str, str],
+    subnets: Mapping[str, str],
     region: str,
     place: Place,
     cap: timedelta,
-    rates: Mapping[str, Rate] | None = None,
     storage: StorageCost | None = None,
     boots: Boots | None = None,
 ) -> LaunchPlan:
-    """Weigh the candidates and decide the deadline. `cap` is the template's own limit on any instance's life.
+    """Decide the ladder and the deadline. `cap` is the template's own limit on any instance's life.
 
-    `rates` has measured rates of the job's models by type (`knowledge.known_rates`); other rates are the
-    profiles'. `boots` are those that earlier runs measured.
-
-    Raises ConfigError if nothing is offered, BudgetError if the cheapest plan exceeds the budget or no plan
-    ends before its hard stop, UsageError for a `max_duration` beyond the cap.
+    `boots` are those that earlier runs measured. Raises ConfigError if nothing is offered, BudgetError if the
+    cheapest plan exceeds the budget or no plan ends before its hard stop, UsageError for a `max_duration`
+    beyond the cap.
     """
-    rates_on_aws = {} if place.chip else rates or {}  # others are this machine's cores'
-    asked = [] if place.chip else offers.priced.machines
-    table = gpu_table(job, work, asked=asked, image_line=offers.image_line, rates=rates_on_aws)
-    weighed = [
-        weigh(job, work, machine, offers, place=place, rate=(rates or {}).get(machine.name))
-        for machine in offers.priced.machines
-    ]
-    if not job.machine.instance:
-        weighed.sort(key=lambda candidate: (bool(candidate.refused), candidate.dollars_p50))
-    offered = [candidate for candidate in weighed if not candidate.refused]
-    if not offered:
-        reasons = "; ".join(f"{candidate.machine.name}: {candidate.refused}" for candidate in weighed)
+    machine, table = job.machine, weighed.table
+    candidates = weighed.candidates
+    if all(candidate.refused for candidate in candidates):
+        reasons = "; ".join(f"{candidate.machine.name}: {candidate.refused}" for candidate in candidates)
         raise ConfigError(
             f"no instance type to launch in {region}",
             why=reasons,
             do=f"Choose another --instance, or another region.{instead(table)}",
         )
-    candidates = _within_budget(weighed, job.machine.budget, table)
+    candidates = _within_budget(candidates, machine.budget, table)
     usable = [candidate for candidate in candidates if not candidate.refused]
-    run_limit = _run_limit(job, max(candidate.default_duration for candidate in usable), cap)
+    run_limit = _run_limit(machine, max(candidate.default_duration for candidate in usable), cap)
+    rungs = {
+        candidate.machine.name: _rungs_of(candidate, offers, subnets, by_job=bool(machine.max_duration))
+        for candidate in usable
+    }
+
+    def limit_of(rung: Rung) -> TimeLimit:
+        return rung_limit(rung, run=run_limit, budget_usd=machine.budget)
+
     if place.binding:
-        candidates = _within_time(candidates, run_limit, job, table)
+        stops = {name: limit_of(steps[0]) for name, steps in rungs.items()}
+        candidates = _within_time(candidates, stops, run_limit, machine.budget, table)
         usable = [candidate for candidate in candidates if not candidate.refused]
-    ladder = build_ladder(
-        [_pools(candidate, offers, job) for candidate in usable],
-        subnets=subnets,
-        launch_template_id=offers.launch_template_id,
-        image_id=offers.image_id,
-    )
-    limits = [rung_limit(rung, run=run_limit, budget_usd=job.machine.budget) for rung in ladder]
+    ladder = tuple(rung for candidate in usable for rung in rungs[candidate.machine.name])
+    limits = [limit_of(rung) for rung in ladder]
     return LaunchPlan(
-        pieces=work.pieces,
-        candidates=tuple(candidates),
+        pieces=weighed.pieces,
+        candidates=candidates,
         ladder=ladder,
         run_limit=run_limit,
         hard_stop=limits[0],
@@ -178,7 +158,7 @@ def make_plan(
             dollars(limit.duration.total_seconds(), rung.on_demand_usd_per_hour)
             for limit, rung in zip(limits, ladder, strict=True)
         ),
-        budget_usd=job.machine.budget,
+        budget_usd=machine.budget,
         estimated_usd=usable[0].dollars_p50 if usable[0].is_estimated else 0.0,
         place=place,
         region=region,
@@ -194,6 +174,62 @@ def _baking(first: PlanCandidate, offers: Offers, boots: Boots) -> Baking:
     return baking(known, usd_per_hour=first.price_usd_per_hour, in_use=offers.baked)
 
 
+def _rungs_of(
+    candidate: PlanCandidate, offers: Offers, subnets: Mapping[str, str], *, by_job: bool
+) -> tuple[Rung, ...]:
+    """Return the rungs of a candidate. `by_job`: the job names a duration.
+
+    Then the estimate limits an attempt only if its rate was measured: a guess must not end a training whose
+    owner said how long it may take.
+    """
+    machine, on_demand = candidate.machine, on_demand_price(candidate.machine)
+    prices = {zone: offers.spot_usd_per_hour.get((machine.name, zone), on_demand) for zone in candidate.zones}
+    slow = three_times_slow(candidate.seconds_p90, machine).total_seconds()
+    return rungs_of_type(
+        machine,
+        prices,
+        offers,
+        subnets,
+        market=candidate.market,
+        default_seconds=0.0 if by_job else candidate.default_duration.total_seconds(),
+        estimate_seconds=slow if by_job and candidate.rate.is_measured else 0.0,
+        p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
+    )
+
+
+def rungs_of_type(
+    machine: InstanceType,
+    price_by_zone: Mapping[str, float],
+    offers: Offers,
+    subnets: Mapping[str, str],
+    *,
+    market: str,
+    default_seconds: float = 0.0,
+    estimate_seconds: float = 0.0,
+    p90_seconds: float = 0.0,
+) -> tuple[Rung, ...]:
+    """Return the rungs of a type, the cheapest zone first. The durations are those of `Rung`."""
+    return tuple(
+        Rung(
+            instance_type=machine.name,
+            availability_zone=zone,
+            subnet_id=subnets[zone],
+            market=market,
+            price_usd_per_hour=price,
+            on_demand_usd_per_hour=on_demand_price(machine),
+            launch_template_id=offers.launch_template_id,
+            image_id=offers.image_id,
+            vcpus=machine.vcpus,
+            quota_code=machine.spot_quota_code if market == "spot" else machine.on_demand_quota_code,
+            boot_seconds=machine.boot.allowance_seconds,
+            default_seconds=default_seconds,
+            estimate_seconds=estimate_seconds,
+            p90_seconds=p90_seconds,
+        )
+        for zone, price in sorted(price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))
+    )
+
+
 def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
     """Return the time limit of an attempt on a rung that begins with the run."""
     return time_limit(
@@ -206,19 +242,17 @@ def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
 
 
 def _within_budget(
-    candidates: Sequence[PlanCandidate], budget: float, table: Sequence[OnGpus]
-) -> list[PlanCandidate]:
+    candidates: tuple[PlanCandidate, ...], budget: float, table: Sequence[OnGpus]
+) -> tuple[PlanCandidate, ...]:
     """Refuse the candidates that exceed the budget. Raises BudgetError if none is left."""
     if not budget:
-        return list(candidates)
-    marked = [
-        (
-            replace(candidate, refused=candidate.refused or "over the budget")
-            if candidate.is_estimated and candidate.dollars_p50 > budget
-            else candidate
-        )
+        return candidates
+    marked = tuple(
+        replace(candidate, refused=candidate.refused or "over the budget")
+        if candidate.is_estimated and candidate.dollars_p50 > budget
+        else candidate
         for candidate in candidates
-    ]
+    )
     if all(candidate.refused for candidate in marked):
         cheapest = min((c for c in candidates if not c.refused), key=lambda candidate: candidate.dollars_p50)
         enough = int(cheapest.dollars_p50 * 1000 + 1) / 1000
@@ -234,26 +268,32 @@ def _within_budget(
 
 
 def _within_time(
-    candidates: Sequence[PlanCandidate], run_limit: TimeLimit, job: Job, table: Sequence[OnGpus]
-) -> list[PlanCandidate]:
-    """Refuse the candidates that would be stopped before they are done. Raises BudgetError if none is
-    left.
+    candidates: tuple[PlanCandidate, ...],
+    stops: Mapping[str, TimeLimit],
+    run_limit: TimeLimit,
+    budget: float,
+    table: Sequence[OnGpus],
+) -> tuple[PlanCandidate, ...]:
+    """Refuse the candidates that would be stopped before they are done. Raises BudgetError if none is left.
+
+    `stops`: the time limits of an attempt, by type.
     """
-    marked = [_over_time(candidate, run_limit, job) for candidate in candidates]
+    marked = tuple(
+        candidate if candidate.refused else _over_time(candidate, stops[candidate.machine.name])
+        for candidate in candidates
+    )
     if all(candidate.refused for candidate in marked):
-        fastest = min(
-            (one for one in candidates if not one.refused), key=lambda candidate: candidate.seconds_p50
-        )
-        limit = _limit(fastest, run_limit, job)
-        usd = job.machine.budget or math.inf
+        fastest = min((c for c in candidates if not c.refused), key=lambda candidate: candidate.seconds_p50)
+        stop = stops[fastest.machine.name]
+        seconds, usd = run_limit.duration.total_seconds(), budget or math.inf
         raise BudgetError(
-            f"no plan ends before its hard stop of {_hours(limit.duration.total_seconds())}, set by"
-            f" {CAUSES[limit.cause]}",
+            f"no plan ends before its hard stop of {_hours(stop.duration.total_seconds())}, set by"
+            f" {CAUSES[stop.cause]}",
             why=(
                 f"the fastest, {fastest.machine.name}, is estimated at"
                 f" {_hours(fastest.seconds_p50)}{_by(fastest)}"
             ),
-            do=(REMEDIES[limit.cause] + instead(table, seconds=run_limit.duration.total_seconds(), usd=usd)),
+            do=REMEDIES[stop.cause] + instead(table, seconds=seconds, usd=usd),
         )
     return marked
 
@@ -263,69 +303,29 @@ def _by(candidate: PlanCandidate) -> str:
     return f": {candidate.layout}" if candidate.layout else ""
 
 
-def _over_time(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> PlanCandidate:
+def _over_time(candidate: PlanCandidate, limit: TimeLimit) -> PlanCandidate:
     """Return the candidate, refused if its estimate lies beyond its limit."""
-    if candidate.refused or not candidate.is_estimated:
+    stop = limit.duration.total_seconds()
+    if not candidate.is_estimated or candidate.seconds_p50 <= stop:
         return candidate
-    stop = _limit(candidate, run_limit, job).duration.total_seconds()
     late = f"needs {_hours(candidate.seconds_p50)}, stopped after {_hours(stop)}"
-    return replace(candidate, refused=late) if candidate.seconds_p50 > stop else candidate
-
-
-def _limit(candidate: PlanCandidate, run_limit: TimeLimit, job: Job) -> TimeLimit:
-    """Return the time limit of an attempt on the candidate's type."""
-    return time_limit(
-        run=run_limit,
-        budget_usd=job.machine.budget,
-        on_demand_usd_per_hour=on_demand_price(candidate.machine),
-        default_seconds=_default_seconds(candidate, job),
-        estimate_seconds=_estimate_seconds(candidate, job),
-    )
+    return replace(candidate, refused=late)
 
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
-def _default_seconds(candidate: PlanCandidate, job: Job) -> float:
-    """Return the default of max_duration on a type; 0 if the job names a duration."""
-    return 0.0 if job.machine.max_duration else candidate.default_duration.total_seconds()
-
-
-def _estimate_seconds(candidate: PlanCandidate, job: Job) -> float:
-    """Return the limit by the estimate if the job names a duration; 0 if no run has measured the estimate's
-    rate.
-
-    An unmeasured estimate is a guess, which must not end a training whose owner said how long it may take.
-    """
-    applies = job.machine.max_duration and candidate.rate.is_measured
-    return three_times_slow(candidate.seconds_p90, candidate.machine).total_seconds() if applies else 0.0
-
-
-def _run_limit(job: Job, longest: timedelta, cap: timedelta) -> TimeLimit:
+def _run_limit(machine: MachineSettings, longest: timedelta, cap: timedelta) -> TimeLimit:
     """Return the run's limit: the job's max_duration, else `longest`; never more than the template's own."""
-    if not job.machine.max_duration:
+    if not machine.max_duration:
         default = TimeLimit(duration=longest, cause="default_duration")
         return min(default, TimeLimit(duration=cap, cause="cap"), key=lambda limit: limit.duration)
-    wanted = job.machine.max_duration_or(cap)
+    wanted = machine.max_duration_or(cap)
     if wanted > cap:
         raise UsageError(
-            f"machine.max_duration {job.machine.max_duration} is longer than the stack lets an instance live",
+            f"machine.max_duration {machine.max_duration} is longer than the stack lets an instance live",
             why=f"its launch template ends every instance after {int(cap.total_seconds() // 60)} minutes",
             do="Shorten it, or raise the stack's max lifetime and run pulumi up.",
         )
     return TimeLimit(duration=wanted, cause="max_duration")
-
-
-def _pools(candidate: PlanCandidate, offers: Offers, job: Job) -> Pools:
-    name, on_demand = candidate.machine.name, on_demand_price(candidate.machine)
-    prices = {zone: offers.spot_usd_per_hour.get((name, zone), on_demand) for zone in candidate.zones}
-    return Pools(
-        machine=candidate.machine,
-        market=candidate.market,
-        on_demand_usd_per_hour=on_demand,
-        price_by_zone=prices,
-        default_seconds=_default_seconds(candidate, job),
-        estimate_seconds=_estimate_seconds(candidate, job),
-        p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
-    )

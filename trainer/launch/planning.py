@@ -12,6 +12,7 @@ from trainer.aws.place import HERE
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import empty_span, too_few
+from trainer.launch.candidates import weigh
 from trainer.launch.images import refuse_unfit
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_boots
@@ -88,16 +89,15 @@ def offers_for(job: Job, account: Account, *, pinned_image: str = "") -> Offers:
 def plan_work(work: Work, offers: Offers, account: Account) -> LaunchPlan:
     """Return the plan of resolved work. Raises a TrainerError as `make_plan` does."""
     outputs = account.outputs
-    weighed, rates = work.weighed(offers, account)
+    load, rates = work.weighed(offers, account)
     return make_plan(
         work.job,
-        weighed,
+        weigh(work.job, load, offers, place=account.place, rates=rates),
         offers,
         subnets=outputs.subnets,
         region=outputs.region,
         place=account.place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
-        rates=rates,
         boots=known_boots(account.objects),
         storage=storage_cost(
             outputs.storage, throughput=outputs.efs_throughput, input_bytes=work.input_bytes

@@ -32,12 +32,10 @@ class Offers:
     image_id: str
     launch_template_id: str
     zones: dict[str, tuple[str, ...]] = field(default_factory=dict)  # type -> zones, sorted
-    elsewhere: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # type -> zones without a subnet of the stack
-    spot_usd_per_hour: dict[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # (type, zone) -> the latest price
+    # type -> zones without a subnet of the stack
+    elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # (type, zone) -> the latest price
+    spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)
     volume_gib: int = 0  # of the machine's root disk, by the template; 0: not known
     baked: bool = False  # whether the image is one of the stack's own pipeline
     priced: PricedTypes  # the requested types, with their list prices in the region

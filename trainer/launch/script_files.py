@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access, aws_error
+from trainer.aws.access import Access, aws_errors
 from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
 from trainer.base.errors import DataError, UsageError
 from trainer.base.symbols import path_flaw
@@ -140,17 +140,13 @@ def upload_data(files: Iterable[DataFile], access: Access, *, bucket: str) -> li
     """Upload the files that raw/.files/ lacks, and return the entries of the manifest's inputs, with their
     paths.
     """
-    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that checks need not pay
-
     client = access.client("s3", timeout_seconds=120.0)
     files = list(files)
     by_hash = {file.sha256: file for file in files}
-    try:
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            entries = pool.map(lambda file: _upload_one(file, client, bucket), by_hash.values())
-            sent = dict(zip(by_hash, entries, strict=True))
-    except (BotoCoreError, ClientError) as error:
-        raise aws_error(error, f"cannot upload data to s3://{bucket}/{DATA_PREFIX}") from error
+    failing = f"cannot upload data to s3://{bucket}/{DATA_PREFIX}"
+    with aws_errors(failing), ThreadPoolExecutor(_PARALLEL) as pool:
+        entries = pool.map(lambda file: _upload_one(file, client, bucket), by_hash.values())
+        sent = dict(zip(by_hash, entries, strict=True))
     return [{"path": file.path, **sent[file.sha256]} for file in files]
 
 

@@ -19,9 +19,8 @@ from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task
 from trainer.launch.work import Account, Work
 from trainer.runs.index import begin_run
-from trainer.runs.pieces import RunPiece
-from trainer.runs.record import Attempt, Driver, RunRecord, new_run_id
-from trainer.runs.store import Objects, plan_key
+from trainer.runs.record import Attempt, Driver, RunPiece, RunRecord, new_run_id
+from trainer.runs.store import Objects, bars_plan_key
 
 
 def record_of(
@@ -114,7 +113,7 @@ def write_task(
 ) -> None:
     """Write what `register` writes, for a task that was made before."""
     manifest = build_manifest(record, task, bundle, offers=offers, ssh_key=ssh_key)
-    if task.plan:
-        objects.put(key=plan_key(record.run_id), body=task.plan, create=True)
+    if task.bars_plan:
+        objects.put(key=bars_plan_key(record.run_id), body=task.bars_plan, create=True)
     write_manifest(manifest, objects)
     begin_run(objects, record)

@@ -26,7 +26,7 @@ from trainer.machines.chips import user_tables
 from trainer.models.pretrained import encoder_of
 from trainer.runs.manifest import DATA, GIVEN, Command, ManifestInput, ManifestPiece
 from trainer.runs.record import RunRecord
-from trainer.runs.store import Objects, plan_key
+from trainer.runs.store import Objects, bars_plan_key
 
 PLAN_FILE = "plan.json"
 UNCHECKED_FILE = "unchecked.json"  # of a refresh: the files of the set that no index entry describes
@@ -49,7 +49,7 @@ class Task:
     inputs: tuple[ManifestInput, ...] = ()
     documents: Mapping[str, Any] = field(default_factory=dict)
     pieces: tuple[ManifestPiece, ...] = ()  # that the agent starts
-    plan: bytes = b""  # plan.json, an input that is written with the manifest
+    bars_plan: bytes = b""  # plan.json, an input that is written with the manifest
 
 
 def training_task(
@@ -65,9 +65,9 @@ def training_task(
     """
     job = job.without_desk()
     inputs = [_candle_file(item) for item in sorted(candles.inputs, key=lambda item: item.key)]
-    if candles.plan:  # without one, the node makes it
-        sha256, size = hashlib.sha256(candles.plan).hexdigest(), len(candles.plan)
-        key, path = plan_key(record.run_id), f"{GIVEN}/{PLAN_FILE}"
+    if candles.bars_plan:  # without one, the node makes it
+        sha256, size = hashlib.sha256(candles.bars_plan).hexdigest(), len(candles.bars_plan)
+        key, path = bars_plan_key(record.run_id), f"{GIVEN}/{PLAN_FILE}"
         inputs.append(ManifestInput(path=path, key=key, version_id="", sha256=sha256, bytes=size))
     if (encoder := encoder_of(job.model)) and (entry := pinned_encoder(job, objects)):
         job = replace(job, model=replace(encoder, encoder=entry["sha256"]))
@@ -75,7 +75,7 @@ def training_task(
     command = Command(
         name="train",
         title="the trainer",
-        words=(*TRAINER, *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.plan else ())),
+        words=(*TRAINER, *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.bars_plan else ())),
         user="agent",
         network="internet and metadata",
         variables={},
@@ -89,7 +89,7 @@ def training_task(
         tells="events",
         leaves="models",
         out_bytes=0,
-        beside=("training_results.json", "trace/*.json.gz", *(() if candles.plan else (PLAN_FILE,))),
+        beside=("training_results.json", "trace/*.json.gz", *(() if candles.bars_plan else (PLAN_FILE,))),
         sha256="",
     )
     documents: dict[str, Any] = {"gpu_profiles.json": user_tables(), "measurements.json": {}}
@@ -101,7 +101,9 @@ def training_task(
             "gpu_profiles.json": own_profiles(job, profiles),
             "measurements.json": known_tunings(job, profiles, objects),
         }
-    return Task(job=job, command=command, inputs=tuple(inputs), documents=documents, plan=candles.plan)
+    return Task(
+        job=job, command=command, inputs=tuple(inputs), documents=documents, bars_plan=candles.bars_plan
+    )
 
 
 def script_task(

@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access, aws_error
+from trainer.aws.access import Access, aws_errors
 from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
 from trainer.base.errors import DataError
+from trainer.launch.inputs import INDEX, RAW
 
-RAW, INDEX = "raw/", "raw-index/"
 _PARALLEL = 8
 
 
@@ -40,8 +41,6 @@ def upload(files: Sequence[LocalFile], access: Access, *, bucket: str, data_set:
     Returns {"key", "version_id", "sha256", "bytes"} of each, in the given order. Raises DataError for two
     files of one name and for a file above 5 GiB, before anything is uploaded.
     """
-    from botocore.exceptions import BotoCoreError, ClientError  # late: takes half a second
-
     for name, count in Counter(file.file for file in files).items():
         if count > 1:
             why = "a data set keeps one of each name"
@@ -53,16 +52,13 @@ def upload(files: Sequence[LocalFile], access: Access, *, bucket: str, data_set:
                 f"{file.path} has {file.bytes} bytes", why=why, do="Split it, by year for example."
             )
     client = access.client("s3", timeout_seconds=120.0)
-    try:
-        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            return list(
-                pool.map(lambda file: _upload_one(file, client, bucket=bucket, data_set=data_set), files)
-            )
-    except (BotoCoreError, ClientError) as error:
-        raise aws_error(error, f"cannot upload data to s3://{bucket}/{RAW}{data_set}/") from error
+    one = partial(_upload_one, client=client, bucket=bucket, data_set=data_set)
+    failing = f"cannot upload data to s3://{bucket}/{RAW}{data_set}/"
+    with aws_errors(failing), ThreadPoolExecutor(_PARALLEL) as pool:
+        return list(pool.map(one, files))
 
 
-def _upload_one(file: LocalFile, client: Any, *, bucket: str, data_set: str) -> dict[str, Any]:
+def _upload_one(file: LocalFile, *, client: Any, bucket: str, data_set: str) -> dict[str, Any]:
     key = f"{RAW}{data_set}/{file.file}"
     body = json.dumps(file.summary, indent=1).encode()
     client.put_object(

@@ -1,6 +1,6 @@
 """What a launch carries: a job whose sources are resolved, for whoever launches it.
 
-`resolve(job, sources)` makes it at a desk (`cli.sources.desk`) and in control (`control.published`);
+A desk (`cli.sources.desk`) or a publication (`control.published`) makes it by its method `resolve`;
 `planning.offers_for`, `planning.plan_work`, `start.record_of` and `start.register` take it from there.
 """
 
@@ -11,12 +11,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from trainer.aws.access import Access
 from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import ConfigError
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece
@@ -125,9 +124,9 @@ class TrainingWork(Work):
         return [item.pinned() for item in self.candles.inputs]
 
     @property
-    def plan_bytes(self) -> bytes:
+    def bars_plan(self) -> bytes:
         """Return the plan of its bars."""
-        return self.candles.plan
+        return self.candles.bars_plan
 
     @property
     def places(self) -> dict[str, Path]:
@@ -191,7 +190,7 @@ class ScriptWork(Work):
         return list(self.inputs)
 
     @property
-    def plan_bytes(self) -> bytes:
+    def bars_plan(self) -> bytes:
         """Return the plan of its bars: a script has none."""
         return b""
 
@@ -209,9 +208,6 @@ class ScriptWork(Work):
         machines = machines_of(self.job)
         if account.place.binding and self.job.machine.instance:
             refuse_retired(machines, None)
-        if self.job.script.secrets and not account.outputs.script_profile_arn:
-            why = "it is older than they are"
-            raise ConfigError("the stack has no role for scripts with secrets", why=why, do="Run pulumi up.")
         refuse_small_disks(machines, self.input_bytes, volume_gib=offers.volume_gib)
         times = known_times(account.objects, self.names, self.sha256, account.place)
         return timed(Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each), times, offers)
@@ -257,19 +253,6 @@ class Refresh(Work):
         return refresh_task(record, self.job, self.inputs)
 
 
-class WorkSources(Protocol):
-    """Where a job's work comes from: the files of a desk, or a publication and its data set."""
-
-    def training(self, job: Job) -> TrainingWork: ...
-
-    def script(self, job: Job) -> ScriptWork: ...
-
-
-def resolve(job: Job, sources: WorkSources) -> TrainingWork | ScriptWork:
-    """Return the work of a job. Raises a TrainerError for whatever its sources lack."""
-    return sources.script(job) if job.is_script else sources.training(job)
-
-
 def timed(work: Workload, times: KnownTimes, offers: Offers) -> tuple[Workload, dict[str, Rate]]:
     """Return work whose pieces the agent starts with their shares of the known times, and their rates."""
     pieces = tuple(replace(piece, estimate=times.shares.get(piece.title, 1.0)) for piece in work.pieces)
@@ -284,7 +267,7 @@ def work_sha256(work: TrainingWork | ScriptWork, bucket: str) -> str:
     """
     settings = {table: values for table, values in work.job.to_dict().items() if table != "machine"}
     read = sorted((str(entry.get("path", entry["key"])), str(entry["sha256"])) for entry in work.entries)
-    known = (settings, work.code.sha256, bucket, read, hashlib.sha256(work.plan_bytes).hexdigest())
+    known = (settings, work.code.sha256, bucket, read, hashlib.sha256(work.bars_plan).hexdigest())
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 

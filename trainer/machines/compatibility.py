@@ -1,7 +1,7 @@
 """The compatibility matrix: whether a type's GPU, an image line's driver and torch's build work together. No
 network.
 
-Its table is compatibility.toml, which a test compares with docs/compatibility.md. `launch.images` checks it
+Its table is compatibility.toml, which docs/reference.md shows. `launch.images` checks it
 before anything is created.
 """
 

@@ -18,6 +18,7 @@ from trainer.machines.memory import BELIEVED, CPU, figures, is_half
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
 MEASURED_ON = "measured on "
+EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 # Share of the peak: llm.c's 124 M on eight H100, 10 billion tokens in 45 minutes (github.com/karpathy/llm.c,
 # discussion 481, read on 2026-11-20). An estimate for every other model and chip.
 MFU = 0.4
@@ -49,6 +50,11 @@ class Rate:
         reference model.
         """
         return self.basis.startswith(MEASURED_ON)
+
+    @property
+    def has_run(self) -> bool:
+        """Return whether a run measured it, of this shape of model or of this script."""
+        return self.basis.startswith((MEASURED_ON, EARLIER_RUN))
 
     def with_models(self, models: float) -> float:
         """Return the rate per second if only `models` models are to train."""

@@ -1,4 +1,4 @@
-"""The table of models, one home per model. To add one, see docs/models-and-targets.md.
+"""The table of models, one home per model. To add one, see docs/models.md.
 
 A home's `__init__.py` holds its settings (standard library only), its `network.py` the torch module.
 """

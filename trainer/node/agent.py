@@ -10,10 +10,6 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import threading
-import time
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
@@ -25,21 +21,20 @@ from trainer.base.strict_json import Unsound
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
 from trainer.node.command import run_command
-from trainer.node.devices import find_devices, own_devices, smoke_test
+from trainer.node.devices import check_torch, find_devices, own_devices, smoke_test
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import own_identity, read_identity
-from trainer.node.packages import check_torch
+from trainer.node.origins import Origins
 from trainer.node.sampling import Sampling
 from trainer.node.shared import Node
 from trainer.node.ssh import open_ssh
-from trainer.node.stage import Origins, read_patiently
+from trainer.node.stage import read_patiently
 from trainer.node.uplink import AWS_ERRORS, Uplink
 from trainer.runs import store
 from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
-DEADLINE_SECONDS = 10.0  # between two looks at the clock: a laptop may sleep, and timers sleep with it
 OWN_SMOKE_SECONDS = 300.0  # for all devices of the caller's own machine, whose disk may be slow
 
 
@@ -72,21 +67,8 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    if not node.place.has_instances:
-        threading.Thread(target=end_at_deadline, args=(node,), name="deadline", daemon=True).start()
     with Sampling(node), HeartbeatThread(node, log_file):
         return run(node)
-
-
-def end_at_deadline(
-    node: Node, *, now: Callable[[], datetime] = utc_now, pause: Callable[[float], None] = time.sleep
-) -> None:
-    """Wait for the deadline and stop the work, on a machine that, unlike an EC2 instance, does not
-    end then.
-    """
-    while (left := (node.status.identity.deadline - now()).total_seconds()) > 0:
-        pause(min(left, DEADLINE_SECONDS))
-    node.stop("deadline")
 
 
 def open_origins(mount: Path | None, failed: str) -> Origins:
@@ -113,9 +95,8 @@ def run(node: Node) -> int:
         error = raised
         log.error("%s", raised)
     except BaseException as raised:  # a bug of ours: report it before the machine ends
-        error = TrainingFailed(
-            "the node's agent failed", why=f"{type(raised).__name__}: {raised}", do="Read `mayfly logs`."
-        )
+        why = f"{type(raised).__name__}: {raised}"
+        error = TrainingFailed("the node's agent failed", why=why, do="Read `mayfly logs`.")
         log.exception("the agent failed")
         raise
     finally:
@@ -151,14 +132,14 @@ def check_machine(node: Node, manifest: Manifest) -> None:
 
 def check_devices(node: Node, manifest: Manifest) -> None:
     """Find the devices and, if the command needs tested ones, run a few training steps on each."""
-    tested, seconds = manifest.command.devices == "tested", OWN_SMOKE_SECONDS
+    tested = manifest.command.devices == "tested"
     torch = check_torch(here=not node.place.has_instances) if tested else "not asked for"
-    if not node.place.has_instances:
-        devices = own_devices()
-    else:
+    if node.place.has_instances:
         machine = manifest.machines[node.status.identity.instance_type]
         devices = find_devices(expected=machine.gpu_count, place=node.place)
         seconds = machine.smoke_seconds
+    else:
+        devices, seconds = own_devices(), OWN_SMOKE_SECONDS
     node.status.devices = devices
     log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
     if tested:
@@ -174,12 +155,7 @@ def finish(node: Node, error: TrainerError | None) -> int:
     status = node.status
     ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, now=utc_now())
     unfinished = "stopped before it was done" if node.stop_reason else "the run ended before it was done"
-    value = report.result(
-        status,
-        ended=ended,
-        unfinished=unfinished,
-        python_packages=node.place.packages,
-    )
+    value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
     node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])
     return int(value["exit_code"])

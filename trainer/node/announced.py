@@ -1,8 +1,8 @@
 """Upload of files that a command announces by hash in its events: a model with its card, or a candle file
 with its index entry.
 
-Each goes up as soon as it is announced, is tried again while S3 refuses, and is reported if it fails for
-good.
+Each goes up as soon as it is announced. While S3 refuses, one is tried at a time, in turn, after growing
+pauses; a file that fails for good is reported.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,7 +27,7 @@ from trainer.runs.record import Leaves
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 30.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0  # after a refusal
 MOST_CARD_BYTES = 32 * 2**20  # of a card or an index entry
 
 
@@ -42,8 +43,6 @@ class _Told:
     path: str  # empty: only the card is sent
     card: str
     sha256: str
-    next_try: float = 0.0
-    pause: float = 1.0  # after it
 
     def __post_init__(self) -> None:
         flaws = [path_flaw(path) for path in (self.path, self.card) if path]
@@ -52,14 +51,15 @@ class _Told:
 
 
 class Announced:
-    """Files to upload; after a refusal one is tried again with growing pauses."""
+    """Files to upload, in the order of their next try."""
 
     def __init__(self, node: Node, folder: Path, kind: Leaves) -> None:
         keys = node.status.identity.keys
         self._node, self._folder, self._kind = node, folder, kind
         self._prefix = keys.models if kind == "models" else keys.folder
         self._new: SimpleQueue[_Told] = SimpleQueue()
-        self._waiting: list[_Told] = []
+        self._waiting: deque[_Told] = deque()
+        self._pause, self._next_try = FIRST_PAUSE_SECONDS, 0.0
         self.lost: list[str] = []  # candle files that were not sent, with the reason
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -73,24 +73,20 @@ class Announced:
             self._new.put(_Told(event=event, path=path, card=card, sha256=event["sha256"]))
 
     def send(self) -> None:
-        """Try every file that is due, up to the first that S3 refuses: a call may take minutes then."""
+        """Send the files that wait, up to the first that S3 refuses: a call may take minutes then."""
         while not self._new.empty():
             self._waiting.append(self._new.get())
-        waiting, self._waiting, refused = self._waiting, [], False
-        for file in waiting:
-            if refused or file.next_try > time.monotonic():
-                self._waiting.append(file)
-                continue
+        while self._waiting and time.monotonic() >= self._next_try:
+            file = self._waiting.popleft()
             try:
                 self._upload(file)
+                self._pause = FIRST_PAUSE_SECONDS
             except (*AWS_ERRORS, NotVersioned, _Refused) as error:
-                log.warning(
-                    "%s was not uploaded, next try in %.0f s: %s", file.path or file.card, file.pause, error
-                )
-                file.next_try = time.monotonic() + file.pause
-                file.pause = min(2 * file.pause, LONGEST_PAUSE_SECONDS)
+                name = file.path or file.card
+                log.warning("%s was not uploaded, next try in %.0f s: %s", name, self._pause, error)
                 self._waiting.append(file)
-                refused = True
+                self._next_try = time.monotonic() + self._pause
+                self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             except (TrainingFailed, OSError) as error:  # the second: its disk
                 log.error("%s", error)
                 self._lose(file, str(error))

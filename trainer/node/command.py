@@ -1,5 +1,5 @@
-"""Lay out a command's files and folders by the contract in docs/scripts.md, and run it to the end
-(command_run.py).
+"""Lay out a command's files and folders by its contract (docs/scripts-and-machines.md), and run it to the
+end (command_run.py).
 
 A training, a user's script and a refresh go this one way; what each may do is data of the manifest's command.
 Below the work folder:
@@ -20,7 +20,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,69 +30,37 @@ from trainer.base.errors import Stopped, TrainingFailed
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
 from trainer.job.script_values import variables_of
-from trainer.node.command_run import CommandRun, CommandStart, StartedPiece
+from trainer.node.command_run import CommandRun
+from trainer.node.device_service import Devices
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
+from trainer.node.piece_run import PieceToRun
 from trainer.node.redaction import Redaction
-from trainer.node.scratch import make_scratch, remove_scratch
 from trainer.node.script_packages import install, make_venv
 from trainer.node.shared import COMMAND, Node
 from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
+from trainer.node.work_folder import make_scratch, remove_scratch
 from trainer.runs.manifest import DATA, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
 from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CommandFolders:
     """The folders of a command on its machine."""
 
-    root: Path
-
-    @property
-    def files(self) -> Path:
-        """Return its working folder, which has its files."""
-        return self.root / "files"
-
-    @property
-    def data(self) -> Path:
-        return self.root / DATA
-
-    @property
-    def given(self) -> Path:
-        """Return the folder of what Mayfly's own programs read besides data."""
-        return self.root / GIVEN
-
-    @property
-    def out(self) -> Path:
-        return self.root / "out"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def own(self) -> Path:
-        """Return the folder of its events, its home and, if it has a user of its own, its temporary files."""
-        return self.root / "own"
-
-    @property
-    def copies(self) -> Path:
-        """Return the folder that has a working folder, a copy of the command's files, for each piece with
-        values that runs.
-        """
-        return self.root / "copies"
-
-    @property
-    def events_of_pieces(self) -> Path:
-        """Return the folder that has an events file for each piece with values."""
-        return self.root / "events"
-
-    @property
-    def venv(self) -> Path:
-        return self.root / "venv"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files = root / "files"  # its working folder
+        self.data = root / DATA
+        self.given = root / GIVEN  # what Mayfly's own programs read besides data
+        self.out = root / "out"
+        self.checkpoints = root / "checkpoints"
+        self.own = root / "own"  # its events, its home and, if it has a user of its own, its temporary files
+        self.copies = root / "copies"  # a copy of the files for each piece with values that runs
+        self.events_of_pieces = root / "events"  # a file for each piece with values
+        self.venv = root / "venv"
 
     def make(self) -> None:
         """Make the folders."""
@@ -105,7 +73,7 @@ def run_command(node: Node, manifest: Manifest) -> None:
     """Run the manifest's command to its end, and send what it leaves. Raises a TrainerError if it can't start
     or fails.
     """
-    folders = CommandFolders(root=node.work / COMMAND)
+    folders = CommandFolders(node.work / COMMAND)
     folders.make()
     try:
         lay_out(node, manifest, folders)
@@ -118,52 +86,61 @@ def run_command(node: Node, manifest: Manifest) -> None:
 
 def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
     command = manifest.command
+    apart = command.user == "own"
     (node.work / "events").mkdir(exist_ok=True)
-    secrets = (
-        own_secrets(list(command.secrets))
-        if not node.place.has_instances
-        else read_secrets(node, command.secrets)
-    )
+    if node.place.has_instances:
+        secrets = read_secrets(node, command.secrets)
+    else:
+        secrets = own_secrets(list(command.secrets))
     node.redaction = Redaction(secrets)
-    own_user, programs = None, ""
-    if command.user == "own":
-        programs = str(_packages(node, command, folders))
+    programs = str(_packages(node, command, folders)) if apart else ""
     pieces = _pieces(manifest, folders)
     found = node.status.devices.found if node.status.devices else 1
     places = places_on(found, command.gpus)
     if not places:
         why, do = f"a value takes {command.gpus:g}", "Lower script.gpus, or name a larger --instance."
         raise TrainingFailed(f"this machine has {found} GPUs", why=why, do=do)
-    home: dict[str, str] = {}
-    if command.user == "own":
-        own_user = _apart(node, command, folders, several=any(piece.copy_of for piece in pieces))
-        scratch = folders.own / "tmp" if own_user else make_scratch(node.work)
-        home = {"HOME": str(folders.own / "home"), "TMPDIR": str(scratch)}
-        if len(places) > 1:
-            home["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(places)))
-    own = (
-        None if node.place.has_instances else environment.visible_gpus()
-    )  # names of the GPUs that the caller allows
-    names = [str(gpu) for gpu in range(found)] if own is None else [name.strip() for name in own.split(",")]
+    own_user = (
+        _apart(node, command, folders, several=any(piece.copy_of for piece in pieces)) if apart else None
+    )
+    home = _home(node, folders, own_user, places=len(places)) if apart else {}
     of_agent = {
         "PYTHON": sys.executable,
         "DEVICE": node.status.devices.kind if node.status.devices else "cpu",
         "GIVEN": str(folders.given),
         "EVENTS": str(folders.own),
     }
+    allowed = None if node.place.has_instances else environment.visible_gpus()  # by the machine's owner
+    gpu_names = [str(gpu) for gpu in range(found)]
+    if allowed is not None:
+        gpu_names = [name.strip() for name in allowed.split(",")]
 
-    def start_of(piece: StartedPiece, gpus: tuple[int, ...]) -> CommandStart:
-        given = {**command.variables, **_contract(folders, piece, gpus), **variables_of(dict(piece.values))}
-        visible = {VISIBLE: ",".join(names[gpu] for gpu in gpus)} if command.gpus or own is not None else {}
-        variables = {**home, **given, **visible, **secrets}
-        if command.user == "own":
+    def start_of(piece: PieceToRun, gpus: Devices) -> tuple[list[str], dict[str, str]]:
+        contract = {
+            **command.variables,
+            **_contract(folders, piece, gpus),
+            **variables_of(dict(piece.values)),
+        }
+        variables = {**home, **contract, **secrets}
+        if command.gpus or allowed is not None:
+            variables[VISIBLE] = ",".join(gpu_names[gpu] for gpu in gpus)
+        if apart:
             variables = environment.for_script(variables, path=programs)
         else:
             variables = environment.for_program(variables, profiles=folders.given / "gpu_profiles.json")
-        return CommandStart(words=words_of(command, {**of_agent, **given}), variables=variables)
+        return words_of(command, {**of_agent, **contract}), variables
 
     outputs = Outputs(folder=folders.out, node=node, command=command)
     CommandRun(node, command, pieces, places, start_of, outputs, own_user=own_user).to_the_end()
+
+
+def _home(node: Node, folders: CommandFolders, own_user: OwnUser | None, *, places: int) -> dict[str, str]:
+    """Return the variables of a command with a user of its own: its home, its temporary files, its share of
+    processors.
+    """
+    scratch = folders.own / "tmp" if own_user else make_scratch(node.work)
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places))} if places > 1 else {}
+    return {"HOME": str(folders.own / "home"), "TMPDIR": str(scratch), **threads}
 
 
 def words_of(command: Command, variables: Mapping[str, str]) -> list[str]:
@@ -185,14 +162,8 @@ def _packages(node: Node, command: Command, folders: CommandFolders) -> Path:
     node.status.python_packages = f"{image}, {command.requirements}" if command.requirements else image
     programs = make_venv(node, python=python, folder=folders.venv, environment=bare)
     if command.requirements:
-        install(
-            node,
-            python=python,
-            venv=folders.venv,
-            requirements=folders.files / command.requirements,
-            wheels=folders.files,
-            environment=bare,
-        )
+        listed = folders.files / command.requirements
+        install(node, python, venv=folders.venv, requirements=listed, wheels=folders.files, environment=bare)
     return programs
 
 
@@ -203,39 +174,34 @@ def _apart(node: Node, command: Command, folders: CommandFolders, *, several: bo
     metadata = command.network == "internet and metadata"
     own_user = make_own_user(metadata=metadata) if node.place.own_user else None
     if own_user is not None:
-        own_user.give(
-            folders.out,
-            folders.checkpoints,
-            folders.events_of_pieces,
-            folders.own,
-            *(() if several else (folders.files,)),
-        )
+        own_user.give(folders.out, folders.checkpoints, folders.events_of_pieces, folders.own)
+        if not several:
+            own_user.give(folders.files)
         close_to_others(folders.given, *(path for path in node.work.iterdir() if path != folders.root))
         close_to_others(*(_code().parent / name for name in ("bundle.zip", "code", "environments")))
         leave_mount(_code().parent / "cache")  # the input cache: its files are read by other runs
     return own_user
 
 
-def _pieces(manifest: Manifest, folders: CommandFolders) -> list[StartedPiece]:
+def _pieces(manifest: Manifest, folders: CommandFolders) -> list[PieceToRun]:
     """Return what to start, and make its folders, before the command runs: it could put links there."""
     made = []
     for piece in manifest.pieces or (None,):
         name = piece.piece if piece and piece.values else ""
         for folder in (folders.out / name, folders.checkpoints / name):
             folder.mkdir(exist_ok=True)
-        made.append(
-            StartedPiece(
-                piece=piece,
-                folder=folders.copies / name if name else folders.files,
-                copy_of=folders.files if name else None,
-                prefix=f"{name}/" if name else "",
-                events=folders.events_of_pieces / f"{name}.jsonl" if name else folders.own / "events.jsonl",
+        if name:
+            events = folders.events_of_pieces / f"{name}.jsonl"
+            copy, prefix = folders.copies / name, f"{name}/"
+            made.append(
+                PieceToRun(piece=piece, events=events, folder=copy, copy_of=folders.files, prefix=prefix)
             )
-        )
+        else:
+            made.append(PieceToRun(piece=piece, events=folders.own / "events.jsonl", folder=folders.files))
     return made
 
 
-def _contract(folders: CommandFolders, piece: StartedPiece, gpus: Sequence[int]) -> dict[str, str]:
+def _contract(folders: CommandFolders, piece: PieceToRun, gpus: Sequence[int]) -> dict[str, str]:
     return {
         "MAYFLY_DATA": str(folders.data),
         "MAYFLY_OUT": str(folders.out / piece.prefix),
@@ -255,14 +221,7 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(packed / path, target)
     fetched = node.work / "inputs"
-    fetch_inputs(
-        node.uplink.s3,
-        bucket=node.uplink.bucket,
-        inputs=manifest.inputs,
-        folder=fetched,
-        stopped=node.is_stopping,
-        origins=node.origins,
-    )
+    fetch_inputs(node, manifest.inputs, fetched)
     node.status.inputs = node.origins.to_dict()
     log.info("inputs: %s", node.origins.summary)
     for item in manifest.inputs:  # one object may lie under several names
@@ -286,13 +245,10 @@ def machine_document(node: Node, manifest: Manifest) -> dict[str, Any]:
     known: dict[str, Any] = {}
     if expected:
         known = {key: asdict(expected)[key] for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s")}
-        known["usd_per_hour"] = expected.spot_usd_per_hour.get(identity.spot_zone, expected.usd_per_hour)
+        dollars = expected.spot_usd_per_hour.get(identity.spot_zone, expected.usd_per_hour)
+        known |= {"usd_per_hour": dollars} if dollars is not None else {}
     paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
-    return {
-        "instance_type": identity.instance_type,
-        **{key: value for key, value in known.items() if value is not None},
-        "paid_seconds": max(0.0, paid_seconds),
-    }
+    return {"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)}
 
 
 def _code() -> Path:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -52,9 +53,9 @@ class CommandProcess:
         from others of their user; without one all of its own user's are its own. If others run beside it:
         `name` begins each line of its log, and `share` is its part of the log's bound.
         """
-        self._owner, self._grace, self._clock, self._mark = own_user, grace_seconds, clock, mark
-        if own_user is None and mark:
-            self._owner = agents_user()
+        assert own_user or mark, "else every process of the agent's user would be its own"
+        self._owner, self._marks = own_user or agents_user(), (mark,) if mark else ()
+        self._grace, self._clock = grace_seconds, clock
         self._kill_at: float | None = None
         self.output = CommandOutput(name=name, most_bytes=max(LEAST_LOG_BYTES, int(MOST_LOG_BYTES * share)))
         user = {"user": own_user.uid, "group": own_user.gid, "extra_groups": []} if own_user else {}
@@ -86,7 +87,7 @@ class CommandProcess:
 
     def __exit__(self, *_: object) -> None:
         self._signal(signal.SIGKILL)
-        if self._owner is not None and not self._owner.kill_all(self._mark):
+        if not self._owner.kill_all(*self._marks):
             log.warning("it forks faster than it can be killed: its machine ends all the same")
         self._child.wait()
         self._reader.join(timeout=READER_SECONDS)
@@ -102,8 +103,7 @@ class CommandProcess:
         """
         if self._kill_at is not None and self._clock() > self._kill_at:
             self._signal(signal.SIGKILL)
-            if self._owner is not None:
-                self._owner.kill_all(self._mark)
+            self._owner.kill_all(*self._marks)
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if ended is None:
             return None
@@ -149,23 +149,17 @@ class CommandOutput:
         line = f"{self._begins}{text}"
         self._logged += STAMP_BYTES + len(line.encode())  # empty lines fill a disk, too
         if self._logged > self._most_bytes:
-            log.warning(
-                "%sits lines take more than %d MiB: the rest is left out",
-                self._begins,
-                self._most_bytes >> 20,
-            )
+            most = self._most_bytes >> 20
+            log.warning("%sits lines take more than %d MiB: the rest is left out", self._begins, most)
         else:
             log.info("%s", line)
 
 
 def _program(word: str, folder: Path, path: str) -> str:
     """Return the file of a command's first word. Raises TrainingFailed if there is none that can be run."""
-    places = (
-        [folder / word] if "/" in word else [Path(part) / word for part in path.split(os.pathsep) if part]
-    )
-    for place in places:
-        if place.is_file() and os.access(place, os.X_OK):
-            return str(place)
+    folders = os.pathsep.join(filter(None, path.split(os.pathsep)))  # an empty one would be the agent's own
+    if program := shutil.which(str(folder / word) if "/" in word else word, path=folders):
+        return program
     why = "it is not a program there" if "/" in word else f"no folder of its PATH has one: {path}"
     do = "Name one in script.command, such as python or torchrun, or have script.requirements install it."
     raise TrainingFailed(f"the machine has no {word}", why=why, do=do)

@@ -66,17 +66,18 @@ class CommandEvents:
                 if len(line) > self._most:
                     raise Unsound("a line that is too long")
                 if self._tells == "events":
-                    line, finite = self._redaction.redacted_bytes(line), math.inf  # a loss may be any number
-                    yield dict(
-                        read_object(line, most_bytes=self._most, name="the event", most_number=finite).values
-                    )
+                    line = self._redaction.redacted_bytes(line)
+                    yield dict(self._read(line, most_number=math.inf).values)  # a loss may be any number
                     continue
-                event = _numbers(read_object(line, most_bytes=self._most, name="the event"))
+                event = _numbers(self._read(line))
                 if any(map(self._redaction.shows, event["values"])):
                     raise Unsound("a secret as a name")
                 yield event
             except Unsound:
                 self.unsound += 1
+
+    def _read(self, line: bytes, most_number: float = MOST_NUMBER) -> Fields:
+        return read_object(line, most_bytes=self._most, name="the event", most_number=most_number)
 
     def _lines(self) -> list[bytes]:
         block = self._block()
@@ -162,12 +163,11 @@ class StepRate:
 def _numbers(fields: Fields) -> dict[str, Any]:
     counts = {key: fields.whole(key, most=MOST_COUNT) for key in COUNTS if fields.values.get(key) is not None}
     loss = fields.number("loss")
-    others = {
+    others = {name: value for name, value in fields.values.items() if name not in (*COUNTS, "loss")}
+    numbers = {
         name: float(value)
-        for name, value in fields.values.items()
-        if name not in (*COUNTS, "loss")
-        and type(value) in (int, float)
-        and abs(value) <= MOST_NUMBER  # whole ones may be larger, and none is in a result
-        and CURVE_NAME.fullmatch(name)
+        for name, value in others.items()
+        # Whole ones may be larger, and none is in a result.
+        if type(value) in (int, float) and abs(value) <= MOST_NUMBER and CURVE_NAME.fullmatch(name)
     }
-    return {"counts": counts, "loss": loss, "values": dict(list(others.items())[:MOST_SCORES])}
+    return {"counts": counts, "loss": loss, "values": dict(list(numbers.items())[:MOST_SCORES])}

@@ -1,5 +1,5 @@
-"""Upload heartbeat, log and metrics every few seconds, and poll for a stop request, in the agent's second
-thread.
+"""The agent's second thread: every few seconds it uploads heartbeat, log and metrics, and looks for a stop
+request.
 """
 
 from __future__ import annotations
@@ -66,11 +66,15 @@ class HeartbeatThread:
         return not self._ended.is_set()
 
     def _beat(self) -> None:
-        """Send a heartbeat, and look for a stop request."""
-        self._beat_at = time.monotonic()
+        """Send a heartbeat, and look for a reason to stop: a request, or the deadline of a machine that does
+        not end then.
+        """
+        node, self._beat_at = self._node, time.monotonic()
         self._send_heartbeat()
-        if not self._node.is_stopping() and self._node.uplink.exists(self._stop_key):
-            self._node.stop("stop.json")
+        if not node.place.has_instances and utc_now() >= node.status.identity.deadline:
+            node.stop("deadline")
+        if not node.is_stopping() and node.uplink.exists(self._stop_key):
+            node.stop("stop.json")
 
     def _send_heartbeat(self) -> None:
         """Renew the lease, and send the progress if it changed."""

@@ -24,11 +24,9 @@ class NodeIdentity:
     attempt: int
     node: int
     deadline: datetime
-    instance_id: str
-    instance_type: str
-    spot_zone: str = (
-        ""  # availability zone of a spot instance, which its price follows; '': it is billed on demand
-    )
+    instance_id: str = ""  # empty: the caller's own machine
+    instance_type: str = ""
+    spot_zone: str = ""  # of a spot instance, whose price follows the zone; '': it is billed on demand
     role_id: str = ""  # unique id of its role, which its own keys begin with
 
     @property
@@ -46,6 +44,7 @@ class NodeIdentity:
 def read_identity(endpoint: str) -> NodeIdentity:
     """Ask the metadata service at `endpoint`. Raises OSError when it does not answer."""
     ask = _session(endpoint.rstrip("/"))
+    is_spot = ask("instance-life-cycle") == "spot"
     return NodeIdentity(
         run_id=ask("tags/instance/run_id"),
         attempt=int(ask("tags/instance/attempt")),
@@ -53,7 +52,7 @@ def read_identity(endpoint: str) -> NodeIdentity:
         deadline=from_iso(ask("tags/instance/deadline")),
         instance_id=ask("instance-id"),
         instance_type=ask("instance-type"),
-        spot_zone=ask("placement/availability-zone") if ask("instance-life-cycle") == "spot" else "",
+        spot_zone=ask("placement/availability-zone") if is_spot else "",
         role_id=ask("tags/instance/role_id"),
     )
 
@@ -63,28 +62,21 @@ def own_identity(file: Path) -> NodeIdentity:
     `aws:userid`.
     """
     values = json.loads(file.read_text())
-    return NodeIdentity(
-        run_id=values["run_id"],
-        attempt=1,
-        node=0,
-        deadline=from_iso(values["deadline"]),
-        instance_id="",
-        instance_type="",
-        role_id=values["user_id"],
-    )
+    run_id, deadline = values["run_id"], from_iso(values["deadline"])
+    return NodeIdentity(run_id=run_id, attempt=1, node=0, deadline=deadline, role_id=values["user_id"])
 
 
 def _session(endpoint: str) -> Callable[[str], str]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # link-local: never through a proxy
-    put = urllib.request.Request(
-        f"{endpoint}/latest/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"}
-    )
-    token = opener.open(put, timeout=5).read().decode()
+
+    def answer(path: str, method: str, **headers: str) -> str:
+        named = {f"X-aws-ec2-metadata-{name}": value for name, value in headers.items()}
+        request = urllib.request.Request(f"{endpoint}/latest/{path}", method=method, headers=named)
+        return str(opener.open(request, timeout=5).read().decode())
+
+    token = answer("api/token", "PUT", **{"token-ttl-seconds": "300"})
 
     def ask(path: str) -> str:
-        get = urllib.request.Request(
-            f"{endpoint}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token}
-        )
-        return str(opener.open(get, timeout=5).read().decode())
+        return answer(f"meta-data/{path}", "GET", token=token)
 
     return ask

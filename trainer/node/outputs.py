@@ -15,6 +15,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,20 +73,13 @@ class Outputs:
         """Return the receipt's notes on files whose path begins with `prefix`: each that was refused, or that
         there is none.
         """
-        notes = [
-            f"{path} was not uploaded: {why}"
-            for path, why in sorted(self.refused.items())
-            if path.startswith(prefix)
-        ]
-        notes = list(map(self.node.redaction.redacted, notes))
-        if not notes and not any(path.startswith(prefix) for path in self.sent):
+        refused = [path for path in sorted(self.refused) if path.startswith(prefix)]
+        if not refused and not any(path.startswith(prefix) for path in self.sent):
             return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
-        more = (
-            [f"{len(notes) - MOST_NOTES + 1:,} more files were not uploaded"]
-            if len(notes) > MOST_NOTES
-            else []
-        )
-        return notes[: MOST_NOTES - len(more)] + more
+        notes = [f"{path} was not uploaded: {self.refused[path]}" for path in refused]
+        if len(notes) > MOST_NOTES:
+            notes[MOST_NOTES - 1 :] = [f"{len(notes) - MOST_NOTES + 1:,} more files were not uploaded"]
+        return list(map(self.node.redaction.redacted, notes))
 
     def __enter__(self) -> Outputs:
         self._thread = threading.Thread(target=self._watch, name="outputs", daemon=True)
@@ -106,29 +100,25 @@ class Outputs:
 
     def scan(self, *, final: bool = False) -> bool:
         """Send the files that have settled, or all if `final`; return whether none is left to send."""
-        complete, total, all_seen = True, 0, True
+        complete, total, all_seen, most = True, 0, True, self.command.out_bytes
         there: set[str] = set()
         self.refused = {}
-        for number, (path, name, descriptor, why) in enumerate(_entries(self.folder)):
+        for number, (path, about) in enumerate(_entries(self.folder)):
             if self._ended.is_set() and not final:
                 return False
             if number >= MOST_LOOKED_AT:
                 self.refused[_shown(path)] = f"a run looks at {MOST_LOOKED_AT:,} files and folders"
                 all_seen = False
                 break
-            about = None if why else _about(name, descriptor)
-            if about is not None:
-                why = _flaw(path, about, len(there)) or (
-                    "a secret is in its name" if self.node.redaction.shows(path) else ""
-                )
-            if why or about is None:  # None: removed since it was listed
-                self.refused |= {_shown(path): why} if why else {}
+            why = _flaw(path, about, len(there))
+            if not why and self.node.redaction.shows(path):
+                why = "a secret is in its name"
+            if why:
+                self.refused[_shown(path)] = why
                 continue
             there.add(path)
-            if total + about.st_size > self.command.out_bytes:
-                self.refused[path] = (
-                    f"files above {self.command.out_bytes / 2**30:g} GiB in all are not kept (script.out_gib)"
-                )
+            if total + about.st_size > most:
+                self.refused[path] = f"files above {most / 2**30:g} GiB in all are not kept (script.out_gib)"
                 continue
             total += about.st_size
             complete = self._look(path, about, final=final) and complete
@@ -180,9 +170,8 @@ class Outputs:
             return True
         # Intermediate states of files that are written again and again must not fill the bucket; last states
         # are always sent.
-        if not final and (
-            now - seen.since < UNCHANGED_SECONDS or self._bytes + about.st_size > self.command.out_bytes
-        ):
+        settled = now - seen.since >= UNCHANGED_SECONDS
+        if not final and not (settled and self._bytes + about.st_size <= self.command.out_bytes):
             return False
         try:
             entry = self._send(path, state)
@@ -191,9 +180,7 @@ class Outputs:
             return False
         seen.sent, self.sent[path] = state, entry
         log.info("%s is in S3, sha256 %s", path, entry["sha256"][:12])
-        if (
-            now - self._listed_at >= SCAN_SECONDS
-        ):  # else once for all files of a scan: the list may have megabytes
+        if now - self._listed_at >= SCAN_SECONDS:  # else once for all of a scan: the list may have megabytes
             self._send_index()
         return True
 
@@ -214,49 +201,40 @@ class Outputs:
         if self.sent == self._listed:
             return True
         self._listed_at = self.clock()
-        files = [self.sent[path] for path in sorted(self.sent)]
-        if not self.node.uplink.try_send(
-            self.node.status.identity.keys.output_index, json.dumps({"files": files}).encode()
-        ):
+        body = json.dumps({"files": [self.sent[path] for path in sorted(self.sent)]}).encode()
+        if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, body):
             return False
         self._listed = dict(self.sent)
         return True
 
 
-def _entries(folder: Path) -> Iterator[tuple[str, str, int, str]]:
-    """Yield (relative path, name, descriptor of its folder, reason to skip it or '') of each file below a
-    folder, by name.
-
-    Links are not followed; they, and folders with unfit names, have a reason.
+def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield path and state of each file below a folder, by name. Links, which are not followed, are among
+    them, and folders with unfit names, which are not entered; their path ends with a slash.
     """
     for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
-        base = Path(here).relative_to(folder).as_posix()
-        prefix = "" if base == "." else f"{base}/"
-        for name in sorted(folders):
-            if why := path_flaw(f"{prefix}{name}"):
-                yield f"{prefix}{name}/", name, descriptor, why
-            elif stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                yield f"{prefix}{name}", name, descriptor, "it is a link"
-        folders[:] = sorted(name for name in folders if not path_flaw(f"{prefix}{name}"))
-        for name in sorted(names):
-            yield f"{prefix}{name}", name, descriptor, ""
+        base = Path(here).relative_to(folder)
+        for name in (*sorted(folders), *sorted(names)):
+            path = (base / name).as_posix()
+            with suppress(FileNotFoundError):  # removed since it was listed
+                about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if not stat.S_ISDIR(about.st_mode):
+                    yield path, about
+                elif path_flaw(path):
+                    yield f"{path}/", about
+        folders[:] = sorted(name for name in folders if not path_flaw((base / name).as_posix()))
 
 
 def _state(about: os.stat_result) -> State:
     return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _about(name: str, descriptor: int) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-    except FileNotFoundError:  # removed since it was listed
-        return None
-
-
 def _flaw(path: str, about: os.stat_result, before: int) -> str:
     """Return why a file can't be sent, '' if it can."""
     if stat.S_ISLNK(about.st_mode):
         return "it is a link"
+    if stat.S_ISDIR(about.st_mode):
+        return path_flaw(path.removesuffix("/"))
     if not stat.S_ISREG(about.st_mode):
         return "it is not a plain file"
     if about.st_size > MOST_FILE_SIZE:

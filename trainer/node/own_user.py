@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,27 +44,24 @@ class OwnUser:
                 for name in (*names, *files):
                     os.chown(Path(here) / name, self.uid, self.gid, follow_symlinks=False)
 
-    def kill_all(self, having: str = "") -> bool:
-        """Kill every process of this user; return whether none is left.
-
-        With `having` (NAME=value), only those that have this variable in their environment.
-        """
+    def kill_all(self, *marks: str) -> bool:
+        """Kill every process of this user, or with marks those that have one; return whether none is left."""
         ends = time.monotonic() + KILL_SECONDS
-        while pids := list(self.processes(having)):
+        while pids := list(self.processes(*marks)):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() > ends:
                 return False
-            time.sleep(0.02)
+            time.sleep(0.02)  # killed processes take a moment to end
         return True
 
-    def processes(self, having: str = "") -> Iterator[int]:
-        """Yield the ids of its processes; with `having`, of those that have this variable in their
-        environment.
+    def processes(self, *marks: str) -> Iterator[int]:
+        """Yield the ids of its processes, but for this one. With marks, such as NAME=/a/path, those with a
+        variable in their environment that is one of them, or is a path below it.
         """
         for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal():
+            if folder.name.isdecimal() and int(folder.name) != os.getpid():
                 with suppress(OSError):  # it has just ended
                     # Look at all its uids: the effective one of a set-uid program is root's.
                     # A name is cut after 15 bytes, maybe in the middle of a letter.
@@ -71,8 +69,13 @@ class OwnUser:
                     about = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
                     if str(self.uid) not in about["Uid"].split() or about["State"][0] in "ZX":
                         continue
-                    if not having or having.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    if not marks or _has_mark((folder / "environ").read_bytes(), marks):
                         yield int(folder.name)
+
+
+def _has_mark(variables: bytes, marks: Sequence[str]) -> bool:
+    known = variables.split(b"\0")
+    return any(one == mark or one.startswith(mark + b"/") for one in known for mark in map(str.encode, marks))
 
 
 def agents_user() -> OwnUser:
@@ -86,40 +89,22 @@ def make_own_user(*, metadata: bool) -> OwnUser | None:
     """
     if os.geteuid() != 0:
         return None
-    made = _run(
-        "useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER
-    )
+    made = _run(f"useradd --system --user-group --no-create-home --shell /usr/sbin/nologin {USER}")
     if made not in (0, _EXISTS):
-        raise ConfigError(
-            f"the user {USER} can't be made",
-            why=f"useradd ended with {made}",
-            do="Choose another image_line.",
-        )
+        why, do = f"useradd ended with {made}", "Choose another image_line."
+        raise ConfigError(f"the user {USER} can't be made", why=why, do=do)
     entry = pwd.getpwnam(USER)
     own_user = OwnUser(uid=entry.pw_uid, gid=entry.pw_gid)
     _refuse_timers()
     if metadata:
         return own_user
-    rules = {
-        tool: _run(
-            tool,
-            "-I",
-            "OUTPUT",
-            "-d",
-            address,
-            "-m",
-            "owner",
-            "--uid-owner",
-            str(own_user.uid),
-            "-j",
-            "REJECT",
-        )
-        for tool, address in (("iptables", METADATA[0]), ("ip6tables", METADATA_V6))
-    }
-    if rules["iptables"] != 0 or _reaches_metadata(own_user):
+    rule = f"-m owner --uid-owner {own_user.uid} -j REJECT"
+    refused = _run(f"iptables -I OUTPUT -d {METADATA[0]} {rule}")
+    _run(f"ip6tables -I OUTPUT -d {METADATA_V6} {rule}")
+    if refused or _reaches_metadata(own_user):
         why = f"its user still reaches {METADATA[0]}, despite the firewall rule"
-        if rules["iptables"] != 0:
-            why = f"iptables ended with {rules['iptables']}, so its user may reach {METADATA[0]}"
+        if refused:
+            why = f"iptables ended with {refused}, so its user may reach {METADATA[0]}"
         do = "Choose an image_line whose image has iptables with its owner match."
         raise ConfigError("the script can't be kept from the machine's credentials", why=why, do=do)
     return own_user
@@ -143,7 +128,7 @@ def close_to_others(*paths: Path) -> None:
 
 def leave_mount(place: Path) -> None:
     """Unmount a file system that the script's user must not see. Raises ConfigError."""
-    if os.path.ismount(place) and _run("umount", "--lazy", str(place)) != 0:
+    if os.path.ismount(place) and _run(f"umount --lazy {shlex.quote(str(place))}") != 0:
         do = "Launch again, or set the stack's storage to s3."
         raise ConfigError(f"{place} can't be kept from the script", why="umount failed", do=do)
 
@@ -163,8 +148,9 @@ def _reaches_metadata(own_user: OwnUser) -> bool:
     return asked.returncode != 1 or b"Error" not in asked.stderr
 
 
-def _run(*words: str) -> int:
+def _run(line: str) -> int:
+    """Run a program without a shell, and return its exit code; 127 if it can't be run."""
     try:
-        return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode
+        return subprocess.run(shlex.split(line), capture_output=True, check=False, timeout=60).returncode
     except (OSError, subprocess.SubprocessError):
         return 127

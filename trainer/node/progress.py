@@ -6,27 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+COUNTS = ("epoch", "epochs", "step", "steps")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """Progress of the models, from the trainer's events."""
 
-    models: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # model -> its piece, as the trainer planned it
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as planned
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
+    pieces_done: tuple[str, ...] = ()  # that the agent started, and that ended well: they have no model
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
     unit: str = "windows"  # or chunks, or steps of a script
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
-    tuned: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # profile -> shape -> its tuner's entry
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> tuner's entry
     tuning: bool = False  # measuring the fastest way to train
-    pieces_done: tuple[str, ...] = ()  # that the agent started, and that ended well: they have no model
     message: str = ""  # its own
 
     @property
@@ -54,47 +52,42 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
     if kind == "ended":
         return replace(progress, rates={})
-    model = str(event.get("model", ""))
-    if model not in progress.models:
-        return progress
-    piece = str(progress.models[model]["piece"])
+    return _of_model(progress, event) if event.get("model", "") in progress.models else progress
+
+
+def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
+    """Return the state after an event of a planned model."""
+    kind, model = event["event"], progress.models[event["model"]]
+    piece = str(model["piece"])
     if kind in ("script_done", "retry", "model_failed"):  # nothing of it is at work any more
         others = {place: rate for place, rate in progress.rates.items() if place != event.get("worker")}
         progress = replace(progress, rates=others)
     if kind == "model_started":
         return _with_piece(progress, piece, state="training")
-    if kind == "script":
-        shown = {key: event[key] for key in ("epoch", "epochs", "step", "steps") if key in event}
-        shown |= {"loss": event["loss"]} if event["loss"] is not None else {}
-        rates = {**progress.rates, event["worker"]: float(event["rate"])}
-        return replace(
-            _with_piece(progress, piece, state="training", **shown), rates=rates, unit=event["unit"]
-        )
-    if kind == "script_done":
-        return replace(_with_piece(progress, piece, state="done"), pieces_done=(*progress.pieces_done, piece))
-    if kind == "progress":
-        shown = {key: event.get(key) for key in ("epoch", "epochs", "step", "steps", "loss")}
+    if kind in ("progress", "script"):  # of a training, of a script's numbers
+        shown = {key: event[key] for key in (*COUNTS, "loss") if event.get(key) is not None}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
-        unit = event.get("unit", progress.unit)
-        return replace(_with_piece(progress, piece, state="training", **shown), rates=rates, unit=unit)
+        progress = replace(progress, rates=rates, unit=event.get("unit", progress.unit))
+        return _with_piece(progress, piece, state="training", **shown)
     if kind == "epoch":
-        return _with_piece(
-            progress, piece, **{key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")}
-        )
+        losses = {key: event.get(key) for key in ("epoch", "train_loss", "validation_loss")}
+        return _with_piece(progress, piece, **losses)
     if kind == "scoring":
         return _with_piece(progress, piece, state="scoring")
     if kind == "model_done":
-        return replace(_with_piece(progress, piece, state="done"), done=(*progress.done, event))
+        return _with_piece(replace(progress, done=(*progress.done, event)), piece, state="done")
+    if kind == "script_done":
+        progress = replace(progress, pieces_done=(*progress.pieces_done, piece))
+        return _with_piece(progress, piece, state="done")
     if kind == "retry":
-        failed = tuple(
+        kept = tuple(
             entry for entry in progress.failed if entry["piece"] != piece
-        )  # a script's value, tried elsewhere
-        return replace(
-            _with_piece(progress, piece, state="waiting"), failed=failed, retries=progress.retries + 1
-        )
+        )  # a value, tried elsewhere
+        progress = replace(progress, failed=kept, retries=progress.retries + 1)
+        return _with_piece(progress, piece, state="waiting")
     if kind == "model_failed":
-        entry = {**progress.models[model], "reason": str(event.get("reason", ""))}
-        return replace(_with_piece(progress, piece, state="failed"), failed=(*progress.failed, entry))
+        entry = {**model, "reason": str(event.get("reason", ""))}
+        return _with_piece(replace(progress, failed=(*progress.failed, entry)), piece, state="failed")
     return progress
 
 

@@ -103,9 +103,8 @@ def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
 def _script(name: str) -> Path:
     packed = in_bundle(name.removesuffix(".py"))
     if packed is None:
-        raise TrainingFailed(
-            "the refresh script did not come with the bundle", do="Publish the retrain again."
-        )
+        what = "the refresh script did not come with the bundle"
+        raise TrainingFailed(what, do="Publish the retrain again.")
     return packed
 
 
@@ -114,12 +113,8 @@ def run_script(script: Path, data: Path) -> None:
 
     It is reaped last: until then its process id is not reused, and its group can be signalled.
     """
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-u", str(script), str(data)],
-        cwd=data,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    words = [sys.executable, "-I", "-u", str(script), str(data)]
+    child = subprocess.Popen(words, cwd=data, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     finally:  # also at a stop, and when its time is over
@@ -156,10 +151,9 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
         added.append(name)
         size += status.st_size
     if len(added) > MOST_ADDED_FILES or size > MOST_ADDED_BYTES:
+        what = f"the refresh script added {len(added):,} files, {size / 2**30:.1f} GiB"
         why = f"{MOST_ADDED_FILES:,} files and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
-        raise DataError(
-            f"the refresh script added {len(added):,} files, {size / 2**30:.1f} GiB", why=why, do=_DO
-        )
+        raise DataError(what, why=why, do=_DO)
     return added
 
 
@@ -181,9 +175,7 @@ def describe(
         if name in entries:
             continue
         error = report.get("errors", {}).get(name) or {"what": f"{name} is not a table of candles"}
-        why = f"{error['what']}{': ' if error.get('why') else ''}{error.get('why', '')}".replace(
-            f"{folder}/", ""
-        )
+        why = ": ".join(filter(None, (error["what"], error.get("why")))).replace(f"{folder}/", "")
         if name in added:
             raise DataError(f"the refresh script added {name}", why=why, do=_DO)
         log.warning("left out: %s (%s)", name, why)
@@ -194,26 +186,28 @@ def refuse_disagreement(out: Path, data: Path, entries: list[dict[str, Any]], se
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol."""
     errors = _check(out, data, "--joined", secrets).get("errors", {})
     for entry in entries:
-        for symbol in (str(held["symbol"]) for held in entry["holds"]):
-            if symbol in errors:
-                why = f"{errors[symbol]['what']}: {errors[symbol]['why']}".replace(f"{data}/", "")
-                raise DataError(
-                    f"the refresh script added {entry['file']}, which disagrees with the set", why=why, do=_DO
-                )
+        for error in (errors[held["symbol"]] for held in entry["holds"] if held["symbol"] in errors):
+            what = f"the refresh script added {entry['file']}, which disagrees with the set"
+            why = f"{error['what']}: {error['why']}".replace(f"{data}/", "")
+            raise DataError(what, why=why, do=_DO)
 
 
 def _check(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[str, Any]:
     """Run the data check on a folder in a process of its own, since its files are untrusted; it gets no
     secret.
     """
-    words = [sys.executable, "-m", "trainer.bars.check", question]
-    asked = subprocess.run(
-        [*words, "--data", str(folder), "--scratch", str(out)],
-        env=environment.without(secrets),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
+    words = [
+        sys.executable,
+        "-m",
+        "trainer.bars.check",
+        question,
+        "--data",
+        str(folder),
+        "--scratch",
+        str(out),
+    ]
+    without = environment.without(secrets)
+    asked = subprocess.run(words, env=without, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     try:
         report: dict[str, Any] = json.loads(asked.stdout)
         return report

@@ -38,17 +38,14 @@ class Status:
     scripts: list[dict[str, Any]] = field(default_factory=list)  # ends of the pieces that the agent started
     python_packages: str = ""  # where its command's packages came from; empty: the agent's
     boot: dict[str, Any] = field(default_factory=dict)  # seconds of its steps
-    inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `stage.Origins` has it
+    inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `origins.Origins` has it
     devices: Devices | None = None
     sample: NodeSample | None = None  # of its hardware, a few seconds old
     message: str = ""
 
     def enter(self, phase: Phase, at: datetime) -> None:
         """Begin a phase."""
-        self.phases = {
-            **self.phases,
-            phase: at,
-        }  # a new dictionary: the other thread may be reading the old one
+        self.phases = {**self.phases, phase: at}  # a new one: the other thread may be reading the old one
         self.phase = phase
 
 
@@ -58,9 +55,9 @@ def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, bake
     """
     if len(stages) != 2:
         return {}
-    ends = (*stages, now)
-    steps = zip(NODE_STEPS, (booted_at, *stages), ends, strict=False)
-    return {**{step: max((end - begin).total_seconds(), 0.0) for step, begin, end in steps}, "baked": baked}
+    steps = zip(NODE_STEPS, (booted_at, *stages), (*stages, now), strict=False)
+    seconds = {step: max((end - begin).total_seconds(), 0.0) for step, begin, end in steps}
+    return {**seconds, "baked": baked}
 
 
 def lease(status: Status, now: datetime) -> dict[str, Any]:
@@ -77,7 +74,7 @@ def progress(status: Status) -> bytes:
     value = {
         **_header(status.identity),
         "phase": status.phase,
-        "phases": {name: iso(at) for name, at in status.phases.items()},
+        "phases": _instants(status.phases),
         "models_total": len(progressed.models),
         "models_done": len(status.models) + len(progressed.pieces_done),
         "rate": progressed.rate,
@@ -107,10 +104,8 @@ def ending(
     if error is None:
         return "done", 0, None
     if stop_reason and now >= status.identity.deadline:
-        expired = BudgetError(
-            f"the deadline {iso(status.identity.deadline)} was reached",
-            do="Raise --max-duration or --budget.",
-        )
+        what = f"the deadline {iso(status.identity.deadline)} was reached"
+        expired = BudgetError(what, do="Raise --max-duration or --budget.")
         return "expired", expired.exit_code, expired.as_dict()
     if stop_reason:
         return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
@@ -130,25 +125,19 @@ def result(
         **_header(status.identity),
         "state": state,
         "exit_code": exit_code,
-        "error": (
-            {key: cut(item) if isinstance(item, str) else item for key, item in error.items()}
-            if error
-            else None
-        ),
+        "error": _cut_texts(error) if error else None,
         "models": _plain(status.models),
-        "failed": [
-            {**entry, "reason": cut(str(entry["reason"]))} for entry in failed_models(status, unfinished)
-        ],
+        "failed": [_cut_texts(entry) for entry in failed_models(status, unfinished)],
         "retries": status.progress.retries,
-        "phases": {name: iso(at) for name, at in status.phases.items()},
+        "phases": _instants(status.phases),
         "boot": status.boot,
         "data": dict(status.progress.data),
-        "inputs": {key: cut(item) if isinstance(item, str) else item for key, item in status.inputs.items()},
+        "inputs": _cut_texts(status.inputs),
         "devices": status.devices.to_dict() if status.devices else {},
         "python_packages": (status.python_packages or python_packages)[:MOST_NAME],
         "files": status.files,
         "scripts": status.scripts,
-        "tuned": {profile: dict(shapes) for profile, shapes in status.progress.tuned.items()},
+        "tuned": dict(status.progress.tuned),
     }
 
 
@@ -156,22 +145,16 @@ def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
     reported: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
     accounted = {entry["piece"] for entry in (*reported, *status.models)} | {*status.progress.pieces_done}
-    left = [
-        {**model, "reason": unfinished}
-        for model in status.progress.models.values()
-        if model["piece"] not in accounted
-    ]
-    return [*(dict(entry) for entry in reported), *left]
+    left = [model for model in status.progress.models.values() if model["piece"] not in accounted]
+    return [*map(dict, reported), *({**model, "reason": unfinished} for model in left)]
 
 
 def _most_active(models: Mapping[str, Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
     """Return the progress of at most `most` models: those at work first, then failed ones."""
     if len(models) <= most:
         return dict(models)
-    order = {state: place for place, state in enumerate(("training", "scoring", "failed", "done", "waiting"))}
-    return dict(
-        sorted(models.items(), key=lambda item: order.get(item[1].get("state", ""), len(order)))[:most]
-    )
+    order = ("training", "scoring", "failed", "done", "waiting", "")
+    return dict(sorted(models.items(), key=lambda item: order.index(item[1].get("state", "")))[:most])
 
 
 def _plain(value: Any) -> Any:
@@ -181,6 +164,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _cut_texts(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: cut(item) if isinstance(item, str) else item for key, item in values.items()}
+
+
+def _instants(phases: Mapping[str, datetime]) -> dict[str, str]:
+    return {name: iso(at) for name, at in phases.items()}
 
 
 def _header(identity: NodeIdentity) -> dict[str, Any]:

@@ -7,21 +7,19 @@ for it.
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
+from trainer.node.devices import NoDriver, nvidia_smi
 from trainer.node.shared import Node
 from trainer.runs.record import utc_now
 from trainer.runs.samples import GPU_FIGURES, CpuSample, GpuSample, NodeSample
 
 SAMPLE_SECONDS = 5.0
 ANSWER_SECONDS = 30.0  # for a driver; a GPU that hangs keeps nvidia-smi waiting
-# In the order of GPU_FIGURES: percent, MiB, W, degrees Celsius (nvidia-smi --help-query-gpu, looked up
-# 2026-11-22).
-FIELDS = ("utilization.gpu", "memory.used", "memory.total", "power.draw", "temperature.gpu")
-QUERY = ("nvidia-smi", f"--query-gpu=index,name,{','.join(FIELDS)}", "--format=csv,noheader,nounits")
+# Number, name, and in the order of GPU_FIGURES: percent, MiB, W, degrees Celsius (nvidia-smi
+# --help-query-gpu, looked up 2026-11-22).
+FIELDS = "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
 IN_A_REHEARSAL = "GPUs are CPU processes in a rehearsal: the processors are those of this whole machine"
 CpuTimes = tuple[int, int]  # ticks of all cores since the boot: at work, altogether
 
@@ -54,30 +52,19 @@ class Sampling:
             self._ended.wait(SAMPLE_SECONDS)
 
 
-def sample_gpus(
-    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-) -> tuple[tuple[GpuSample, ...], str]:
-    """Ask nvidia-smi; return the GPUs, and a reason if there are none."""
-    try:
-        answer = run(QUERY, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", "") or getattr(error, "stdout", "") or error).strip().splitlines()
-        return (), f"nvidia-smi shows no GPU: {said[-1] if said else type(error).__name__}"
-    gpus = read_gpus(answer.stdout)
-    return gpus, "" if gpus else "nvidia-smi shows no GPU"
-
-
-def read_gpus(listing: str) -> tuple[GpuSample, ...]:
-    """Return the GPUs in nvidia-smi's CSV. Malformed lines are skipped; figures that are not numbers ([N/A])
+def sample_gpus() -> tuple[tuple[GpuSample, ...], str]:
+    """Ask nvidia-smi; return the GPUs, and a reason if there are none. Figures that are not numbers ([N/A])
     are None.
     """
-    gpus = []
-    for line in listing.splitlines():
-        index, *cells = (cell.strip() for cell in line.split(","))
-        if index.isdecimal() and len(cells) == 1 + len(FIELDS):
-            figures = dict(zip(GPU_FIGURES, map(_number, cells[1:]), strict=True))
-            gpus.append(GpuSample(gpu=int(index), name=cells[0], **figures))
-    return tuple(gpus)
+    try:
+        rows = nvidia_smi(FIELDS, seconds=ANSWER_SECONDS)
+    except NoDriver as error:
+        return (), f"nvidia-smi shows no GPU: {error}"
+    gpus = tuple(
+        GpuSample(gpu=int(index), name=name, **dict(zip(GPU_FIGURES, map(_number, figures), strict=True)))
+        for index, name, *figures in rows
+    )
+    return gpus, "" if gpus else "nvidia-smi shows no GPU"
 
 
 def cpu_times(stat: Path) -> CpuTimes:

@@ -20,14 +20,17 @@ from trainer.node.shared import Node
 
 log = logging.getLogger("trainer.node")
 INSTALL_SECONDS = 1200.0
+INSTALL_OPTIONS = (
+    *("--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-compile"),
+    *("--only-binary=:all:", "--require-hashes", "--no-deps"),
+)
 POLL_SECONDS = 0.1
 _FIRST_BYTES = 256  # a console script's first line is shorter
 # pip writes this if Python's path is too long for `#!`: a shell runs the first half, Python skips it as a
 # string.
 _LAUNCHER = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
-_MADE_FOR = re.compile(
-    r"# Packages of a script for Python (3\.\d{1,2})\b"
-)  # trainer/cli/sources/script_packages.py writes it
+# trainer/cli/sources/script_packages.py writes this line.
+_MADE_FOR = re.compile(r"# Packages of a script for Python (3\.\d{1,2})\b")
 # One .pth line a folder of the image's, as bootstrap.sh does for the agent: the venv's own packages come
 # first.
 _BESIDE = """import pathlib, site, sys, sysconfig
@@ -51,42 +54,18 @@ def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str
 
 
 def install(
-    node: Node, *, python: str, venv: Path, requirements: Path, wheels: Path, environment: Mapping[str, str]
+    node: Node, python: str, *, venv: Path, requirements: Path, wheels: Path, environment: Mapping[str, str]
 ) -> None:
     """Install the requirements into the venv. Raises TrainingFailed with pip's error, or if they are for
     another Python.
     """
     _refuse_other_python(node, python, requirements, environment)
     folders = sorted({str(wheel.parent) for wheel in wheels.rglob("*.whl")})
-    source = (
-        ["--no-index", *(word for folder in folders for word in ("--find-links", folder))] if folders else []
-    )
-    words = [
-        python,
-        "-I",
-        "-m",
-        "pip",
-        "--isolated",
-        "--python",
-        str(venv / "bin" / "python"),
-        "install",
-        "--quiet",
-    ]
-    words += [
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-        "--no-compile",
-        "--only-binary",
-        ":all:",
-        "--require-hashes",
-    ]
+    source = ["--no-index", *(f"--find-links={folder}" for folder in folders)] if folders else []
+    pip = [python, "-I", "-m", "pip", "--isolated", f"--python={venv / 'bin' / 'python'}", "install"]
+    words = [*pip, *INSTALL_OPTIONS, *source, f"--requirement={requirements}"]
     node.status.message = "installing the script's requirements"
-    _run(
-        node,
-        "install the script's requirements",
-        [*words, "--no-deps", *source, "-r", str(requirements)],
-        environment,
-    )
+    _run(node, "install the script's requirements", words, environment)
 
 
 def _refuse_other_python(node: Node, python: str, requirements: Path, environment: Mapping[str, str]) -> None:
@@ -97,10 +76,8 @@ def _refuse_other_python(node: Node, python: str, requirements: Path, environmen
         shown = "import sys; print('%d.%d' % sys.version_info[:2])"
         (there,) = _run(node, "ask the image for its Python", [python, "-I", "-c", shown], environment)
         if there != made[1]:
-            do = f'Set script.python = "{there}", and launch again.'
-            raise TrainingFailed(
-                f"the script's packages are for Python {made[1]}", why=f"the image has {there}", do=do
-            )
+            what, why = f"the script's packages are for Python {made[1]}", f"the image has {there}"
+            raise TrainingFailed(what, why=why, do=f'Set script.python = "{there}", and launch again.')
 
 
 def _copy_programs(theirs: Path, ours: Path) -> None:
@@ -140,15 +117,12 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
     lines = output.read_text(errors="replace").strip().splitlines()
     for line in lines:
         log.info("packages: %s", line)
+    if code is None:
+        why = f"not within {INSTALL_SECONDS / 60:.0f} minutes"
+        raise TrainingFailed(f"can't {what}", why=why, do="Name fewer packages.")
     if code:
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
-        do = (
-            "Correct script.requirements: every package with its dependencies, as wheels for the image's"
-            " Python, with hashes."
-        )
-        raise TrainingFailed(f"can't {what}", why=errors[0][:300] if errors else f"exit code {code}", do=do)
-    if code is None:
-        raise TrainingFailed(
-            f"can't {what}", why=f"not within {INSTALL_SECONDS / 60:.0f} minutes", do="Name fewer packages."
-        )
+        form = "every package with its dependencies, as wheels for the image's Python, with hashes"
+        why = errors[0][:300] if errors else f"exit code {code}"
+        raise TrainingFailed(f"can't {what}", why=why, do=f"Correct script.requirements: {form}.")
     return lines

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trainer.aws.place import Place
 from trainer.node import report
+from trainer.node.origins import Origins
 from trainer.node.redaction import Redaction
-from trainer.node.stage import Origins
 from trainer.node.uplink import Uplink
 from trainer.runs.record import utc_now
 

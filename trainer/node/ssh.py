@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ OPTIONS = 'restrict,pty,port-forwarding,permitopen="127.0.0.1:*",permitopen="loc
 
 def open_ssh(node: Node, key: str, *, etc: Path = Path("/etc")) -> None:
     """Authorize the run's key, if it has one, and publish the host keys; log a failure."""
-    if not key or not node.place.attaches:
+    if not key or node.place.no_attach:
         return
     if not PUBLIC_KEY.fullmatch(key):
         log.warning("nobody can attach: the manifest's SSH key is not an ed25519 key")
@@ -45,22 +46,11 @@ def make_user() -> Path:
 
     `*` matches no password, and sshd, unlike for `!`, treats the account as unlocked.
     """
-    import pwd
-
     try:
         known = pwd.getpwnam(USER)
     except KeyError:
-        command = (
-            "useradd",
-            "--create-home",
-            "--user-group",
-            "--shell",
-            "/bin/bash",
-            "--password",
-            "*",
-            USER,
-        )
-        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        options = ("--create-home", "--user-group", "--shell=/bin/bash", "--password=*")
+        subprocess.run(("useradd", *options, USER), check=True, capture_output=True, timeout=SECONDS)
         known = pwd.getpwnam(USER)
     return Path(known.pw_dir)
 

@@ -52,28 +52,20 @@ class Uplink:
         `once`: raises TrainingFailed if the key has another object. Raises botocore's errors if S3 does not
         accept it now, and NotVersioned.
         """
-        kind = CONTENT_TYPES.get(Path(key).suffix, "application/octet-stream")
+        named = {"Bucket": self.bucket, "Key": key, "ContentType": _content_type(key)}
+        checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
+        known = {"ContentLength": size, "Metadata": {"sha256": sha256}, "ChecksumSHA256": checksum}
+        condition = {"IfNoneMatch": "*"} if once else {}
         try:
-            answer = self.s3.put_object(
-                Bucket=self.bucket,
-                Key=key,
-                Body=body,
-                ContentLength=size,
-                ContentType=kind,
-                Metadata={"sha256": sha256},
-                ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
-                **({"IfNoneMatch": "*"} if once else {}),
-            )
+            answer = self.s3.put_object(**named, Body=body, **known, **condition)
         except ClientError as error:
             if not once or error_code(error) not in LOST_RACE:
                 raise
             # The key exists: with our object, if the answer to an earlier try was lost.
             answer = self.s3.head_object(Bucket=self.bucket, Key=key)
             if answer["Metadata"].get("sha256") != sha256:
-                raise TrainingFailed(
-                    f"{key} exists with other content",
-                    do="Find out who wrote it: only the run itself should write its keys.",
-                ) from error
+                do = "Find out who wrote it: only the run itself should write its keys."
+                raise TrainingFailed(f"{key} exists with other content", do=do) from error
         return version_of(answer, f"s3://{self.bucket}/{key}")
 
     def read(self, key: str) -> bytes:
@@ -88,16 +80,15 @@ class Uplink:
         deadline = time.monotonic() + patience_seconds
         while not self.try_send(key, json.dumps(value).encode()):
             if time.monotonic() > deadline:
-                raise ConnectionFailed(
-                    f"{key} was not sent", why=f"S3 did not take it within {patience_seconds:.0f} s"
-                )
+                why = f"S3 did not take it within {patience_seconds:.0f} s"
+                raise ConnectionFailed(f"{key} was not sent", why=why)
             time.sleep(RETRY_SECONDS)
 
     def try_send(self, key: str, body: bytes) -> bool:
         """Try once to write an object; return whether S3 accepted it."""
         try:
-            content_type = CONTENT_TYPES.get(Path(key).suffix, "application/octet-stream")
-            self._quick.put_object(Bucket=self.bucket, Key=key, Body=body, ContentType=content_type)
+            kind = _content_type(key)
+            self._quick.put_object(Bucket=self.bucket, Key=key, Body=body, ContentType=kind)
         except AWS_ERRORS as error:
             log.warning("%s was not sent, it will be tried again: %s", key, error)
             return False
@@ -145,3 +136,7 @@ class Parts:
         whole_lines = block[: block.rfind(b"\n") + 1]
         # A line longer than a part, or the last one of a writer that died, goes as it is.
         return whole_lines or (block if final or len(block) == PART_BYTES else b"")
+
+
+def _content_type(key: str) -> str:
+    return CONTENT_TYPES.get(Path(key).suffix, "application/octet-stream")

@@ -11,20 +11,37 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal import wire
-from trainer.rehearsal.clock import Clock
-from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.kept_bucket import KeptBucket
 from trainer.rehearsal.keys import REGION as REGION
 from trainer.rehearsal.keys import Credentials, Keyring, Kind
-from trainer.rehearsal.stored_settings import StoredSettings
+from trainer.rehearsal.memory import InstanceLog, StoredSettings
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError, Delays, Firing, Instance, Pool, World
+from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
+
+
+class Clock:
+    """Clock of one account: real time, plus what a test or a rehearsal has skipped."""
+
+    def __init__(self) -> None:
+        self._skipped = timedelta()
+
+    def now(self) -> datetime:
+        """Return the present instant of this account, in UTC."""
+        return utc_now() + self._skipped
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward. Raises ValueError for a step back."""
+        if seconds < 0:
+            raise ValueError(f"the clock cannot go back {-seconds} s")
+        self._skipped += timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +121,9 @@ class EmbeddedAccount:
         self.principals[own.access_key] = Principal(kind=kind, name=name, role=role)
         return own
 
-    def moto(
-        self, service: str, operation: str, params: dict[str, Any], *, region: str = REGION
-    ) -> dict[str, Any]:
+    def moto(self, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Call moto in this account. Raises AwsError with moto's code."""
-        return wire.call_moto(self.account, region, service, operation, params)
+        return wire.call_moto(self.account, service, operation, params)
 
     def release(self, instance_id: str) -> None:
         """Let moto release the volumes and interfaces of an ended instance."""
@@ -148,12 +163,11 @@ class EmbeddedAccount:
     def check_launch(self, request: dict[str, Any], image: dict[str, Any], pool: Pool, count: int) -> None:
         """Raise AwsError for a pool without capacity. The caller holds the lock."""
         if self.world.is_full(pool):
-            raise AwsError(
-                "InsufficientInstanceCapacity",
+            what = (
                 f"We currently do not have sufficient {pool.instance_type} capacity in the Availability Zone"
-                f" you requested ({pool.availability_zone}).",
-                500,
             )
+            where = f"you requested ({pool.availability_zone})."
+            raise AwsError("InsufficientInstanceCapacity", f"{what} {where}", 500)
 
     def check_mount(
         self, instance: Instance, principal: Principal, file_system: str, access_point: str
@@ -185,12 +199,6 @@ Rule = Callable[[EmbeddedAccount, Call], dict[str, Any] | Answer]
 Rules = dict[tuple[str, str], Rule]
 
 
-def refuse(what: str) -> Rule:
-    """Return a rule that refuses an operation that moto would get wrong; `what` continues "The embedded AWS
-    does not".
-    """
-
-    def rule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-        raise AwsError("UnsupportedOperation", f"The embedded AWS does not {what}.")
-
-    return rule
+def refuse(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Refuse an operation that moto would get wrong."""
+    raise AwsError("UnsupportedOperation", f"The embedded AWS does not carry out {call.operation}.")

@@ -39,7 +39,7 @@ _ID = re.compile(
     r"|\b\d{12}\b|\bA(?:ROA|IPA)[A-Z0-9]{17}\b"
 )
 Send = Callable[[str, str, dict[str, Any]], dict[str, Any]]  # (service, operation, parameters) -> answer
-_OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is created again
+OWNED_ALREADY = "BucketAlreadyOwnedByYou"  # a bucket outlives the server; everything else is created again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +81,10 @@ class Recorder:
         self._body = {"Body": params["Body"]} if "Body" in params else {}
 
     def _answered(self, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
-        if http_response.status_code < 300 or parsed.get("Error", {}).get("Code") == _OWNED_ALREADY:
-            call = RecordedCall(
-                service=model.service_model.service_name,
-                operation=model.name,
-                params={**self._params[model.name], **self._body},
-                identifiers=identifiers(parsed),
-            )
-            self.calls.append(call)
+        if http_response.status_code < 300 or parsed.get("Error", {}).get("Code") == OWNED_ALREADY:
+            service, params = model.service_model.service_name, {**self._params[model.name], **self._body}
+            known = {"service": service, "operation": model.name, "params": params}
+            self.calls.append(RecordedCall(**known, identifiers=identifiers(parsed)))
 
 
 class ProgramStore:
@@ -133,18 +129,15 @@ def open_folder(folder: Path) -> None:
     """Make the folder of stored applications. Raises ConfigError if that fails, or if other users may write
     there.
     """
+    what = f"applied programs can't be kept in {folder}"
+    do = "Set MAYFLY_PROGRAMS to a folder of your own, or run chmod go-w on this one."
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = folder.stat()
     except OSError as error:  # a home that is read-only, in a container
-        do = "Set MAYFLY_PROGRAMS to a folder of your own."
-        raise ConfigError(
-            f"applied programs can't be kept in {folder}", why=str(error.strerror), do=do
-        ) from error
+        raise ConfigError(what, why=str(error.strerror), do=do) from error
     if about.st_uid != os.getuid() or about.st_mode & 0o022:
-        why = "it belongs to another user, or others may write there"
-        do = "Set MAYFLY_PROGRAMS to a folder of your own, or run chmod go-w on this one."
-        raise ConfigError(f"applied programs can't be kept in {folder}", why=why, do=do)
+        raise ConfigError(what, why="it belongs to another user, or others may write there", do=do)
 
 
 def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[str, str] | None = None) -> str:
@@ -160,12 +153,8 @@ def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[st
             content = path.read_bytes()
             digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
             digest.update(content)
-    own = (
-        "-" + hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16]
-        if config
-        else ""
-    )
-    return digest.hexdigest()[:PROGRAM_DIGITS] + own
+    own = hashlib.sha256(json.dumps(dict(config or {}), sort_keys=True).encode()).hexdigest()
+    return f"{digest.hexdigest()[:PROGRAM_DIGITS]}-{own[:16]}"
 
 
 def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, Any]:
@@ -178,7 +167,7 @@ def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, An
         try:
             answer = send(call.service, call.operation, with_identifiers(call.params, replaced))
         except AwsError as error:
-            if error.code != _OWNED_ALREADY:
+            if error.code != OWNED_ALREADY:
                 raise
             continue
         replaced.update(zip(call.identifiers, identifiers(answer), strict=True))
@@ -188,12 +177,7 @@ def replay(applied: AppliedProgram, *, account: str, send: Send) -> dict[str, An
 
 def identifiers(answer: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the identifiers that AWS chose in an answer, in the order of its members."""
-    return tuple(
-        identifier
-        for name, value in sorted(answer.items())
-        if name != "ResponseMetadata"
-        for identifier in _find(value)
-    )
+    return tuple(_find({name: value for name, value in answer.items() if name != "ResponseMetadata"}))
 
 
 def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:
@@ -201,12 +185,11 @@ def with_identifiers(value: Any, replaced: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return _ID.sub(lambda match: replaced.get(match[0], match[0]), value)
     if isinstance(value, dict):
-        return {
-            with_identifiers(key, replaced): _in_base64(item, replaced)
-            if key == "UserData"
-            else with_identifiers(item, replaced)
-            for key, item in value.items()
-        }
+        changed = {}
+        for key, item in value.items():
+            replace = _in_base64 if key == "UserData" else with_identifiers
+            changed[with_identifiers(key, replaced)] = replace(item, replaced)
+        return changed
     return [with_identifiers(item, replaced) for item in value] if isinstance(value, list) else value
 
 
@@ -231,15 +214,9 @@ def from_json(text: str) -> AppliedProgram:
     if document["format"] != FORMAT:
         raise ValueError(f"format {document['format']}")
     calls = tuple(
-        RecordedCall(
-            service=str(call["service"]),
-            operation=str(call["operation"]),
-            params=dict(call["params"]),
-            identifiers=tuple(map(str, call["identifiers"])),
-        )
-        for call in document["calls"]
+        RecordedCall(**{**call, "identifiers": tuple(call["identifiers"])}) for call in document["calls"]
     )
-    return AppliedProgram(account=str(document["account"]), outputs=dict(document["outputs"]), calls=calls)
+    return AppliedProgram(account=document["account"], outputs=document["outputs"], calls=calls)
 
 
 def _find(value: Any) -> Iterator[str]:

@@ -61,6 +61,14 @@ def types() -> dict[str, dict[str, Any]]:
     return motos.INSTANCE_TYPES
 
 
+def is_offered(instance_type: str, zone: str) -> bool:
+    """Return whether a type is offered in a zone."""
+    from moto.ec2.models import instance_types as motos  # late, as above
+
+    offered = motos.INSTANCE_TYPE_OFFERINGS["availability-zone"][REGION]
+    return any((one["InstanceType"], one["Location"]) == (instance_type, zone) for one in offered)
+
+
 def gpu_count(instance_type: str) -> int:
     """Return the number of whole GPUs of a type; 0 for a type without, or an unknown one."""
     gpus = types().get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])

@@ -31,7 +31,7 @@ from trainer.base import environment
 from trainer.base.errors import ConfigError
 from trainer.base.extras import needs
 from trainer.rehearsal import home
-from trainer.rehearsal.forks import ForkedProcess, fork
+from trainer.rehearsal.forks import ForkedProcess, start_python
 from trainer.rehearsal.home import Note
 from trainer.rehearsal.keys import NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.processes import start_ticks
@@ -82,9 +82,8 @@ class Server:
             answer = _ask(self.note, "program", {"account": account}, timeout_seconds=PROGRAM_SECONDS)
         except OSError as failure:
             what = "the embedded AWS ended while the Pulumi program was applied to it"
-            raise ConfigError(
-                what, why=str(failure), do="Try again; its server.log may tell more."
-            ) from failure
+            do = "Try again; its server.log may tell more."
+            raise ConfigError(what, why=str(failure), do=do) from failure
         if error := answer.get("error"):
             raise ConfigError(error["what"], why=error["why"], do=error["do"])
 
@@ -127,10 +126,8 @@ def default_root() -> Path:
 def lease_server(root: Path, *, holder: int | None = None) -> Server:
     """Lease the server of `root` for a process (default: this one); start the server if none runs."""
     if sys.platform != "linux":
-        raise ConfigError(
-            "the embedded AWS needs Linux or a container",
-            do="Run this in a container, or use an AWS account.",
-        )
+        do = "Run this in a container, or use an AWS account."
+        raise ConfigError("the embedded AWS needs Linux or a container", do=do)
     needs("moto")
     root = home.open_home(root)
     deadline = time.monotonic() + START_SECONDS
@@ -181,32 +178,18 @@ def _lease_running(root: Path, holder: int) -> Server | None:
 
 def _start(root: Path) -> subprocess.Popen[bytes] | ForkedProcess:
     """Start a server in a session of its own: a Ctrl-C at the desk must not end it."""
-    words = ("-m", SERVER, "--root", str(root))
-    variables = environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
-    shared = environment.rehearsal_environment().fork_server
     with (
         home.open_private(root / home.LOG, os.O_WRONLY | os.O_APPEND) as log,
         Path(os.devnull).open("rb") as nothing,
     ):
-        if shared is not None:
-            files = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
-            return fork(
-                shared,
-                words,
-                environment=variables,
-                folder=root,
-                files=files,
-                name="mayfly-aws",
-                detached=True,
-            )
-        return subprocess.Popen(
-            [sys.executable, *words],
-            stdin=nothing,
-            stdout=log,
-            stderr=log,
-            env=variables,
-            cwd=root,
-            start_new_session=True,
+        return start_python(
+            ("-m", SERVER, "--root", str(root)),
+            server=environment.rehearsal_environment().fork_server,
+            environment=environment.for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent)),
+            folder=root,
+            files={0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()},
+            name="mayfly-aws",
+            detached=True,
         )
 
 

@@ -13,7 +13,7 @@ from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
 from trainer.rehearsal.catalogue import types
 from trainer.rehearsal.launches import launch_fleet
 from trainer.rehearsal.wire import Answer, Call, collect
-from trainer.rehearsal.world import STATE_CODES, AwsError, Instance
+from trainer.rehearsal.world import STATE_CODES, AwsError
 
 CONSOLE_BYTES = 64 * 1024  # EC2's limit
 QUOTA_VCPUS = 768.0
@@ -28,7 +28,7 @@ def create_fleet(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     if params.get("Type") != "instant":
         raise AwsError("UnsupportedOperation", "The embedded AWS creates fleets of type instant only.")
     with cloud.lock:
-        return cloud.world.once("CreateFleet", params, lambda: launch_fleet(cloud, call.region, params))
+        return cloud.world.once("CreateFleet", params, lambda: launch_fleet(cloud, params))
 
 
 def run_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -40,19 +40,12 @@ def run_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 def describe_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Describe the matching instances with their current states, one reservation per launch."""
     with cloud.lock:
-        now = cloud.clock.now()
-        instances = _find(cloud, call)
+        now, asked = cloud.clock.now(), call.params
         reservations: dict[str, dict[str, Any]] = {}
-        for one in instances:
-            reservation = reservations.setdefault(
-                one.reservation_id,
-                {
-                    "ReservationId": one.reservation_id,
-                    "OwnerId": cloud.account,
-                    "Groups": [],
-                    "Instances": [],
-                },
-            )
+        ids, filters = asked.get("InstanceIds", []), asked.get("Filters", [])
+        for one in cloud.world.find(instance_ids=ids, filters=filters, now=now):
+            known = {"ReservationId": one.reservation_id, "OwnerId": cloud.account, "Instances": []}
+            reservation = reservations.setdefault(one.reservation_id, known)
             reservation["Instances"].append(cloud.world.describe(one, now))
         return {"Reservations": list(reservations.values())}
 
@@ -61,27 +54,19 @@ def terminate_instances(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Start terminating instances; terminating one again changes nothing."""
     refuse_dry_run(call.params)
     with cloud.lock:
-        now = cloud.clock.now()
-        changes = cloud.world.terminate(call.params["InstanceIds"], now)
-        return {
-            "TerminatingInstances": [
-                {
-                    "InstanceId": one.id,
-                    "PreviousState": _state(before),
-                    # AWS never answers "terminated" here: only DescribeInstances shows it
-                    "CurrentState": _state("terminated" if before == "terminated" else "shutting-down"),
-                }
-                for one, before in changes
-            ]
-        }
+        changes = []
+        for one, before in cloud.world.terminate(call.params["InstanceIds"], cloud.clock.now()):
+            # AWS answers "terminated" only of what was: only DescribeInstances shows that one has ended
+            current = _state("terminated" if before == "terminated" else "shutting-down")
+            change = {"InstanceId": one.id, "PreviousState": _state(before), "CurrentState": current}
+            changes.append(change)
+        return {"TerminatingInstances": changes}
 
 
 def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Return the last 64 KB of user data's output, as on a system whose cloud-init writes to the console."""
     with cloud.lock:
-        instance = cloud.world.find(
-            instance_ids=[call.params["InstanceId"]], filters=[], now=cloud.clock.now()
-        )[0]
+        (instance,) = cloud.world.find(instance_ids=[call.params["InstanceId"]], now=cloud.clock.now())
     log = cloud.root / "sandbox" / instance.id / "var/log/cloud-init-output.log"
     output = log.read_bytes()[-CONSOLE_BYTES:] if log.is_file() else b""
     return {
@@ -95,14 +80,6 @@ def describe_types(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Describe instance types, or where they are offered, with the retired ones."""
     types()
     return collect(call.environ, call.account)
-
-
-def _find(cloud: EmbeddedAccount, call: Call) -> list[Instance]:
-    return cloud.world.find(
-        instance_ids=call.params.get("InstanceIds", []),
-        filters=call.params.get("Filters", []),
-        now=cloud.clock.now(),
-    )
 
 
 def _state(name: str) -> dict[str, Any]:
@@ -122,7 +99,13 @@ def get_service_quota(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {"Quota": {**known, "Value": QUOTA_VCPUS}}
 
 
+_REFUSED = (
+    *("CreateTags", "DeleteTags", "StopInstances", "StartInstances", "RebootInstances"),
+    *("RequestSpotInstances", "DeleteFleets", "DescribeFleets"),
+)
 RULES: Rules = {
+    **{("ec2", operation): refuse for operation in _REFUSED},
+    ("pricing", "GetProducts"): refuse,
     ("service-quotas", "GetServiceQuota"): get_service_quota,
     ("ec2", "CreateFleet"): create_fleet,
     ("ec2", "RunInstances"): run_instances,
@@ -131,13 +114,4 @@ RULES: Rules = {
     ("ec2", "GetConsoleOutput"): get_console_output,
     ("ec2", "DescribeInstanceTypes"): describe_types,
     ("ec2", "DescribeInstanceTypeOfferings"): describe_types,
-    ("ec2", "CreateTags"): refuse("change tags"),
-    ("ec2", "DeleteTags"): refuse("change tags"),
-    ("ec2", "StopInstances"): refuse("stop instances"),
-    ("ec2", "StartInstances"): refuse("start stopped instances"),
-    ("ec2", "RebootInstances"): refuse("reboot instances"),
-    ("ec2", "RequestSpotInstances"): refuse("know spot requests apart from fleets"),
-    ("ec2", "DeleteFleets"): refuse("keep fleets after their launch"),
-    ("ec2", "DescribeFleets"): refuse("keep fleets after their launch"),
-    ("pricing", "GetProducts"): refuse("have a price list"),
 }

@@ -5,7 +5,8 @@ Loading torch takes four core-seconds, and a node starts three interpreters that
 is loaded here: a fork finds its code in its own folders, as a new interpreter would. A plain script, which
 imports the standard library:
 
-    python fork_server.py SOCKET [PID [LIBRARY...]]  # standard input is the listening socket, bound to SOCKET
+    python fork_server.py SOCKET PID [LIBRARY...]  # standard input is the listening socket, bound to SOCKET
+    python fork_server.py --supervise SUPERVISOR SOCKET USER_DATA LOG  # a node, whose Pythons may all be new
 
 Its parent binds the socket (`listen`), so that a client can connect at once and waits only for its fork.
 
@@ -16,7 +17,7 @@ A client (`fork_client`) sends one message with its open files; the answers are 
 
 When a client goes away, its fork is killed with its process group, unless it is detached; a node's first
 process ends by itself, with its node, when the server that forked it is gone. This server ends when the
-process that started it does, or the one with PID.
+process with PID does.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._listener, self._path = listener, path
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._forks: dict[socket.socket, Fork | None] = {}  # by client; None until its message has come
+        self._forks: dict[socket.socket, Order | None] = {}  # by client; None until its message has come
 
     def step(self, *, wait_seconds: float = POLL_SECONDS) -> Order | None:
         """Serve the clients that have sent something. Returns None, or in a new fork the order to run."""
@@ -137,7 +138,8 @@ class ForkServer:
             return order
         for descriptor in order.files.values():
             os.close(descriptor)
-        self._forks[client] = Fork(pid, detached=order.detached)
+        order.pid = pid
+        self._forks[client] = order
         with suppress(OSError):
             client.sendall(_line({"pid": pid}))
         return None
@@ -146,22 +148,6 @@ class ForkServer:
         self._selector.unregister(client)
         client.close()
         del self._forks[client]
-
-
-class Fork:
-    """A child of a fork server."""
-
-    def __init__(self, pid: int, *, detached: bool) -> None:
-        self.pid = pid
-        self._detached = detached
-
-    def abandon(self) -> None:
-        """Kill it with its process group."""
-        if self._detached:
-            return
-        for kill in (os.killpg, os.kill):  # it may not have its own group yet
-            with suppress(ProcessLookupError, PermissionError):
-                kill(self.pid, signal.SIGKILL)
 
 
 class Order:
@@ -176,6 +162,15 @@ class Order:
         self.files = dict(zip(map(int, message["files"]), received, strict=True))
         self.detached = bool(message["detached"])
         self.parent = 0  # the server that forks it
+        self.pid = 0  # of the fork, as its server knows it
+
+    def abandon(self) -> None:
+        """Kill the fork with its process group, unless it is detached."""
+        if self.detached:
+            return
+        for kill in (os.killpg, os.kill):  # it may not have its own group yet
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
 
     def become(self) -> None:
         """Give this fork a session, open files, a folder, an environment and signals as a new process would
@@ -206,16 +201,18 @@ class Order:
         sys.executable = self.executable
         multiprocessing.spawn.set_executable(self.executable)
         multiprocessing.current_process().authkey = os.urandom(32)
-        is_safe = (
-            self.environment.get("PYTHONSAFEPATH") or "-P" in self.arguments[: self.arguments.index(flag)]
-        )
+        flags = self.arguments[: self.arguments.index(flag)]
+        isolated = "-I" in flags
+        is_safe = isolated or "-P" in flags or self.environment.get("PYTHONSAFEPATH")
         first = [] if is_safe else ["" if flag == "-c" else self.folder]
-        added = [path for path in self.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        more = "" if isolated else self.environment.get("PYTHONPATH", "")
+        added = [path for path in more.split(os.pathsep) if path]
         sys.path[:] = [*first, *added, *STANDARD_PATH]
         sys.path_importer_cache.clear()
-        for folder in Path(self.executable).parent.parent.glob("lib/python3*/site-packages"):
-            site.addsitedir(str(folder))
-        site.execsitecustomize()
+        if "-S" not in flags:
+            for folder in Path(self.executable).parent.parent.glob("lib/python3*/site-packages"):
+                site.addsitedir(str(folder))
+            site.execsitecustomize()
         sys.modules["__main__"] = main = types.ModuleType("__main__")
         sys.argv = [flag, *rest]
         if flag == "-c":
@@ -239,13 +236,11 @@ def inherited_listener() -> socket.socket:
 
 
 def split_command(words: list[str]) -> tuple[str, str, list[str]]:
-    """Split Python's command line at -m or -c, after flags that change nothing here: (flag, module or code,
-    the rest).
-    """
+    """Split Python's command line at -m or -c, after its flags: (flag, module or code, the rest)."""
     for place, word in enumerate(words):
         if word in ("-m", "-c"):
             return word, words[place + 1], words[place + 2 :]
-        if word not in ("-u", "-B", "-s", "-P"):
+        if word not in ("-u", "-B", "-s", "-P", "-I", "-S"):
             break
     raise ValueError(f"a fork server can't run python {' '.join(words)}")
 
@@ -302,11 +297,10 @@ def supervise(words: list[str]) -> Order | None:
     """Be the first process of a node (`supervisor.py`), and its fork server. Returns an order in each fork,
     None at the end.
     """
-    script, path, *rest = words
+    script, socket_path, *rest = words
+    path = Path(socket_path)
     supervisor = runpy.run_path(script, run_name="supervisor")
-    order: Order | None = supervisor["main"](
-        *map(Path, rest), forks=ForkServer(Path(path), listen(Path(path)))
-    )
+    order: Order | None = supervisor["main"](*map(Path, rest), ForkServer(path, listen(path)))
     return order
 
 
@@ -371,5 +365,7 @@ def _line(message: dict[str, int]) -> bytes:
 
 
 if __name__ == "__main__":
-    watched = int(sys.argv[2]) if len(sys.argv) > 2 else os.getppid()
-    main(Path(sys.argv[1]), until_ends=watched, more_libraries=sys.argv[3:])
+    if sys.argv[1] == SUPERVISE:
+        supervise(sys.argv[2:])
+    else:
+        main(Path(sys.argv[1]), until_ends=int(sys.argv[2]), more_libraries=sys.argv[3:])

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from trainer.base.environment import processor_settings
 from trainer.rehearsal.fork_client import send_order
@@ -104,39 +105,17 @@ class ForkServerProcess:
             )
             self._listener.close()
 
-    def start(
-        self,
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        folder: Path,
-        files: Mapping[int, int],
-        name: str,
-    ) -> ForkedProcess:
-        """Fork a process that ends by itself when this server does.
+    def start(self, arguments: Sequence[str], **options: Any) -> ForkedProcess:
+        """Fork a process, by the options of `fork`, that ends by itself when this server does.
 
         Waits while the libraries are being loaded. Raises RuntimeError without a server.
         """
         if self._server is None and self._parent is not None:
-            words, files_there = ("--serve", str(self.path)), {0: self._listener.fileno(), 1: 2, 2: 2}
-            self._server = fork(
-                self._parent,
-                words,
-                environment=ENVIRONMENT,
-                folder=Path.cwd(),
-                files=files_there,
-                name="mayfly-forks",
-            )
+            files = {0: self._listener.fileno(), 1: 2, 2: 2}
+            own = {"environment": ENVIRONMENT, "folder": Path.cwd(), "files": files, "name": "mayfly-forks"}
+            self._server = fork(self._parent, ("--serve", str(self.path)), **own)
             self._listener.close()
-        return fork(
-            self.path,
-            arguments,
-            environment=environment,
-            folder=folder,
-            files=files,
-            name=name,
-            detached=True,
-        )
+        return fork(self.path, arguments, detached=True, **options)
 
     def close(self) -> None:
         """End the server; its forks end by themselves."""
@@ -147,32 +126,38 @@ class ForkServerProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def fork(
-    path: Path,
+def fork(path: Path, arguments: Sequence[str], **options: Any) -> ForkedProcess:
+    """Have the server at `path` fork a Python, by the options of `send_order`, and return it."""
+    try:
+        connection = send_order(path, executable=sys.executable, arguments=arguments, **options)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise RuntimeError(f"there is no fork server at {path}") from error
+    return ForkedProcess(connection)
+
+
+def start_python(
     arguments: Sequence[str],
     *,
+    server: Path | None,
     environment: Mapping[str, str],
     folder: Path,
     files: Mapping[int, int],
     name: str,
     detached: bool = False,
-    executable: str = sys.executable,
-) -> ForkedProcess:
-    """Have the server at `path` fork a Python, and return it. `files`: number in the fork -> number here.
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Start a Python in a session of its own: a fork of the server's, or a new process where there is none.
 
-    The fork finds the packages beside `executable`; none where it is empty.
+    `files` are its input, output and errors, by number; only forks have the name, and may be not detached.
     """
-    try:
-        connection = send_order(
-            path,
-            executable=executable,
-            arguments=arguments,
-            environment=environment,
-            folder=folder,
-            files=files,
-            name=name,
-            detached=detached,
-        )
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise RuntimeError(f"there is no fork server at {path}") from error
-    return ForkedProcess(connection)
+    if server is not None:
+        options: dict[str, Any] = {"environment": environment, "folder": folder, "files": files}
+        return fork(server, arguments, name=name, detached=detached, **options)
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=files[0],
+        stdout=files[1],
+        stderr=files[2],
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+    )

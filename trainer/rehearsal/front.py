@@ -8,7 +8,7 @@ says what it may mount, and /_rehearsal/... is the server's control (`server` mo
 
 The access key names account and caller. A rule takes a parsed call and returns the members of its result, or
 moto's whole answer; one table has them all, from `storage`, `compute`, `scheduling`, `lambdas`, `identities`
-and `topics`. Permissions are not checked: the account of `tests/aws` does that, which has more rules.
+and `messages`. Permissions are not checked: the account of `tests/aws` does that, which has more rules.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from collections.abc import Callable, Iterable
 from email.utils import format_datetime
 from http.client import responses
 
+from botocore.exceptions import ClientError
+
 from trainer.rehearsal import (
     compute,
     identities,
     lambdas,
+    messages,
     scheduling,
     signatures,
     storage,
-    topics,
     wire,
 )
 from trainer.rehearsal.account import EmbeddedAccount, Rules
@@ -35,7 +37,7 @@ from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
-_OWNERS = (storage, compute, scheduling, lambdas, identities, topics)
+_OWNERS = (storage, compute, scheduling, lambdas, identities, messages)
 RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 Mount = Callable[[Environ, bytes], Answer]
 MOST_MOUNT_BYTES = 1 << 20
@@ -72,7 +74,8 @@ class Front:
         try:
             first = self._check_place(environ)
             if mount := self.mounts.get(first):
-                return _send(mount(environ, _small_body(environ)), start_response)
+                signatures.check_length(environ, MOST_MOUNT_BYTES)
+                return _send(mount(environ, wire.read_body(environ)), start_response)
             body = self._check_sender(environ)
         except AwsError as error:
             return _send(wire.refusal(environ, error), start_response)
@@ -133,22 +136,16 @@ class Front:
             cloud.after(call)
         except AwsError as error:
             return wire.encode(call, error)
+        except ClientError as error:  # of a bucket, which raises what clients of S3 see
+            answer = error.response
+            status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
+            return wire.encode(call, AwsError(answer["Error"]["Code"], answer["Error"]["Message"], status))
         except OSError as error:
             if error.errno not in FULL:
                 raise
             # 507: boto3 retries after a 500, and would report what the half-finished first try left.
             return wire.encode(call, AwsError("DiskFull", f"No space left on the disk of {cloud.root}", 507))
         return result if isinstance(result, tuple) else wire.encode(call, result)
-
-
-def _small_body(environ: Environ) -> bytes:
-    """Read the body of a request to one of the server's own paths. Raises AwsError for a body that is too
-    large.
-    """
-    length = environ.get("CONTENT_LENGTH") or "0"
-    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdecimal() or int(length) > MOST_MOUNT_BYTES:
-        raise AwsError("RequestEntityTooLarge", "The body is too large.", 413)
-    return wire.read_body(environ)
 
 
 def _send(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:

@@ -29,9 +29,7 @@ from trainer.base.files import whole_file
 
 NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
 FORMAT = 2
-REFUSED = (  # before the JSON of the error for which a server does not start, the last line of its log
-    "refused: "
-)
+REFUSED = "refused: "  # in a server's last line, before the JSON of the error for which it does not start
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LEAST_FREE_BYTES = 1 << 20
 _URL = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
@@ -58,10 +56,8 @@ def open_home(root: Path) -> Path:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        do = "Set MAYFLY_HOME to a folder of your own."
-        raise ConfigError(
-            f"the embedded AWS has no folder {root}", why=error.strerror or "", do=do
-        ) from error
+        what, do = f"the embedded AWS has no folder {root}", "Set MAYFLY_HOME to a folder of your own."
+        raise ConfigError(what, why=error.strerror or "", do=do) from error
     root = root.resolve()
     check_home(root)
     if root.stat().st_mode & 0o077:
@@ -98,12 +94,9 @@ def check_version(root: Path) -> None:
     with reading(path):
         known = json.loads(path.read_text(encoding="utf-8"))["format"]
     if known != FORMAT:
+        what = "the state of the embedded AWS is of another version of Mayfly"
         why = f"{path} says {known!r}, and this version reads {FORMAT}"
-        raise ConfigError(
-            "the state of the embedded AWS is of another version of Mayfly",
-            why=why,
-            do=_MOVE.format(root=root),
-        )
+        raise ConfigError(what, why=why, do=_MOVE.format(root=root))
 
 
 @contextmanager
@@ -113,7 +106,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise _damaged(path, error.strerror or repr(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError, LookupError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
 
@@ -148,16 +141,13 @@ def read_note(root: Path) -> Note | None:
             return None
         text = file.read(_MOST_NOTE_BYTES)
     try:
-        note_fields = json.loads(text)
-        url, pid, started, secret = (note_fields[name] for name in ("url", "pid", "started", "secret"))
-    except (ValueError, KeyError, TypeError):
-        return None
-    texts = (
-        isinstance(url, str) and isinstance(secret, str) and isinstance(started, str) and isinstance(pid, int)
-    )
-    if not texts or not _URL.fullmatch(url) or not _SECRET.fullmatch(secret):
-        return None
-    return Note(url=url, pid=pid, started=started, secret=bytes.fromhex(secret))
+        match json.loads(text):
+            case {"url": str(url), "pid": int(pid), "started": str(started), "secret": str(secret)}:
+                if _URL.fullmatch(url) and _SECRET.fullmatch(secret):
+                    return Note(url=url, pid=pid, started=started, secret=bytes.fromhex(secret))
+    except ValueError:  # no JSON
+        pass
+    return None
 
 
 _MOVE = "Move {root} away, with the models and receipts in it, and rehearse again."
@@ -165,10 +155,8 @@ _MOVE = "Move {root} away, with the models and receipts in it, and rehearse agai
 
 def _damaged(path: Path, why: str) -> ConfigError:
     root = next((folder for folder in path.parents if (folder / VERSION).exists()), path.parent)
-    first = " ".join(why.split())[:200]
-    return ConfigError(
-        "the embedded AWS can't read its state", why=f"{path}: {first}", do=_MOVE.format(root=root)
-    )
+    why = f"{path}: {' '.join(why.split())[:200]}"
+    return ConfigError("the embedded AWS can't read its state", why=why, do=_MOVE.format(root=root))
 
 
 def _links(root: Path) -> Iterator[Path]:

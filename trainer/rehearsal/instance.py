@@ -29,7 +29,8 @@ from typing import Literal
 
 from trainer.base.environment import processor_settings
 from trainer.base.files import whole_file
-from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess
+from trainer.rehearsal.forks import SERVER as FORK_SERVER
+from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess, start_python
 from trainer.rehearsal.processes import POLL_SECONDS, Member, end, members_of, send_signals, start_ticks
 
 STUBS = Path(__file__).with_name("stubs")
@@ -88,9 +89,8 @@ def start_node(
     try:
         supervisor, first_line = _start_supervisor(sandbox, instance_id, script, scratch, variables, forks)
         if not first_line.strip():
-            raise RuntimeError(
-                f"the first process of {instance_id} ended with {supervisor.wait()} before its user data"
-            )
+            what = f"the first process of {instance_id} ended with {supervisor.wait()} before its user data"
+            raise RuntimeError(what)
     except (OSError, RuntimeError):
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -116,44 +116,46 @@ def _start_supervisor(
     forks: ForkServerProcess | None,
 ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, bytes]:
     """Start a node's first process; return it with the line that it prints, the user data's process group."""
-    words = [str(script), str(sandbox / "var/log/cloud-init-output.log")]
-    if forks is None:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SUPERVISOR), *words],
-            cwd=sandbox / "home",
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        with process.stdout:
-            return process, process.stdout.readline()
-    path = scratch / "forks"
-    forking = sandbox / "bin" / "mayfly-python"
-    shutil.copyfile(FORKING_PYTHON, forking)
-    forking.chmod(0o755)
-    variables |= {
-        "MAYFLY_DESK_PYTHON": str(forking),
-        "MAYFLY_REAL_PYTHON": sys.executable,
-        "MAYFLY_FORK_SOCKET": str(path),
-        "MAYFLY_FORK_CLIENT": str(FORK_CLIENT),
-    }
+    socket = scratch / "forks"
+    words = (
+        "--supervise",
+        str(SUPERVISOR),
+        str(socket),
+        str(script),
+        str(sandbox / "var/log/cloud-init-output.log"),
+    )
     reader, writer = os.pipe()
     with (
-        os.fdopen(reader, "rb") as said,
+        os.fdopen(reader, "rb") as first_line,
         os.fdopen(writer, "wb") as stdout,
         Path(os.devnull).open("rb") as stdin,
     ):
-        forked = forks.start(
-            ("--supervise", str(SUPERVISOR), str(path), *words),
-            environment=variables,
-            folder=sandbox / "home",
-            files={0: stdin.fileno(), 1: stdout.fileno(), 2: 2},
-            name=instance_id,
-        )
+        files = {0: stdin.fileno(), 1: stdout.fileno(), 2: 2}
+        process: subprocess.Popen[bytes] | ForkedProcess
+        if forks is None:
+            process = start_python(
+                ("-I", "-S", str(FORK_SERVER), *words),
+                server=None,
+                environment=variables,
+                folder=sandbox / "home",
+                files=files,
+                name=instance_id,
+            )
+        else:
+            forking = sandbox / "bin" / "mayfly-python"
+            shutil.copyfile(FORKING_PYTHON, forking)
+            forking.chmod(0o755)
+            variables |= {
+                "MAYFLY_DESK_PYTHON": str(forking),
+                "MAYFLY_REAL_PYTHON": sys.executable,
+                "MAYFLY_FORK_SOCKET": str(socket),
+                "MAYFLY_FORK_CLIENT": str(FORK_CLIENT),
+            }
+            process = forks.start(
+                words, environment=variables, folder=sandbox / "home", files=files, name=instance_id
+            )
         stdout.close()
-        return forked, said.readline()
+        return process, first_line.readline()
 
 
 def prepare_sandbox(sandbox: Path) -> None:
@@ -200,12 +202,8 @@ class NodeProcess:
             if parse_calendar(settings["OnCalendar"]) > now:
                 continue
             timer.rename(timer.with_suffix(".fired"))
-            subprocess.run(
-                [str(self.sandbox / "bin/systemctl"), "start", settings.get("Unit", f"{timer.stem}.service")],
-                env={"PATH": str(self.sandbox / "bin")},
-                check=True,
-                timeout=30,
-            )
+            unit, tools = settings.get("Unit", f"{timer.stem}.service"), str(self.sandbox / "bin")
+            subprocess.run([f"{tools}/systemctl", "start", unit], env={"PATH": tools}, check=True, timeout=30)
 
     def terminate(self, *, grace_seconds: float) -> None:
         """End every process of the node: SIGTERM (and SIGCONT, for stopped ones), then SIGKILL; return when
@@ -236,30 +234,22 @@ def reap(root: Path) -> int:
                 killed += len(members)
                 send_signals(members, signal.SIGKILL)
                 time.sleep(POLL_SECONDS)
-        _remove_scratch(_recorded_scratch(marker))
+        _remove_scratch(marker)
     return killed
 
 
-def _recorded_scratch(marker: Path) -> str:
+def _remove_scratch(marker: Path) -> None:
+    """Remove a sandbox's scratch folder, if it is this user's own, right in the temporary folder, and has our
+    name.
+    """
     try:
-        return str(json.loads(marker.read_text(encoding="utf-8"))["scratch"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""  # the server died before it wrote the record, or the record is damaged
-
-
-def _remove_scratch(recorded: str) -> None:
-    """Remove a scratch folder, if it is this user's own, right in the temporary folder, and has our name."""
-    folder = Path(recorded)
-    try:
+        folder = Path(json.loads(marker.read_text(encoding="utf-8"))["scratch"])
         about = folder.lstat()
-    except (OSError, ValueError):
-        return
-    ours = (
-        stat.S_ISDIR(about.st_mode)
-        and about.st_uid == os.geteuid()
-        and folder.name.startswith(SCRATCH_PREFIX)
-    )
-    if ours and folder.parent == Path(tempfile.gettempdir()) and ".." not in folder.parts:
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # the server died before it wrote the record, or the record is damaged
+    ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+    named = folder.name.startswith(SCRATCH_PREFIX) and ".." not in folder.parts
+    if ours and named and folder.parent == Path(tempfile.gettempdir()):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -82,21 +82,11 @@ class KeptBucket(FolderBucket):
         with self._lock:
             return [*self._versions.get(key, ())]
 
-    def is_empty(self) -> bool:
-        """Return whether no version is left."""
-        return not self._versions
-
-    def list_objects(self, **arguments: Any) -> dict[str, Any]:
-        """List as the first version of that call does."""
-        return self.list_objects_v2(**arguments)
-
     def delete_object(self, *, Key: str, VersionId: str = "", **_: Any) -> dict[str, Any]:
         """Delete one version, or put a marker before the newest one."""
         with self._lock:
             if self.versioned and not VersionId:
-                marker = KeptVersion(
-                    key=Key, version_id=str(uuid.uuid4()), modified_at=utc_now(), number=self._next
-                )
+                marker = self._new_version(Key, str(uuid.uuid4()))
                 self._keep(marker)
                 return {"VersionId": marker.version_id, "DeleteMarker": True}
             for version in list(self._versions.get(Key, ())):
@@ -144,22 +134,19 @@ class KeptBucket(FolderBucket):
         self, key: str, new: Path, sha256: str, metadata: dict[str, str], checksummed: bool
     ) -> ObjectVersion:
         before = list(self._versions.get(key, ()))
-        version = KeptVersion(
-            key=key,
-            version_id=str(uuid.uuid4()) if self.versioned else UNVERSIONED,
-            modified_at=utc_now(),
-            sha256=sha256,
-            size=new.stat().st_size,
-            file=self._file(self._next),
-            metadata=metadata,
-            checksummed=checksummed,
-            number=self._next,
-        )
+        known = {"sha256": sha256, "metadata": metadata, "checksummed": checksummed}
+        place = {"file": self._file(self._next), "size": new.stat().st_size}
+        version_id = str(uuid.uuid4()) if self.versioned else UNVERSIONED
+        version = self._new_version(key, version_id, **known, **place)
         self._keep(version, new)
         for old in before:
             if old.version_id == version.version_id:
                 self._drop(old)
         return version
+
+    def _new_version(self, key: str, version_id: str, **facts: Any) -> KeptVersion:
+        now, number = utc_now(), self._next
+        return KeptVersion(key=key, version_id=version_id, modified_at=now, number=number, **facts)
 
     def _keep(self, version: KeptVersion, new: Path | None = None) -> None:
         """Store a version as the newest of its key. Without room on the disk it has not happened."""

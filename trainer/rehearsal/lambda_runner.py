@@ -1,10 +1,9 @@
 """One invocation of a Lambda function: import its handler from the unpacked zip, call it, write its answer.
 
-Run by `lambdas` as a plain script, `python -I -S lambda_runner.py FOLDER MODULE.FUNCTION CONTEXT`, with the
-event on stdin and the answer on stdout; what the function prints goes to stderr. Isolated (-I) and without
-site-packages (-S), so that it imports the standard library and the zip, as on AWS. Several rehearsals at once
-may share a fork server, whose forks run it with the lock's boto3 loaded already. Standard library only,
-nothing of ours.
+Run by `lambdas` as text, `python -I -S -c TEXT FOLDER MODULE.FUNCTION CONTEXT`, with the event on stdin and
+the answer on stdout; what the function prints goes to stderr. Isolated (-I) and without site-packages (-S),
+it imports the standard library and the zip, as on AWS. In tests a fork runs it, with the lock's boto3 loaded
+already. Standard library only, nothing of ours.
 """
 
 from __future__ import annotations

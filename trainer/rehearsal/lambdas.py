@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import logging
 import os
 import re
+import shutil
 import subprocess
-import sys
 import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Rules
-from trainer.rehearsal.forks import ForkedProcess, fork
-from trainer.rehearsal.function_code import keep, unpack
-from trainer.rehearsal.wire import Answer, Call, collect, state_of
+from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Rules, refuse
+from trainer.rehearsal.applied_program import open_folder
+from trainer.rehearsal.forks import ForkedProcess, start_python
+from trainer.rehearsal.wire import Call, state_of
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")
+UNUSED_SECONDS = 24 * 3600.0  # after which unpacked code is removed
 _NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _processes: set[subprocess.Popen[bytes] | ForkedProcess] = set()
@@ -39,42 +43,35 @@ _processes: set[subprocess.Popen[bytes] | ForkedProcess] = set()
 
 def create_function(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Create a function, and unpack its zip."""
-    return create(cloud, call.params, region=call.region)
+    return create(cloud, call.params)
 
 
-def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGION) -> dict[str, Any]:
+def create(cloud: EmbeddedAccount, params: dict[str, Any]) -> dict[str, Any]:
     """Create a function by the parameters of CreateFunction, and return what it returns."""
-    if not _NAME.fullmatch(params["FunctionName"]):  # also the name of a folder
-        raise AwsError(
-            "ValidationException", f"FunctionName '{params['FunctionName']}' must match [a-zA-Z0-9-_]+."
-        )
-    role = params["Role"].rpartition("/")[2]
-    arn = f"arn:aws:lambda:{region}:{cloud.account}:function:{params['FunctionName']}"
-    if not cloud.trusts(role, "lambda.amazonaws.com", arn):
+    name, role = params["FunctionName"], params["Role"].rpartition("/")[2]
+    if not _NAME.fullmatch(name):  # also the name of a folder
+        raise AwsError("ValidationException", f"FunctionName '{name}' must match [a-zA-Z0-9-_]+.")
+    if not cloud.trusts(role, "lambda.amazonaws.com", arn_of(cloud, name)):
         what = "The role defined for the function cannot be assumed by Lambda."
         raise AwsError("InvalidParameterValueException", what)
     if params.get("DeadLetterConfig"):
-        raise AwsError(
-            "UnsupportedOperation", "The embedded AWS has on-failure destinations, and no DeadLetterConfig."
-        )
+        what = "The embedded AWS has on-failure destinations, and no DeadLetterConfig."
+        raise AwsError("UnsupportedOperation", what)
     code = params["Code"].get("ZipFile") or b""
     digest = hashlib.sha256(code).digest()
     folder = unpack(code, folder=cloud.function_code / digest.hex()[:32])
     # moto never runs its copy of the code, and parsing megabytes takes 20 core-ms: it gets an empty zip, then
     # size and hash.
-    answer = cloud.moto(
-        "lambda", "CreateFunction", {**params, "Code": {"ZipFile": _EMPTY_ZIP}}, region=region
-    )
+    answer = cloud.moto("lambda", "CreateFunction", {**params, "Code": {"ZipFile": _EMPTY_ZIP}})
     size, sha256 = len(code), base64.b64encode(digest).decode()
-    described = state_of(cloud.account, region, "lambda").get_function(params["FunctionName"])
+    described = state_of(cloud.account, "lambda").get_function(name)
     described.code_size, described.code_sha_256 = size, sha256
     with cloud.lock:
-        cloud.functions[params["FunctionName"]] = Function(
-            name=params["FunctionName"],
+        cloud.functions[name] = Function(
+            name=name,
             handler=params["Handler"],
             role=role,
-            log_group=params.get("LoggingConfig", {}).get("LogGroup")
-            or f"/aws/lambda/{params['FunctionName']}",
+            log_group=params.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{name}",
             timeout_seconds=int(params.get("Timeout", 3)),
             memory_mib=int(params.get("MemorySize", 128)),
             environment=dict(params.get("Environment", {}).get("Variables", {})),
@@ -83,22 +80,42 @@ def create(cloud: EmbeddedAccount, params: dict[str, Any], *, region: str = REGI
     return {**answer, "CodeSize": size, "CodeSha256": sha256}
 
 
-def delete_function(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Delete a function."""
-    answer = collect(call.environ, call.account)
-    if answer[0] < 300:
-        with cloud.lock:
-            cloud.functions.pop(function_name(call.params["FunctionName"]), None)
-    return answer
+def unpack(code: bytes, *, folder: Path) -> Path:
+    """Unpack a zip into a folder, named after its hash, unless that exists; return the folder."""
+    open_folder(folder.parent)
+    if not keep(folder):
+        partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
+        with zipfile.ZipFile(io.BytesIO(code)) as archive:
+            try:
+                archive.extractall(partial)
+            except OSError:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+        try:
+            partial.rename(folder)
+        except OSError:  # another process unpacked the same zip meanwhile
+            shutil.rmtree(partial, ignore_errors=True)
+            if not folder.exists():
+                raise
+        _forget_unused(folder.parent)
+    return folder
 
 
-def refuse_update(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Refuse to change a function in place: each rehearsal creates it again, and a stale one would
-    mislead.
-    """
-    raise AwsError(
-        "InvalidParameterValueException", "The embedded AWS does not update functions; create it again."
-    )
+def keep(folder: Path) -> bool:
+    """Mark a folder as in use; return whether it exists."""
+    try:
+        os.utime(folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _forget_unused(parent: Path) -> None:
+    """Remove the code that no server has used for a day."""
+    for folder in parent.iterdir():
+        with suppress(FileNotFoundError):  # another server was faster
+            if folder.stat().st_mtime < time.time() - UNUSED_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -107,8 +124,6 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     payload = call.params.get("Payload") or b"{}"
     kind = call.params.get("InvocationType") or "RequestResponse"
     function = _function(cloud, name)
-    if kind == "DryRun":
-        return {"StatusCode": 204}
     if kind == "Event":
         invoke_event(cloud, name, payload)
         return {"StatusCode": 202}
@@ -152,6 +167,11 @@ def _attempt(cloud: EmbeddedAccount, invocation: EventInvocation) -> None:
         cloud.invocations.remove(threading.current_thread())
 
 
+def arn_of(cloud: EmbeddedAccount, name: str) -> str:
+    """Return a function's ARN."""
+    return f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
+
+
 def function_name(arn_or_name: str) -> str:
     """Return a function's name, from its ARN or name."""
     return arn_or_name.partition(":function:")[2].partition(":")[0] or arn_or_name
@@ -181,33 +201,39 @@ def run(
     }
     context = {
         "function_name": function.name,
-        "invoked_function_arn": f"arn:aws:lambda:{REGION}:{cloud.account}:function:{function.name}",
+        "invoked_function_arn": arn_of(cloud, function.name),
         "memory_limit_in_mb": function.memory_mib,
         "aws_request_id": request_id or str(uuid.uuid4()),
         "timeout_seconds": function.timeout_seconds,
         "clock_ahead_seconds": (cloud.clock.now() - utc_now()).total_seconds(),
     }
+    log_path = log_file(cloud, function.name) if cloud.may_log(function) else Path(os.devnull)
     with (
-        (log_file(cloud, function.name) if cloud.may_log(function) else Path(os.devnull)).open(
-            "ab"
-        ) as output,
+        log_path.open("ab") as output,
         tempfile.TemporaryFile() as event,
         tempfile.TemporaryFile() as answers,
     ):
         event.write(payload)
         event.seek(0)
         files = {0: event.fileno(), 1: answers.fileno(), 2: output.fileno()}
-        words = (str(function.folder), function.handler, json.dumps(context))
-        process = _start_runner(cloud, words, environment=environment, folder=function.folder, files=files)
+        # Isolated and without site-packages: it imports the standard library and the zip, as on AWS.
+        runner = ("-I", "-S", "-c", RUNNER.read_text(encoding="utf-8"))
+        process = start_python(
+            (*runner, str(function.folder), function.handler, json.dumps(context)),
+            server=cloud.fork_functions() if cloud.fork_functions else None,
+            environment=environment,
+            folder=function.folder,
+            files=files,
+            name="lambda",
+        )
         _processes.add(process)
         try:
             exit_code = process.wait(timeout=function.timeout_seconds)
         except (TimeoutError, subprocess.TimeoutExpired):
             process.kill()
             process.wait()
-            answer = _failure(
-                "Sandbox.Timedout", f"Task timed out after {function.timeout_seconds:.2f} seconds"
-            )
+            what = f"Task timed out after {function.timeout_seconds:.2f} seconds"
+            answer = _failure("Sandbox.Timedout", what)
         else:
             answers.seek(0)
             told = answers.read()
@@ -219,34 +245,6 @@ def run(
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
     return dict(answer)
-
-
-def _start_runner(
-    cloud: EmbeddedAccount,
-    words: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    folder: Path,
-    files: Mapping[int, int],
-) -> subprocess.Popen[bytes] | ForkedProcess:
-    """Start the runner: a new Python, or a fork of one that has boto3 loaded where the account has a fork
-    server.
-    """
-    if cloud.fork_functions is not None:
-        code = ("-P", "-c", RUNNER.read_text(encoding="utf-8"), *words)
-        server = cloud.fork_functions()
-        return fork(
-            server, code, environment=environment, folder=folder, files=files, name="lambda", executable=""
-        )
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(RUNNER), *words],
-        stdin=files[0],
-        stdout=files[1],
-        stderr=files[2],
-        env=environment,
-        cwd=folder,
-        start_new_session=True,
-    )
 
 
 def log_file(cloud: EmbeddedAccount, name: str) -> Path:
@@ -267,15 +265,14 @@ def _failure(kind: str, message: str) -> dict[str, Any]:
 def _function(cloud: EmbeddedAccount, name: str) -> Function:
     with cloud.lock:
         if name not in cloud.functions:
-            arn = f"arn:aws:lambda:{REGION}:{cloud.account}:function:{name}"
-            raise AwsError("ResourceNotFoundException", f"Function not found: {arn}", 404)
+            raise AwsError("ResourceNotFoundException", f"Function not found: {arn_of(cloud, name)}", 404)
         return cloud.functions[name]
 
 
 RULES: Rules = {
     ("lambda", "CreateFunction"): create_function,
-    ("lambda", "DeleteFunction"): delete_function,
-    ("lambda", "UpdateFunctionCode"): refuse_update,
-    ("lambda", "UpdateFunctionConfiguration"): refuse_update,
+    ("lambda", "DeleteFunction"): refuse,
+    ("lambda", "UpdateFunctionCode"): refuse,
+    ("lambda", "UpdateFunctionConfiguration"): refuse,
     ("lambda", "Invoke"): invoke,
 }

@@ -10,8 +10,8 @@ import base64
 import uuid
 from typing import Any
 
-from trainer.rehearsal.account import EmbeddedAccount
-from trainer.rehearsal.catalogue import image_parameters, types
+from trainer.rehearsal.account import REGION, EmbeddedAccount
+from trainer.rehearsal.catalogue import image_parameters, is_offered, types
 from trainer.rehearsal.wire import get_model
 from trainer.rehearsal.world import AwsError, Instance, Pool
 
@@ -19,7 +19,7 @@ from trainer.rehearsal.world import AwsError, Instance, Pool
 _FLEET_ONLY = ("Priority", "WeightedCapacity", "MaxPrice", "AvailabilityZone")
 
 
-def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) -> dict[str, Any]:
+def launch_fleet(cloud: EmbeddedAccount, params: dict[str, Any]) -> dict[str, Any]:
     """Answer CreateFleet: launch from the first pool with capacity, with the errors of the pools
     before it.
     """
@@ -35,15 +35,13 @@ def launch_fleet(cloud: EmbeddedAccount, region: str, params: dict[str, Any]) ->
         try:
             own = own_request(override, spot=market == "spot")
             tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
-            request = merged_request(template_data(cloud, region, specification), own, tags)
-            instances = launch(cloud, region, request, missing, fleet_id=fleet_id)
+            request = merged_request(template_data(cloud, specification), own, tags)
+            instances = launch(cloud, request, missing, fleet_id=fleet_id)
         except AwsError as error:
             errors.append({**pool_entry, "ErrorCode": error.code, "ErrorMessage": error.message})
             continue
-        ids = [one.id for one in instances]
-        launched.append(
-            {**pool_entry, "InstanceIds": ids, "InstanceType": instances[0].description["InstanceType"]}
-        )
+        kind = {"InstanceType": instances[0].description["InstanceType"]}
+        launched.append({**pool_entry, **kind, "InstanceIds": [one.id for one in instances]})
         break
     return {"FleetId": fleet_id, "Errors": errors, "Instances": launched}
 
@@ -68,27 +66,22 @@ def own_request(override: dict[str, Any], *, spot: bool) -> dict[str, Any]:
     return own
 
 
-def template_data(
-    cloud: EmbeddedAccount, region: str, specification: dict[str, Any] | None
-) -> dict[str, Any]:
+def template_data(cloud: EmbeddedAccount, specification: dict[str, Any] | None) -> dict[str, Any]:
     """Return a launch template's data, with the tags that AWS adds to its instances."""
     if not specification:
         return {}
     asked = {name: value for name, value in specification.items() if name != "Version"}
     asked["Versions"] = [specification.get("Version", "$Default")]
-    version = cloud.moto("ec2", "DescribeLaunchTemplateVersions", asked, region=region)[
-        "LaunchTemplateVersions"
-    ]
-    if not version:
-        raise AwsError(
-            "InvalidLaunchTemplateId.VersionNotFound",
-            f"Could not find launch template version {asked['Versions'][0]}",
-        )
+    versions = cloud.moto("ec2", "DescribeLaunchTemplateVersions", asked)["LaunchTemplateVersions"]
+    if not versions:
+        what = f"Could not find launch template version {asked['Versions'][0]}"
+        raise AwsError("InvalidLaunchTemplateId.VersionNotFound", what)
+    (version,) = versions
     marks = [
-        {"Key": "aws:ec2launchtemplate:id", "Value": version[0]["LaunchTemplateId"]},
-        {"Key": "aws:ec2launchtemplate:version", "Value": str(version[0]["VersionNumber"])},
+        {"Key": "aws:ec2launchtemplate:id", "Value": version["LaunchTemplateId"]},
+        {"Key": "aws:ec2launchtemplate:version", "Value": str(version["VersionNumber"])},
     ]
-    return {**version[0]["LaunchTemplateData"], "_marks": marks}
+    return {**version["LaunchTemplateData"], "_marks": marks}
 
 
 def merged_request(
@@ -105,73 +98,52 @@ def merged_request(
         for kind, kept in by_type.items()
         if kept
     ]
-    interfaces = [dict(one) for one in request.get("NetworkInterfaces", [])]
-    if (
-        interfaces and "SubnetId" in request
-    ):  # AWS lets an override's subnet stand beside a template's interface
-        interfaces[0]["SubnetId"] = request.pop("SubnetId")
-        request["NetworkInterfaces"] = interfaces
+    interfaces = request.get("NetworkInterfaces", [])
+    if interfaces and "SubnetId" in request:  # AWS lets it stand beside a template's interface
+        first = {**interfaces[0], "SubnetId": request.pop("SubnetId")}
+        request["NetworkInterfaces"] = [first, *interfaces[1:]]
     members = get_model("ec2").operation_model("RunInstances").input_shape.members
     return {name: value for name, value in request.items() if name in members or name == "_marks"}
 
 
 def launch(
-    cloud: EmbeddedAccount,
-    region: str,
-    request: dict[str, Any],
-    count: int,
-    *,
-    token: str = "",
-    fleet_id: str = "",
+    cloud: EmbeddedAccount, request: dict[str, Any], count: int, *, fleet_id: str = ""
 ) -> list[Instance]:
     """Check a request as AWS does, let moto create the machines, and start them in `world`."""
-    now = cloud.clock.now()
     marks = request.pop("_marks", [])
-    for name in ("ClientToken", "LaunchTemplate", "DryRun"):
-        request.pop(name, None)
-    image = find_image(cloud, region, request)
-    request["ImageId"] = image["ImageId"]
-    user_data = base64.b64decode(request.get("UserData", ""))
-    market = request.get("InstanceMarketOptions", {}).get("MarketType", "on-demand")
-    pool = Pool(
-        instance_type=request.get("InstanceType", "m1.small"),
-        availability_zone=_zone(cloud, region, request),
-        market=market,
-    )
-    _check_offered(cloud, region, pool)
-    cloud.check_launch(request, image, pool, count)
-    behavior = request.get("InstanceInitiatedShutdownBehavior", "stop")
-    answer = cloud.moto(
-        "ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count}, region=region
-    )
-    ids = [one["InstanceId"] for one in answer["Instances"]]
-    shown = cloud.moto("ec2", "DescribeInstances", {"InstanceIds": ids}, region=region)["Reservations"]
-    descriptions = [one for reservation in shown for one in reservation["Instances"]]
-    _tag_parts(cloud, region, request, descriptions)
     if fleet_id:
         marks = [*marks, {"Key": "aws:ec2:fleet-id", "Value": fleet_id}]
+    for name in ("ClientToken", "LaunchTemplate", "DryRun"):
+        request.pop(name, None)
+    image = find_image(cloud, request)
+    request["ImageId"] = image["ImageId"]
+    market = request.get("InstanceMarketOptions", {}).get("MarketType", "on-demand")
+    kind, zone = request.get("InstanceType", "m1.small"), _zone(cloud, request)
+    pool = Pool(instance_type=kind, availability_zone=zone, market=market)
+    _check_offered(pool)
+    cloud.check_launch(request, image, pool, count)
+    now = cloud.clock.now()
+    answer = cloud.moto("ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count})
+    ids = [one["InstanceId"] for one in answer["Instances"]]
+    shown = cloud.moto("ec2", "DescribeInstances", {"InstanceIds": ids})["Reservations"]
+    descriptions = [one for reservation in shown for one in reservation["Instances"]]
+    _tag_parts(cloud, request, descriptions)
     for one in descriptions:
         one["Tags"] = [*(tag for tag in one.get("Tags", []) if not tag["Key"].startswith("aws:")), *marks]
-        one["ClientToken"] = token
         one.pop("StateReason", None)
-        one["SecurityGroups"] = one.get("SecurityGroups") or (one.get("NetworkInterfaces") or [{}])[0].get(
-            "Groups", []
-        )
+        interfaces = one.get("NetworkInterfaces") or [{}]
+        one["SecurityGroups"] = one.get("SecurityGroups") or interfaces[0].get("Groups", [])
         if market == "spot":
             one["InstanceLifecycle"] = "spot"
-    return [
-        cloud.world.add(
-            one,
-            reservation_id=answer["ReservationId"],
-            user_data=user_data,
-            shutdown_behavior=behavior,
-            now=now,
-        )
-        for one in descriptions
-    ]
+    own = {
+        "reservation_id": answer["ReservationId"],
+        "user_data": base64.b64decode(request.get("UserData", "")),
+        "shutdown_behavior": request.get("InstanceInitiatedShutdownBehavior", "stop"),
+    }
+    return [cloud.world.add(one, now=now, **own) for one in descriptions]
 
 
-def find_image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> dict[str, Any]:
+def find_image(cloud: EmbeddedAccount, request: dict[str, Any]) -> dict[str, Any]:
     """Return the image of a request, given by id or by its parameter."""
     image_id = str(request.get("ImageId", ""))
     if image_id.startswith("resolve:ssm:"):
@@ -181,34 +153,26 @@ def find_image(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> 
         image_id = image_parameters()[name]
     if not image_id:
         raise AwsError("MissingParameter", "The request must contain the parameter ImageId")
-    images = cloud.moto("ec2", "DescribeImages", {"ImageIds": [image_id]}, region=region)["Images"]
+    images = cloud.moto("ec2", "DescribeImages", {"ImageIds": [image_id]})["Images"]
     image: dict[str, Any] = images[0]
     return image
 
 
-def _zone(cloud: EmbeddedAccount, region: str, request: dict[str, Any]) -> str:
+def _zone(cloud: EmbeddedAccount, request: dict[str, Any]) -> str:
     """Return the zone of a request: its subnet's, else the one it names."""
     interfaces = request.get("NetworkInterfaces") or [{}]
     subnet_id = request.get("SubnetId") or interfaces[0].get("SubnetId")
     if subnet_id:
-        subnets = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]}, region=region)["Subnets"]
+        subnets = cloud.moto("ec2", "DescribeSubnets", {"SubnetIds": [subnet_id]})["Subnets"]
         return str(subnets[0]["AvailabilityZone"])
-    return str(request.get("Placement", {}).get("AvailabilityZone") or f"{region}a")
+    return str(request.get("Placement", {}).get("AvailabilityZone") or f"{REGION}a")
 
 
-def _check_offered(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
+def _check_offered(pool: Pool) -> None:
     """Refuse an unknown type, and one that is not offered in the zone."""
     if pool.instance_type not in types():
         raise AwsError("InvalidParameterValue", f"Invalid value '{pool.instance_type}' for InstanceType.")
-    rules = [
-        {"Name": "instance-type", "Values": [pool.instance_type]},
-        {"Name": "location", "Values": [pool.availability_zone]},
-    ]
-    asked = {"LocationType": "availability-zone", "Filters": rules}
-    offered = cloud.moto("ec2", "DescribeInstanceTypeOfferings", asked, region=region)[
-        "InstanceTypeOfferings"
-    ]
-    if not offered:
+    if not is_offered(pool.instance_type, pool.availability_zone):
         raise AwsError(
             "Unsupported",
             f"Your requested instance type ({pool.instance_type}) is not supported in your requested"
@@ -216,19 +180,14 @@ def _check_offered(cloud: EmbeddedAccount, region: str, pool: Pool) -> None:
         )
 
 
-def _tag_parts(
-    cloud: EmbeddedAccount, region: str, request: dict[str, Any], descriptions: list[dict[str, Any]]
-) -> None:
+def _tag_parts(cloud: EmbeddedAccount, request: dict[str, Any], descriptions: list[dict[str, Any]]) -> None:
     """Tag the volumes and interfaces of the instances, which moto leaves untagged or half tagged."""
     tags = {one["ResourceType"]: one["Tags"] for one in request.get("TagSpecifications", [])}
-    parts = {
-        "volume": [
-            item["Ebs"]["VolumeId"] for one in descriptions for item in one.get("BlockDeviceMappings", [])
-        ],
-        "network-interface": [
-            item["NetworkInterfaceId"] for one in descriptions for item in one.get("NetworkInterfaces", [])
-        ],
-    }
-    for kind, ids in parts.items():
+    disks = [disk for one in descriptions for disk in one.get("BlockDeviceMappings", [])]
+    interfaces = [part for one in descriptions for part in one.get("NetworkInterfaces", [])]
+    for kind, ids in (
+        ("volume", [disk["Ebs"]["VolumeId"] for disk in disks]),
+        ("network-interface", [part["NetworkInterfaceId"] for part in interfaces]),
+    ):
         if ids and tags.get(kind):
-            cloud.moto("ec2", "CreateTags", {"Resources": ids, "Tags": tags[kind]}, region=region)
+            cloud.moto("ec2", "CreateTags", {"Resources": ids, "Tags": tags[kind]})

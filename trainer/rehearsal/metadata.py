@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 from trainer.runs.record import iso
 
 MAX_TOKEN_SECONDS = 21_600
-_META_DATA = "/latest/meta-data"
 TOKEN_HEADER = "x-aws-ec2-metadata-token"
 TOKEN_TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
 Response = tuple[int, str, bytes]  # status, content type, body
@@ -32,6 +31,19 @@ class RoleCredentials:
     session_token: str
     expires_at: datetime
 
+    def document(self, now: datetime) -> str:
+        """Return the JSON that the metadata service gives."""
+        document = {
+            "Code": "Success",
+            "LastUpdated": iso(now.replace(microsecond=0)),
+            "Type": "AWS-HMAC",
+            "AccessKeyId": self.access_key,
+            "SecretAccessKey": self.secret_key,
+            "Token": self.session_token,
+            "Expiration": iso(self.expires_at.replace(microsecond=0)),
+        }
+        return json.dumps(document)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetadataView:
@@ -45,6 +57,25 @@ class MetadataView:
     tags: Mapping[str, str] = field(default_factory=dict)
     tags_enabled: bool = True  # the template's InstanceMetadataTags
     credentials: RoleCredentials | None = None  # None: no instance profile
+
+    def texts(self, now: datetime) -> dict[str, str]:
+        """Return the text of each path that a node asks for; without spot/instance-action: there is no
+        notice.
+        """
+        texts = {
+            "/instance-id": self.instance_id,
+            "/instance-life-cycle": self.life_cycle,
+            "/instance-type": self.instance_type,
+            "/placement/availability-zone": self.availability_zone,
+            "/placement/region": self.region,
+        }
+        if own := self.credentials:
+            texts["/iam/security-credentials"] = own.role
+            texts[f"/iam/security-credentials/{own.role}"] = own.document(now)
+        if self.tags_enabled:
+            texts["/tags/instance"] = "\n".join(sorted(self.tags))
+            texts |= {f"/tags/instance/{key}": value for key, value in self.tags.items()}
+        return {f"/latest/meta-data{path}": text for path, text in texts.items()}
 
 
 @dataclass(kw_only=True)
@@ -78,8 +109,7 @@ def respond(
         return 405, "text/plain", b"Method Not Allowed"
     if not tokens.holds(view.instance_id, given.get(TOKEN_HEADER, ""), now=now):
         return 401, "text/plain", b"Unauthorized"
-    known = path.startswith(_META_DATA)
-    text = _meta_data(view, path.removeprefix(_META_DATA), now) if known else None
+    text = view.texts(now).get(path)
     return (404, "text/plain", b"Not Found") if text is None else (200, "text/plain", text.encode())
 
 
@@ -89,39 +119,3 @@ def _token(view: MetadataView, tokens: TokenStore, method: str, seconds: str, no
     if not seconds.isdecimal() or not 1 <= int(seconds) <= MAX_TOKEN_SECONDS:
         return 400, "text/plain", b"Bad Request"
     return 200, "text/plain", tokens.issue(view.instance_id, seconds=int(seconds), now=now).encode()
-
-
-def _meta_data(view: MetadataView, path: str, now: datetime) -> str | None:
-    """Return the text at a path below meta-data that a node asks for, or None (spot/instance-action: no
-    notice).
-    """
-    plain = {
-        "/instance-id": view.instance_id,
-        "/instance-life-cycle": view.life_cycle,
-        "/instance-type": view.instance_type,
-        "/placement/availability-zone": view.availability_zone,
-        "/placement/region": view.region,
-    }
-    if path in plain:
-        return plain[path]
-    if view.credentials and path == "/iam/security-credentials":
-        return view.credentials.role
-    if view.credentials and path == f"/iam/security-credentials/{view.credentials.role}":
-        return json.dumps(_credentials(view.credentials, now))
-    if view.tags_enabled and path == "/tags/instance":
-        return "\n".join(sorted(view.tags))
-    if view.tags_enabled and path.startswith("/tags/instance/"):
-        return view.tags.get(path.removeprefix("/tags/instance/"))
-    return None
-
-
-def _credentials(credentials: RoleCredentials, now: datetime) -> dict[str, str]:
-    return {
-        "Code": "Success",
-        "LastUpdated": iso(now.replace(microsecond=0)),
-        "Type": "AWS-HMAC",
-        "AccessKeyId": credentials.access_key,
-        "SecretAccessKey": credentials.secret_key,
-        "Token": credentials.session_token,
-        "Expiration": iso(credentials.expires_at.replace(microsecond=0)),
-    }

@@ -7,6 +7,7 @@ other threads end nodes, which takes up to the grace period.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import shutil
@@ -18,7 +19,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from trainer.rehearsal import file_systems
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Principal
 from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
@@ -49,9 +49,9 @@ class Nodes:
         down.
         """
         with cloud.lock:
-            due = cloud.world.due_to_start(cloud.clock.now())
-            # cloud-init runs scripts
-            due = [one for one in due if cloud.run_nodes and one.user_data.startswith(b"#!")]
+            started = cloud.world.due_to_start(cloud.clock.now())
+            # cloud-init runs scripts alone
+            due = [one for one in started if cloud.run_nodes and one.user_data.startswith(b"#!")]
             for instance in due:
                 instance.occupied = True
             mine = [one for one in cloud.world.instances.values() if one.occupied]
@@ -78,50 +78,39 @@ class Nodes:
         On AWS only the instance can reach this address; here only the instance knows it.
         """
         cloud, instance, rest = self._asking(environ)
-        if cloud is None or instance is None:
-            return 404, [("Content-Type", "text/plain")], b"no such instance runs"
         with cloud.lock:
             view = _view(cloud, instance)
         headers = {
-            name[5:].replace("_", "-").lower(): value
-            for name, value in environ.items()
-            if name.startswith("HTTP_")
+            name.removeprefix("HTTP_").replace("_", "-"): str(value) for name, value in environ.items()
         }
-        path = f"/{rest}"
+        method, path = environ["REQUEST_METHOD"], f"/{rest}"
         with self._tokens_lock:
-            status, content_type, text = respond(
-                view, self._tokens, environ["REQUEST_METHOD"], path, headers, utc_now()
-            )
-        return status, [("Content-Type", content_type)], text
+            status, kind, text = respond(view, self._tokens, method, path, headers, utc_now())
+        return status, [("Content-Type", kind)], text
 
     def file_system(self, environ: Environ, body: bytes) -> Answer:
         """Answer /efs/<instance id>/<its secret>/<file system>/<access point> with the folder that the
         instance may mount.
         """
         cloud, instance, rest = self._asking(environ)
-        if cloud is None or instance is None:
-            return 404, [("Content-Type", "text/plain")], b"no such instance runs"
         lent = role_credentials(cloud, instance)
         principal = Principal(kind="NODE", name=instance.id, role=lent.role if lent else "")
-        try:
-            folder = file_systems.mount(cloud, instance, principal, *f"{rest}/".split("/")[:2])
-        except AwsError as error:
-            return error.status, [("Content-Type", "text/plain")], str(error).encode()
+        folder = mount(cloud, instance, principal, *f"{rest}/".split("/")[:2])
         return 200, [("Content-Type", "text/plain")], str(folder).encode()
 
-    def _asking(self, environ: Environ) -> tuple[EmbeddedAccount | None, Instance | None, str]:
+    def _asking(self, environ: Environ) -> tuple[EmbeddedAccount, Instance, str]:
         """Return the account and the running instance whose secret a request's path contains, and the rest of
-        the path.
+        the path. Raises AwsError for none.
         """
         _, _, instance_id, secret, rest = f"{environ['PATH_INFO']}////".split("/", 4)
         cloud = self.find_cloud(instance_id)
         known = cloud.keyring.metadata_secret(instance_id) if cloud else ""
-        if cloud is None or not hmac.compare_digest(known.encode(), secret.encode()):
-            return None, None, ""
-        with cloud.lock:
-            instance = cloud.world.instances[instance_id]
-            runs = instance.state(cloud.clock.now()) not in ("terminated", "stopped", "pending")
-        return cloud, instance if runs else None, rest.rstrip("/")
+        if cloud is not None and hmac.compare_digest(known.encode(), secret.encode()):
+            with cloud.lock:
+                instance = cloud.world.instances[instance_id]
+                if instance.state(cloud.clock.now()) in ("running", "shutting-down"):
+                    return cloud, instance, rest.rstrip("/")
+        raise AwsError("NotFound", "no such instance runs", 404)
 
     def metadata_url(self, cloud: EmbeddedAccount, instance_id: str) -> str:
         """Return the URL of an instance's metadata service, which only its node gets."""
@@ -155,21 +144,14 @@ class Nodes:
     def _watch(self, cloud: EmbeddedAccount, instance: Instance, node: NodeProcess) -> None:
         try:
             node.tick(cloud.clock.now())
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            subprocess.SubprocessError,
-        ) as error:  # a broken unit must not stop the others
-            log.error("a timer of %s failed: %s", instance.id, error)
+        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+            log.error("a timer of %s failed: %s", instance.id, error)  # the other units go on
         with cloud.lock:
             if node.poll() == "poweroff":
                 cloud.world.power_off(instance.id, cloud.clock.now())
             ends = instance.shutting_down_at is not None or instance.stopped_at is not None
         if ends:
-            thread = threading.Thread(
-                target=self._end, args=(cloud, instance, node), daemon=True, name=f"end-{instance.id}"
-            )
+            thread = threading.Thread(target=self._end, args=(cloud, instance, node), daemon=True)
             self._ending[instance.id] = thread
             thread.start()
 
@@ -180,6 +162,24 @@ class Nodes:
             if instance.id in cloud.world.instances:
                 cloud.world.vacated(instance.id, cloud.clock.now())
         self._ending.pop(instance.id, None)
+
+
+def mount(
+    cloud: EmbeddedAccount, instance: Instance, principal: Principal, file_system: str, access_point: str
+) -> Path:
+    """Return the folder that stands in for an access point of EFS, made if need be. Raises AwsError where AWS
+    would not let the instance mount it.
+    """
+    points = cloud.moto("efs", "DescribeAccessPoints", {"AccessPointId": access_point})["AccessPoints"]
+    if not any(point["FileSystemId"] == file_system for point in points):
+        raise AwsError("AccessPointNotFound", f"{file_system} has no access point {access_point}.", 404)
+    cloud.check_mount(instance, principal, file_system, access_point)
+    (described,) = cloud.moto("efs", "DescribeFileSystems", {"FileSystemId": file_system})["FileSystems"]
+    # Named by its token, which the next session's file system shares: as on AWS, it outlives the command.
+    token = hashlib.sha256(described["CreationToken"].encode()).hexdigest()[:16]
+    folder = cloud.root / "efs" / cloud.account / token
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
 
 
 def sandbox(cloud: EmbeddedAccount, instance_id: str) -> Path:
@@ -214,15 +214,14 @@ def role_credentials(cloud: EmbeddedAccount, instance: Instance) -> RoleCredenti
     if not profile:
         return None
     try:
-        roles = cloud.moto("iam", "GetInstanceProfile", {"InstanceProfileName": profile})["InstanceProfile"][
-            "Roles"
-        ]
+        asked = {"InstanceProfileName": profile}
+        roles = cloud.moto("iam", "GetInstanceProfile", asked)["InstanceProfile"]["Roles"]
     except AwsError:  # the profile was deleted: AWS stops issuing credentials, too
         return None
     arn = f"arn:aws:ec2:{REGION}:{cloud.account}:instance/{instance.id}"
-    if not roles or not cloud.trusts(roles[0]["RoleName"], "ec2.amazonaws.com", arn):
+    role = roles[0]["RoleName"] if roles else ""
+    if not roles or not cloud.trusts(role, "ec2.amazonaws.com", arn):
         return None
-    role = roles[0]["RoleName"]
     own = cloud.credentials("NODE", instance.id, role=role)
     return RoleCredentials(
         role=role,

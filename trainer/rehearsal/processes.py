@@ -23,9 +23,8 @@ def end(members: Callable[[], set[Member]], *, grace_seconds: float) -> None:
     deadline = time.monotonic() + grace_seconds
     told: set[Member] = set()
     while time.monotonic() < deadline and (left := members()):
-        send_signals(
-            left - told, signal.SIGTERM, signal.SIGCONT
-        )  # a process may be forked while others are being signalled
+        # A process may be forked while others are being signalled.
+        send_signals(left - told, signal.SIGTERM, signal.SIGCONT)
         told |= left
         time.sleep(POLL_SECONDS)
     while left := members():
@@ -56,7 +55,7 @@ def members_of(instance_id: str, sandbox: Path, supervisor: Member | None) -> se
     The tree is complete while the supervisor lives, since it is a subreaper; afterwards the marks find the
     rest. The environment of a fork can't be read from outside: it is recognized by its name and its folder.
     """
-    processes = {process.pid: process for process in _processes()}
+    processes = {process.pid: process for process in _processes() if process.state not in "ZX"}
     lives = supervisor and supervisor[0] in processes and processes[supervisor[0]].started == supervisor[1]
     below = {supervisor[0]} if supervisor and lives else set()
     grown = True
@@ -68,12 +67,9 @@ def members_of(instance_id: str, sandbox: Path, supervisor: Member | None) -> se
     return {
         (pid, process.started)
         for pid, process in processes.items()
-        if process.state not in "ZX"
-        and (
-            pid in below
-            or (process.name == instance_id[:COMM_LENGTH] and process.is_in(sandbox))
-            or marks <= process.variables()
-        )
+        if pid in below
+        or (process.name == instance_id[:COMM_LENGTH] and process.is_in(sandbox))
+        or marks <= process.variables()
     }
 
 

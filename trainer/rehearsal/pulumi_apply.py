@@ -33,7 +33,7 @@ APPLY_SECONDS = 540  # against a hang: it takes four on an idle machine, and too
 
 
 def apply(
-    access: Access, *, stack: str = STACK, config: Mapping[str, str] | None = None, module: str = __name__
+    access: Access, *, config: Mapping[str, str] | None = None, module: str = __name__
 ) -> AppliedProgram:
     """Apply the program to an account of a running server, in a child process that runs `module`, and return
     the application. Takes a few seconds.
@@ -44,41 +44,23 @@ def apply(
         raise ConfigError(
             "the Pulumi program is only applied to an embedded AWS", do="Run `pulumi up` for an account."
         )
-    command = [
-        sys.executable,
-        "-m",
-        module,
-        "--endpoint",
-        access.endpoint_url,
-        "--account",
-        access.access_key[4:16],
-    ]
-    command += ["--stack", stack]
-    for key, value in (config or {}).items():
-        command += ["--set", f"{key}={value}"]
+    what = "the Pulumi program could not be applied to the embedded AWS"
+    where = ("--endpoint", access.endpoint_url, "--account", access.access_key[4:16])
+    chosen = [f"--set={key}={value}" for key, value in (config or {}).items()]
+    words = [sys.executable, "-m", module, *where, *chosen]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": APPLY_SECONDS}
     try:
-        ended = subprocess.run(
-            command,
-            input=access.secret_key,
-            capture_output=True,
-            text=True,
-            timeout=APPLY_SECONDS,
-            check=False,
-        )
+        ended = subprocess.run(words, input=access.secret_key, check=False, **options)
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(
-            "the Pulumi program could not be applied to the embedded AWS", why=f"{APPLY_SECONDS} s passed"
-        ) from error
+        raise ConfigError(what, why=f"{APPLY_SECONDS} s passed") from error
     if ended.returncode:
         lines = ended.stderr.strip().splitlines() or ["it said nothing"]
-        raise ConfigError("the Pulumi program could not be applied to the embedded AWS", why=lines[-1])
+        raise ConfigError(what, why=lines[-1])
     return from_json(ended.stdout)
 
 
-def apply_here(
-    access: Access, *, account: str, stack: str, config: Mapping[str, str], program: Path
-) -> AppliedProgram:
-    """Apply the program from the folder `program` in this process, which should do nothing else.
+def apply_here(access: Access, *, account: str, config: Mapping[str, str]) -> AppliedProgram:
+    """Apply the program in this process, which should do nothing else.
 
     Raises ConfigError for resources that the embedded AWS can't apply, and for settings that the program
     refuses.
@@ -90,19 +72,16 @@ def apply_here(
 
     from trainer.rehearsal.pulumi_mocks import EmbeddedCloud  # late, as pulumi: `apply` needs neither
 
-    project = read_project(program)
+    program = program_folder()
+    project = _read_yaml(program / "Pulumi.yaml")
+    values = settings(program, stack=STACK, overrides=config)
     cloud = EmbeddedCloud(access, account=account)
     outputs: dict[str, Any] = {}
-    set_mocks(cloud, project=project["name"], stack=stack, preview=False)
-    set_all_config(
-        {
-            f"{project['name']}:{key}": value
-            for key, value in settings(program, stack=stack, overrides=config).items()
-        }
-    )
+    set_mocks(cloud, project=project["name"], stack=STACK, preview=False)
+    set_all_config({f"{project['name']}:{key}": value for key, value in values.items()})
 
     def run_program() -> Any:
-        runpy.run_path(str(program / project.get("main", ".") / "__main__.py"), run_name="__main__")
+        runpy.run_path(str(program / project["main"] / "__main__.py"), run_name="__main__")
         exports: dict[str, Any] = getattr(get_root_resource(), "outputs", {})
         return pulumi.Output.all(**exports).apply(outputs.update)
 
@@ -121,16 +100,8 @@ def program_folder() -> Path:
     for folder in (package.parent, package / "_infra"):
         if (folder / "Pulumi.yaml").is_file() and (folder / "infra" / "__main__.py").is_file():
             return folder
-    raise ConfigError(
-        "the Pulumi program is missing",
-        why=f"neither beside nor inside {package}",
-        do="Install mayfly again.",
-    )
-
-
-def read_project(program: Path) -> dict[str, Any]:
-    """Read Pulumi.yaml."""
-    return _read_yaml(program / "Pulumi.yaml")
+    why, do = f"neither beside nor inside {package}", "Install mayfly again."
+    raise ConfigError("the Pulumi program is missing", why=why, do=do)
 
 
 def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -138,30 +109,20 @@ def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict
 
     Raises UsageError for a setting that Pulumi.yaml doesn't declare, or declares with another type.
     """
-    project = read_project(program)
+    project = _read_yaml(program / "Pulumi.yaml")
     declared: dict[str, dict[str, Any]] = project["config"]
-    values = {
-        key: declaration["default"] for key, declaration in declared.items() if "default" in declaration
-    }
+    values = {key: one["default"] for key, one in declared.items() if "default" in one}
     stack_file = program / f"Pulumi.{stack}.yaml"
     for key, value in (_read_yaml(stack_file).get("config") or {} if stack_file.is_file() else {}).items():
         namespace, _, name = key.rpartition(":")
-        if namespace in (
-            "",
-            project["name"],
-        ):  # other namespaces are providers': aws:region is the server's here
-            values[_known(name, declared)] = value
-    for key, text in overrides.items():
-        values[_known(key, declared)] = text
+        if namespace in ("", project["name"]):  # others are providers': aws:region is the server's here
+            values[name] = value
+    values |= overrides
+    for key in values:
+        if key not in declared:
+            do = nearest(key, declared) or "Pulumi.yaml lists them."
+            raise UsageError(f"the stack has no setting '{key}'", do=do)
     return {key: _as_text(key, value, declared[key]["type"]) for key, value in values.items()}
-
-
-def _known(key: str, declared: Mapping[str, Any]) -> str:
-    if key not in declared:
-        raise UsageError(
-            f"the stack has no setting '{key}'", do=nearest(key, declared) or "Pulumi.yaml lists them."
-        )
-    return key
 
 
 def _as_text(key: str, value: Any, kind: str) -> str:
@@ -188,28 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--endpoint", required=True, help="URL of the embedded AWS")
     parser.add_argument("--account", required=True, help="account id, 12 digits")
-    parser.add_argument("--stack", default=STACK)
-    parser.add_argument(
-        "--program", type=Path, help="folder with Pulumi.yaml; the checkout's or the wheel's by default"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Pulumi.yaml"
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
     gc.disable()  # saves a quarter of this process's time
     secret_key = sys.stdin.readline().strip()
     own = Credentials(access_key=access_key(options.account), secret_key=secret_key)
-    config = dict(pair.partition("=")[::2] for pair in options.set)
+    access, config = own.access(options.endpoint), dict(pair.partition("=")[::2] for pair in options.set)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the outputs alone
-            program = (options.program or program_folder()).resolve()
-            applied = apply_here(
-                own.access(options.endpoint),
-                account=options.account,
-                stack=options.stack,
-                config=config,
-                program=program,
-            )
+            applied = apply_here(access, account=options.account, config=config)
     except TrainerError as error:
         print(error, file=sys.stderr)
         return error.exit_code

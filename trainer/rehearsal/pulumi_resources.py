@@ -8,9 +8,11 @@ do. The provider's own rules (exclusive arguments, forced replacements) are not 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,9 +22,8 @@ from botocore.exceptions import ClientError, ParamValidationError
 
 from trainer.aws.access import Access
 from trainer.base.errors import ConfigError
-from trainer.rehearsal.applied_program import Recorder
-from trainer.rehearsal.pulumi_archives import zip_archive
-from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters
+from trainer.rehearsal.applied_program import OWNED_ALREADY, Recorder
+from trainer.rehearsal.pulumi_shapes import tag_list, to_parameters, zip_archive
 
 
 class Properties(dict[str, Any]):
@@ -110,10 +111,10 @@ class Resources:
         return f"arn:aws:{service}:{self.region}:{self.account}:{resource}"
 
 
-def tag_specifications(kind: str, properties: Properties) -> list[dict[str, Any]]:
-    """Take the tags; return them as the TagSpecifications of EC2's calls."""
+def tag_specifications(kind: str, properties: Properties) -> dict[str, Any]:
+    """Take the tags; return them as the argument TagSpecifications of EC2's calls."""
     tags = properties.pop("tags", {})
-    return [{"ResourceType": kind, "Tags": tag_list(tags)}] if tags else []
+    return {"TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)}]} if tags else {}
 
 
 def physical_name(properties: Properties, logical_name: str) -> str:
@@ -127,22 +128,39 @@ def physical_name(properties: Properties, logical_name: str) -> str:
 
 
 def by_one_call(
-    resource_type: str, service: str, operation: str, *, name: str = "", arn: str = "", inside: str = ""
+    resource_type: str,
+    service: str,
+    operation: str,
+    *,
+    name: str = "",
+    id: str = "",
+    tags: str = "",
+    inside: str = "",
+    outputs: Mapping[str, str] | None = None,
 ) -> None:
     """Register a resource type whose inputs are one request.
 
-    `name` is the request's member for the physical name, `arn` the answer's for the ARN, `inside` a member of
-    the request that the inputs belong into, but for the bucket.
+    `name` is the request's member for the physical name. `id` (default: that name) and `outputs` are paths in
+    the answer, such as Vpc.VpcId. `tags` is EC2's word for the resource in TagSpecifications, `inside` a
+    member of the request that all inputs but the bucket belong into.
     """
 
     def make(cloud: Resources, logical_name: str, properties: Properties) -> Made:
-        physical = physical_name(properties, logical_name) if name else logical_name
+        named = {name: physical_name(properties, logical_name)} if name else {}
+        tagged = tag_specifications(tags, properties) if tags else {}
         outer = properties.take("bucket") if inside else {}
-        given = {**outer, inside: properties.rest()} if inside else properties.rest()
-        answer = cloud.send(service, operation, given | ({name: physical} if name else {}))
-        return physical, ({"name": physical} if name else {}) | ({"arn": answer[arn]} if arn else {})
+        inputs = {**outer, inside: properties.rest()} if inside else properties.rest()
+        answer = cloud.send(service, operation, inputs | named, **tagged)
+        known = {output: _part(answer, path) for output, path in (outputs or {}).items()}
+        if named:
+            known["name"] = named[name]
+        return _part(answer, id) if id else named.get(name, logical_name), known
 
     MAKERS[resource_type] = make
+
+
+def _part(answer: Any, path: str) -> Any:
+    return functools.reduce(operator.getitem, path.split("."), answer)
 
 
 # --- storage
@@ -154,10 +172,8 @@ def _bucket(cloud: Resources, name: str, properties: Properties) -> Made:
     properties.pop("forceDestroy", None)  # tells Pulumi how to delete, AWS nothing
     try:
         s3.create_bucket(Bucket=bucket)
-    except ClientError as error:
-        if (
-            error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou"
-        ):  # restored from disk: buckets outlive the server
+    except ClientError as error:  # a bucket outlives the server: an earlier one may have made it
+        if error.response["Error"]["Code"] != OWNED_ALREADY:
             raise
     if tags := properties.pop("tags", {}):
         s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tag_list(tags)})
@@ -189,41 +205,50 @@ def _object(cloud: Resources, name: str, properties: Properties) -> Made:
     return key, {"bucket": bucket, "key": key}
 
 
+@makes("aws:efs/fileSystem:FileSystem")
+def _file_system(cloud: Resources, name: str, properties: Properties) -> Made:
+    lifecycle = properties.pop("lifecyclePolicies", [])
+    made = cloud.send("efs", "CreateFileSystem", properties.rest())
+    rules = {"fileSystemId": made["FileSystemId"], "lifecyclePolicies": lifecycle}
+    cloud.send("efs", "PutLifecycleConfiguration", rules)
+    return made["FileSystemId"], {"arn": made["FileSystemArn"]}
+
+
+by_one_call(
+    "aws:efs/accessPoint:AccessPoint",
+    *("efs", "CreateAccessPoint"),
+    name="clientToken",
+    id="AccessPointId",
+    outputs={"arn": "AccessPointArn"},
+)
+by_one_call("aws:efs/mountTarget:MountTarget", "efs", "CreateMountTarget", id="MountTargetId")
+by_one_call("aws:efs/fileSystemPolicy:FileSystemPolicy", "efs", "PutFileSystemPolicy", id="FileSystemId")
+
 # --- roles
 
-
-@makes("aws:iam/role:Role")
-def _role(cloud: Resources, name: str, properties: Properties) -> Made:
-    role_name, document = physical_name(properties, name), properties.pop("assumeRolePolicy")
-    given = {**properties.rest(), "roleName": role_name, "assumeRolePolicyDocument": document}
-    role = cloud.send("iam", "CreateRole", given)["Role"]
-    return role_name, {"arn": role["Arn"], "name": role_name, "uniqueId": role["RoleId"]}
-
-
-@makes("aws:iam/rolePolicy:RolePolicy")
-def _role_policy(cloud: Resources, name: str, properties: Properties) -> Made:
-    policy_name, role = physical_name(properties, name), properties.pop("role")
-    cloud.client("iam").put_role_policy(
-        RoleName=role, PolicyName=policy_name, PolicyDocument=properties.pop("policy")
-    )
-    return f"{role}:{policy_name}", {"name": policy_name}
+by_one_call(
+    "aws:iam/role:Role",
+    *("iam", "CreateRole"),
+    name="roleName",
+    outputs={"arn": "Role.Arn", "uniqueId": "Role.RoleId"},
+)
+by_one_call("aws:iam/rolePolicy:RolePolicy", "iam", "PutRolePolicy", name="policyName")
+by_one_call(
+    "aws:iam/policy:Policy",
+    *("iam", "CreatePolicy"),
+    name="policyName",
+    id="Policy.Arn",
+    outputs={"arn": "Policy.Arn"},
+)
 
 
 @makes("aws:iam/instanceProfile:InstanceProfile")
 def _instance_profile(cloud: Resources, name: str, properties: Properties) -> Made:
     profile_name, role = physical_name(properties, name), properties.pop("role")
-    given = {**properties.rest(), "instanceProfileName": profile_name}
-    profile = cloud.send("iam", "CreateInstanceProfile", given)["InstanceProfile"]
-    cloud.client("iam").add_role_to_instance_profile(InstanceProfileName=profile_name, RoleName=role)
+    named = {"instanceProfileName": profile_name}
+    profile = cloud.send("iam", "CreateInstanceProfile", properties.rest() | named)["InstanceProfile"]
+    cloud.send("iam", "AddRoleToInstanceProfile", {**named, "roleName": role})
     return profile_name, {"arn": profile["Arn"], "name": profile_name}
-
-
-@makes("aws:iam/policy:Policy")
-def _policy(cloud: Resources, name: str, properties: Properties) -> Made:
-    policy_name, document = physical_name(properties, name), properties.pop("policy")
-    given = {**properties.rest(), "policyName": policy_name, "policyDocument": document}
-    policy = cloud.send("iam", "CreatePolicy", given)["Policy"]
-    return policy["Arn"], {"arn": policy["Arn"], "name": policy_name}
 
 
 # --- inputs of instances
@@ -231,24 +256,13 @@ def _policy(cloud: Resources, name: str, properties: Properties) -> Made:
 
 @makes("aws:ec2/launchTemplate:LaunchTemplate")
 def _launch_template(cloud: Resources, name: str, properties: Properties) -> Made:
-    template_name, tags = physical_name(properties, name), tag_specifications("launch-template", properties)
+    tags = tag_specifications("launch-template", properties)
+    named = {"launchTemplateName": physical_name(properties, name)}
     properties.pop("updateDefaultVersion", None)  # a new template's first version is its default
-    description = properties.pop("description", "")
-    made = cloud.client("ec2").create_launch_template(
-        LaunchTemplateName=template_name,
-        VersionDescription=description,
-        LaunchTemplateData=cloud.shaped(
-            "ec2", "RequestLaunchTemplateData", properties.rest(), f"LaunchTemplate {name}"
-        ),
-        TagSpecifications=tags,
-    )["LaunchTemplate"]
-    template = made["LaunchTemplateId"]
-    versions = {"latestVersion": 1, "defaultVersion": 1}
-    return template, {
-        "arn": cloud.arn("ec2", f"launch-template/{template}"),
-        "name": template_name,
-        **versions,
-    }
+    described = {"versionDescription": properties.pop("description", "")}
+    given = {**named, **described, "launchTemplateData": properties.rest()}
+    made = cloud.send("ec2", "CreateLaunchTemplate", given, **tags)["LaunchTemplate"]
+    return made["LaunchTemplateId"], {"name": made["LaunchTemplateName"]}
 
 
 def _image_build(cloud: Resources, name: str, properties: Properties) -> Made:
@@ -265,48 +279,35 @@ for _kind in (
     makes(f"aws:imagebuilder/{_kind}:{_kind[0].upper()}{_kind[1:]}")(_image_build)
 
 
-# --- the safety net
+# --- functions, their calls, the stack's outputs
 
 
 @makes("aws:cloudwatch/logGroup:LogGroup")
 def _log_group(cloud: Resources, name: str, properties: Properties) -> Made:
-    logs, group = cloud.client("logs"), physical_name(properties, name)
-    days = properties.pop("retentionInDays", None)
-    cloud.send("logs", "CreateLogGroup", {**properties.rest(), "logGroupName": group})
+    named, days = {"logGroupName": physical_name(properties, name)}, properties.take("retentionInDays")
+    cloud.send("logs", "CreateLogGroup", properties.rest() | named)
     if days:
-        logs.put_retention_policy(logGroupName=group, retentionInDays=int(days))
-    return group, {"arn": cloud.arn("logs", f"log-group:{group}"), "name": group}
+        cloud.send("logs", "PutRetentionPolicy", days | named)
+    return named["logGroupName"], {"name": named["logGroupName"]}
 
 
 @makes("aws:lambda/function:Function")
 def _function(cloud: Resources, name: str, properties: Properties) -> Made:
-    function, code = physical_name(properties, name), zip_archive(properties.pop("code"))
-    made = cloud.send(
-        "lambda", "CreateFunction", {**properties.rest(), "functionName": function}, Code={"ZipFile": code}
-    )
-    return function, {"arn": made["FunctionArn"], "name": function}
+    code = {"ZipFile": zip_archive(properties.pop("code"))}
+    named = {"functionName": physical_name(properties, name)}
+    made = cloud.send("lambda", "CreateFunction", properties.rest() | named, Code=code)
+    return made["FunctionName"], {"arn": made["FunctionArn"], "name": made["FunctionName"]}
 
 
+by_one_call("aws:lambda/permission:Permission", "lambda", "AddPermission", name="statementId")
 by_one_call(
     "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig", "lambda", "PutFunctionEventInvokeConfig"
 )
+by_one_call("aws:scheduler/scheduleGroup:ScheduleGroup", "scheduler", "CreateScheduleGroup", name="name")
+by_one_call("aws:scheduler/schedule:Schedule", "scheduler", "CreateSchedule", name="name")
 by_one_call(
-    "aws:scheduler/scheduleGroup:ScheduleGroup",
-    *("scheduler", "CreateScheduleGroup"),
-    name="name",
-    arn="ScheduleGroupArn",
+    "aws:cloudwatch/eventRule:EventRule", "events", "PutRule", name="name", outputs={"arn": "RuleArn"}
 )
-by_one_call("aws:scheduler/schedule:Schedule", "scheduler", "CreateSchedule", name="name", arn="ScheduleArn")
-by_one_call("aws:cloudwatch/eventRule:EventRule", "events", "PutRule", name="name", arn="RuleArn")
-
-
-@makes("aws:lambda/permission:Permission")
-def _permission_to_call(cloud: Resources, name: str, properties: Properties) -> Made:
-    function = properties.pop("function")
-    cloud.send(
-        "lambda", "AddPermission", {**properties.rest(), "functionName": function, "statementId": name}
-    )
-    return name, {}
 
 
 @makes("aws:cloudwatch/eventTarget:EventTarget")
@@ -319,12 +320,48 @@ def _event_target(cloud: Resources, name: str, properties: Properties) -> Made:
 @makes("aws:ssm/parameter:Parameter")
 def _parameter(cloud: Resources, name: str, properties: Properties) -> Made:
     parameter = physical_name(properties, name)
-    outputs = {
-        **json.loads(properties.pop("insecureValue")),
-        "rehearsal": True,
-    }  # whoever reads it sees what it is
-    value = {
-        "value": json.dumps(outputs, sort_keys=True)
-    }  # `value` itself would be a secret, and this program has none
-    cloud.send("ssm", "PutParameter", {**properties.rest(), **value, "name": parameter})
-    return parameter, {"arn": cloud.arn("ssm", f"parameter{parameter}"), "name": parameter}
+    # Pulumi's `value` would be a secret, and this program has none.
+    outputs = {**json.loads(properties.pop("insecureValue")), "rehearsal": True}  # which its readers see
+    named = {"name": parameter, "value": json.dumps(outputs, sort_keys=True)}
+    cloud.send("ssm", "PutParameter", properties.rest() | named)
+    return parameter, {"name": parameter}
+
+
+# --- messages and alarms
+
+
+@makes("aws:sqs/queue:Queue")
+def _queue(cloud: Resources, name: str, properties: Properties) -> Made:
+    queue, tags = physical_name(properties, name), properties.pop("tags", {})
+    attributes = {
+        "MessageRetentionPeriod": str(int(properties.pop("messageRetentionSeconds"))),
+        "SqsManagedSseEnabled": str(properties.pop("sqsManagedSseEnabled")).lower(),
+    }
+    cloud.client("sqs").create_queue(QueueName=queue, Attributes=attributes, tags=tags)
+    return queue, {"arn": cloud.arn("sqs", queue), "name": queue}
+
+
+@makes("aws:sns/topic:Topic")
+def _topic(cloud: Resources, name: str, properties: Properties) -> Made:
+    given = {"name": physical_name(properties, name), "attributes": {"Policy": properties.pop("policy")}}
+    topic = cloud.send("sns", "CreateTopic", properties.rest() | given)["TopicArn"]
+    return topic, {"arn": topic, "name": given["name"]}
+
+
+by_one_call("aws:sns/topicSubscription:TopicSubscription", "sns", "Subscribe", id="SubscriptionArn")
+by_one_call("aws:cloudwatch/metricAlarm:MetricAlarm", "cloudwatch", "PutMetricAlarm", name="alarmName")
+
+
+@makes("aws:budgets/budget:Budget")
+def _budget(cloud: Resources, name: str, properties: Properties) -> Made:
+    budget, tags = physical_name(properties, name), tag_list(properties.pop("tags", {}))
+    limit = {"amount": properties.pop("limitAmount"), "unit": properties.pop("limitUnit")}
+    notifications = []
+    for notification in map(dict, properties.pop("notifications")):
+        topics = notification.pop("subscriberSnsTopicArns")
+        subscribers = [{"subscriptionType": "SNS", "address": topic} for topic in topics]
+        notifications.append({"subscribers": subscribers, "notification": notification})
+    given = {**properties.rest(), "budgetName": budget, "budgetLimit": limit}
+    request = {"accountId": cloud.account, "budget": given, "notificationsWithSubscribers": notifications}
+    cloud.send("budgets", "CreateBudget", request, ResourceTags=tags)
+    return f"{cloud.account}:{budget}", {"name": budget}

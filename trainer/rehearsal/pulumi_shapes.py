@@ -1,5 +1,5 @@
 """Turn a Pulumi resource's inputs into the parameters of an AWS request, guided by botocore's description of
-that request.
+that request; pack the archive of a function.
 
 Pulumi writes `httpPutResponseHopLimit` and EC2 `HttpPutResponseHopLimit`: names differ only in case, except
 those in RENAMED. A property that fits no member of the request is an error, so that a misspelt one can't pass
@@ -8,15 +8,30 @@ a rehearsal.
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import pulumi
 from botocore.model import Shape
 
 from trainer.base.errors import ConfigError
 
 # (shape, Pulumi's name) -> AWS's name, where they differ by more than case.
-RENAMED = {("LaunchTemplateInstanceNetworkInterfaceSpecificationRequest", "securityGroups"): "Groups"}
+RENAMED = {
+    ("LaunchTemplateInstanceNetworkInterfaceSpecificationRequest", "securityGroups"): "Groups",
+    ("CreateRouteRequest", "cidrBlock"): "DestinationCidrBlock",
+    ("IpPermission", "protocol"): "IpProtocol",
+    ("CreateRoleRequest", "assumeRolePolicy"): "AssumeRolePolicyDocument",
+    ("CreatePolicyRequest", "policy"): "PolicyDocument",
+    ("PutRolePolicyRequest", "policy"): "PolicyDocument",
+    ("PutRolePolicyRequest", "role"): "RoleName",
+    ("AddPermissionRequest", "function"): "FunctionName",
+    ("SubscribeInput", "topic"): "TopicArn",
+}
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources make the same zip
 _SCALARS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "character": (str,),
@@ -68,6 +83,8 @@ def _structure(value: Any, shape: Any, path: str) -> dict[str, Any]:
 def _list(value: Any, shape: Any, path: str) -> list[Any]:
     if isinstance(value, Mapping) and shape.member.name == "Tag":
         return tag_list(value)
+    if isinstance(value, Mapping) and shape.member.name == "Dimension":
+        return [{"Name": name, "Value": item} for name, item in value.items()]
     if not isinstance(value, list):
         raise _unknown(path, f"AWS takes a list there, not {value!r}")
     return [to_parameters(item, shape.member, f"{path}[{position}]") for position, item in enumerate(value)]
@@ -100,3 +117,19 @@ def _mapping(value: Any, path: str) -> Mapping[str, Any]:
 
 def _unknown(path: str, why: str) -> ConfigError:
     return ConfigError(f"the embedded AWS can't apply {path}", why=why, do="Correct it in infra/.")
+
+
+def zip_archive(archive: pulumi.AssetArchive) -> bytes:
+    """Pack an archive as Pulumi would, paths in order: the same bytes from the same files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive_file:
+        for path, asset in sorted(archive.assets.items()):
+            if isinstance(asset, pulumi.FileAsset):
+                content = Path(str(asset.path)).read_bytes()
+            else:
+                assert isinstance(asset, pulumi.StringAsset), path  # infra/ packs no others
+                content = str(asset.text).encode()
+            entry = zipfile.ZipInfo(path, ZIP_EPOCH)
+            entry.external_attr = 0o644 << 16  # readable, or Lambda could not load it
+            archive_file.writestr(entry, content, zipfile.ZIP_DEFLATED, 1)
+    return packed.getvalue()

@@ -42,19 +42,9 @@ def parse(text: str, zone_name: str = "UTC") -> Expression:
     raise ValueError(f"Invalid Schedule Expression {text}.")
 
 
-def first_fire(expression: Expression, start: datetime) -> datetime | None:
-    """Return when a schedule that begins at `start` fires first, or None if never.
-
-    An `at` in the past fires at once: AWS's own behaviour is not documented, and a deadline must not be lost.
-    """
-    if isinstance(expression, datetime):
-        return expression
-    return next_fire(expression, start=start, after=start)
-
-
 def next_fire(expression: Expression, *, start: datetime, after: datetime) -> datetime | None:
-    """Return the first firing later than `after` of a schedule that began at `start` and has fired,
-    or None.
+    """Return the first firing later than `after` of a schedule that began at `start`; None for one of an
+    instant, which fires once.
     """
     if isinstance(expression, datetime):
         return None

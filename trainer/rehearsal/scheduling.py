@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import uuid
+from functools import partial
 from typing import Any
 
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.rehearsal import lambdas
-from trainer.rehearsal.account import REGION, EmbeddedAccount, Principal, Rules
+from trainer.rehearsal.account import REGION, EmbeddedAccount, Principal, Rules, refuse
 from trainer.rehearsal.schedule_expressions import parse
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing, StoredSchedule
@@ -31,12 +31,8 @@ UNIVERSAL_TARGET = "arn:aws:scheduler:::aws-sdk:"
 
 def create_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Create a schedule. An invalid expression is a ValidationException, as on AWS."""
-
-    def create() -> dict[str, Any]:
-        return _put(cloud, call)
-
     with cloud.lock:
-        return cloud.world.once("CreateSchedule", call.params, create)
+        return cloud.world.once("CreateSchedule", call.params, partial(_put, cloud, call))
 
 
 def update_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -50,15 +46,6 @@ def delete_schedule(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     with cloud.lock:
         cloud.moto("scheduler", "DeleteSchedule", call.params)
         cloud.world.delete_schedule(call.params.get("GroupName") or "default", call.params["Name"])
-        return {}
-
-
-def delete_schedule_group(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Delete a group with its schedules."""
-    with cloud.lock:
-        cloud.moto("scheduler", "GetScheduleGroup", {"Name": call.params["Name"]})
-        cloud.moto("scheduler", "DeleteScheduleGroup", call.params)
-        cloud.world.delete_schedule_group(call.params["Name"])
         return {}
 
 
@@ -102,16 +89,15 @@ def _deliver(cloud: EmbeddedAccount, firing: Firing) -> None:
 
 def principal_of(firing: Firing) -> Principal:
     """Return the principal as which a schedule calls its target."""
-    return Principal(
-        kind="TIME", name=f"{firing.group}/{firing.name}", role=firing.target["RoleArn"].rpartition("/")[2]
-    )
+    role = firing.target["RoleArn"].rpartition("/")[2]
+    return Principal(kind="TIME", name=f"{firing.group}/{firing.name}", role=role)
 
 
 def _call_target(cloud: EmbeddedAccount, firing: Firing) -> None:
     target, principal = firing.target, principal_of(firing)
     if not cloud.trusts(principal.role, SERVICE, group_arn(cloud, firing.group)):
         raise AwsError("AccessDeniedException", f"The Scheduler can't assume the role {principal.role}.", 403)
-    text = _fill_in(target.get("Input") or "{}", cloud, firing)
+    text = _fill_in(target.get("Input") or "{}", firing)
     if not target["Arn"].startswith(UNIVERSAL_TARGET):
         cloud.demand(principal, "lambda", "lambda:InvokeFunction", target["Arn"])
         lambdas.invoke_event(cloud, lambdas.function_name(target["Arn"]), text.encode())
@@ -121,18 +107,11 @@ def _call_target(cloud: EmbeddedAccount, firing: Firing) -> None:
     getattr(access.client(service), xform_name(action))(**json.loads(text))
 
 
-def _fill_in(text: str, cloud: EmbeddedAccount, firing: Firing) -> str:
+def _fill_in(text: str, firing: Firing) -> str:
     """Put the Scheduler's context attributes in a target's input."""
-    arn = f"arn:aws:scheduler:{REGION}:{cloud.account}:schedule/{firing.group}/{firing.name}"
-    attributes = {
-        "scheduled-time": iso(firing.at.replace(microsecond=0)),
-        "schedule-arn": arn,
-        "execution-id": str(uuid.uuid4()),
-        "attempt-number": str(firing.attempt),
-    }
-    for name, value in attributes.items():
-        text = text.replace(f"<aws.scheduler.{name}>", value)
-    return text
+    at = iso(firing.at.replace(microsecond=0))
+    text = text.replace("<aws.scheduler.scheduled-time>", at)
+    return text.replace("<aws.scheduler.attempt-number>", str(firing.attempt))
 
 
 def group_arn(cloud: EmbeddedAccount, group: str) -> str:
@@ -143,7 +122,7 @@ def group_arn(cloud: EmbeddedAccount, group: str) -> str:
 
 
 def _put(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    params, now = call.params, cloud.clock.now()
+    params = call.params
     group = params.get("GroupName") or "default"
     try:
         expression = parse(params["ScheduleExpression"], params.get("ScheduleExpressionTimezone") or "UTC")
@@ -151,18 +130,16 @@ def _put(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         raise AwsError("ValidationException", str(error)) from error
     cloud.moto("scheduler", "GetScheduleGroup", {"Name": group})
     answer = cloud.moto("scheduler", call.operation, params)
-    cloud.world.put_schedule(
-        StoredSchedule(
-            group=group,
-            name=params["Name"],
-            expression=expression,
-            target=params["Target"],
-            enabled=params.get("State", "ENABLED") == "ENABLED",
-            delete_after_completion=params.get("ActionAfterCompletion") == "DELETE",
-            start=max(params.get("StartDate") or now, now),
-            end=params.get("EndDate"),
-        )
+    schedule = StoredSchedule(
+        group=group,
+        name=params["Name"],
+        expression=expression,
+        target=params["Target"],
+        enabled=params.get("State", "ENABLED") == "ENABLED",
+        delete_after_completion=params.get("ActionAfterCompletion") == "DELETE",
+        start=cloud.clock.now(),
     )
+    cloud.world.put_schedule(schedule)
     return {"ScheduleArn": answer["ScheduleArn"]}
 
 
@@ -170,5 +147,5 @@ RULES: Rules = {
     ("scheduler", "CreateSchedule"): create_schedule,
     ("scheduler", "UpdateSchedule"): update_schedule,
     ("scheduler", "DeleteSchedule"): delete_schedule,
-    ("scheduler", "DeleteScheduleGroup"): delete_schedule_group,
+    ("scheduler", "DeleteScheduleGroup"): refuse,
 }

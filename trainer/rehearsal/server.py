@@ -19,7 +19,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -33,20 +32,20 @@ import trainer
 from trainer.aws.access import Access
 from trainer.base.environment import rehearsal_environment
 from trainer.base.errors import ConfigError, TrainerError
-from trainer.rehearsal import event_bus, home, instance, lambdas, pulumi_apply, scheduling, storage
-from trainer.rehearsal.account import REGION, EmbeddedAccount, Rules
+from trainer.rehearsal import home, instance, lambdas, messages, pulumi_apply, scheduling, storage
+from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import RULES, Front
 from trainer.rehearsal.http_server import HttpServer
-from trainer.rehearsal.instance_log import InstanceLog
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.leases import Leases
+from trainer.rehearsal.memory import InstanceLog, StoredSettings
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.processes import start_ticks
-from trainer.rehearsal.stored_settings import StoredSettings
+from trainer.rehearsal.signatures import wsgi_name
 from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account
-from trainer.rehearsal.world import AwsError, Delays, Instance
+from trainer.rehearsal.world import AwsError, Delays
 
 log = logging.getLogger("trainer.rehearsal")
 STEP_SECONDS = 0.1
@@ -64,22 +63,20 @@ class EmbeddedAws:
         self,
         root: Path | None = None,
         *,
-        delays: Delays | None = None,
+        delays: Delays = Delays(pending_seconds=0, shutting_down_seconds=0),  # noqa: B008  it is frozen
         run_nodes: bool = True,
         fire_schedules: bool = True,
         grace_seconds: float = 10.0,
         programs: Path | None = None,
         fork_nodes: bool = False,
-        fork_server: Path | None = None,
-        fork_functions: Callable[[], Path] | None = None,
+        fork_server: Callable[[], Path] | None = None,
     ) -> None:
         self._is_temporary = root is None
         self.root = root or Path(tempfile.mkdtemp(prefix="mayfly-aws-"))
-        self._delays = delays or Delays(pending_seconds=0, shutting_down_seconds=0)
+        self._delays = delays
         self._run_nodes, self._fire_schedules = run_nodes, fire_schedules
         self._programs = ProgramStore(programs or self.root / "programs")
         self._fork_nodes, self._fork_server = fork_nodes, fork_server
-        self._fork_functions = fork_functions or ((lambda: fork_server) if fork_server else None)
         self._stacks: dict[str, dict[str, Any]] = {}  # account -> the program's outputs
         self._stack_locks: dict[str, threading.Lock] = {}
         self.keyring = Keyring()
@@ -88,13 +85,11 @@ class EmbeddedAws:
         self.front.mounts |= {"imds": self.nodes.metadata, "efs": self.nodes.file_system}
         self._server = HttpServer(self.front)
         self.front.host = f"127.0.0.1:{self._server.server_port}"
-        self._disk_full = False
+        self._unwritten = ""  # why the instances could not be stored the last time
         self._ends = threading.Event()
         self._threads = [
-            threading.Thread(
-                target=self._server.serve_forever, args=(0.05,), daemon=True, name="embedded-aws-front"
-            ),
-            threading.Thread(target=self._run, daemon=True, name="embedded-aws-engine"),
+            threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True),
+            threading.Thread(target=self._run, daemon=True),
         ]
 
     @property
@@ -144,21 +139,18 @@ class EmbeddedAws:
         ConfigError with the program's error; the account is then unchanged, except for its buckets.
         """
         account = self.cloud(access).account
-        if (
-            self._fork_nodes and self.nodes.forks is None
-        ):  # a launch follows soon: load libraries in the background
-            self.nodes.forks = ForkServerProcess(self._fork_server)
+        if self._fork_nodes and self.nodes.forks is None:  # a launch follows soon: load its libraries now
+            self.nodes.forks = ForkServerProcess(self._fork_server() if self._fork_server else None)
         with self._stack_locks.setdefault(account, threading.Lock()):
             if account not in self._stacks:
                 try:
                     self._stacks[account] = self._apply_or_replay(access, account, config or {})
-                except (TrainerError, OSError, subprocess.SubprocessError) as error:
+                except (TrainerError, OSError) as error:
                     forget_account(account, keep=("s3",))  # a half-applied program would block the next try
                     if isinstance(error, TrainerError):
                         raise
-                    raise ConfigError(
-                        "the Pulumi program could not be applied to the embedded AWS", why=str(error)
-                    ) from error
+                    what = "the Pulumi program could not be applied to the embedded AWS"
+                    raise ConfigError(what, why=str(error)) from error
             return self._stacks[account]
 
     def _apply_or_replay(self, access: Access, account: str, config: Mapping[str, str]) -> dict[str, Any]:
@@ -185,15 +177,14 @@ class EmbeddedAws:
         """
         if (service, operation) == ("lambda", "CreateFunction"):
             return lambdas.create(self.front.cloud(account), params)
-        return call_application(self.front.inside, account, REGION, service, operation, params)
+        return call_application(self.front.inside, account, service, operation, params)
 
     def restore(self) -> None:
         """Restore every account of an earlier server. Raises ConfigError for a file that can't be read."""
-        for folder in sorted(
-            {path.name for kind in ("settings", "instances") for path in self.root.glob(f"{kind}/*")}
-        ):
-            if len(folder) == 12 and folder.isdecimal():
-                self.front.cloud(folder)
+        names = {path.name for kind in ("settings", "instances") for path in self.root.glob(f"{kind}/*")}
+        for name in sorted(names):
+            if len(name) == 12 and name.isdecimal():
+                self.front.cloud(name)
 
     def busy(self) -> bool:
         """Return whether any instance of any account is alive."""
@@ -220,7 +211,7 @@ class EmbeddedAws:
     def fire_due(self, cloud: EmbeddedAccount) -> None:
         """Let everything happen that an account's clock makes due."""
         scheduling.fire_due(cloud)
-        event_bus.tell_states(cloud)
+        messages.tell_states(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
         """Release resources of ended instances in moto, store changes, and drop what AWS would no longer
@@ -234,22 +225,17 @@ class EmbeddedAws:
                 if one.state(now) == "terminated" and one.id not in cloud.released:
                     cloud.released.add(one.id)
                     cloud.release(one.id)
-            self._save(cloud.instance_log, instances)
+            try:
+                for one in instances:
+                    cloud.instance_log.save(one)
+                self._unwritten = ""
+            except OSError as error:  # a full disk: the next call tries again
+                if self._unwritten != str(error):
+                    log.error("instances can't be written: %s", error)
+                self._unwritten = str(error)
         for instance_id in forgotten:
             remove_sandbox(cloud, instance_id)
             cloud.instance_log.forget(instance_id)
-
-    def _save(self, memory: InstanceLog, instances: Sequence[Instance]) -> None:
-        """Store changes; if the disk is full, try again at the next call."""
-        try:
-            for one in instances:
-                memory.save(one)
-        except OSError as error:
-            if not self._disk_full:
-                log.error("instances can't be written: %s", error)
-            self._disk_full = True
-        else:
-            self._disk_full = False
 
     def _cloud_of_instance(self, instance_id: str) -> EmbeddedAccount | None:
         return next((cloud for cloud in self.front.clouds() if instance_id in cloud.world.instances), None)
@@ -266,7 +252,7 @@ class EmbeddedAws:
             endpoint=lambda: self.url,
             keyring=self.keyring,
             function_code=self._programs.folder / "functions",
-            fork_functions=self._fork_functions,
+            fork_functions=self._fork_server,
         )
         storage.restore(cloud)
         for instance_id in cloud.instance_log.restore(cloud.world, cloud.clock.now()):
@@ -285,22 +271,19 @@ class Control:
 
     def __call__(self, environ: Environ, body: bytes) -> Answer:
         """Answer one request."""
-        at, nonce, signature = (
-            environ.get(_variable(name), "") for name in (TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
-        )
+        headers = (TIME_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
+        at, nonce, signature = (environ.get(wsgi_name(header), "") for header in headers)
         known = self._aws.keyring.request_signature(environ["PATH_INFO"], at, nonce, body)
         fresh = at.isascii() and at.isdecimal() and abs(time.time() - int(at)) <= FRESH_SECONDS
         if not fresh or not hmac.compare_digest(known.encode(), signature.encode()):
-            return 403, [("Content-Type", "text/plain")], b"not for you"
+            raise AwsError("AccessDenied", "not for you", 403)
         reply = self._carry_out(environ["PATH_INFO"].rpartition("/")[2], json.loads(body or b"{}"))
-        if reply is None:
-            return 404, [("Content-Type", "text/plain")], b"not found"
         text = json.dumps(reply).encode()
         signed = (SIGNATURE_HEADER, self._aws.keyring.answer_signature(nonce, text))
         return 200, [("Content-Type", "application/json"), signed], text
 
-    def _carry_out(self, what: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Carry out a request and return the answer; None for an unknown one."""
+    def _carry_out(self, what: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request and return the answer. Raises AwsError for an unknown one."""
         if what in ("lease", "stop") and asked["root"] != str(self._aws.root):
             return {"lease": None, "stopped": False}  # the note was copied together with its folder
         if what == "lease":
@@ -316,7 +299,7 @@ class Control:
                 return {"outputs": self._aws.apply_program(self._aws.access(asked["account"]))}
             except TrainerError as error:
                 return {"error": error.as_dict()}
-        return None
+        raise AwsError("NotFound", "There is nothing here.", 404)
 
 
 def serve(root: Path, aws_type: type[EmbeddedAws] = EmbeddedAws) -> int:
@@ -342,14 +325,12 @@ def serve(root: Path, aws_type: type[EmbeddedAws] = EmbeddedAws) -> int:
             delays=Delays(),
             programs=wanted.programs,
             fork_nodes=not wanted.fresh_nodes,
-            fork_server=wanted.fork_server,
+            fork_server=partial(Path, wanted.fork_server) if wanted.fork_server else None,
         ) as aws:
             aws.restore()
             aws.front.mounts["_rehearsal"] = Control(aws, leases)
-            pid = os.getpid()
-            home.write_note(
-                root, home.Note(url=aws.url, pid=pid, started=start_ticks(pid), secret=aws.keyring.secret)
-            )
+            pid, secret = os.getpid(), aws.keyring.secret
+            home.write_note(root, home.Note(url=aws.url, pid=pid, started=start_ticks(pid), secret=secret))
             while aws.healthy() and not leases.over(time.monotonic(), instances_alive=aws.busy()):
                 time.sleep(0.2)
             (root / home.NOTE).unlink(missing_ok=True)
@@ -374,15 +355,9 @@ def main(arguments: Sequence[str] | None = None, *, aws_type: type[EmbeddedAws] 
         refused: TrainerError = home.disk_full(options.root)
     except TrainerError as error:
         refused = error
-    print(
-        f"{home.REFUSED}{json.dumps(refused.as_dict())}", file=sys.stderr
-    )  # for `client` and readers of the log
+    # For `client`, and for readers of the log.
+    print(f"{home.REFUSED}{json.dumps(refused.as_dict())}", file=sys.stderr)
     return refused.exit_code
-
-
-def _variable(header: str) -> str:
-    """Return the name that a header has in a WSGI environment."""
-    return f"HTTP_{header.upper().replace('-', '_')}"
 
 
 if __name__ == "__main__":

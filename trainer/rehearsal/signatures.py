@@ -51,12 +51,11 @@ def claim_of(environ: Environ) -> Claim:
     scope = match[1].split("/") if match else []
     at = environ.get("HTTP_X_AMZ_DATE", "")
     if match is None or len(scope) != 5 or scope[4] != "aws4_request" or scope[1] != at[:8]:
-        raise AwsError(
-            "IncompleteSignature", "The Authorization header is not a signature of version 4.", 403
-        )
+        what = "The Authorization header is not a signature of version 4."
+        raise AwsError("IncompleteSignature", what, 403)
     signed = tuple(match[2].split(";"))
     needed = {"HTTP_HOST", *(name for name in environ if name.startswith("HTTP_X_AMZ_"))}
-    if not needed <= {_variable(name) for name in signed}:
+    if not needed <= {wsgi_name(name) for name in signed}:
         raise AwsError("SignatureDoesNotMatch", "Host and every x-amz- header must be signed.", 403)
     return Claim(
         access_key=scope[0],
@@ -87,12 +86,16 @@ def hashes_its_body(environ: Environ) -> bool:
     """
     if _CONTENT_HASH in environ:
         return True
-    length = environ.get("CONTENT_LENGTH") or "0"
-    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdecimal() or int(length) > MOST_UNHASHED_BYTES:
-        raise AwsError(
-            "RequestEntityTooLarge", "A body without x-amz-content-sha256 has a length, and is small.", 413
-        )
+    check_length(environ, MOST_UNHASHED_BYTES)
     return False
+
+
+def check_length(environ: Environ, most_bytes: int) -> None:
+    """Raise AwsError for a request that does not say that its body has at most so many bytes."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    if environ.get("HTTP_TRANSFER_ENCODING") or not length.isdecimal() or int(length) > most_bytes:
+        what = f"A body whose hash is not signed has a length, of at most {most_bytes} bytes."
+        raise AwsError("RequestEntityTooLarge", what, 413)
 
 
 def check_signature(claim: Claim, environ: Environ, body: bytes, *, secret_key: str) -> None:
@@ -102,7 +105,7 @@ def check_signature(claim: Claim, environ: Environ, body: bytes, *, secret_key: 
     request = AWSRequest(
         method=environ["REQUEST_METHOD"],
         url=f"http://{environ['HTTP_HOST']}{environ['RAW_URI']}",
-        headers={name: environ.get(_variable(name), "") for name in claim.signed_headers},
+        headers={name: environ.get(wsgi_name(name), "") for name in claim.signed_headers},
         data=body,
     )
     request.context["timestamp"] = claim.at
@@ -127,7 +130,7 @@ def check_body(environ: Environ, body: bytes) -> None:
         raise AwsError("XAmzContentSHA256Mismatch", message, 400)
 
 
-def _variable(header: str) -> str:
+def wsgi_name(header: str) -> str:
     """Return the name that a header has in a WSGI environment."""
     name = header.upper().replace("-", "_")
     return name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
 from botocore import xform_name
-from botocore.exceptions import ClientError
 
 from trainer.aws.folder_bucket import checksum
 from trainer.rehearsal import wire
@@ -28,10 +26,11 @@ from trainer.runs.record import utc_now
 
 _OBJECT_CALLS = (
     *("PutObject", "GetObject", "HeadObject", "DeleteObject", "DeleteObjects"),
-    *("ListObjects", "ListObjectsV2", "ListObjectVersions"),
+    *("ListObjectsV2", "ListObjectVersions"),
     *("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"),
 )
-_NOT_KEPT = (
+_REFUSED = (
+    *("DeleteBucket", "DeleteBucketPolicy", "ListObjects"),
     *("PutObjectTagging", "GetObjectTagging", "DeleteObjectTagging", "PutObjectAcl", "GetObjectAcl"),
     *("GetObjectAttributes", "UploadPartCopy", "ListParts", "ListMultipartUploads", "RestoreObject"),
 )
@@ -52,8 +51,7 @@ def on_objects(cloud: EmbeddedAccount, call: Call) -> dict[str, Any] | Answer:
     bucket, params = bucket_of(cloud, call.params["Bucket"]), {**call.params, "Metadata": _metadata(call)}
     if call.operation in ("PutObject", "UploadPart"):
         params["Body"] = _sent(call)
-    with _refusals():
-        answer = _shown(getattr(bucket, xform_name(call.operation))(**params))
+    answer = _shown(getattr(bucket, xform_name(call.operation))(**params))
     if "Body" in answer:
         answer["Body"] = answer["Body"].read()
     if "ContentRange" not in answer:
@@ -67,18 +65,16 @@ def copy_object(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     asked = call.params
     source, _, version_id = unquote(asked["CopySource"]).partition("?versionId=")
     name, _, key = source.lstrip("/").partition("/")
-    with _refusals():
-        version = bucket_of(cloud, name).find(key, version_id, "", "CopyObject")
-        replaced = asked.get("MetadataDirective") == "REPLACE"
-        own = {
-            "Metadata": _metadata(call) if replaced else version.metadata,
-            "ChecksumSHA256": checksum(version.sha256)
-            if version.checksummed or asked.get("ChecksumAlgorithm") == "SHA256"
-            else "",
-        }
-        assert version.file is not None
-        with version.file.open("rb") as body:
-            put = _shown(bucket_of(cloud, asked["Bucket"]).put_object(**{**asked, **own, "Body": body}))
+    version = bucket_of(cloud, name).find(key, version_id, "", "CopyObject")
+    replaced = asked.get("MetadataDirective") == "REPLACE"
+    summed = version.checksummed or asked.get("ChecksumAlgorithm") == "SHA256"
+    own = {
+        "Metadata": _metadata(call) if replaced else version.metadata,
+        "ChecksumSHA256": checksum(version.sha256) if summed else "",
+    }
+    assert version.file is not None
+    with version.file.open("rb") as body:
+        put = _shown(bucket_of(cloud, asked["Bucket"]).put_object(**{**asked, **own, "Body": body}))
     return {**put, "CopyObjectResult": {"ETag": put["ETag"], "LastModified": utc_now()}}
 
 
@@ -92,15 +88,6 @@ def bucket_of(cloud: EmbeddedAccount, name: str) -> KeptBucket:
     if name not in cloud.buckets:
         raise AwsError("NoSuchBucket", "The specified bucket does not exist", 404)
     return cloud.buckets[name]
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except ClientError as error:
-        status = int(error.response["ResponseMetadata"]["HTTPStatusCode"])
-        raise AwsError(error.response["Error"]["Code"], error.response["Error"]["Message"], status) from error
 
 
 def _metadata(call: Call) -> dict[str, str]:
@@ -153,20 +140,6 @@ def _apply_setting(cloud: EmbeddedAccount, operation: str, params: dict[str, Any
         cloud.bucket_policies[name] = params["Policy"]
 
 
-def delete_bucket(cloud: EmbeddedAccount, call: Call) -> Answer:
-    """Delete an empty bucket and its stored settings."""
-    name = call.params["Bucket"]
-    with cloud.lock:
-        if name in cloud.buckets and not cloud.buckets[name].is_empty():
-            raise AwsError("BucketNotEmpty", "The bucket you tried to delete is not empty", 409)
-        answer = wire.collect(call.environ, call.account)
-        if answer[0] < 300:
-            cloud.bucket_policies.pop(name, None)
-            del cloud.buckets[name]
-            cloud.settings.drop(name)
-        return answer
-
-
 def put_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     """Keep a bucket's policy here."""
     bucket, policy = call.params["Bucket"], call.params["Policy"]
@@ -184,12 +157,6 @@ def get_bucket_policy(cloud: EmbeddedAccount, call: Call) -> Answer:
     if call.params["Bucket"] not in cloud.bucket_policies:
         raise AwsError("NoSuchBucketPolicy", "The bucket policy does not exist", 404)
     return 200, [("Content-Type", "application/json")], cloud.bucket_policies[call.params["Bucket"]].encode()
-
-
-def delete_bucket_policy(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
-    """Drop the policy."""
-    cloud.bucket_policies.pop(call.params["Bucket"], None)
-    return {}
 
 
 def restore(cloud: EmbeddedAccount) -> None:
@@ -231,7 +198,7 @@ def _days_kept(rules: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:
 
 def get_parameters(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Read parameters, among them AWS's public ones of image ids."""
-    add_image_parameters(cloud.account, wire.state_of(cloud.account, call.region, "ssm"))
+    add_image_parameters(cloud.account, wire.state_of(cloud.account, "ssm"))
     return wire.collect(call.environ, call.account)
 
 
@@ -254,13 +221,11 @@ def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
 
 RULES: Rules = {
     **{("s3", operation): on_objects for operation in _OBJECT_CALLS},
-    **{("s3", operation): refuse("keep that of objects") for operation in _NOT_KEPT},
+    **{("s3", operation): refuse for operation in _REFUSED},
     **{("s3", operation): set_up_bucket for operation in _BUCKET_SETTINGS},
     ("s3", "CopyObject"): copy_object,
-    ("s3", "DeleteBucket"): delete_bucket,
     ("s3", "PutBucketPolicy"): put_bucket_policy,
     ("s3", "GetBucketPolicy"): get_bucket_policy,
-    ("s3", "DeleteBucketPolicy"): delete_bucket_policy,
     ("ssm", "GetParameter"): get_parameters,
     ("ssm", "GetParameters"): get_parameters,
     ("ssm", "PutParameter"): put_parameter,

@@ -1,7 +1,7 @@
 """The first process of a rehearsal's node: runs the user data and adopts every descendant.
 
-Started by `instance.start_node` as a plain script (`python -I supervisor.py USER_DATA LOG`), never imported
-by the node; or run by `fork_server`, whose clients it then serves: the node's interpreters are forks of it.
+Run by `fork_server` for `instance.start_node`, never imported by the node. Its process serves clients, too: a
+node's interpreters are forks of it, unless they are to be new.
 It is a child subreaper (Linux), so processes that double fork or call setsid stay below it in the process
 tree and can be found and ended. It exits when no descendant is left, and ends the node itself if its server
 is gone.
@@ -65,11 +65,11 @@ def descendants() -> list[int]:
     return pids
 
 
-def end_all() -> None:
+def end_all(forks: Any) -> None:
     """End every descendant: SIGTERM and SIGCONT, five seconds, SIGKILL until none is left."""
     deadline = time.monotonic() + GRACE_SECONDS
     signal_all(signal.SIGTERM, signal.SIGCONT)
-    while reap() is not None:
+    while forks.collect() is not None:
         if time.monotonic() > deadline:
             signal_all(signal.SIGKILL)
         time.sleep(POLL_SECONDS)
@@ -83,20 +83,7 @@ def signal_all(*numbers: int) -> None:
                 os.kill(pid, number)
 
 
-def reap() -> dict[int, int] | None:
-    """Collect ended children: their exit codes by process id, or None when there is no child at all."""
-    ended: dict[int, int] = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended or None
-        if pid == 0:
-            return ended
-        ended[pid] = os.waitstatus_to_exitcode(status)
-
-
-def main(user_data: Path, log: Path, forks: Any = None) -> Any:
+def main(user_data: Path, log: Path, forks: Any) -> Any:
     """Run the user data and wait until it and all its descendants have ended. In each fork, returns its
     client's order.
     """
@@ -107,21 +94,15 @@ def main(user_data: Path, log: Path, forks: Any = None) -> Any:
     user_data_pid = start_user_data(user_data, log)
     print(user_data_pid, flush=True)
     sys.stdout.close()
-    while (ended := reap() if forks is None else forks.collect()) is not None:
+    while (ended := forks.collect()) is not None:
         if user_data_pid in ended:
             # Read by NodeProcess.poll; by rename, so that it is never seen half written.
             note = user_data.parent / "user-data-exit"
             note.with_suffix(".new").write_text(str(ended[user_data_pid]))
             note.with_suffix(".new").rename(note)
         if os.getppid() != server:  # its AWS was killed: end with it
-            end_all()
+            end_all(forks)
             return None
-        if forks is None:
-            time.sleep(POLL_SECONDS)
-        elif (order := forks.step()) is not None:
+        if (order := forks.step()) is not None:
             return order
     return None
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

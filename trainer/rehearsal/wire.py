@@ -41,7 +41,7 @@ from werkzeug.exceptions import HTTPException  # noqa: E402
 from werkzeug.test import EnvironBuilder  # noqa: E402
 
 from trainer.aws.access import EMBEDDED_KEY  # noqa: E402
-from trainer.rehearsal.keys import access_key  # noqa: E402
+from trainer.rehearsal.keys import REGION, access_key  # noqa: E402
 from trainer.rehearsal.world import AwsError  # noqa: E402
 
 Environ = dict[str, Any]
@@ -132,17 +132,8 @@ def decode(environ: Environ, body: bytes) -> Call | None:
         "url_params": uri_params,
     }
     params = PROTOCOL_PARSERS[protocol](operation).parse(raw)  # type: ignore[arg-type]  # a typed dict of moto's own
-    return Call(
-        service=service,
-        operation=operation.name,
-        params=params,
-        account=account,
-        region=region,
-        environ=environ,
-        body=body,
-        model=operation,
-        protocol=protocol,
-    )
+    known = {"service": service, "operation": operation.name, "account": account, "region": region}
+    return Call(**known, params=params, environ=environ, body=body, model=operation, protocol=protocol)
 
 
 def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
@@ -151,13 +142,10 @@ def encode(call: Call, result: dict[str, Any] | AwsError) -> Answer:
     body = answer["body"] or b""
     if isinstance(result, AwsError):
         status = result.status
-    else:  # a few operations, Lambda's Invoke among them, return their HTTP status as a member;
-        # moto's serializer leaves it out
-        members = call.model.output_shape.members.items() if call.model.output_shape else ()
-        as_member = [
-            result[name] for name, shape in members if shape.serialization.get("location") == "statusCode"
-        ]
-        status = int(as_member[0] if as_member else answer["status_code"])
+    elif call.operation == "Invoke":  # its HTTP status is a member, which moto's serializer leaves out
+        status = int(result["StatusCode"])
+    else:
+        status = int(answer["status_code"])
     headers = [(name, str(value)) for name, value in answer["headers"].items()]
     return status, headers, body.encode() if isinstance(body, str) else bytes(body)
 
@@ -176,31 +164,18 @@ def refusal(environ: Environ, error: AwsError) -> Answer:
     return encode(Call(**known, environ=environ, model=operation, protocol=protocol), error)  # type: ignore[arg-type]
 
 
-def to_moto(environ: Environ, account: str, start_response: StartResponse) -> Iterable[bytes]:
-    """Let moto answer an unchanged request, for one account."""
-    environ["HTTP_X_MOTO_ACCOUNT_ID"] = account
-    answer: Iterable[bytes] = _moto(environ, start_response)
-    return answer
-
-
-def call_moto(
-    account: str, region: str, service: str, operation: str, params: dict[str, Any]
-) -> dict[str, Any]:
+def call_moto(account: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
     """Call moto as a client would, without a socket. Raises AwsError with moto's code."""
-
-    def moto(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        return to_moto(environ, account, start_response)
-
-    return call_application(moto, account, region, service, operation, params)
+    return call_application(_moto_of(account), account, service, operation, params)
 
 
-def state_of(account: str, region: str, service: str) -> Any:
-    """Return what moto holds of a service in an account's region."""
-    return get_backend(service)[account][region]  # type: ignore[call-overload]  # it wants a literal
+def state_of(account: str, service: str) -> Any:
+    """Return what moto holds of a service in an account."""
+    return get_backend(service)[account][REGION]  # type: ignore[call-overload]  # it wants a literal
 
 
 def call_application(
-    application: Application, account: str, region: str, service: str, operation: str, params: dict[str, Any]
+    application: Application, account: str, service: str, operation: str, params: dict[str, Any]
 ) -> dict[str, Any]:
     """Send a request to a WSGI application that speaks AWS, and return its parsed answer. Raises AwsError
     with its code.
@@ -211,21 +186,19 @@ def call_application(
     sent = create_serializer(protocol, False).serialize_to_request(params, operation_model)
     body = sent["body"]
     data = urllib.parse.urlencode(body).encode() if isinstance(body, dict) else body
-    scope = f"{access_key(account)}/20260101/{region}/{_SIGNING_NAMES.get(service, service)}/aws4_request"
+    scope = f"{access_key(account)}/20260101/{REGION}/{_SIGNING_NAMES.get(service, service)}/aws4_request"
     headers = {
         **sent["headers"],
         "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0",
     }
-    path, _, fixed_query = sent["url_path"].partition(
-        "?"
-    )  # such as "?policy", which selects a part of a bucket
+    # The path may have a query, such as "?policy", which selects a part of a bucket.
+    path, _, fixed_query = sent["url_path"].partition("?")
+    queries = (fixed_query, urllib.parse.urlencode(sent["query_string"], doseq=True))
     builder = EnvironBuilder(
         path=path,
         base_url="http://127.0.0.1",
         method=sent["method"],
-        query_string="&".join(
-            filter(None, (fixed_query, urllib.parse.urlencode(sent["query_string"], doseq=True)))
-        ),
+        query_string="&".join(filter(None, queries)),
         headers=headers,
         data=data,
         content_type=headers.get("Content-Type"),
@@ -240,8 +213,16 @@ def call_application(
 
 
 def collect(environ: Environ, account: str) -> Answer:
-    """Let moto answer, and return (status, headers, body)."""
-    return answer_of(lambda environ, start_response: to_moto(environ, account, start_response), environ)
+    """Let moto answer an unchanged request, for one account, and return (status, headers, body)."""
+    return answer_of(_moto_of(account), environ)
+
+
+def _moto_of(account: str) -> Application:
+    def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        environ["HTTP_X_MOTO_ACCOUNT_ID"] = account
+        return _moto(environ, start_response)
+
+    return answer
 
 
 def answer_of(application: Application, environ: Environ) -> Answer:

@@ -8,30 +8,21 @@ instance's description comes from outside; its states are decided here.
 from __future__ import annotations
 
 import copy
+import fnmatch
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.rehearsal.filters import matches
-from trainer.rehearsal.schedule_expressions import Expression, first_fire, next_fire
+from trainer.rehearsal.schedule_expressions import Expression, next_fire
 
 MEMORY = timedelta(hours=1)  # time for which AWS shows a terminated instance (EC2 user guide)
-STATE_CODES = {
-    "pending": 0,
-    "running": 16,
-    "shutting-down": 32,
-    "terminated": 48,
-    "stopping": 64,
-    "stopped": 80,
-}
-USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
-OS_SHUTDOWN = (
-    "Client.InstanceInitiatedShutdown",
-    "Client.InstanceInitiatedShutdown: Instance initiated shutdown",
-)
-TAKEN_BACK = ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination: Spot instance termination")
-LOST_HOST = ("Server.InternalError", "Server.InternalError: the embedded AWS itself ended")
+STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
+# Reasons of an end: their code and their text.
+USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "User initiated shutdown")
+OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+TAKEN_BACK = ("Server.SpotInstanceTermination", "Spot instance termination")
+LOST_HOST = ("Server.InternalError", "the embedded AWS itself ended")
 
 
 class AwsError(Exception):
@@ -52,11 +43,8 @@ class Pool:
 
     def covers(self, other: Pool) -> bool:
         """Return whether a rule applies to that pool."""
-        return (
-            self.instance_type in ("", other.instance_type)
-            and self.availability_zone in ("", other.availability_zone)
-            and self.market in ("", other.market)
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return all(wanted in ("", actual) for wanted, actual in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +113,13 @@ class StoredSchedule:
     enabled: bool
     delete_after_completion: bool
     start: datetime
-    end: datetime | None
     next_at: datetime | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.next_at = first_fire(self.expression, self.start)
+        # An instant in the past fires at once: AWS's own behaviour is not documented, and a deadline must not
+        # be lost.
+        once = self.expression if isinstance(self.expression, datetime) else None
+        self.next_at = once or next_fire(self.expression, start=self.start, after=self.start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +162,10 @@ class World:
         if (operation, token) in self._tokens:
             before, answer = self._tokens[operation, token]
             if before != asked:
-                raise AwsError(
-                    "IdempotentParameterMismatch",
+                what = (
                     "Arguments on this idempotent request are inconsistent with those of a previous request"
-                    f" ({token}).",
                 )
+                raise AwsError("IdempotentParameterMismatch", f"{what} ({token}).")
             return copy.deepcopy(answer)
         answer = create()
         self._tokens[operation, token] = (asked, copy.deepcopy(answer))
@@ -230,9 +219,8 @@ class World:
         if unknown:
             ids = ", ".join(unknown)
             raise AwsError("InvalidInstanceID.NotFound", f"The instance ID '{ids}' does not exist")
-        changes = [
-            (self.instances[one], self.instances[one].state(now)) for one in dict.fromkeys(instance_ids)
-        ]
+        instances = [self.instances[one] for one in dict.fromkeys(instance_ids)]
+        changes = [(one, one.state(now)) for one in instances]
         for instance, _ in changes:
             self._shut_down(instance, USER_SHUTDOWN, now)
         return changes
@@ -278,22 +266,17 @@ class World:
 
     def alive(self, now: datetime) -> list[Instance]:
         """Return the instances that are neither terminated nor stopped; they keep an embedded AWS alive."""
-        return [
-            one
-            for one in self.instances.values()
-            if one.state(now) not in ("terminated", "stopped") or one.occupied
-        ]
+        ended = ("terminated", "stopped")
+        return [one for one in self.instances.values() if one.state(now) not in ended or one.occupied]
 
     def describe(self, instance: Instance, now: datetime) -> dict[str, Any]:
         """Return an instance as DescribeInstances shows it at this instant."""
         state = instance.state(now)
         shown = {**instance.description, "State": {"Code": STATE_CODES[state], "Name": state}}
         if instance.reason[0]:
-            ended_at = instance.shutting_down_at or instance.stopped_at or now
-            initiator = (
-                "User initiated" if instance.reason in (USER_SHUTDOWN, OS_SHUTDOWN) else instance.reason[0]
-            )
-            shown["StateReason"] = {"Code": instance.reason[0], "Message": instance.reason[1]}
+            ended_at, (code, text) = instance.shutting_down_at or instance.stopped_at or now, instance.reason
+            initiator = "User initiated" if instance.reason in (USER_SHUTDOWN, OS_SHUTDOWN) else code
+            shown["StateReason"] = {"Code": code, "Message": f"{code}: {text}"}
             shown["StateTransitionReason"] = f"{initiator} ({ended_at:%Y-%m-%d %H:%M:%S} GMT)"
         if state == "terminated":  # AWS shows neither addresses nor network once an instance is gone
             for name in ("PublicIpAddress", "PrivateIpAddress", "SubnetId", "VpcId"):
@@ -308,19 +291,11 @@ class World:
         self.forget(now)
         unknown = [one for one in instance_ids if one not in self.instances]
         if unknown:
-            raise AwsError(
-                "InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist"
-            )
+            what = f"The instance IDs '{', '.join(unknown)}' do not exist"
+            raise AwsError("InvalidInstanceID.NotFound", what)
         chosen = [self.instances[one] for one in instance_ids] or list(self.instances.values())
         wanted = [(one["Name"], one.get("Values", [])) for one in filters]
-        try:
-            return [
-                one
-                for one in chosen
-                if all(matches(one.description, one.state(now), name, values) for name, values in wanted)
-            ]
-        except ValueError as error:
-            raise AwsError("InvalidParameterValue", str(error)) from error
+        return [one for one in chosen if all(matches(one, now, name, values) for name, values in wanted)]
 
     def _shut_down(self, instance: Instance, reason: tuple[str, str], now: datetime) -> None:
         if instance.shutting_down_at is None:
@@ -344,11 +319,6 @@ class World:
         """Drop a schedule, if it exists."""
         self.schedules.pop((group, name), None)
 
-    def delete_schedule_group(self, group: str) -> None:
-        """Drop every schedule of a group."""
-        for key in [key for key in self.schedules if key[0] == group]:
-            del self.schedules[key]
-
     def fire_due(self, now: datetime) -> list[Firing]:
         """Return due firings, each once however late, and advance the schedules. Drops completed ones where
         they ask for it.
@@ -359,19 +329,36 @@ class World:
                 continue
             at = schedule.next_at
             schedule.next_at = next_fire(schedule.expression, start=schedule.start, after=now)
-            if schedule.end and (at > schedule.end or (schedule.next_at and schedule.next_at > schedule.end)):
-                schedule.next_at = None
             completed = schedule.next_at is None and schedule.delete_after_completion
             if completed:
                 del self.schedules[key]
-            if not schedule.end or at <= schedule.end or isinstance(schedule.expression, datetime):
-                firings.append(
-                    Firing(
-                        group=schedule.group,
-                        name=schedule.name,
-                        at=at,
-                        target=schedule.target,
-                        completed=completed,
-                    )
-                )
+            group, name, target = schedule.group, schedule.name, schedule.target
+            firings.append(Firing(group=group, name=name, at=at, target=target, completed=completed))
         return firings
+
+
+_FILTERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "instance-id": lambda one: one["InstanceId"],
+    "instance-type": lambda one: one["InstanceType"],
+    "availability-zone": lambda one: one["Placement"]["AvailabilityZone"],
+    "subnet-id": lambda one: one.get("SubnetId"),
+    "vpc-id": lambda one: one.get("VpcId"),
+    "instance-lifecycle": lambda one: one.get("InstanceLifecycle"),
+}
+
+
+def matches(instance: Instance, now: datetime, name: str, values: Sequence[str]) -> bool:
+    """Return whether an instance matches a filter, with wildcards * and ?. Raises AwsError for an unknown
+    one.
+    """
+    if name.startswith("tag:"):
+        candidates = [value for key, value in instance.tags.items() if key == name[4:]]
+    elif name == "tag-key":
+        candidates = list(instance.tags)
+    elif name == "instance-state-name":
+        candidates = [instance.state(now)]
+    elif name in _FILTERS:
+        candidates = [str(_FILTERS[name](instance.description) or "")]
+    else:
+        raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
+    return any(fnmatch.fnmatchcase(one, value) for one in candidates for value in values)

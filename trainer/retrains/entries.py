@@ -99,7 +99,7 @@ def begin_entry(objects: Objects, retrain: str, scheduled_at: datetime, now: dat
     """Create a scheduled time's entry, or return the existing one if the schedule was delivered twice."""
     entry = ScheduledRun(retrain=retrain, scheduled_at=scheduled_at, began_at=now, updated_at=now)
     try:
-        objects.put(key=entry_key(retrain, scheduled_at), body=to_json(entry).encode(), create=True)
+        objects.put(key=entry_key(retrain, scheduled_at), body=to_json(entry), create=True)
     except Conflict:
         there, _ = read_entry(objects, entry_key(retrain, scheduled_at))
         return there
@@ -112,7 +112,7 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
     try:
         if stored is None:
             raise Unsound("it is not there")
-        entry = read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES, formats=(FORMAT,))
+        entry = read_value(stored.body, ScheduledRun, name=key, most_bytes=MOST_BYTES)
         if (
             entry_key(entry.retrain, entry.scheduled_at) != key
         ):  # the next write's key is derived from these fields
@@ -136,9 +136,7 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
 def change_entry(objects: Objects, entry: ScheduledRun, etag: str, now: datetime) -> ScheduledRun:
     """Write a changed entry. Raises Conflict if another caller was faster."""
     changed = replace(entry, updated_at=now)
-    objects.put(
-        key=entry_key(entry.retrain, entry.scheduled_at), body=to_json(changed).encode(), if_match=etag
-    )
+    objects.put(key=entry_key(entry.retrain, entry.scheduled_at), body=to_json(changed), if_match=etag)
     return changed
 
 

@@ -54,9 +54,8 @@ class PublishedScript:
     """Files of a published script, which are in its code, and its data."""
 
     files: Mapping[str, str]  # by path: sha256
-    inputs: tuple[
-        Mapping[str, Any], ...
-    ]  # entries of a manifest, with paths; () if the data is listed at each time
+    # entries of a manifest, with paths; () if the data is listed at each time
+    inputs: tuple[Mapping[str, Any], ...]
     sha256: str  # of settings, files and data, by which earlier durations are looked up
 
     def to_json(self) -> bytes:
@@ -96,7 +95,6 @@ def read_published(objects: Objects, name: str) -> tuple[PublishedRetrain, str] 
             PublishedRetrain,
             name=f"the retrain {name}",
             most_bytes=MOST_BYTES,
-            formats=(PUBLISHED_FORMAT,),
         )
         _check_keys(retrain, name)
     except Unsound as error:
@@ -124,7 +122,7 @@ def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: st
     """Write a publication, replacing the one with the ETag `replaces`. Raises Conflict if another writer was
     faster.
     """
-    body = to_json(retrain).encode()
+    body = to_json(retrain)
     if replaces:
         objects.put(key=published_key(retrain.name), body=body, if_match=replaces)
     else:

@@ -15,8 +15,7 @@ from typing import Any
 from trainer.base.errors import nearest
 from trainer.retrains.recurrence import Recurrence, cron_refusal
 
-# Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads. 1, before
-# 2026-11-22: no scripts.
+# Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads.
 PUBLISHED_FORMAT = 2
 MOST_RETRAINS = 8  # of a stack: its parameter, which holds 4 KB, lists them
 OVERLAPS = ("skip", "wait")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-Cause = Literal["max_duration", "default_duration", "estimate", "cap", "budget", "prepare", "unknown"]
+Cause = Literal["max_duration", "default_duration", "estimate", "cap", "budget", "prepare"]
 
 # As text, after "set by".
 CAUSES: dict[Cause, str] = {
@@ -21,7 +21,6 @@ CAUSES: dict[Cause, str] = {
     "cap": "the stack's max lifetime",
     "budget": "the budget",
     "prepare": "the limit of prepare runs",
-    "unknown": "a limit that is not on record",
 }
 REMEDIES: dict[Cause, str] = {
     "max_duration": "Raise --max-duration, or train less.",
@@ -33,7 +32,6 @@ REMEDIES: dict[Cause, str] = {
     "cap": "Raise the stack's max lifetime and run pulumi up, or train less.",
     "budget": "Raise --budget, or train less.",
     "prepare": "Have the refresh script fetch less, or set a faster prepare_type and run pulumi up.",
-    "unknown": "Raise --max-duration or --budget.",
 }
 
 

@@ -3,8 +3,8 @@ these runs only.
 
 A run enters it before its record is written and leaves it after its record is closed, by compare-and-swap, so
 that an open run is always in it, whichever process is killed. A surplus entry (of a run that is closed, or
-that never began) costs one look, which removes it. An index that is missing (the stack was used by an earlier
-version) or damaged is rebuilt from one listing of runs/.
+that never began) costs one look, which removes it. An index that is missing or damaged is rebuilt from one
+listing of runs/.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datetime import datetime
 from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.runs.record import RunRecord, iso
-from trainer.runs.store import Conflict, Objects, Stored, create_record
+from trainer.runs.store import Conflict, Objects, Stored, create_record, put_over
 
 INDEX_KEY = "runs/index.json"
 FORMAT = 1
@@ -49,14 +49,6 @@ class RunIndex:
         rest = {run_id: since for run_id, since in self.open.items() if run_id not in out}
         return RunIndex(open=rest, ended=tuple(ended))
 
-    def joined(self, listed: RunIndex) -> RunIndex:
-        """Return the index merged with a listing; if they differ a run counts as open until its record is
-        read.
-        """
-        both = {**listed.open, **self.open}
-        ended = sorted({*self.ended, *listed.ended} - set(both))[-LAST_ENDED:]
-        return RunIndex(open=both, ended=tuple(ended))
-
 
 def begin_run(objects: Objects, record: RunRecord) -> None:
     """Enter a new run into the index, then write its record. Raises Conflict if the run exists."""
@@ -71,36 +63,29 @@ def take_out(objects: Objects, *, closed: Iterable[str], unborn: Iterable[str] =
 
 
 def read_index(objects: Objects) -> RunIndex:
-    """Return the index; rebuild it if it is missing or damaged."""
+    """Return the index. Rebuild one that is missing or damaged, which costs a call for each 1,000 objects."""
     index = _sound(objects.get(key=INDEX_KEY))
-    return index if index is not None else rebuild_index(objects)
-
-
-def rebuild_index(objects: Objects) -> RunIndex:
-    """Join the index with one listing of runs/, which costs a call for each 1,000 objects, and store it."""
+    if index is not None:
+        return index
     try:
-        return _change(objects, lambda index: index, whole=True)
+        return _change(objects, lambda index: index)
     except PermissionDenied:  # read-only credentials
         return _listed(objects)
 
 
-def _change(objects: Objects, change: Callable[[RunIndex], RunIndex], *, whole: bool = False) -> RunIndex:
-    """Change the index by compare-and-swap, `whole` after a listing, and return it.
+def _change(objects: Objects, change: Callable[[RunIndex], RunIndex]) -> RunIndex:
+    """Change the index by compare-and-swap, and return it.
 
     Raises ConnectionFailed if it loses every race against other writers.
     """
     for _ in range(TRIES):
         stored = objects.get(key=INDEX_KEY)
         before = _sound(stored)
-        known = before or RunIndex()
-        after = change(known.joined(_listed(objects)) if whole or before is None else known)
+        after = change(_listed(objects) if before is None else before)
         if after == before:
             return after
         try:
-            if stored is None:
-                objects.put(key=INDEX_KEY, body=_to_json(after), create=True)
-            else:
-                objects.put(key=INDEX_KEY, body=_to_json(after), if_match=stored.etag)
+            put_over(objects, INDEX_KEY, _to_json(after), stored)
             return after
         except Conflict:
             continue

@@ -32,10 +32,8 @@ PATIENCE: dict[ErrorClass, timedelta] = {
     "throttling": timedelta(minutes=5),
     "unclear": UNANSWERED + timedelta(minutes=5),
 }
-BUSY: tuple[ErrorClass, ...] = (
-    "throttling",
-    "unclear",
-)  # AWS itself is busy or failing: waiting may help, or another rung
+# AWS itself is busy or failing: waiting may help, or another rung
+BUSY: tuple[ErrorClass, ...] = ("throttling", "unclear")
 QUOTA_CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
 
 
@@ -220,10 +218,10 @@ def _next_rung(record: RunRecord, launch: Launch) -> int | None:
 
 
 def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
-    """Return whether a rung needs at least as much of the quota that refused another one; unknown needs count
-    as such.
+    """Return whether a rung needs at least as much of the quota that refused another one; a quota without a
+    code counts as the same.
     """
-    if not (rung.quota_code and over_quota.quota_code and rung.vcpus and over_quota.vcpus):
+    if not (rung.quota_code and over_quota.quota_code):
         return True
     return rung.quota_code == over_quota.quota_code and rung.vcpus >= over_quota.vcpus
 

@@ -15,9 +15,8 @@ from trainer.base.strict_json import Unsound, read_object
 
 LEASE = timedelta(seconds=90)  # a node renews every 3 s: thirty misses in a row
 SLACK = timedelta(seconds=30)  # for clocks that differ and for a heartbeat on its way
-BOOT_ALLOWANCE = timedelta(
-    minutes=15
-)  # from launch to the first heartbeat, if the launch does not say; usually its type's
+# from launch to the first heartbeat, if the launch does not say; usually its type's
+BOOT_ALLOWANCE = timedelta(minutes=15)
 LONGEST_BOOT = timedelta(hours=2)  # that a launch may allow
 MOST_LEASE_BYTES = 4096  # one of ours has about 200
 CLOCKS_APART = timedelta(minutes=5)  # a lease that is farther in the future is malformed

@@ -14,17 +14,15 @@ from typing import Any, Literal
 
 from trainer.base.strict_json import Unsound
 from trainer.base.symbols import path_flaw
-from trainer.runs.pieces import RunPiece
-from trainer.runs.record import WORK, Leaves
+from trainer.runs.record import WORK, Leaves, RunPiece
 from trainer.runs.record_json import read_value
 
 FORMAT = 5
-MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
+# Mayfly's own events, or the contract's, of pieces that the agent starts
 Tells = Literal["events", "numbers"]
-DATA, GIVEN = (
-    "data",
-    "given",
-)  # folders of inputs: the command's DATA, and what Mayfly's own programs are given
+MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
+# folders of inputs: the command's DATA, and what Mayfly's own programs are given
+DATA, GIVEN = ("data", "given")
 JOB_FILE, MACHINE_FILE = "job.json", "machine.json"  # that the agent writes to GIVEN, besides the documents
 # Objects of a node that only its agent writes: no file of a command is sent in their place.
 OF_THE_AGENT = {
@@ -42,7 +40,8 @@ class Command:
 
     name: str  # of this kind of work, in record and receipt
     title: str  # in messages, such as "the script"
-    # $NAME is a variable of the contract (docs/scripts.md), or the agent's PYTHON, DEVICE, GIVEN, EVENTS.
+    # $NAME is a variable of the contract (docs/scripts-and-machines.md), or the agent's PYTHON, DEVICE,
+    # GIVEN, EVENTS.
     words: tuple[str, ...]
     user: Literal["agent", "own"]  # own: a user of its own, and none of the agent's packages and variables
     network: Literal["internet", "internet and metadata"]  # metadata: the credentials of its machine's role
@@ -54,9 +53,7 @@ class Command:
     gpus: float  # of each piece: a number, or a share such as 0.25; 0: all
     seconds: float  # after which it is stopped; 0: the run's deadline
     restarts: int  # of a piece, after a signal killed it
-    tells: Literal[
-        "events", "numbers"
-    ]  # Mayfly's own events, or the contract's, of pieces that the agent starts
+    tells: Tells
     # Models or candle files that its events announce by hash, or any files of OUT, which are kept by theirs.
     leaves: Leaves
     out_bytes: int  # of such files
@@ -150,9 +147,8 @@ class Manifest:
     command: Command
     inputs: tuple[ManifestInput, ...]
     documents: dict[str, Any]  # JSON files of GIVEN, by name; they change the speed and no model
-    pieces: tuple[
-        ManifestPiece, ...
-    ]  # that the agent starts; (): its command is one process, which tells its own
+    # that the agent starts; (): its command is one process, which tells its own
+    pieces: tuple[ManifestPiece, ...]
     machines: dict[str, ExpectedMachine]  # by instance type; {} on the caller's own machine
     ssh_key: str  # the run's public key, which may sign in; empty: none
 
@@ -171,6 +167,4 @@ class Manifest:
 
 def read_manifest(body: bytes) -> Manifest:
     """Read a manifest. Raises Unsound."""
-    return read_value(
-        body, Manifest, name="the manifest", most_bytes=MOST_MANIFEST_BYTES, formats=(FORMAT,), exactly=True
-    )
+    return read_value(body, Manifest, name="the manifest", most_bytes=MOST_MANIFEST_BYTES)

@@ -21,9 +21,8 @@ ENDED = ("shutting-down", "terminated")
 DESCRIBED = "described terminated"
 MISSING = "not found, deadline an hour past"
 FORGOTTEN_AFTER = timedelta(hours=1)
-UNANSWERED = timedelta(
-    minutes=5
-)  # after the last call without a clear answer, for its instance to appear by tag
+# after the last call without a clear answer, for its instance to appear by tag
+UNANSWERED = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +57,13 @@ class Observation:
     """
 
     instances: tuple[DescribedInstance, ...] = ()
-    schedules: Mapping[str, datetime] = field(
-        default_factory=dict
-    )  # armed one-time schedules of the run: name -> instant
+    # armed one-time schedules of the run: name -> instant
+    schedules: Mapping[str, datetime] = field(default_factory=dict)
     heartbeat: Heartbeat | None = None
     result: NodeResult | None = None
     boot_log: str = ""  # boot log of an instance that ended without a result
     stop_written: bool = False
+    agent_gone: bool = False  # on the caller's own machine: its agent has ended, and this look came later
     models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
     outputs: tuple[
         Mapping[str, Any], ...

@@ -21,6 +21,7 @@ from trainer.base.errors import (
     TrainingFailed,
 )
 from trainer.base.strict_json import MOST_NAME
+from trainer.runs.actions import Store
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
 from trainer.runs.observation import ENDED, UNANSWERED, Observation
@@ -28,17 +29,13 @@ from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
 from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
-DEADLINE_SLACK = timedelta(
-    seconds=10
-)  # an instance that the deadline ends may be seen to end a little before it
+# an instance that the deadline ends may be seen to end a little before it
+DEADLINE_SLACK = timedelta(seconds=10)
+START_OVER = "Launch again to start over."
 START_WITHIN = timedelta(hours=1)  # age of the record: an older one may have left the index
 LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
-AT_START = (
-    "account",
-    "config",
-    "quota",
-    "capacity",
-)  # classes of EC2's reasons for ending an instance that it could not start
+# classes of EC2's reasons for ending an instance that it could not start
+AT_START = ("account", "config", "quota", "capacity")
 
 EXIT_CODES: dict[Outcome, int] = {
     "done": 0,
@@ -57,6 +54,10 @@ class Ending:
 
     outcome: Outcome
     error: dict[str, Any] | None = None
+
+    def stored(self, record: RunRecord, now: datetime) -> Store:
+        """Return the action that decides it."""
+        return Store(record=record.ended(self.outcome, self.error, now), why=f"the run ends: {self.outcome}")
 
 
 def exit_code(outcome: Outcome, error: Mapping[str, Any] | None) -> int:
@@ -79,11 +80,10 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if now >= launch.deadline:
         return _expired(record)
     stop_at = record.stop_requested_at
-    works = (
-        observed.heartbeat is not None and observed.heartbeat.phase
-    )  # without one, there is no agent to stop yet
+    # without one, there is no agent to stop yet
+    works = observed.heartbeat is not None and observed.heartbeat.phase
     if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
-        return _stopped()
+        return stopped()
     launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
     return _silent(observed) if _is_silent(record, observed, launched_at=launched_at, now=now) else None
 
@@ -128,9 +128,7 @@ def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
         error = dict(result.error or {})
         code = next((code for code in (error.get("code"), result.exit_code) if code in FAILED_CODES), 100)
         if not error.get("what"):
-            names = ", ".join(
-                sorted({str(item.get("piece") or item.get("symbol", "?")) for item in result.failed})
-            )
+            names = ", ".join(sorted({str(item["piece"]) for item in result.failed}))
             error = TrainingFailed(
                 f"training failed for {names}" if names else "training failed",
                 do=f"mayfly logs {record.run_id} shows why.",
@@ -141,24 +139,23 @@ def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
     if result.state == "expired" or at_deadline:
         return _expired(record)
     if record.stop_requested_at is not None:
-        return _stopped()
-    return _interrupted("the instance was shut down before its work was done", "")
+        return stopped()
+    return interrupted("the instance was shut down before its work was done", "")
 
 
 def _before_an_instance(
     record: RunRecord, observed: Observation, launch: Launch | None, now: datetime
 ) -> Ending | None:
     if record.stop_requested_at is not None:
-        return _stopped()
+        return stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    looks = launch is not None and (
-        launch.is_open or launch.had_no_answer
-    )  # for its instance, or did so before
+    # whether it looks for its instance, or did so before
+    looks = launch is not None and (launch.is_open or launch.had_no_answer)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     if record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
-        return _interrupted("the launcher ended before an instance was started", "")
+        return interrupted("the launcher ended before an instance was started", "")
     if launch is None and now > record.created_at + START_WITHIN:
-        return _interrupted("the launcher slept before an instance was started", "")
+        return interrupted("the launcher slept before an instance was started", "")
     return _expired(record) if now >= record.effective_deadline.at else None
 
 
@@ -167,7 +164,7 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
     if ended_at >= record.effective_deadline.at - DEADLINE_SLACK:
         return _expired(record)
     if record.stop_requested_at is not None:
-        return _stopped()
+        return stopped()
     by_api = seen.reason.startswith("Client.UserInitiated")  # as by the sweeper, which ends a silent node
     if (observed.heartbeat or by_api) and _is_silent(
         record, observed, launched_at=seen.launched_at, now=ended_at
@@ -176,18 +173,19 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
     refused = meaning(seen.reason)
     if refused.error_class in AT_START:
         what = f"AWS ended instance {seen.instance_id} as it started"
-        return _failed(refused.error(what, why=seen.reason, do=refused.remedy))
+        return _ending("failed", refused.error(what, why=seen.reason, do=refused.remedy))
     if seen.market == "spot" and (seen.reason.startswith("Server.SpotInstance") or not seen.reason):
-        return _interrupted(f"the spot instance {seen.instance_id} was taken back", seen.reason)
+        return interrupted(f"the spot instance {seen.instance_id} was taken back", seen.reason)
     if by_api or seen.reason.startswith("Server."):
-        return _interrupted(f"instance {seen.instance_id} was ended from outside", seen.reason)
+        return interrupted(f"instance {seen.instance_id} was ended from outside", seen.reason)
     reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
-    return _failed(
+    return _ending(
+        "failed",
         TrainingFailed(
             f"instance {seen.instance_id} powered off without a result",
             why="; ".join(filter(None, reasons)),
             do=f"mayfly logs {record.run_id} shows its last lines.",
-        )
+        ),
     )
 
 
@@ -202,22 +200,25 @@ def last_complaint(boot_log: str) -> str:
     return said[-1][:MOST_NAME] if said else ""
 
 
+def _ending(outcome: Outcome, error: TrainerError) -> Ending:
+    return Ending(outcome=outcome, error=error.as_dict())
+
+
 def _expired(record: RunRecord) -> Ending:
     deadline = record.effective_deadline
     what = f"the run reached its deadline at {iso(deadline.at)}"
-    error = BudgetError(what, why=f"set by {CAUSES[deadline.cause]}", do=REMEDIES[deadline.cause])
-    return Ending(outcome="expired", error=error.as_dict())
+    why, do = f"set by {CAUSES[deadline.cause]}", REMEDIES[deadline.cause]
+    return _ending("expired", BudgetError(what, why=why, do=do))
 
 
-def _stopped() -> Ending:
-    error = Stopped("the run was stopped on request", do="Launch again to start over.")
-    return Ending(outcome="stopped", error=error.as_dict())
+def stopped(do: str = START_OVER) -> Ending:
+    """Return the end of a run by a stop request."""
+    return _ending("stopped", Stopped("the run was stopped on request", do=do))
 
 
-def _interrupted(what: str, why: str) -> Ending:
-    return Ending(
-        outcome="interrupted", error=Interrupted(what, why=why, do="Launch again to start over.").as_dict()
-    )
+def interrupted(what: str, why: str, do: str = START_OVER) -> Ending:
+    """Return the end of a run from outside, before its work was done."""
+    return _ending("interrupted", Interrupted(what, why=why, do=do))
 
 
 def _silent(observed: Observation) -> Ending:
@@ -226,15 +227,12 @@ def _silent(observed: Observation) -> Ending:
         if observed.heartbeat
         else "it never sent a heartbeat"
     )
-    return _failed(
+    return _ending(
+        "failed",
         TrainingFailed(
             "the node fell silent", why=heard, do="Its log in S3 ends where it stopped; launch again."
-        )
+        ),
     )
-
-
-def _failed(error: TrainerError) -> Ending:
-    return Ending(outcome="failed", error=error.as_dict())
 
 
 def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:
@@ -248,7 +246,8 @@ def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:
             why = f"sha256 is {stored or 'unknown'}, the node reported {model['sha256']}"
         else:
             continue
-        return _failed(
-            ConfigError(f"model {model['key']} is not what the node reported", why=why, do="Launch again.")
+        return _ending(
+            "failed",
+            ConfigError(f"model {model['key']} is not what the node reported", why=why, do="Launch again."),
         )
     return None

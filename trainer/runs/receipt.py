@@ -1,5 +1,5 @@
 """The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its
-schema: docs/receipt.md.
+schema: docs/reference.md.
 
 The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one at
 which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the
@@ -17,12 +17,9 @@ from trainer.job.model_names import MODEL_SUFFIX, read_name
 from trainer.runs.boot import boot_steps
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
-from trainer.runs.pieces import identity_of, identity_of_file, planned_pieces
-from trainer.runs.record import InstanceSeen, Outcome, RunRecord, iso
+from trainer.runs.record import InstanceSeen, Outcome, RunPiece, RunRecord, iso
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 
-# 3, before pieces: models and failures name a symbol; 2, before jobs had tables: `job` is flat; 1, before
-# 2026-11-22: `deadline` was the run's, and there was no cause.
 FORMAT = 4
 PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
@@ -91,20 +88,10 @@ def log_tail(text: str) -> str:
 
 def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     """Return the run's models: those that the node reported or, without a report, those in S3."""
-    if observed.result is not None:
-        return [
-            {
-                **_identity(record, model),
-                "family": model["family"],
-                "target": model.get("target", ""),
-                "key": model["key"],
-                "version_id": model["version_id"],
-                "sha256": model["sha256"],
-                "metrics": dict(model.get("metrics") or {}),
-            }
-            for model in observed.result.models
-        ]
-    return [_model_in_bucket(record, model) for model in observed.models or ()]
+    pieces = {piece.model: piece for piece in record.pieces}
+    if observed.result is None:
+        return [_model_in_bucket(pieces[_name_of(model.key)], model) for model in observed.models or ()]
+    return [{**model, **pieces[_name_of(model["key"])].identity} for model in observed.result.models]
 
 
 def seconds(record: RunRecord, observed: Observation, now: datetime | None = None) -> dict[str, float]:
@@ -202,20 +189,15 @@ def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
     }
 
 
-def _identity(record: RunRecord, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the piece of a reported model by its file's name, or as reported if the record names no
-    pieces.
-    """
-    if not record.pieces:
-        return identity_of(record.job, model)
-    return identity_of_file(record.job, record.pieces, model["key"].rsplit("/", 1)[-1])
+def _name_of(key: str) -> str:
+    """Return the name of the model of a key."""
+    return key.rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX)
 
 
-def _model_in_bucket(record: RunRecord, model: ModelSeen) -> dict[str, Any]:
-    file = model.key.rsplit("/", 1)[-1]
-    name = read_name(file.removesuffix(MODEL_SUFFIX))
+def _model_in_bucket(piece: RunPiece, model: ModelSeen) -> dict[str, Any]:
+    name = read_name(piece.model)
     return {
-        **identity_of_file(record.job, record.pieces, file),
+        **piece.identity,
         "family": name.family,
         "target": name.target,
         "key": model.key,
@@ -229,18 +211,11 @@ def _failed(
     record: RunRecord, observed: Observation, models: Sequence[Mapping[str, Any]], state: str
 ) -> list[dict[str, Any]]:
     """Return the failures that the node reported, and every other model of the job that is missing."""
-    failed = [
-        {**identity_of(record.job, item), "reason": str(item.get("reason", ""))}
-        for item in (observed.result.failed if observed.result else ())
-    ]
-    scripts = [
-        item
-        for item in (observed.result.scripts if observed.result else ())
-        if state == "done" or item["done"]
-    ]
+    result = observed.result
+    failed = [dict(item) for item in result.failed] if result else []
+    scripts = [item for item in result.scripts if state == "done" or item["done"]] if result else []
     accounted = {item["piece"] for item in (*models, *failed, *scripts)}
-    planned = planned_pieces(record.job, record.pieces) if record.leaves != "candles" else []
-    missing = [piece for piece in planned if piece["piece"] not in accounted]
+    missing = [piece.identity for piece in record.pieces if piece.piece not in accounted]
     return failed + [{**piece, "reason": f"not finished when the run ended ({state})"} for piece in missing]
 
 

@@ -27,15 +27,14 @@ from trainer.runs.actions import (
     WriteStop,
     sweep_schedule,
 )
+from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import correction, ending_of
-from trainer.runs.own_machine import next_of_here
 from trainer.runs.record import RunRecord
 
-POWER_OFF_GRACE = timedelta(
-    seconds=45
-)  # for a node that reported to power itself off, before it is terminated
+# for a node that reported to power itself off, before it is terminated
+POWER_OFF_GRACE = timedelta(seconds=45)
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -52,11 +51,7 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
     if record.state == "ending":
         return _finish(record, observed, now)
     if ending := ending_of(record, observed, now):
-        return (
-            Store(
-                record=record.ended(ending.outcome, ending.error, now), why=f"the run ends: {ending.outcome}"
-            ),
-        )
+        return (ending.stored(record, now),)
     if record.state == "starting":
         return next_launch(record, observed, now)
     return _watch(record, observed, now)
@@ -121,11 +116,7 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     if observed.models is None:
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
-        return (
-            Store(
-                record=record.ended(ending.outcome, ending.error, now), why=f"the run ended {ending.outcome}"
-            ),
-        )
+        return (ending.stored(record, now),)
     deletes = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )

@@ -19,10 +19,8 @@ from trainer.base.environment import clock_ahead_seconds
 from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
-from trainer.runs.lease import BOOT_ALLOWANCE
-from trainer.runs.pieces import RunPiece
 
-FORMAT = 7  # records of other versions are refused in one line
+FORMAT = 8
 Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -67,17 +65,16 @@ class Rung:
     market: str  # "on_demand" or "spot"
     price_usd_per_hour: float  # what this rung is expected to cost
     on_demand_usd_per_hour: float  # the worst it can cost; deadlines are computed from this one
-    gpu_count: int  # of the type; not read here, but older commands refuse a record without it
     launch_template_id: str
     image_id: str
-    vcpus: int = 0  # of the type, which quotas count; 0: not on record (format 1)
-    quota_code: str = ""  # Service Quotas code that this type and market count against
+    vcpus: int  # of the type, which quotas count
+    quota_code: str  # Service Quotas code that this type and market count against
+    boot_seconds: int  # boot allowance of the type
     default_seconds: float = 0.0  # min(12 h, max(30 min, 3 x P90)) on this type; 0: the job names a duration
     estimate_seconds: float = (
         0.0  # max(30 min, 3 x P90) where the job names one and the rate is measured; else 0
     )
-    p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated, or not on record
-    boot_seconds: int = round(BOOT_ALLOWANCE.total_seconds())  # boot allowance of the type
+    p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +84,7 @@ class Launch:
     rung: int  # index into the record's ladder
     token: str  # ClientToken = hash(run, attempt, rung, launches before)
     deadline: datetime  # the attempt's: tag, OS timer and one-time schedules carry it
-    deadline_cause: Cause = "unknown"
+    deadline_cause: Cause
     intended_at: datetime
     called_at: datetime | None = None  # of the last CreateFleet call under this token, stored right before it
     calls: int = 0
@@ -154,6 +151,24 @@ class InstanceSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunPiece:
+    """A piece that a run was launched for, so that whoever closes the run need not know its kind."""
+
+    model: str  # the name of its model
+    piece: str  # its label
+    kind: str
+    series: tuple[str, ...]
+    fold: int = 1
+    seed: int = 0
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return its fields in a receipt."""
+        numbers = {"fold": self.fold, "seed": self.seed}
+        return {"piece": self.piece, "kind": self.kind, "series": list(self.series), **numbers}
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """One run, from the intent to its receipt."""
 
@@ -173,8 +188,8 @@ class RunRecord:
     preflight_at: datetime  # when the command began
     created_at: datetime  # when the record was written
     deadline: datetime  # of the run; each launch has its own, which is never later
-    deadline_cause: Cause = "unknown"
-    pieces: tuple[RunPiece, ...] = ()  # what it trains
+    deadline_cause: Cause
+    pieces: tuple[RunPiece, ...] = ()  # that it makes; (): it makes none
     # Who starts it: the command at the desk or the control function. Anyone may settle it.
     driver: Driver = "desk"
     work: str = "train"  # the name of its nodes' command (`runs.manifest`)

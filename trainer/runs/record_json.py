@@ -1,7 +1,6 @@
 """The run record as JSON, and other documents of the control plane: frozen dataclasses, read strictly.
 
-Unknown keys are ignored, so that an older reader survives a newer writer. Any other malformed value is
-refused.
+A document of another format, with a field more or less, or with a malformed value is refused.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from trainer.base.strict_json import MOST_NUMBER, MOST_WHOLE, Unsound, read_object
 from trainer.runs.lease import LONGEST_BOOT
-from trainer.runs.pieces import job_setting
-from trainer.runs.record import FORMAT, WORK, RunRecord, from_iso, iso
+from trainer.runs.record import WORK, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
 MOST_RECORD_BYTES = 16 * 1024 * 1024
@@ -27,42 +25,32 @@ MOST_RECORD_BYTES = 16 * 1024 * 1024
 USER_ID = r"[A-Za-z0-9]{8,128}(:[\w+=,.@-]{1,64})?"
 
 
-def to_json(value: Any) -> str:
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> bytes:
     """Write a record (or any frozen dataclass of such values) as JSON, keys in the order of the fields."""
-    return json.dumps(_plain(value), indent=1)
+    return json.dumps(_plain(value), indent=1).encode()
 
 
-def record_from_json(text: str | bytes) -> RunRecord:
-    """Read a run record. Raises ValueError for another format, a missing field, or a malformed value."""
-    body = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    values = read_object(body, most_bytes=MOST_RECORD_BYTES, name="the run record").values
-    if values.get("format") != FORMAT:
-        raise Unsound(f"run record has format {str(values.get('format'))[:40]}, this version reads {FORMAT}")
-    record = _built(values, RunRecord, "the run record")
-    assert isinstance(record, RunRecord)
+def record_from_json(body: bytes) -> RunRecord:
+    """Read a run record. Raises Unsound for another format, a missing field, or a malformed value."""
+    record = read_value(body, RunRecord, name="the run record", most_bytes=MOST_RECORD_BYTES)
     _check_consistency(record)
     return record
 
 
-T = TypeVar("T")
+def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int) -> T:
+    """Read a document of the control plane: a frozen dataclass whose `format` has this version's as default.
 
-
-def read_value(
-    body: bytes, cls: type[T], *, name: str, most_bytes: int, formats: tuple[int, ...], exactly: bool = False
-) -> T:
-    """Read another document of the control plane, a frozen dataclass with a `format`, as strictly as a
-    record.
-
-    Raises Unsound. Keys that it does not know are ignored, or refused with `exactly`.
+    Raises Unsound.
     """
     values = read_object(body, most_bytes=most_bytes, name=name).values
-    if values.get("format") not in formats:
-        known = ", ".join(map(str, formats))
+    known = getattr(cls, "format", None)
+    if values.get("format") != known:
         raise Unsound(f"{name} has format {str(values.get('format'))[:40]}, this version reads {known}")
     value = _built(values, cls, name)
     assert isinstance(value, cls)
-    if exactly and _plain(value) != values:
-        raise Unsound(f"{name} has a field that this version does not know")
     return value
 
 
@@ -70,9 +58,6 @@ def _check_consistency(record: RunRecord) -> None:
     """Raise Unsound if the parts of a record are inconsistent, so that decisions on it can't fail."""
     launches = [launch for attempt in record.attempts for launch in attempt.launches]
     numbers = [attempt.number for attempt in record.attempts]
-    job = record.job
-    planned = [job_setting(job, key, 1) for key in ("data.folds", "train.seeds")]
-    symbols = job_setting(job, "data.symbols", [])
     wrong = {
         "no rung": not record.ladder and record.has_instances,
         "no user of its machine": not record.has_instances and not re.fullmatch(USER_ID, record.user_id),
@@ -96,12 +81,6 @@ def _check_consistency(record: RunRecord) -> None:
         "no outcome although it has ended": record.state in ("ending", "closed") and record.outcome is None,
         "no time of its end": record.state == "ending" and record.ending_at is None,
         "an invalid kind of work": not re.fullmatch(WORK, record.work),
-        "an invalid job": (
-            not all(type(number) is int and 0 < number <= 10_000 for number in planned)
-            or type(job_setting(job, "train.seed", 0)) is not int
-            or not isinstance(symbols, list)
-            or not all(isinstance(symbol, str) for symbol in symbols)
-        ),
     }
     for what, is_so in wrong.items():
         if is_so:
@@ -177,12 +156,8 @@ def _readers_of(cls: Any) -> dict[str, Reader]:
 
 
 def _built(values: Mapping[str, Any], cls: Any, name: str) -> Any:
-    """Build a dataclass from JSON; unknown keys are ignored, so that an older reader survives a newer
-    writer.
-    """
+    """Build a dataclass from JSON that has its fields and no other."""
     readers = _readers_of(cls)
-    fields = {key: readers[key](item, f"{name}.{key}") for key, item in values.items() if key in readers}
-    try:
-        return cls(**fields)
-    except TypeError as error:
-        raise Unsound(f"{name} lacks a field ({error})") from error
+    if others := sorted(values.keys() ^ readers.keys()):
+        raise Unsound(f"{name} has {'no' if others[0] in readers else 'an unknown'} field {others[0][:80]!r}")
+    return cls(**{key: readers[key](item, f"{name}.{key}") for key, item in values.items()})

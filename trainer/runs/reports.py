@@ -37,16 +37,10 @@ MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
 MOST_NOTES = 40  # lines about a script's files; its events and its first try may have one each
-LAST_LINES, MOST_LINE = (
-    20,
-    190,
-)  # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
-NODE_STEPS = (
-    "code",
-    "environment",
-    "agent",
-    "import",
-)  # of a boot: fetched, installed, started, torch imported the first time
+# last lines of a log and their characters, in a receipt; together less than MOST_TEXT
+LAST_LINES, MOST_LINE = (20, 190)
+# of a boot: fetched, installed, started, torch imported the first time
+NODE_STEPS = ("code", "environment", "agent", "import")
 MOST_BOOT_SECONDS = 24 * 3600.0
 
 
@@ -80,9 +74,8 @@ class NodeResult:
     retries: int = 0
     phases: Mapping[str, datetime] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
-    boot: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # seconds of its steps, and whether the image was baked
+    # seconds of its steps, and whether the image was baked
+    boot: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)  # files and bytes from S3 and from the cache
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
@@ -112,23 +105,20 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
     """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed
     one.
 
-    `names`: the models that the run was launched for; () if its record names none. Output files that are kept
-    by their hash are read by `read_outputs`, since a node that was ended leaves their list, but no result.
+    `names`: the models that the run was launched for. Output files that are kept by their hash are read by
+    `read_outputs`, since a node that was ended leaves their list, but no result.
     """
     fields = read_object(body, most_bytes=MOST_RESULT_BYTES, name="the result")
     models = tuple(read_model(item, models_prefix) for item in fields.rows("models", most=MOST_MODELS))
     made = {model["key"].removeprefix(models_prefix).removesuffix(MODEL_SUFFIX) for model in models}
-    if names and (others := sorted(made.difference(names))):
+    if others := sorted(made.difference(names)):
         raise Unsound(f"the result has the model {others[0][:120]!r}, which the run was not launched for")
     return NodeResult(
         state=fields.choice("state", NODE_STATES),
         exit_code=fields.whole("exit_code", 0, most=255),
         error=read_error(fields),
         models=models,
-        failed=tuple(
-            {**read_identity(item), "reason": item.text("reason", "", most=MOST_TEXT)}
-            for item in fields.rows("failed", most=MOST_MODELS)
-        ),
+        failed=tuple(read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)),
         retries=fields.whole("retries", 0, most=MOST_COUNT),
         phases=fields.instants("phases", most=MOST_PHASES),
         data=read_data(fields.table("data")),
@@ -137,12 +127,12 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
         tuned=fields.table("tuned").values,
-        files=read_prepared(fields),
+        files=read_candle_files(fields),
         scripts=read_scripts(fields),
     )
 
 
-def read_prepared(fields: Fields) -> tuple[dict[str, Any], ...]:
+def read_candle_files(fields: Fields) -> tuple[dict[str, Any], ...]:
     """Return the field `files`: candle files of a data set by name, of which none occurs twice. Raises
     Unsound.
 
@@ -250,6 +240,11 @@ def model_entry(fields: Fields) -> dict[str, Any]:
     }
 
 
+def read_failed(fields: Fields) -> dict[str, Any]:
+    """Return the piece of a model that was not made, with the reason."""
+    return {**read_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)}
+
+
 def read_metrics(fields: Fields) -> dict[str, Any]:
     """Return the field `metrics`. Raises Unsound if it can't be shown."""
     metrics = fields.table("metrics").values
@@ -297,15 +292,13 @@ def read_devices(fields: Fields) -> dict[str, Any]:
 
 
 def read_identity(fields: Fields) -> dict[str, Any]:
-    """Return the piece of an entry, with fold and seed if they are named; older entries name a symbol."""
-    numbers = {key: fields.whole(key) for key in ("fold", "seed") if fields.values.get(key) is not None}
-    if fields.values.get("piece") is None:
-        return {"symbol": fields.text("symbol"), **numbers}
-    piece = {"piece": fields.text("piece", most=MOST_TITLE), "kind": fields.text("kind")}
+    """Return the piece of an entry."""
     return {
-        **piece,
-        "series": [name.text() for name in fields.value("series", []).items(most=MOST_MODELS)],
-        **numbers,
+        "piece": fields.text("piece", most=MOST_TITLE),
+        "kind": fields.text("kind"),
+        "series": [name.text() for name in fields.value("series").items(most=MOST_MODELS)],
+        "fold": fields.whole("fold"),
+        "seed": fields.whole("seed"),
     }
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Protocol
 
-from trainer.aws.access import Access, aws_error, error_code, version_of
+from trainer.aws.access import Access, aws_error, aws_errors, error_code, version_of
 from trainer.aws.error_codes import LOST_RACE, NO_OBJECT
 from trainer.base.errors import (
     ConfigError,
@@ -122,7 +122,7 @@ class S3Objects:
         Raises NotVersioned for an object without a version, ConnectionFailed if S3 lost sight of the one to
         replace.
         """
-        condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
+        condition = _condition(if_match, create)
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -165,48 +165,34 @@ class S3Objects:
 
         Raises Conflict and NotVersioned as `put` does.
         """
-        condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        origin = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
-        own = (
-            {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}, "ChecksumAlgorithm": "SHA256"}
-            if sha256
-            else {}
-        )
-        try:
-            response = self._s3.copy_object(
-                Bucket=self._bucket, Key=key, CopySource=origin, **condition, **own
-            )
-        except (BotoCoreError, ClientError) as error:
-            if condition and error_code(error) in LOST_RACE:
-                raise Conflict(key) from error
-            raise aws_error(error, f"cannot copy s3://{self._bucket}/{source} to {key}") from error
+        condition, response = _condition(if_match, create), None
+        request: dict[str, Any] = {"Bucket": self._bucket, "Key": key, **condition}
+        request["CopySource"] = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
+        if sha256:
+            request |= {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}}
+            request["ChecksumAlgorithm"] = "SHA256"
+        lost = LOST_RACE if condition else ()
+        with aws_errors(f"cannot copy s3://{self._bucket}/{source} to {key}", but=lost):
+            response = self._s3.copy_object(**request)
+        if response is None:
+            raise Conflict(key)
         version_of(response, f"s3://{self._bucket}/{key}")
 
     def digest(self, *, key: str, version_id: str) -> str:
         """Return the SHA-256 of one version of an object, read in blocks; '' if there is none."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
         digest = hashlib.sha256()
-        try:
+        with aws_errors(f"cannot read s3://{self._bucket}/{key}"):
             response = self._ask("get_object", "read", key, version_id)
             for block in response["Body"].iter_chunks(PART_BYTES) if response else ():
                 digest.update(block)
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, f"cannot read s3://{self._bucket}/{key}") from error
         return digest.hexdigest() if response else ""
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         """Return every version of one object, the newest first, without bytes and hashes."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
+        with aws_errors(f"cannot list the versions of s3://{self._bucket}/{key}"):
             pages = list(
                 self._s3.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=key)
             )
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, f"cannot list the versions of s3://{self._bucket}/{key}") from error
         found = [item for page in pages for item in page.get("Versions", []) if item["Key"] == key]
         return tuple(
             Stored(
@@ -242,14 +228,10 @@ class S3Objects:
         )
 
     def _pages(self, prefix: str, **more: str) -> Iterator[Any]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
+        with aws_errors(f"cannot list s3://{self._bucket}/{prefix}"):
             yield from self._s3.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, **more
             )
-        except (BotoCoreError, ClientError) as error:
-            raise aws_error(error, f"cannot list s3://{self._bucket}/{prefix}") from error
 
     def _ask(self, operation: str, verb: str, key: str, version_id: str, **more: str) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -285,6 +267,11 @@ def open_objects(access: Access, bucket: str) -> S3Objects:
     return S3Objects(access.client("s3"), bucket)
 
 
+def put_over(objects: Objects, key: str, body: bytes, before: Stored | None) -> None:
+    """Write an object over the one that was read, if any. Raises Conflict if another writer was first."""
+    objects.put(key=key, body=body, if_match=before.etag if before else "", create=before is None)
+
+
 def record_key(run_id: str) -> str:
     return f"runs/{run_id}/run.json"
 
@@ -293,7 +280,7 @@ def manifest_key(run_id: str) -> str:
     return f"runs/{run_id}/manifest.json"
 
 
-def plan_key(run_id: str) -> str:
+def bars_plan_key(run_id: str) -> str:
     return f"runs/{run_id}/plan.json"
 
 
@@ -307,14 +294,14 @@ def stop_key(run_id: str, attempt: int) -> str:
 
 def create_record(objects: Objects, record: RunRecord) -> str:
     """Write a new run's record and return its ETag. Raises Conflict if the run exists."""
-    return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), create=True)
+    return objects.put(key=record_key(record.run_id), body=to_json(record), create=True)
 
 
 def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:
     """Replace the record that was read with `etag`, and return the new ETag. Raises Conflict if another was
     first.
     """
-    return objects.put(key=record_key(record.run_id), body=to_json(record).encode(), if_match=etag)
+    return objects.put(key=record_key(record.run_id), body=to_json(record), if_match=etag)
 
 
 def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[RunRecord, str]:
@@ -345,6 +332,10 @@ def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[R
 def run_ids(objects: Objects) -> tuple[str, ...]:
     """Return the ids of every run, oldest first (ids begin with their time)."""
     return tuple(sorted(objects.folders(prefix="runs/")))
+
+
+def _condition(if_match: str, create: bool) -> dict[str, str]:
+    return {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
 
 
 def _stored(key: str, response: Any, body: bytes = b"") -> Stored:

@@ -1,12 +1,10 @@
 """Receipts from the bucket: read strictly, with every field checked that is shown or used.
 
-A receipt may be years old, of an earlier format, or forged. `runs.receipt` makes them, `docs/receipt.md`
-describes them.
+A receipt may be of another version, or forged. `runs.receipt` makes them, `docs/reference.md` describes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from trainer.base.errors import ConfigError
@@ -15,20 +13,19 @@ from trainer.job.model_names import is_model_file
 from trainer.runs.boot import STEPS
 from trainer.runs.keys import EXPERIMENTS
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.pieces import identity_of
-from trainer.runs.receipt import PHASES, Receipt
+from trainer.runs.receipt import FORMAT, PHASES, Receipt
 from trainer.runs.record import WORK
 from trainer.runs.reports import (
     MOST_FILES,
     MOST_MODELS,
     model_entry,
     read_boot,
+    read_candle_files,
     read_data,
     read_error,
-    read_identity,
+    read_failed,
     read_inputs,
     read_outputs,
-    read_prepared,
     read_scripts,
 )
 from trainer.runs.store import Objects, receipt_key
@@ -38,7 +35,7 @@ MOST_INSTANCES = 1_000
 
 
 class UnreadableReceipt(ConfigError):
-    """A receipt that this version can't read: damaged, or foreign."""
+    """A receipt that this version can't read: another format, or damaged."""
 
 
 def read_receipt(objects: Objects, run_id: str) -> Receipt | None:
@@ -58,21 +55,24 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
     run's.
     """
     fields = read_object(body, most_bytes=MOST_RECEIPT_BYTES, name="the receipt")
+    if fields.values.get("format") != FORMAT:
+        found = str(fields.values.get("format"))[:40]
+        raise Unsound(f"the receipt has format {found}, this version reads {FORMAT}")
     if fields.text("run_id") != run_id:
         raise Unsound(f"the receipt is that of run {fields.text('run_id')!r}")
     fields.choice("state", tuple(EXIT_CODES))
     fields.instant("created_at")
-    job = fields.table("job")
-    if not job.values:
+    if not fields.table("job").values:
         raise Unsound("the receipt has no job")
     checked: Receipt = {
         **fields.values,
         "exit_code": fields.whole("exit_code", most=255),
         "error": read_error(fields),
         "deadline": fields.text("deadline", most=40),
+        "deadline_cause": fields.text("deadline_cause"),
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
-        "models": [_model(item, run_id, job.values) for item in fields.rows("models", most=MOST_MODELS)],
-        "failed": [_failed(item, job.values) for item in fields.rows("failed", most=MOST_MODELS)],
+        "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
+        "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
         "work": fields.text("work", pattern=WORK),
         "files": list(_files(fields, run_id)),
         "scripts": list(read_scripts(fields)),
@@ -81,18 +81,14 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
         "data": read_data(fields.table("data")),
+        "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "host": fields.text("host", ""),
         "note": fields.text("note", "", most=MOST_TEXT),
         "log_tail": fields.text("log_tail", "", most=MOST_TEXT),
     }
-    if "deadline_cause" in checked:
-        fields.text("deadline_cause")
     if fields.values.get("closed_at") is not None:
         fields.instant("closed_at")
-    for key in ("data.folds", "train.seeds", "train.seed"):
-        table, _, name = key.partition(".")
-        (job.table(table) if isinstance(job.values.get(table), dict) else job).whole(name, 1)
     return checked
 
 
@@ -100,7 +96,7 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
     """Return the files of a refresh, or those that a command left; the latter's keys name the run."""
     first = next(fields.rows("files", most=MOST_FILES), None)
     if first and first.values.get("key") is None:
-        return read_prepared(fields)
+        return read_candle_files(fields)
     prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
     parts = prefix.removeprefix(EXPERIMENTS).split("/")
     if first and not (
@@ -113,32 +109,21 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
 def _instance(fields: Fields) -> dict[str, Any]:
     names = ("instance_id", "instance_type", "market", "availability_zone", "state")
     texts = {name: fields.text(name) for name in names}
-    fields.number("price_usd_per_hour", least=0)  # since 2026-11-22
+    fields.value("price_usd_per_hour").number(least=0)
     return {**fields.values, **texts, "proof": fields.text("proof", "")}
 
 
-def _model(fields: Fields, run_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
+def _model(fields: Fields, run_id: str) -> dict[str, Any]:
     """Return a model. Its key names the run, and a model's file: it is downloaded under the last part of its
     key.
     """
     key = fields.text("key", most=1024)
     parts = key.removeprefix(EXPERIMENTS).split("/")
-    # <id>/<run>/<attempt>/<file>; before 2026-11-22 without the id
-    right = (
-        len(parts) in (3, 4) and parts[-3] == run_id and parts[-2].isdecimal() and is_model_file(parts[-1])
-    )
+    # <id>/<run>/<attempt>/<file>
+    right = len(parts) == 4 and parts[1] == run_id and parts[2].isdecimal() and is_model_file(parts[3])
     if not key.startswith(EXPERIMENTS) or not right:
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
-    return _with_piece(model_entry(fields), job)
-
-
-def _failed(fields: Fields, job: Mapping[str, Any]) -> dict[str, Any]:
-    return _with_piece({**read_identity(fields), "reason": fields.text("reason", "", most=MOST_TEXT)}, job)
-
-
-def _with_piece(entry: dict[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with its piece; receipts before format 4 name a symbol instead."""
-    return {**{key: value for key, value in entry.items() if key != "symbol"}, **identity_of(job, entry)}
+    return model_entry(fields)
 
 
 def _numbers(fields: Fields, names: tuple[str, ...]) -> dict[str, float]:

@@ -20,7 +20,6 @@ from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError
 from trainer.base.files import whole_file
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.pieces import models_under
 from trainer.runs.record import RunRecord, from_iso
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
 from trainer.runs.store import Objects, Stored, given, read_record, run_ids
@@ -77,9 +76,10 @@ def list_models(objects: Objects) -> Listing:
     """Return every model of the bucket: production first, then experiments, the newest run first, each by
     name.
     """
-    listed = {item.key: item for item in objects.list(prefix=PRODUCTION)}
     models = [
-        _model(objects, listed[key], stage="production") for key in models_under(PRODUCTION, listed, ())
+        _model(objects, item, stage="production")
+        for item in objects.list(prefix=PRODUCTION)
+        if is_model_file(item.key.removeprefix(PRODUCTION))
     ]
     problems: dict[str, TrainerError] = {}
     for run_id in reversed(run_ids(objects)):
@@ -101,11 +101,19 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
         record, _ = read_record(objects, run_id)
     except UsageError:
         return ()  # keys without a record belong to no run
-    models: list[Stored] = []
-    for keys in record.nodes:
-        listed = {item.key: item for item in objects.list(prefix=keys.models, most=MOST_LISTED)}
-        models += [listed[key] for key in models_under(keys.models, listed, record.pieces)]
-    return tuple(_model(objects, stored, stage="experiment", run=record) for stored in models[:MOST_MODELS])
+    stored = stored_models(objects, record)
+    return tuple(_model(objects, one, stage="experiment", run=record) for one in stored)
+
+
+def stored_models(objects: Objects, record: RunRecord) -> list[Stored]:
+    """Return the models of a run's pieces that lie directly in its nodes' folders."""
+    files = {f"{piece.model}{MODEL_SUFFIX}" for piece in record.pieces}
+    listed = [
+        (keys.models, item)
+        for keys in record.nodes
+        for item in objects.list(prefix=keys.models, most=MOST_LISTED)
+    ]
+    return [item for folder, item in listed if item.key.removeprefix(folder) in files][:MOST_MODELS]
 
 
 def find_model(objects: Objects, name_or_key: str) -> Model:

@@ -1,4 +1,4 @@
-"""The table of targets, one file per target. To add one, see docs/models-and-targets.md."""
+"""The table of targets, one file per target. To add one, see docs/models.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A target of the user's own: a class in a Python file that labels bars and has a loss. Docs:
-docs/own-model.md.
+docs/models.md.
 
 It is scored by its own loss, and by the correlation of the first output with the first label. A forecast is
 the plain outputs. Labels are not scaled.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MOST_LABELS = 20_000  # to which the constant baseline is fitted, evenly spread
 STEPS, FIRST_RATE = 400, 0.1  # of Adam, with a rate that falls to 0: the loss need not be smooth
-DO = "See docs/own-model.md."
+DO = "See docs/models.md."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The base classes of targets: what a model forecasts, its labels and loss, its scores and baselines.
 
 A target's module loads with the standard library alone, since the control plane reads a job by its settings;
-numpy and torch are imported inside the methods that need them. docs/models-and-targets.md shows how to add
+numpy and torch are imported inside the methods that need them. docs/models.md shows how to add
 one.
 
 Shapes: T bars of a series, N bars to score, K label columns, O outputs.

@@ -17,8 +17,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -143,9 +143,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
     from trainer.train.own.check import checked, copied
-    from trainer.train.packs.strategy import places_of
     from trainer.train.precision import matmul_dtype
-    from trainer.train.ranks.group import check_backend
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
     from trainer.train.tuning.chosen import Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
@@ -154,16 +152,15 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)
-    matmul_dtype(
-        job, torch.device(kind)
-    )  # a precision that this device lacks is refused before anything starts
+    dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
     together = devices > 1 and takes_all_devices(job)
-    if together:
-        check_backend(kind)
-    else:
+    if not together:
         worker_context(kind)  # starts to load torch for the workers while the data is read
-    scratch = ends.enter_context(_scratch(options.out))
+    scratch = options.out / ".candles"  # arrays of bars, on the disk of the models
+    shutil.rmtree(scratch, ignore_errors=True)  # what a killed training left there
+    scratch.mkdir(parents=True)
+    ends.callback(shutil.rmtree, scratch, ignore_errors=True)
     data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     job = job.with_data(timeframe=data.plan.timeframe)  # its features may depend on it
     check_inputs(job)
@@ -174,11 +171,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     num_workers = devices if together else min(devices, len(surveyed.pieces))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     job = copied(job, options.out / "own_files")
-    observed = Observed(options.out / "observed")
-
     earlier = {path.name for path in options.out.glob("*.safetensors")}
-
-    dtype = matmul_dtype(job, torch.device(kind))
+    observed = Observed(options.out / "observed")
     rated = num_workers if together else 1 / sharing  # devices whose rate one progress event has
     meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
     results = TrainingResults(job.name, machine)
@@ -195,44 +189,28 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     job = chosen.job
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
-    started = {
-        "models": models,
-        "workers": num_workers,
-        "device": kind,
-        "gpu_profile": profile,
-        "choice": chosen.choice,
-    }
-    emit({"event": "started", **started, "data": surveyed.data})
-    settings = WorkerSettings(
-        job=job,
-        data=data,
-        out=options.out,
-        checkpoints=checkpoints,
-        machine=machine,
-        choice=chosen.choice,
-    )
-    places = places_of(job, kind)
-    watched: AbstractContextManager[object] = nullcontext()
-    if kind == "cuda":
-        from trainer.train.observing.gpu_watch import GpuWatch
-
-        watched = GpuWatch(emit)
-    supervising: Supervisor | RankSupervisor
+    started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile}
+    emit({"event": "started", **started, "choice": chosen.choice, "data": surveyed.data})
+    folders = {"out": options.out, "checkpoints": checkpoints}
+    settings = WorkerSettings(job=job, data=data, **folders, machine=machine, choice=chosen.choice)
+    supervisor: Supervisor | RankSupervisor
     if together:
-        supervising = RankSupervisor(
+        supervisor = RankSupervisor(
             kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded
         )
     else:
-        supervising = Supervisor(
-            kind=kind, num_workers=num_workers, places=places, settings=settings, emit=emit
-        )
-    with watched, supervising as supervisor:
+        supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit)
+    with ExitStack() as running:
+        if kind == "cuda":
+            from trainer.train.observing.gpu_watch import GpuWatch
+
+            running.enter_context(GpuWatch(emit))
+        running.enter_context(supervisor)
         outcome = supervisor.run(surveyed.pieces)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
-    kept = sorted(done["piece"] for done in outcome.done.values() if done.get("kept"))
-    replaced = sorted(
-        done["piece"] for done in outcome.done.values() if done["file"] in earlier and not done.get("kept")
-    )
+    there = [done for done in outcome.done.values() if done["file"] in earlier]
+    kept = sorted(done["piece"] for done in there if done.get("kept"))
+    replaced = sorted(done["piece"] for done in there if not done.get("kept"))
     results.write(options.out, usd=meter.usd)
     emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
     made = [
@@ -240,20 +218,6 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         for done in outcome.done.values()
     ]
     return made, 100 if outcome.failed else 0
-
-
-@contextmanager
-def _scratch(out: Path) -> Iterator[Path]:
-    """Yield a folder for arrays of bars, on the disk of the models; remove what a killed training
-    left there.
-    """
-    folder = out / ".candles"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _plan(path: Path | None) -> bytes | None:

@@ -16,10 +16,11 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +47,9 @@ KEPT = 2  # checkpoints per model: the second in case the newest is damaged
 _OF_THE_MODEL = ("data", "model", "target", "train", "expert")
 _NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
-    *(
-        "train.retries",
-        "expert.strategy",
-        "expert.pack",
-        "expert.micro_batch",
-        "expert.activation_checkpointing",
-        "expert.tune",
-    ),
-    *(
-        "expert.trace_steps",
-        "train.checkpoint_seconds",
-        "train.distributed",
-        "expert.compile",
-    ),
+    *("train.retries", "train.checkpoint_seconds", "train.distributed"),
+    *("expert.strategy", "expert.pack", "expert.micro_batch", "expert.activation_checkpointing"),
+    *("expert.tune", "expert.trace_steps", "expert.compile"),
 }
 # Of a user's own file and of an encoder: both are compared by hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {
@@ -69,6 +59,8 @@ _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
 _BEST = ("best_loss", "best_epoch", "history")
+
+Store = Callable[..., Path]  # with the arguments of `write`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +91,7 @@ def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str
     return digest.hexdigest()
 
 
-def write(
-    folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None = None
-) -> Path:
+def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any]) -> Path:
     """Write a checkpoint, then delete all but the newest two of the model; return its folder.
 
     `choice` is the training strategy and where it came from; a resumed run keeps it.
@@ -127,14 +117,12 @@ def tensors_of_checkpoint(run: Run, state: ModelState) -> dict[str, torch.Tensor
     return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
 
-def manifest_of(
-    run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any] | None
-) -> CheckpointManifest:
+def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any]) -> CheckpointManifest:
     """Return the manifest of a checkpoint whose tensors are still to be written."""
     return CheckpointManifest(
         model=run.member.name,
         fingerprint=mark,
-        choice=choice or {},
+        choice=choice,
         state={name: getattr(state, name) for name in _STATE},
         run={name: getattr(run, name) for name in (*_POSITION, *_BEST)},
         shards={},
@@ -156,15 +144,10 @@ def drop_old(place: Path) -> None:
 
 def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
     """Return the model's newest checkpoint that is complete and of this job, data and code, or None."""
-    places = sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True)
-    return next(
-        (
-            checkpoint
-            for checkpoint in (_read(place.parent, mark) for place in places)
-            if checkpoint is not None
-        ),
-        None,
-    )
+    for manifest in sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True):
+        if (checkpoint := _read(manifest.parent, mark)) is not None:
+            return checkpoint
+    return None
 
 
 def forget(folder: Path, model: str) -> None:
@@ -209,8 +192,11 @@ class CheckpointWriter:
     on copying, waiting and writing.
     """
 
-    def __init__(self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None) -> None:
-        self._folder, self._report, self._choice = folder, report, choice
+    def __init__(
+        self, folder: Path, report: Report, *, choice: Mapping[str, Any] | None = None, store: Store = write
+    ) -> None:
+        """`choice` is stored with each checkpoint; `store` writes one: `write`, or that of ranks."""
+        self._folder, self._report, self._store = folder, report, partial(store, choice=choice or {})
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: dict[str, Future[None]] = {}  # by model
 
@@ -236,13 +222,12 @@ class CheckpointWriter:
         identity = {"model": run.member.name, "piece": run.title}
         began = time.perf_counter()
         try:
-            place = write(self._folder, run, state, mark, choice=self._choice)
+            place = self._store(self._folder, run, state, mark)
         except OSError as error:
             # A full disk costs the checkpoint, not the model.
             self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})
             return
         cost = {**training, "write_seconds": time.perf_counter() - began}
         seconds = {name: round(value, 6) for name, value in cost.items()}
-        self._report(
-            {"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}", **seconds}
-        )
+        written = {"event": "checkpoint", **identity, "folder": f"{place.parent.name}/{place.name}"}
+        self._report({**written, **seconds})

@@ -137,10 +137,8 @@ def read_tensors(place: Path, manifest: CheckpointManifest) -> dict[str, torch.T
             continue
         whole[name] = torch.empty(stored.shape, dtype=stored.dtype)
         for chunk in stored.chunks:
-            box = tuple(
-                slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
-            )
-            whole[name][box] = read_chunk(place, name, chunk, stored.dtype)
+            ends = map(sum, zip(chunk.offsets, chunk.sizes, strict=True))
+            whole[name][tuple(map(slice, chunk.offsets, ends))] = read_chunk(place, name, chunk, stored.dtype)
     return whole
 
 
@@ -176,11 +174,8 @@ def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
+        shape = list(tensor.shape)
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
@@ -233,9 +228,8 @@ def _check_cover(name: str, shape: tuple[int, ...], chunks: Sequence[Chunk]) -> 
     for number, one in enumerate(chunks):
         if len(one.offsets) != len(shape) or len(one.sizes) != len(shape):
             raise Unsound(f"a chunk of {name[:80]} has other dimensions")
-        if any(
-            start + size > length for start, size, length in zip(one.offsets, one.sizes, shape, strict=True)
-        ):
+        box = zip(one.offsets, one.sizes, shape, strict=True)
+        if any(start + size > length for start, size, length in box):
             raise Unsound(f"a chunk of {name[:80]} is outside it")
         if any(_overlap(one, other) for other in chunks[:number]):
             raise Unsound(f"two chunks of {name[:80]} overlap")
@@ -263,9 +257,8 @@ def _plain(value: Any) -> Any:
 def _number_or_rows(value: Value) -> Any:
     """Return a number, a list of rows (name -> number or text), or a table of numbers."""
     if isinstance(value.value, list):
-        return [
-            {name: _number(cell) for name, cell in row.fields().entries().items()} for row in value.items()
-        ]
+        rows = [row.fields().entries() for row in value.items()]
+        return [{name: _number(cell) for name, cell in row.items()} for row in rows]
     if isinstance(value.value, dict):
         table = value.fields().exactly(("names", "numbers"))
         names = [item.text(most=MOST_TEXT) for item in table["names"].items()]

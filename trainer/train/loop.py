@@ -234,10 +234,8 @@ class _Unread:
         last = self._steps[-1]
         if len(self._steps) >= UNREAD_STEPS or last.losses_M.device.type != "cpu":
             return len(self._steps) >= UNREAD_STEPS
-        return any(
-            windows and math.isnan(loss)
-            for loss, windows in zip(last.losses_M.tolist(), last.windows, strict=True)
-        )
+        losses = zip(last.losses_M.tolist(), last.windows, strict=True)
+        return any(windows and math.isnan(loss) for loss, windows in losses)
 
     def count(self, runs: Sequence[Run]) -> None:
         """Add the losses to their runs."""
@@ -260,10 +258,8 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
     """
     if run.lowered == MAX_LOWERED:
         run.active = False
-        run.failure = (
-            f"the loss is not finite, even after halving the learning rate {MAX_LOWERED} times to"
-            f" {run.learning_rate:g}"
-        )
+        halved = f"halving the learning rate {MAX_LOWERED} times to {run.learning_rate:g}"
+        run.failure = f"the loss is not finite, even after {halved}"
         return
     run.lowered += 1
     run.learning_rate /= 2
@@ -324,9 +320,8 @@ def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, An
         "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
         "unit": job.model.reads,
         "learning_rate": _rate(run, job),  # of the next step
-        "eta_seconds": (
-            round(left * training / rate, 1) if rate else None
-        ),  # for all epochs: early stopping may shorten it
+        # For all epochs: early stopping may shorten it.
+        "eta_seconds": round(left * training / rate, 1) if rate else None,
     }
 
 

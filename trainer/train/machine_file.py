@@ -46,11 +46,6 @@ def read_machine(path: Path | None) -> MachineFacts:
             usd_per_hour=fields.number("usd_per_hour", least=0, most=MOST_USD),
             paid_seconds=fields.number("paid_seconds", least=0, most=1e9) or 0.0,
         )
-    except OSError as error:
-        raise UsageError(
-            f"cannot read machine file {path}", why=str(error.strerror), do="Leave --machine out."
-        ) from error
-    except Unsound as error:
-        raise UsageError(
-            f"machine file {path} is invalid", why=str(error), do="Leave --machine out."
-        ) from error
+    except (OSError, Unsound) as error:
+        do = "Leave --machine out."
+        raise UsageError(f"cannot read machine file {path}", why=str(error), do=do) from error

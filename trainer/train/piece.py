@@ -168,11 +168,5 @@ def close_piece(
 
 def done_event(piece: Piece, card: Card, file: str, sha256: str) -> dict[str, Any]:
     """Return the `model_done` event of a model file."""
-    made = {
-        "family": card.family,
-        "target": card.target,
-        "file": file,
-        "sha256": sha256,
-        "metrics": card.metrics,
-    }
-    return {"event": "model_done", **piece.description, **made}
+    made = {"family": card.family, "target": card.target, "file": file, "sha256": sha256}
+    return {"event": "model_done", **piece.description, **made, "metrics": card.metrics}

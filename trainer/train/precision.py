@@ -46,11 +46,9 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
         return _DTYPES[job.train.precision]
     if device.type == "cpu" or job.model.is_any_module:
         return torch.float32
-    return (
-        torch.bfloat16
-        if _has_bf16() and (job.cost.kernel != RECURRENT or _has_bf16_recurrence())
-        else torch.float16
-    )
+    if _has_bf16() and (job.cost.kernel != RECURRENT or _has_bf16_recurrence()):
+        return torch.bfloat16
+    return torch.float16
 
 
 def _has_bf16() -> bool:

@@ -37,11 +37,9 @@ def dropout_keys(*, seed: int, model: str, step: int, layers: int) -> torch.Tens
 @contextmanager
 def drawing(module: nn.Module, *, seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators and the module's own for the block; restore torch's after it."""
-    gpus = (
-        [torch.cuda.current_device() if device.index is None else device.index]
-        if device.type == "cuda"
-        else []
-    )
+    gpus = []
+    if device.type == "cuda":
+        gpus = [torch.cuda.current_device() if device.index is None else device.index]
     with torch.random.fork_rng(devices=gpus):
         seed_generators(seed, gpus=gpus)
         for name, part in module.named_modules():

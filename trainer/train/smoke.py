@@ -28,15 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     try:
         report = smoke(device)
-    except (
-        RuntimeError,
-        AssertionError,
-        OSError,
-    ) as error:  # torch without CUDA asserts; drivers and kernels raise the others
-        report = {
-            "ok": False,
-            "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-        }
+    except (RuntimeError, AssertionError, OSError) as error:
+        # torch without CUDA asserts; drivers and kernels raise the others.
+        report = {"ok": False, "error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
     print(json.dumps({"device": device, **report, "seconds": round(time.monotonic() - began, 3)}))
     return 0 if report["ok"] else 100
 
@@ -68,16 +62,14 @@ def smoke(device: str) -> dict[str, Any]:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(float(loss.detach()))
-    cuda = device.startswith("cuda")
+    gpu = torch.cuda.get_device_properties(device) if device.startswith("cuda") else None
     return {
         "import_seconds": round(import_seconds, 3),
         "ok": math.isfinite(losses[-1]) and losses[-1] < losses[0],
         "first_loss": losses[0],
         "last_loss": losses[-1],
-        "name": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "memory_gib": (
-            round(torch.cuda.get_device_properties(device).total_memory / 2**30, 1) if cuda else None
-        ),
+        "name": gpu.name if gpu else "cpu",
+        "memory_gib": round(gpu.total_memory / 2**30, 1) if gpu else None,
     }
 
 

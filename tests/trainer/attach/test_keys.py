@@ -43,7 +43,7 @@ class Receipts:
         return object() if key in self._keys else None
 
 
-def test_a_pair_is_ed25519_for_this_user_alone_and_openssh_reads_it(home: Path) -> None:
+def test_a_key_pair_is_ed25519_and_readable_by_openssh(home: Path) -> None:
     public = make_key(RUN)
     path = find_key(RUN)
     assert PUBLIC_KEY.fullmatch(public) and path == home / "keys" / RUN
@@ -76,9 +76,7 @@ def test_a_name_that_is_no_run_leads_nowhere(name: str) -> None:
             call(name)
 
 
-def test_a_key_is_forgotten_with_its_runs_receipt_and_after_the_longest_life(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_is_forgotten_with_its_runs_receipt_or_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forget_ended(Receipts()) == []  # type: ignore[arg-type]
     for run in (RUN, OTHER):
         make_key(run)
@@ -92,7 +90,7 @@ def test_a_key_is_forgotten_with_its_runs_receipt_and_after_the_longest_life(
     assert forget_ended(Receipts()) == [OTHER]  # type: ignore[arg-type]
 
 
-def test_a_key_that_cannot_be_forgotten_now_keeps_no_receipt_from_being_shown() -> None:
+def test_a_key_that_cannot_be_forgotten_now_is_kept() -> None:
     make_key(OTHER)
     (keys.keys_folder() / RUN).mkdir()  # stands for a key of root's, which this user can't delete
     assert forget_ended(Receipts(RUN, OTHER)) == [OTHER]  # type: ignore[arg-type]
@@ -114,7 +112,7 @@ def line(kind: str, *, inside: str = "") -> bytes:
     )
 
 
-def test_host_keys_are_read_and_kinds_that_nobody_should_use_are_left_out() -> None:
+def test_host_keys_are_read_without_weak_kinds() -> None:
     pinned = parse_host_keys(
         line("ecdsa-sha2-nistp256") + line("ssh-ed25519") + line("ssh-rsa") + line("ssh-dss")
     )
@@ -168,9 +166,7 @@ def test_ports_and_commands_are_read_as_typed() -> None:
     )
 
 
-def test_a_launch_makes_a_key_where_its_stack_has_ssh_and_says_so_where_it_cant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_launch_makes_a_key_where_its_stack_has_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     make_key(OTHER)
     ready = SimpleNamespace(outputs=SimpleNamespace(attach="ssh"), objects=Receipts(OTHER))
     lines: list[str] = []

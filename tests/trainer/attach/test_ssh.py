@@ -107,7 +107,7 @@ def test_another_host_key_is_refused_before_anything_is_sent(
     assert len(server.asked) == tried  # no name, no signature
 
 
-def test_a_machine_without_a_key_of_the_published_kinds_is_refused(
+def test_a_machine_without_a_published_kind_of_key_is_refused(
     server: SshServer, key: Path, tmp_path: Path
 ) -> None:
     subprocess.run(
@@ -148,7 +148,7 @@ def test_a_page_is_fetched_through_a_forwarded_port(server: SshServer, key: Path
     web.server_close()
 
 
-def test_a_port_where_nothing_listens_is_closed_and_the_others_go_on(server: SshServer, key: Path) -> None:
+def test_a_port_where_nothing_listens_is_closed(server: SshServer, key: Path) -> None:
     with connect(server, key) as transport, ForwardedPort(transport, Forward(local=0, remote=1)) as forwarded:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with pytest.raises(OSError):
@@ -160,7 +160,7 @@ def resize(terminal: int, rows: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def test_a_shell_has_a_terminal_that_follows_the_size_of_this_one(server: SshServer, key: Path) -> None:
+def test_a_shells_terminal_follows_the_size_of_this_one(server: SshServer, key: Path) -> None:
     ours, terminal = pty.openpty()
     resize(terminal, 31, 97)
     before = termios.tcgetattr(terminal)
@@ -192,7 +192,7 @@ def test_a_shell_has_a_terminal_that_follows_the_size_of_this_one(server: SshSer
     os.close(ours)
 
 
-def test_nobody_who_answers_is_one_line() -> None:
+def test_a_silent_host_is_one_line() -> None:
     with (
         pytest.raises(ConnectionFailed, match=r"127.0.0.1 does not answer at port 1 .*setting attach is"),
         connection("127.0.0.1", pinned=(), key_file=Path("none"), port=1),
@@ -200,9 +200,7 @@ def test_nobody_who_answers_is_one_line() -> None:
         pass
 
 
-def test_ports_are_carried_until_ctrl_c_and_a_connection_that_ends_is_an_error(
-    key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ports_are_forwarded_until_ctrl_c(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     announced: list[Forward] = []
     request = AttachRequest(line="", forwards=(Forward(local=0, remote=9),), announce=announced.append)
 

@@ -27,7 +27,7 @@ EMBEDDED = Access(
 )
 
 
-def test_a_rehearsal_is_deaf_to_the_users_aws_settings(monkeypatch):
+def test_a_rehearsal_ignores_the_users_aws_settings(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     client = EMBEDDED.client("ec2")
@@ -62,7 +62,7 @@ def test_errors_are_told_apart_by_code_and_never_by_guess(error, expected):
 
 
 @pytest.mark.parametrize("body", [b"", b"<DescribeInstancesResp"])
-def test_an_answer_that_was_cut_short_is_a_connection_that_failed(body):
+def test_a_truncated_answer_is_a_failed_connection(body):
     client = EMBEDDED.client("ec2")
     answer = lambda **_: AWSResponse("http://127.0.0.1:1", 200, {}, RawResponse(body))  # noqa: E731
     client.meta.events.register("before-send.ec2", answer, unique_id="cut")
@@ -129,7 +129,7 @@ def test_a_shell_that_borrows_the_embedded_aws_is_a_rehearsal(aws_server, access
         ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-1"),
     ],
 )
-def test_the_region_is_found_where_aws_tools_and_our_messages_say(monkeypatch, variables, region):
+def test_the_region_is_that_of_aws_tools(monkeypatch, variables, region):
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")

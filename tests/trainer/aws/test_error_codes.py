@@ -78,16 +78,14 @@ REFERENCE = [
 
 
 @pytest.mark.parametrize(("code", "error_class", "exit_code", "answered", "raised", "remedy"), REFERENCE)
-def test_every_code_of_the_reference_has_its_class_remedy_and_next_step(
-    code, error_class, exit_code, answered, raised, remedy
-):
+def test_every_code_of_the_reference_has_its_meaning(code, error_class, exit_code, answered, raised, remedy):
     found = meaning(code)
     assert (found.error_class, found.error.exit_code) == (error_class, exit_code)
     assert (found.step(exception=False), found.step(exception=True)) == (answered, raised)
     assert remedy in found.remedy
 
 
-def test_an_instance_profile_that_has_not_arrived_yet_is_worth_a_new_token():
+def test_a_new_instance_profile_is_worth_a_new_token():
     message = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
     found = meaning("InvalidParameterValue", message)
     assert (found.error_class, found.step(exception=False), found.step(exception=True)) == (
@@ -97,7 +95,7 @@ def test_an_instance_profile_that_has_not_arrived_yet_is_worth_a_new_token():
     )
 
 
-def test_an_unknown_code_of_one_pool_leads_to_the_next_and_one_of_the_whole_call_stops():
+def test_an_unknown_code_asks_the_next_pool_or_stops():
     found = meaning("NeverHeardOf")
     assert found is UNKNOWN
     assert (found.error.exit_code, found.step(exception=False), found.step(exception=True)) == (
@@ -118,7 +116,7 @@ def test_a_code_with_the_prefix_of_a_state_reason_is_found():
     assert meaning("Client.InternalError").error_class != meaning("Server.InternalError").error_class
 
 
-def test_no_code_stands_in_two_rows_and_every_remedy_is_a_sentence():
+def test_each_code_is_in_one_row_and_each_remedy_is_a_sentence():
     counted = Counter(code for _, codes in ROWS for code in codes)
     assert [code for code, count in counted.items() if count > 1] == []
     assert all(row.remedy.endswith(".") for row, _ in ROWS)

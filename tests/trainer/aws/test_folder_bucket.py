@@ -113,7 +113,7 @@ def test_a_key_leads_nowhere_else(access, key):
     assert error_code(error.value) == "InvalidRequest"
 
 
-def test_a_disk_that_fails_is_an_error_of_the_bucket_which_agents_retry(access, monkeypatch):
+def test_a_failing_disk_is_an_error_of_the_bucket(access, monkeypatch):
     s3 = access.client("s3")
     s3.put_object(Bucket="", Key="runs/r/run.json", Body=b"1")
 

@@ -31,12 +31,12 @@ def test_a_rehearsal_is_not_advised_to_be_one(applied):
 def test_outputs_of_another_version_say_what_they_lack(applied):
     applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
     with pytest.raises(
-        ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs lack bucket"
+        ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs have format 1"
     ):
         read_stack(applied, stack="old")
 
 
-def test_the_outputs_name_the_role_that_instances_have_by_the_id_that_begins_their_userid(applied):
+def test_outputs_name_the_instance_role_by_its_unique_id(applied):
     outputs = read_stack(applied, stack="dev")
     iam, ec2 = applied.client("iam"), applied.client("ec2")
     version = ec2.describe_launch_template_versions(LaunchTemplateId=outputs.launch_template)[

@@ -30,60 +30,48 @@ def run(capsys, *arguments: str) -> tuple[int, dict]:
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_it_says_what_a_run_would_train_on(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
+def test_the_report_describes_files_and_symbols(folder: Path, tmp_path: Path, capsys, make_candles) -> None:
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"data": {"symbols": ["AAA"]}, "model": {"lookback": 30}}))
     code, report = run(capsys, "--job", str(job), "--data", str(folder))
     path = folder / "AAA_1m.parquet"
     assert code == 0
     assert report["timeframe"] == "1m" and report["synthetic"] is True and len(report["inputs"]) >= 30
-    assert report["files"] == [
-        {
-            "file": "AAA_1m.parquet",
-            "path": str(path),
-            "bytes": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            "symbols": ["AAA"],
-            "timeframe": "1m",
-            "synthetic": True,
-            "further": [],
-            "holds": [
-                {
-                    "symbol": "AAA",
-                    "bars": 999,
-                    "first": "2024-01-01T00:00:00Z",
-                    "last": "2024-01-01T16:39:00Z",
-                }
-            ],
-        }
-    ]
+    span = {"symbol": "AAA", "bars": 999, "first": "2024-01-01T00:00:00Z", "last": "2024-01-01T16:39:00Z"}
+    (file,) = report["files"]
+    assert file == {
+        "file": "AAA_1m.parquet",
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "symbols": ["AAA"],
+        "timeframe": "1m",
+        "synthetic": True,
+        "further": [],
+        "holds": [span],
+    }
     expected = prepare(make_candles(1000, drop=[500]), job_of(lookback=30))
-    assert report["symbols"] == [
-        {
-            "symbol": "AAA",
-            "bars": 999,
-            "first": "2024-01-01T00:00:00Z",
-            "last": "2024-01-01T16:39:00Z",
-            "holes": 1,
-            "calendar": "24x7",
-            "ties": expected.ties,
-            "windows": {name: len(starts) for name, starts in expected.starts.items()},
-            "folds": [{name: len(starts) for name, starts in expected.starts.items()}],
-            "horizon": 5,
-            "horizon_bars": 5,
-        }
-    ]
+    windows = {name: len(starts) for name, starts in expected.starts.items()}
+    (symbol,) = report["symbols"]
+    assert symbol == {
+        **span,
+        "holes": 1,
+        "calendar": "24x7",
+        "ties": expected.ties,
+        "windows": windows,
+        "folds": [windows],
+        "horizon": 5,
+        "horizon_bars": 5,
+    }
 
 
-def test_the_plan_goes_along_as_the_text_that_it_is_hashed_as(folder: Path, capsys) -> None:
+def test_the_report_has_the_plan_as_it_is_hashed(folder: Path, capsys) -> None:
     _, report = run(capsys, "--data", str(folder))
     plan = read_plan(report["plan"].encode())
     assert list(plan.symbols) == ["AAA", "BBB"] and plan.to_bytes() == report["plan"].encode()
 
 
-def test_a_symbol_that_cannot_be_trained_on_is_told_and_left_out(
-    tmp_path: Path, capsys, make_candles
-) -> None:
+def test_an_unusable_symbol_is_reported_and_left_out(tmp_path: Path, capsys, make_candles) -> None:
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000)])
     write_candles(tmp_path / "BBB_1m.parquet", [make_candles(100, symbol="BBB")])
     broken = make_candles(1000, symbol="CCC")
@@ -101,42 +89,28 @@ def test_a_symbol_that_cannot_be_trained_on_is_told_and_left_out(
     assert code == 2 and report["error"]["what"] == "none of the 2 symbols can be trained on"
 
 
-def test_excluded_symbols_are_neither_planned_nor_refused(
-    folder: Path, tmp_path: Path, capsys, make_candles
-) -> None:
-    write_candles(folder / "CCC_1m.parquet", [make_candles(100, symbol="CCC")])
-    job = tmp_path / "job.json"
-    for data, planned in (
+@pytest.mark.parametrize(
+    ("data", "planned"),
+    [
         ({"exclude": ["CCC", "AAA"]}, ["BBB"]),
         ({"symbols": ["AAA", "CCC"], "exclude": ["CCC"]}, ["AAA"]),
-    ):
-        job.write_text(json.dumps({"data": data}))
-        code, report = run(capsys, "--job", str(job), "--data", str(folder))
-        assert (
-            code == 0
-            and [entry["symbol"] for entry in report["symbols"]] == planned
-            and not report["refused"]
-        )
-        assert [entry["file"] for entry in report["files"]] == [f"{symbol}_1m.parquet" for symbol in planned]
-    for data, what in (
         ({"exclude": ["AAA", "BBB", "CCC"]}, "no symbol is left to train"),
         ({"exclude": ["DDD"]}, "unknown symbol 'DDD' in data.exclude"),
         ({"symbols": ["AAA"], "exclude": ["AAA"]}, "no symbol is left to train"),
         ({"exclude": ["../x"]}, "job key 'data.exclude' has '../x'"),
-    ):
-        job.write_text(json.dumps({"data": data}))
-        code, report = run(capsys, "--job", str(job), "--data", str(folder))
-        assert code == 2 and report["error"]["what"] == what
-
-
-def test_every_symbol_counts_when_the_job_names_none(folder: Path, capsys) -> None:
-    _, report = run(capsys, "--data", str(folder))
-    assert [entry["symbol"] for entry in report["symbols"]] == ["AAA", "BBB"]
-
-
-def test_a_single_file_is_described(folder: Path, capsys) -> None:
-    _, report = run(capsys, "--data", str(folder / "BBB_1m.parquet"))
-    assert [entry["file"] for entry in report["files"]] == ["BBB_1m.parquet"]
+    ],
+)
+def test_excluded_symbols_are_neither_planned_nor_refused(folder, data, planned, capsys, make_candles):
+    write_candles(folder / "CCC_1m.parquet", [make_candles(100, symbol="CCC")])
+    job = folder / "job.json"
+    job.write_text(json.dumps({"data": data}))
+    code, report = run(capsys, "--job", str(job), "--data", str(folder))
+    if isinstance(planned, str):
+        assert code == 2 and report["error"]["what"] == planned
+        return
+    assert code == 0 and not report["refused"]
+    assert [entry["symbol"] for entry in report["symbols"]] == planned
+    assert [entry["file"] for entry in report["files"]] == [f"{symbol}_1m.parquet" for symbol in planned]
 
 
 def test_bad_data_is_one_error_and_exit_2(tmp_path: Path, capsys) -> None:
@@ -147,7 +121,7 @@ def test_bad_data_is_one_error_and_exit_2(tmp_path: Path, capsys) -> None:
     )
 
 
-def test_a_job_that_is_none_is_one_error_and_exit_2(folder: Path, capsys) -> None:
+def test_a_malformed_job_is_one_error_and_exit_2(folder: Path, capsys) -> None:
     job = folder / "job.json"
     job.write_text("{")
     assert run(capsys, "--job", str(job), "--data", str(folder))[0] == 2
@@ -168,9 +142,7 @@ def test_the_desk_needs_no_torch_to_check(folder: Path) -> None:
     assert json.loads(done.stdout)["timeframe"] == "1m"
 
 
-def test_it_says_which_inputs_a_model_has_and_refuses_a_column_that_is_not_there(
-    folder: Path, tmp_path: Path, capsys
-) -> None:
+def test_inputs_are_reported_and_a_missing_column_is_refused(folder: Path, tmp_path: Path, capsys) -> None:
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"data": {"symbols": ["AAA"], "columns": ["funding"], "features": "none"}}))
     code, report = run(capsys, "--job", str(job), "--data", str(folder))

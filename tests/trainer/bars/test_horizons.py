@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of, with_settings
-from trainer.bars.symbol_plan import chunk_grid, count_separate, plan_symbol
+from trainer.bars.series_plan import chunk_grid, count_separate
+from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.reading import read_candles
@@ -27,7 +28,7 @@ def last_bars(plan, span):
     return plan.starts[span] + SMALL.model.bars_seen - 1
 
 
-def test_no_label_crosses_into_another_span_and_the_embargo_is_as_long_as_a_label(make_candles):
+def test_no_chosen_label_crosses_into_another_span(make_candles):
     plan = plan_symbol(make_candles(BARS, timeframe="2h"), SMALL)
     spans = dict(plan.spans.items())
     for name, span in spans.items():
@@ -43,7 +44,7 @@ def test_no_label_crosses_into_another_span_and_the_embargo_is_as_long_as_a_labe
 
 
 @pytest.mark.parametrize(("bars", "sessions"), [(BARS, 1), (2 * BARS, 3), (33_000, 20), (60_000, 21)])
-def test_the_horizon_is_the_longest_that_leaves_twenty_separate_labels_in_test(make_candles, bars, sessions):
+def test_the_longest_horizon_with_twenty_test_labels_is_chosen(make_candles, bars, sessions):
     plan = plan_symbol(
         make_candles(bars, timeframe="2h"), SMALL
     )  # test has 0.15 x (bars - WARMUP) / 12 sessions
@@ -51,7 +52,7 @@ def test_the_horizon_is_the_longest_that_leaves_twenty_separate_labels_in_test(m
     assert count_separate(last_bars(plan, "test"), plan.ends) >= 20
 
 
-def test_too_few_sessions_are_an_error_that_names_the_setting_which_goes_on_all_the_same(make_candles):
+def test_too_few_sessions_are_refused_unless_the_horizon_is_set(make_candles):
     candles = make_candles(BARS // 2, timeframe="2h")
     with pytest.raises(DataError, match="horizon_sessions = 1"):
         plan_symbol(candles, SMALL)
@@ -59,7 +60,7 @@ def test_too_few_sessions_are_an_error_that_names_the_setting_which_goes_on_all_
     assert count_separate(last_bars(plan, "test"), plan.ends) < 20
 
 
-def test_a_series_shorter_than_what_the_model_sees_says_how_long_it_must_be(make_candles):
+def test_a_series_shorter_than_the_models_reach_is_refused(make_candles):
     with pytest.raises(DataError, match="lower model.blocks or model.dilation_cap"):
         plan_symbol(make_candles(WARMUP + 20, timeframe="2h"), SMALL)
 
@@ -73,7 +74,7 @@ def test_no_bar_has_a_hole_in_what_it_sees_or_in_its_label(make_candles):
     assert near[near >= gone].min() - SMALL.model.bars_seen + 1 == gone + 1
 
 
-def test_bars_after_which_nothing_moves_are_counted_and_left_out(make_candles):
+def test_bars_without_a_later_move_are_ties(make_candles):
     candles = make_candles(BARS, timeframe="2h")
     close = candles.close.copy()
     close[800:820] = close[800]
@@ -83,10 +84,10 @@ def test_bars_after_which_nothing_moves_are_counted_and_left_out(make_candles):
 
 
 def test_chunks_are_those_of_a_grid_that_hold_a_bar():
-    assert chunk_grid(np.array([100, 101, 140, 260]), first=100, chunk=40).tolist() == [100, 140, 260]
+    assert chunk_grid(np.array([100, 101, 140, 260]), 100, 40).tolist() == [100, 140, 260]
 
 
-def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_candles):
+def test_training_labels_are_scaled_by_the_training_span(make_candles):
     candles = make_candles(BARS, timeframe="2h")
     data = prepare(candles, SMALL)
     labelled = np.flatnonzero(np.isfinite(data.train_labels_TK.numpy()[:, 0]))
@@ -108,7 +109,7 @@ def test_training_labels_are_scaled_by_training_alone_and_are_nowhere_else(make_
     ("symbol", "timeframe", "sessions", "horizon"),
     [("SPY", "1m", 256, 1), ("SPY", "1h", 5849, 21), ("ES", "tick2800", 509, 5)],
 )
-def test_real_series_have_the_sessions_that_are_known_of_them(symbol, timeframe, sessions, horizon):
+def test_real_series_have_their_known_sessions(symbol, timeframe, sessions, horizon):
     candles = read_candles(RAW, symbols=(symbol,), timeframe=timeframe)[symbol]
     plan = plan_symbol(candles, job_of(model="tcn"))
     assert (plan.time.clock[-1] // DAY + 1, plan.target.horizon_sessions) == (sessions, horizon)

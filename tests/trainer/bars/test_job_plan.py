@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of
-from trainer.bars import symbol_plan as plans
-from trainer.bars.document import DataPlan, read_plan
-from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.bars import symbol_plan
+from trainer.bars.document import read_plan
+from trainer.bars.job_plan import plans_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
@@ -31,12 +31,6 @@ JOBS = {
 }
 
 
-def planned(job: Job, folder: Path) -> tuple[DataPlan, CandleFolder]:
-    (folder / "scratch").mkdir(exist_ok=True)
-    found = folder_of(job, folder, scratch=folder / "scratch")
-    return plan_data(job, found), found
-
-
 @pytest.fixture(params=JOBS)
 def job(request: pytest.FixtureRequest) -> Job:
     return JOBS[request.param]
@@ -44,15 +38,18 @@ def job(request: pytest.FixtureRequest) -> Job:
 
 @pytest.fixture
 def data(tmp_path: Path, make_candles: Any, job: Job) -> Path:
+    """Write a file of one symbol and a file of two."""
     timeframe = "1m" if job is JOBS["windows"] else "1h"
-    made = [make_candles(3000, symbol=symbol, seed=seed, drop=[700, 701, 1500], timeframe=timeframe)
-            for seed, symbol in enumerate(("AAA", "BBB", "CCC"))]  # fmt: skip
+    made = [
+        make_candles(3000, symbol=symbol, seed=seed, drop=[700, 701, 1500], timeframe=timeframe)
+        for seed, symbol in enumerate(("AAA", "BBB", "CCC"))
+    ]
     write_candles(tmp_path / f"AAA_{timeframe}.parquet", made[:1])
     write_candles(tmp_path / f"all_{timeframe}.parquet", made[1:])
     return tmp_path
 
 
-def test_no_two_symbols_are_in_memory_while_a_job_is_planned(data, job, monkeypatch):
+def test_no_two_symbols_are_in_memory_while_a_job_is_planned(data, job, planned, monkeypatch):
     alive: list[weakref.ref[Any]] = []
     most = []
     read = CandleFolder.read
@@ -66,30 +63,26 @@ def test_no_two_symbols_are_in_memory_while_a_job_is_planned(data, job, monkeypa
     monkeypatch.setattr(CandleFolder, "read", counted)
     gc.disable()  # what a cycle keeps is in memory, too
     try:
-        plan, _ = planned(job, data)
+        plan, _ = planned(job)
     finally:
         gc.enable()
     assert list(plan.symbols) == ["AAA", "BBB", "CCC"] and most == [0, 0, 0]
 
 
-def test_a_symbol_that_is_refused_is_let_go_of_too(tmp_path, make_candles):
-    job = JOBS["windows"]
-    write_candles(
-        tmp_path / "all_1m.parquet",
-        [make_candles(n, symbol=s) for s, n in (("AAA", 100), ("BBB", 3000), ("CCC", 90))],
-    )
-    plan, _ = planned(job, tmp_path)
+def test_a_refused_symbol_is_reported(planned, make_candles):
+    series = [make_candles(n, symbol=symbol) for symbol, n in (("AAA", 100), ("BBB", 3000), ("CCC", 90))]
+    plan, _ = planned(JOBS["windows"], *series)
     assert list(plan.symbols) == ["BBB"]
     assert [entry.what for entry in plan.refused.values()] == ["AAA has 100 bars", "CCC has 90 bars"]
     assert plan.summary()["refused"][0].startswith("AAA has 100 bars (one label needs")
 
 
-def test_workers_get_the_same_windows_from_the_plan_and_choose_nothing(data, job, monkeypatch):
-    plan, folder = planned(job, data)
+def test_workers_derive_the_same_windows_from_the_plan(data, job, planned, monkeypatch):
+    plan, folder = planned(job)
     plan = read_plan(plan.to_bytes())
-    wanted = {symbol: plans.plan_folds(folder.read(symbol), job) for symbol in folder.symbols}
-    for name in ("infer_calendar", "holes", "split", "walk_forward", "_choose"):
-        monkeypatch.setattr(plans, name, lambda *_, **__: pytest.fail("chosen again"))
+    wanted = {symbol: symbol_plan.plan_folds(folder.read(symbol), job) for symbol in folder.symbols}
+    for name in ("times_of", "walk_forward", "choose_target"):
+        monkeypatch.setattr(symbol_plan, name, lambda *_, **__: pytest.fail("chosen again"))
     for symbol in folder.symbols:
         derived = plans_of(folder.read(symbol), job, plan.symbols[symbol])
         for one, other in zip(derived, wanted[symbol], strict=True):
@@ -107,8 +100,8 @@ def test_workers_get_the_same_windows_from_the_plan_and_choose_nothing(data, job
             assert (one.chunks is None and other.chunks is None) or np.array_equal(one.chunks, other.chunks)
 
 
-def test_other_bars_and_other_counts_are_refused(data, job):
-    plan, folder = planned(job, data)
+def test_other_bars_and_other_counts_are_refused(data, job, planned):
+    plan, folder = planned(job)
     candles, entry = folder.read("AAA"), plan.symbols["AAA"]
     moved = replace(candles, close=candles.close * np.float64(1 + 1e-15))
     for other in (moved, candles.rows(0, -1)):
@@ -123,8 +116,8 @@ def test_other_bars_and_other_counts_are_refused(data, job):
         plans_of(candles, job, without)
 
 
-def test_a_plan_of_another_job_is_refused_with_what_differs(data, job):
-    plan, _ = planned(job, data)
+def test_a_plan_of_another_job_is_refused_with_what_differs(data, job, planned):
+    plan, _ = planned(job)
     plan.check_fits(job)
     with pytest.raises(DataError, match="it has another data.validation_fraction"):
         plan.check_fits(replace(job, data=replace(job.data, validation_fraction=0.11)))
@@ -132,8 +125,8 @@ def test_a_plan_of_another_job_is_refused_with_what_differs(data, job):
         plan.check_fits(replace(job, data=replace(job.data, symbols=("AAA", "XXX"))))
 
 
-def test_the_mark_of_a_symbol_is_of_its_bars_and_not_of_its_files(data, job):
-    entry = planned(job, data)[0].symbols["AAA"]
+def test_a_symbols_mark_depends_on_bars_not_files(data, job, planned):
+    entry = planned(job)[0].symbols["AAA"]
     assert replace(entry, files=("renamed",), rows=9999).mark == entry.mark
     assert replace(entry, sha256="0" * 64).mark != entry.mark
     assert replace(entry, horizon_bars=entry.horizon_bars + 1).mark != entry.mark

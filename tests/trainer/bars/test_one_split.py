@@ -4,19 +4,15 @@ them.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from tests.jobs import job_of, with_settings
-from trainer.bars.document import DataPlan, read_plan
-from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.bars.document import read_plan
+from trainer.bars.job_plan import plans_of
 from trainer.base.errors import DataError
-from trainer.data.read.candles import Candles
-from trainer.data.read.reading import CandleFolder, read_parts
-from trainer.data.read.writing import write_candles
-from trainer.job.job import Job
+from trainer.data.read.reading import read_parts
 
 JOBS = {
     "windows": job_of(lookback=20, horizon=3, batch=64, folds=2, pooled=True),
@@ -26,39 +22,21 @@ JOBS = {
 }
 
 
-def planned(job: Job, folder: Path) -> tuple[DataPlan, Any]:
-    found = folder_of(job, folder, scratch=folder)
-    return plan_data(job, found), found
+@pytest.mark.parametrize("name", JOBS)
+def test_one_series_together_is_split_as_by_itself(name, planned, make_candles):
+    made = make_candles(3000, drop=[700, 701, 1500], timeframe="1m" if name == "windows" else "1h")
+    pooled = planned(JOBS[name], made)[0].symbols
+    assert pooled == planned(with_settings(JOBS[name], pooled=False))[0].symbols
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_one_series_together_is_split_as_by_itself(name, tmp_path, make_candles):
-    timeframe = "1m" if name == "windows" else "1h"
-    made = make_candles(3000, drop=[700, 701, 1500], timeframe=timeframe)
-    write_candles(tmp_path / f"AAA_{timeframe}.parquet", [made])
-    pooled, single = (
-        planned(with_settings(JOBS[name], pooled=value), tmp_path)[0].symbols for value in (True, False)
-    )
-    assert pooled == single
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_no_label_of_any_series_reads_past_the_instant_at_which_the_next_span_of_any_begins(
-    name, tmp_path, make_candles
-):
-    timeframe = "1m" if name == "windows" else "1h"
+def test_no_label_reads_past_the_next_span_of_any_series(name, planned, make_candles):
+    timeframe, every = ("1m", 31) if name == "windows" else ("1h", 400)
+    whole = make_candles(2700, timeframe=timeframe)
     late = make_candles(3000, symbol="LATE", seed=1, drop=range(900), timeframe=timeframe)
-    holes = make_candles(
-        3000,
-        symbol="HOLES",
-        seed=2,
-        drop=range(1200, 3000, 31 if name == "windows" else 400),
-        timeframe=timeframe,
-    )
-    for candles in (make_candles(2700, timeframe=timeframe), late, holes):
-        write_candles(tmp_path / f"{candles.symbol}_{timeframe}.parquet", [candles])
+    holes = make_candles(3000, symbol="HOLES", seed=2, drop=range(1200, 3000, every), timeframe=timeframe)
     job = JOBS[name]
-    plan, folder = planned(job, tmp_path)
+    plan, folder = planned(job, whole, late, holes)
     assert not plan.refused and len(plan.symbols) == 3
     assert read_plan(plan.to_bytes()) == plan
     times: dict[tuple[int, str], list[tuple[int, int]]] = {}
@@ -76,78 +54,49 @@ def test_no_label_of_any_series_reads_past_the_instant_at_which_the_next_span_of
     assert len({str(dict(entry.target)) for entry in plan.symbols.values()}) == 1
 
 
-def test_the_target_that_all_series_have_in_common_is_the_shortest_that_one_chose(tmp_path, make_candles):
-    for symbol, bars in (("LONG", 12000), ("SHORT", 4000)):
-        write_candles(
-            tmp_path / f"{symbol}_1h.parquet",
-            [make_candles(12000, symbol=symbol, drop=range(12000 - bars), timeframe="1h")],
-        )
+def test_pooled_series_share_the_shortest_chosen_target(planned, make_candles):
     job = with_settings(JOBS["chunks"], test_fraction=0.15)
-    each = {
-        symbol: entry.target
-        for symbol, entry in planned(with_settings(job, pooled=False), tmp_path)[0].symbols.items()
-    }
-    both = planned(job, tmp_path)[0].symbols
-    assert each["LONG"]["horizon_sessions"] > both["SHORT"].target["horizon_sessions"]
+    long = make_candles(12000, symbol="LONG", timeframe="1h")
+    short = make_candles(12000, symbol="SHORT", drop=range(8000), timeframe="1h")
+    both = planned(job, long, short)[0].symbols
+    each = planned(with_settings(job, pooled=False))[0].symbols
+    assert each["LONG"].target["horizon_sessions"] > both["SHORT"].target["horizon_sessions"]
     assert both["LONG"].target == both["SHORT"].target
 
 
-def test_a_series_without_bars_of_a_span_is_refused_and_says_which_time_that_is(tmp_path, make_candles):
-    job = JOBS["windows"]
-    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(3000)])
-    write_candles(tmp_path / "NEW_1m.parquet", [make_candles(3000, symbol="NEW", drop=range(2600))])
-    plan, _ = planned(job, tmp_path)
+def test_a_series_without_bars_in_a_span_is_refused(planned, make_candles):
+    new = make_candles(3000, symbol="NEW", drop=range(2600))
+    plan, _ = planned(JOBS["windows"], make_candles(3000), new)
     assert list(plan.symbols) == ["AAA"]
-    assert (
-        plan.refused["NEW"].what == "NEW has no bar in train"
-        and "split at one time" in plan.refused["NEW"].why
-    )
+    assert plan.refused["NEW"].what == "NEW has no bar in train"
+    assert "split at one time" in plan.refused["NEW"].why
 
 
-def test_a_batch_may_be_larger_than_one_series_and_not_larger_than_all(tmp_path, make_candles):
-    for seed, symbol in enumerate(("AAA", "BBB")):
-        write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(1000, symbol=symbol, seed=seed)])
+def test_a_batch_may_be_larger_than_one_series_but_not_all(planned, make_candles):
+    series = [make_candles(1000, symbol=symbol, seed=seed) for seed, symbol in enumerate(("AAA", "BBB"))]
     job = job_of(lookback=20, batch=900, pooled=True)
-    assert len(planned(job, tmp_path)[0].symbols) == 2
+    assert len(planned(job, *series)[0].symbols) == 2
     with pytest.raises(DataError, match="batch 1900 is larger than the .* training windows of all series"):
-        planned(with_settings(job, batch=1900), tmp_path)
+        planned(with_settings(job, batch=1900))
 
 
-@pytest.mark.parametrize("unread", [["BAD"], ["AAA", "BAD"]])
-def test_a_series_that_can_not_be_read_is_refused_and_the_others_are_planned(
-    tmp_path, make_candles, monkeypatch, unread
-):
-    for number, symbol in enumerate(("AAA", "BAD")):
-        write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(3000, symbol=symbol, seed=number)])
-    folder, read = folder_of(JOBS["windows"], tmp_path, scratch=tmp_path), CandleFolder.read
-
-    def failing(self: CandleFolder, symbol: str) -> Candles:
-        if symbol in unread:
-            raise DataError(f"{symbol} has bars that go backwards", why="", do="")
-        return read(self, symbol)
-
-    monkeypatch.setattr(CandleFolder, "read", failing)
-    if len(unread) == 2:
-        with pytest.raises(DataError, match="none of the 2 symbols"):
-            plan_data(JOBS["windows"], folder)
-        return
-    plan = plan_data(JOBS["windows"], folder)
-    assert list(plan.symbols) == ["AAA"] and plan.refused["BAD"].what == "BAD has bars that go backwards"
+def test_an_unreadable_series_is_refused_and_the_others_planned(planned, make_candles):
+    good, bad = make_candles(3000), make_candles(3000, symbol="BAD", close=[-1.0] * 3000)
+    plan, _ = planned(JOBS["windows"], good, bad)
+    assert list(plan.symbols) == ["AAA"] and "is not above zero" in plan.refused["BAD"].what
+    with pytest.raises(DataError, match="none of the 2 symbols"):
+        planned(JOBS["windows"], replace(bad, symbol="AAA"))
 
 
 @pytest.mark.parametrize("kind", ["pooled", "panel"])
 @pytest.mark.parametrize("bars", [1, 100, 256, 257, 258])
-def test_series_about_as_short_as_the_warm_up_are_refused_in_words(kind, bars, tmp_path, make_candles):
-    for symbol in ("AAA", "BBB"):
-        write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(bars, symbol=symbol)])
+def test_series_as_short_as_the_warm_up_are_refused(kind, bars, planned, make_candles):
+    job = job_of(lookback=2, horizon=1, batch=1, **{kind: True})
     with pytest.raises(DataError, match="bars"):
-        planned(job_of(lookback=2, horizon=1, batch=1, **{kind: True}), tmp_path)
+        planned(job, make_candles(bars), make_candles(bars, symbol="BBB"))
 
 
-def test_a_test_fraction_below_one_bar_of_all_series_is_refused_in_words(tmp_path, make_candles):
-    for symbol in ("AAA", "BBB"):
-        write_candles(tmp_path / f"{symbol}_1m.parquet", [make_candles(700, symbol=symbol)])
-    with pytest.raises(DataError) as refused:
-        planned(job_of(pooled=True, test_fraction=0.001), tmp_path)
-    assert "888 bars after the warm-up" in refused.value.what
-    assert "test_fraction" in refused.value.do
+def test_a_test_fraction_below_one_bar_is_refused(planned, make_candles):
+    job = job_of(pooled=True, test_fraction=0.001)
+    with pytest.raises(DataError, match="888 bars after the warm-up .*test_fraction"):
+        planned(job, make_candles(700), make_candles(700, symbol="BBB"))

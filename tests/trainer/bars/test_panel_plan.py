@@ -5,25 +5,21 @@ panel.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.panel import job_for, planted_panel
+from benchmarks.planted import panel_job, planted_panel
 from tests.jobs import job_of, with_settings
-from trainer.bars.document import DataPlan, read_plan
-from trainer.bars.job_plan import folder_of, plan_data
+from trainer.bars.document import read_plan
 from trainer.bars.panel_plan import plan_panel
-from trainer.bars.symbol_plan import Plan
+from trainer.bars.series_plan import Plan
 from trainer.base.errors import DataError, UsageError
 from trainer.data.read.candles import Candles
-from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import Job
 
-JOB = with_settings(job_for("pooled", seed=0), batch=32)
+JOB = with_settings(panel_job("pooled", seed=0), batch=32)
 SEEN, AHEAD, WARM, REACH = JOB.model.bars_seen, 1, 14, 20
 
 
@@ -59,7 +55,7 @@ def test_a_missing_day_costs_labels_over_it_and_no_window():
     assert plan.time.holes.nonzero()[0].tolist() == [100]
 
 
-def test_a_day_that_all_series_miss_is_not_on_the_calendar_and_a_break_of_it_ends_windows_and_labels():
+def test_a_panels_calendar_breaks_only_on_long_common_gaps():
     nobody = plan_panel(series([100], [100]), JOB)["S01"][0]
     assert (
         nobody.rows is not None and nobody.rows.tolist() == list(range(199)) and not nobody.time.holes.any()
@@ -80,7 +76,7 @@ def test_a_window_begins_after_the_warm_up_of_the_series_itself():
     )
 
 
-def test_all_series_are_split_on_the_same_dates_and_no_label_reads_past_them():
+def test_a_panel_is_split_on_the_same_dates_without_overlap():
     panel = {one.symbol: one for one in planted_panel(1, series=9, dates=300)}
     job = with_settings(JOB, folds=2, horizon=3, batch=32)
     plans = plan_panel(panel, job)
@@ -99,25 +95,20 @@ def test_all_series_are_split_on_the_same_dates_and_no_label_reads_past_them():
     assert {len(made[-1].bars["test"]) > 0 for made in plans.values()} == {True, False}  # S05 ended before
 
 
-def planned(job: Job, folder: Path, *panel: Candles) -> DataPlan:
-    write_candles(folder / "all_1d.parquet", panel)
-    return plan_data(job, folder_of(job, folder, scratch=folder))
-
-
-def test_a_plan_with_series_that_have_no_bar_in_a_span_is_written_and_read(tmp_path):
-    plan = planned(JOB, tmp_path, *planted_panel(0, series=9, dates=300))
+def test_a_panels_plan_with_empty_spans_is_written_and_read(planned):
+    plan, _ = planned(JOB, *planted_panel(0, series=9, dates=300))
     assert read_plan(plan.to_bytes()) == plan
     assert plan.symbols["S05"].folds[0].bars["test"] == 0 < plan.symbols["S05"].folds[0].bars["train"]
 
 
-def test_a_series_with_few_labels_in_test_does_not_shorten_the_horizon_of_all():
+def test_a_short_series_does_not_shorten_the_panels_horizon():
     job = with_settings(JOB, target="volatility", horizon_sessions=0)
     made = plan_panel(series((), (), range(390), bars=400), job)
     (chosen,) = {str(plans[0].target) for plans in made.values()}
     assert chosen == str(plan_panel(series((), (), bars=400), job)["S00"][0].target) and "=1)" not in chosen
 
 
-def test_series_that_make_no_panel_are_one_clear_line(tmp_path):
+def test_series_that_make_no_panel_are_refused(planned):
     panel = series((), (), ())
     shifted = replace(panel["S02"], timestamp=panel["S02"].timestamp + DAY // 2)
     with pytest.raises(
@@ -137,7 +128,7 @@ def test_series_that_make_no_panel_are_one_clear_line(tmp_path):
         plan_panel(flat, with_settings(JOB, target="direction"))
     bad = replace(panel["S01"], close=np.where(np.arange(200) == 50, -1.0, panel["S01"].close))
     with pytest.raises(DataError, match="close is not above zero in a bar of S01.* data.exclude=S01"):
-        planned(JOB, tmp_path, panel["S00"], bad)
+        planned(JOB, panel["S00"], bad)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +141,6 @@ def test_series_that_make_no_panel_are_one_clear_line(tmp_path):
         ({"scaler": "own"}, "one of pooled, series, rank"),
     ],
 )
-def test_settings_that_make_no_panel_are_refused(keys, words):
+def test_contradictory_panel_settings_are_refused(keys, words):
     with pytest.raises(UsageError, match=words):
         job_of(**{"panel": True, **keys})

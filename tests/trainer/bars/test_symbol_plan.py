@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.jobs import job_of, with_settings
-from trainer.bars.symbol_plan import longest_stretch, plan_folds, plan_symbol
+from trainer.bars.series_plan import longest_stretch
+from trainer.bars.symbol_plan import plan_folds, plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.job.job import Job
@@ -38,7 +39,7 @@ def test_no_label_of_a_span_reaches_the_next_span(make_candles) -> None:
             assert later is None or later.start - span.stop >= max(job.data.embargo, job.target.horizon)
 
 
-def test_no_window_nor_its_label_crosses_a_hole(make_candles) -> None:
+def test_no_window_and_no_label_crosses_a_hole(make_candles) -> None:
     drop = np.random.default_rng(1).choice(np.arange(1, 1999), 60, replace=False)
     candles = make_candles(2000, drop=drop)
     plan = plan_symbol(candles, JOB, warmup=10)
@@ -78,7 +79,7 @@ def test_the_calendar_of_the_job_wins_over_the_guess(make_candles) -> None:
     assert (plan.time.calendar, int(plan.time.holes.sum())) == ("events", 0)
 
 
-def test_fewer_bars_than_one_window_is_said_with_the_arithmetic(make_candles) -> None:
+def test_too_few_bars_are_refused_with_the_arithmetic(make_candles) -> None:
     words = (
         "AAA has 320 bars .one label needs 321: 256 that log_atr_14 looks back, 60 that the model sees, 5 or"
         " more ahead"
@@ -87,7 +88,7 @@ def test_fewer_bars_than_one_window_is_said_with_the_arithmetic(make_candles) ->
         plan_symbol(make_candles(320), Job())
 
 
-def test_no_window_left_says_the_longest_stretch_and_the_setting(make_candles) -> None:
+def test_an_empty_span_is_refused_with_the_longest_stretch(make_candles) -> None:
     candles = make_candles(1000, drop=range(0, 1000, 6))
     with pytest.raises(
         DataError, match="no bar left in train .*24x7 .*longest unbroken stretch is 5 bars.*set data.calendar"
@@ -109,7 +110,7 @@ def test_the_longest_stretch_counts_bars_without_a_hole_between() -> None:
     assert longest_stretch(np.array([False, False, True, False, False, False, True])) == 4
 
 
-def test_a_year_of_daily_bars_is_enough_for_the_features_of_its_timeframe(make_candles) -> None:
+def test_a_year_of_daily_bars_is_enough_for_daily_features(make_candles) -> None:
     candles = make_candles(328, timeframe="1d")
     plan = plan_symbol(candles, job_of(timeframe="1d"))
     assert plan.warmup == 60 and min(len(bars) for bars in plan.bars.values()) > 20
@@ -130,9 +131,7 @@ def with_column(candles: Candles, *, first: int) -> Candles:
 @pytest.mark.parametrize(
     ("features", "first", "warmup"), [("all", 100, 256), ("all", 300, 300), ("none", 0, 0), ("none", 7, 7)]
 )
-def test_bars_before_a_columns_first_value_count_like_the_warm_up(
-    make_candles, features, first, warmup
-) -> None:
+def test_bars_before_a_columns_first_value_are_warm_up(make_candles, features, first, warmup) -> None:
     job = with_settings(JOB, columns="funding", features=features)
     plan = plan_symbol(with_column(make_candles(1000), first=first), job)
     assert plan.warmup == plan.spans.train.start == plan.starts["train"][0] == warmup
@@ -148,7 +147,7 @@ def test_a_chunk_reads_no_row_before_a_columns_first_value(make_candles) -> None
     assert plan.chunks[0] - plan.bars_seen + 1 == 40
 
 
-def test_a_column_without_a_value_is_refused_by_name_and_a_late_one_with_the_arithmetic(make_candles) -> None:
+def test_empty_and_late_columns_are_refused(make_candles) -> None:
     job = with_settings(JOB, columns="funding", features="none")
     with pytest.raises(DataError, match="AAA has no value of funding .every cell of the column is empty"):
         plan_symbol(with_column(make_candles(100), first=100), job)

@@ -54,7 +54,7 @@ def test_models_may_stand_before_and_after_flags(words):
     assert build_parser().parse_args(["predict", *words.split()]).models == ["A", "B"]
 
 
-def test_a_misspelled_flag_after_models_is_refused_with_its_value():
+def test_a_misspelled_flag_after_models_is_refused():
     with pytest.raises(UsageError, match="unrecognized arguments: --lst 5. Did you mean --last"):
         build_parser().parse_args(["predict", "A", "--data", "X", "--lst", "5"])
 

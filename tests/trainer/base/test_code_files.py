@@ -92,7 +92,7 @@ def module_file(dotted: str) -> str:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_neither_a_node_nor_a_training_has_anything_that_runs_at_the_desk(name):
+def test_node_and_training_have_no_desk_code(name):
     assert not [file for file in files_of(name) if file.split("/")[1] in AT_THE_DESK]
 
 
@@ -137,7 +137,7 @@ def test_what_is_started_or_loaded_by_name_is_in_the_set(name):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_no_reached_module_imports_by_a_name_that_only_a_run_knows(name):
+def test_no_reached_module_imports_dynamically(name):
     for file, source in files_of(name).items():
         if not file.endswith(".py") or file in (*TABLES, PASSES_ON):
             continue
@@ -198,14 +198,14 @@ def test_every_declared_data_file_and_its_reader_exist():
         ("machines/gpu_profiles.toml", {"node", "training"}),
     ],
 )
-def test_a_comment_changes_the_sets_that_hold_its_file_and_no_other(copied, file, changed):
+def test_a_comment_changes_only_the_sets_of_its_file(copied, file, changed):
     with (copied / file).open("a") as opened:
         opened.write("# a comment\n")
     after = {name: sha256_of(files_of(name, copied)) for name in SETS}
     assert {name for name in SETS if after[name] != sha256_of(files_of(name))} == changed
 
 
-def test_a_name_or_a_content_that_moves_to_another_file_is_another_hash():
+def test_a_moved_name_or_content_changes_the_hash():
     assert sha256_of({"a": b"1", "b": b"2"}) == sha256_of({"b": b"2", "a": b"1"})
     others: list[dict[str, bytes]] = [
         {"a": b"1", "b": b"2"},

@@ -1,10 +1,8 @@
-"""The environment, read at each call, and the page that lists its variables."""
+"""The environment, read at each call."""
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,34 +12,6 @@ import pytest
 from trainer.base import environment
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def variables() -> list[str]:
-    """Return the names in docs/environment.md, in the order of its rows."""
-    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
-    return [row.group(1) for line in page.splitlines() if (row := re.match(r"\| `([A-Z_0-9]+)` \|", line))]
-
-
-def test_the_page_lists_every_variable_that_the_module_names_once():
-    names = variables()
-    assert len(names) == len(set(names))
-    source = (ROOT / "trainer" / "base" / "environment.py").read_text(encoding="utf-8")
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
-    used = {text for text in texts if isinstance(text, str) and re.fullmatch(r"[A-Z][A-Z0-9_]*[A-Z]", text)}
-    assert used <= set(names)
-
-
-def test_the_page_lists_every_variable_of_ours_in_any_language_and_no_other():
-    """Shell files read the environment themselves; their variables are documented with the rest."""
-    words = set()
-    for folder in ("trainer", "infra", "scripts"):
-        for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix != ".pyc":
-                words |= set(re.findall(r"\b[A-Z][A-Z0-9_]*[A-Z]\b", path.read_text(encoding="utf-8")))
-    ours = {
-        name for name in words if name.startswith("MAYFLY_") and not name.startswith("MAYFLY_VALUE_")
-    }  # script.over's
-    assert ours <= set(variables()) <= words
 
 
 def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
@@ -67,7 +37,7 @@ def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
         assert read() == default
 
 
-def test_state_lies_in_the_users_data_folder_by_the_platforms_convention(monkeypatch, tmp_path):
+def test_state_is_in_the_platforms_data_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("MAYFLY_HOME", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -85,7 +55,7 @@ def test_no_gpus_and_no_colours_are_said_by_an_empty_value_too(monkeypatch):
     assert environment.visible_gpus() == "" and environment.colours_refused()
 
 
-def test_the_agents_environment_is_a_machines_unless_a_sandbox_is_named(monkeypatch):
+def test_an_agent_is_in_a_rehearsal_if_a_sandbox_is_named(monkeypatch):
     told = {
         "MAYFLY_WORK": "/work",
         "MAYFLY_BUCKET": "b",
@@ -132,7 +102,7 @@ def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
     assert dict(os.environ) == before
 
 
-def test_a_script_gets_the_settings_of_the_processor_and_no_other_variable_of_its_agent(monkeypatch):
+def test_a_script_gets_processor_settings_and_no_other_variable(monkeypatch):
     for name in (*environment.PROCESSOR_SETTINGS, "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")

@@ -18,7 +18,7 @@ def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> No
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_folders_are_made_and_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_folders_are_made_and_a_link_is_replaced(tmp_path: Path) -> None:
     other, path = tmp_path / "other", tmp_path / "folder" / "a.json"
     other.write_text("other")
     path.parent.mkdir()

@@ -33,7 +33,7 @@ def own(**keys: object) -> Job:
 # -------------------------------------------------------------------------------------------------------
 
 
-def test_file_and_class_choose_it_and_the_other_keys_go_to_the_class(tmp_path):
+def test_file_and_class_choose_an_own_model(tmp_path):
     text = (
         '[model]\nfile = "my_net.py"\nclass = "MyNet"\nlookback = 20\nhidden = 32\nsizes = [8, 4]\nrate ='
         ' 0.5\nname_of = "x"\n'
@@ -47,7 +47,7 @@ def test_file_and_class_choose_it_and_the_other_keys_go_to_the_class(tmp_path):
     assert with_settings(job, **{"epochs": 3, "model.hidden": 8}).model.given["hidden"] == 8
 
 
-def test_the_command_line_names_both_and_leaves_the_files_model_behind():
+def test_the_command_line_replaces_the_files_model():
     tables = {"model": {"name": "lstm", "hidden": 8, "lookback": 9}, "target": {"horizon": 3}}
     job = parse_job(tables, {"model.name": "my_net.py:MyNet", "model.depth": 2})
     assert (job.model.choice, job.model.lookback) == ({"file": "my_net.py", "class": "MyNet"}, 9)
@@ -69,7 +69,7 @@ def test_a_target_is_chosen_alike():
     assert list(job.own_files) == ["target"] and job_from_json(json.dumps(job.to_dict())) == job
 
 
-def test_its_declared_keys_are_listed_and_its_batch_waits_for_what_it_reads():
+def test_an_own_models_keys_are_listed_and_its_batch_is_open():
     job = own()
     assert {"model.file", "model.class", "model.lookback", "model.chunk"} <= {
         key for key, _, _ in job_keys(job)
@@ -136,7 +136,7 @@ def test_a_file_is_read_by_its_hash(tmp_path):
     assert "is another file" in refusal(lambda: read_file(path, sha256=sha256))
 
 
-def test_what_is_no_small_plain_text_file_is_one_line(tmp_path):
+def test_a_file_that_is_not_small_plain_text_is_one_line(tmp_path):
     whole, link, large, binary, fifo = (
         tmp_path / name for name in ("a.py", "link.py", "large.py", "binary.py", "fifo.py")
     )

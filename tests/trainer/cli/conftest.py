@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT
+from trainer.cli.main import main
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
+from trainer.runs.store import Objects
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def mayfly(account: Objects, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run one command on the account; return its exit code, its stdout (read as JSON with --json) and its
+    stderr.
+    """
+
+    def call(*words: str) -> Any:
+        code = main(list(words))
+        out, err = capsys.readouterr()
+        return code, json.loads(out) if "--json" in words else out, err
+
+    return call
 
 
 @pytest.fixture

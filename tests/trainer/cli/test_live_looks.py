@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from tests.trainer.conftest import OPEN_RUN
 from tests.trainer.node.test_sampling import A10G, CPU
 from tests.trainer.runs.test_training_events import EPOCH
 from trainer.aws.access import Access
-from trainer.cli.main import main
 from trainer.cli.verbs import pull, status
 from trainer.runs.record import utc_now
 from trainer.runs.samples import NodeSample
@@ -29,16 +28,6 @@ pytestmark = pytest.mark.slow  # an account in which a machine is up
 @pytest.fixture
 def running(access: Access, account: Objects) -> Iterator[Running]:
     yield Running(access, account)
-
-
-@pytest.fixture
-def mayfly(account: Objects, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    def call(*words: str) -> Any:
-        code = main(list(words))
-        out, err = capsys.readouterr()
-        return code, json.loads(out) if "--json" in words else out, err
-
-    return call
 
 
 def test_status_shows_the_newest_figures_of_a_running_node(running: Running, mayfly: Any) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-import ast
 import io
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.cli.conftest import Terminal
 from trainer.base.text import printable
 from trainer.cli.main import main
 from trainer.cli.output import counted, duration, folded, money, one_line
@@ -50,11 +51,6 @@ def test_what_a_terminal_obeys_is_escaped_and_everything_else_stays():
     assert one_line("a\nb") == "a b"
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_a_long_line_is_broken_between_words_at_a_terminal_only(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     line = (
@@ -79,27 +75,10 @@ def test_a_training_at_a_desk_escapes_what_files_say_too(tmp_path, capsys, monke
 
 def test_every_word_on_a_terminal_goes_through_the_one_place_that_escapes():
     """`rehearse` prints variables for a shell to evaluate, which quotes them itself."""
-    printing, drawing = set(), set()
-    for path in sorted((ROOT / "trainer/cli").rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
-                printing.add(path.name)
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr == "write"
-                and ast.unparse(node.value) in ("sys.stdout", "sys.stderr")
-            ):
-                printing.add(path.name)
-            if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
-                names = {alias.asname or alias.name for alias in node.names}
-                calls = [call.func for call in ast.walk(tree) if isinstance(call, ast.Call)]
-                drawing |= {
-                    path.name
-                    for call in calls
-                    if isinstance(call, ast.Name) and call.id in names & {"Console"}
-                }
-            if isinstance(node, ast.ImportFrom) and node.module == "rich":
-                drawing.add(path.name)
+    files = {path.name: path.read_text() for path in (ROOT / "trainer/cli").rglob("*.py")}
+    prints = re.compile(r"^ *print\(|sys\.std(out|err)\.write\(", re.MULTILINE)
+    consoles = re.compile(r"^from rich import|rich\.console import .*\bConsole\b", re.MULTILINE)
+    printing = {name for name, text in files.items() if prints.search(text)}
+    drawing = {name for name, text in files.items() if consoles.search(text) and "Console(" in text}
     assert printing == {"output.py", "rehearse.py"}
     assert drawing == {"drawing.py"}, "its console escapes what is drawn"

@@ -10,14 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.trainer.cli.conftest import Terminal
 from trainer.cli.question import WORDS, TerminalQuestion, question
 from trainer.cli.terminal import Console
 from trainer.control.stop import Wish
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

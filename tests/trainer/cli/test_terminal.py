@@ -7,16 +7,12 @@ import re
 
 import pytest
 
+from tests.trainer.cli.conftest import Terminal
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.drawing import drawn
-from trainer.cli.views.table import Blocks, FittedTable, Inline, TableColumn, lines
+from trainer.cli.views.table import Blocks, FittedTable, Inline, lines, styled
 
 EVIL = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -54,25 +50,18 @@ def test_a_terminal_that_wants_no_colours_gets_plain_lines(colours, monkeypatch,
     console = Console(stream)
     console.line("a line", "red")
     console.draw(lambda: "a picture")
-    show(FittedTable([TableColumn(title="a", style="bold")], [["b"]]), stream)
+    show(FittedTable([{"a": styled("b", "bold")}]), stream)
     assert stream.getvalue() == "a line\na\nb\n"
     assert not Console(Terminal(), plain=True).live
 
 
 def test_a_table_aligns_its_columns_and_drops_those_that_say_nothing():
-    columns = [TableColumn(title="a"), TableColumn(title="n", right=True), TableColumn(title="none")]
-    assert (
-        drawn(FittedTable(columns, [["long", "1", ""], ["b", "20", "-"]])) == "a      n\nlong   1\nb     20\n"
-    )
+    rows = [{"a": "long", "n": "1", "none": ""}, {"a": "b", "n": "20", "none": "-"}]
+    assert drawn(FittedTable(rows, right="n")) == "a      n\nlong   1\nb     20\n"
 
 
 def test_columns_leave_one_after_the_other_as_it_gets_narrow():
-    columns = [
-        TableColumn(title="stays"),
-        TableColumn(title="second", leaves=1),
-        TableColumn(title="first", leaves=2),
-    ]
-    table = FittedTable(columns, [["x", "y", "z"]])
+    table = FittedTable([{"stays": "x", "second": "y", "first": "z"}], leaving=("first", "second"))
     heads = {width: drawn(table, width=width).splitlines()[0].split() for width in (20, 19, 13, 12, 5)}
     assert heads == {
         20: ["stays", "second", "first"],
@@ -84,18 +73,10 @@ def test_columns_leave_one_after_the_other_as_it_gets_narrow():
 
 
 def test_what_does_not_fit_wraps_and_is_never_lost():
-    text = drawn(
-        FittedTable(
-            [TableColumn(title="id"), TableColumn(title="why", wraps=True)], [["i-0123456789", "words " * 20]]
-        ),
-        width=40,
-    )
-    assert (
-        text.count("words") == 20
-        and "i-0123456789" in text
-        and all(len(line) <= 40 for line in text.splitlines())
-    )
-    folded = drawn(FittedTable([TableColumn(title="id")], [["0123456789"]]), width=4)
+    text = drawn(FittedTable([{"id": "i-0123456789", "why": "words " * 20}], wraps=("why",)), width=40)
+    assert text.count("words") == 20 and "i-0123456789" in text
+    assert all(len(line) <= 40 for line in text.splitlines())
+    folded = drawn(FittedTable([{"id": "0123456789"}]), width=4)
     assert "".join(folded.split()) == "id0123456789"
 
 
@@ -109,7 +90,7 @@ def test_names_are_never_markup_and_what_a_terminal_obeys_is_escaped(colours):
     console = Console(stream)
     names = ["[red]AAA[/red]", "[/]", ":smile:", EVIL]
     view = lines(
-        FittedTable([TableColumn(title=EVIL)], [[name] for name in names]),
+        FittedTable([{EVIL: name} for name in names]),
         Inline(names),
         Blocks([(EVIL, EVIL)]),
         EVIL,

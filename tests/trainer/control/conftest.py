@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.pieces import named
 from trainer.control.fleet import FleetAnswer, read_answer
 from trainer.runs.index import begin_run
 from trainer.runs.keys import NodeKeys
@@ -291,7 +292,7 @@ class MemoryCloud:
             self.objects.write(key, b"weights", sha256=SHA256)
             version = self.objects.stored[key][-1].version_id
             models.append(
-                {"symbol": symbol, "family": "lstm", "key": key, "version_id": version, "sha256": SHA256}
+                {**named(symbol), "family": "lstm", "key": key, "version_id": version, "sha256": SHA256}
             )
         phases = {
             "boot": began,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.trainer.conftest import rung
+from tests.records import rung
 from trainer.base.errors import ConfigError, PermissionDenied
 from trainer.control.check_account import dry_run_note, requests_of
 from trainer.control.fleet import TAGGED

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from tests.records import intent
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError
 from trainer.control.cloud import AwsCloud, schedule_request
 from trainer.control.drive import drive, start
 from trainer.control.fleet import create_fleet_request
-from trainer.runs.record import Attempt, Launch, new_run_id
+from trainer.runs.record import Attempt, new_run_id
 from trainer.runs.store import create_record, open_objects
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -64,9 +65,7 @@ def armed(applied, make_record, rungs_of):
 
 
 def with_intent(record):
-    launch = Launch(
-        rung=0, token="token", deadline=record.deadline.replace(microsecond=0), intended_at=record.created_at
-    )
+    launch = intent(deadline=record.deadline.replace(microsecond=0), intended_at=record.created_at)
     return replace(record, attempts=(Attempt(number=1, launches=(launch,)),)), launch
 
 
@@ -83,9 +82,8 @@ def test_an_instance_is_created_once_found_by_tag_and_seen_to_end(armed):
     (seen,) = cloud.instances(run_id=record.run_id)
     assert seen.state in ("shutting-down", "terminated")
     assert seen.ended_at is not None and seen.ended_at >= seen.launched_at
-    cloud.terminate(
-        instance_ids=("i-0123456789abcdef0", *first.instance_ids)
-    )  # one that was never there counts as gone
+    # one that was never there counts as gone
+    cloud.terminate(instance_ids=("i-0123456789abcdef0", *first.instance_ids))
 
 
 def test_a_schedule_is_armed_moved_read_and_deleted_as_often_as_asked(armed):

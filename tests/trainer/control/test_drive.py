@@ -183,9 +183,8 @@ def test_an_error_inside_every_answer_ends_the_run_with_the_error(make_cloud):
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], cloud.fleets) == ("failed", 103, {})
     assert "Unavailable" in receipt["error"]["why"]
-    assert (
-        timedelta(minutes=11) <= cloud.clock - record.created_at < timedelta(minutes=12)
-    )  # half of its time
+    # half of its time
+    assert timedelta(minutes=11) <= cloud.clock - record.created_at < timedelta(minutes=12)
 
 
 def test_an_answer_that_cannot_be_stored_leaves_the_intent_open_until_its_instance_is_seen_to_go(make_cloud):
@@ -429,9 +428,8 @@ def test_the_budget_makes_the_deadline(make_cloud):
     assert receipt["state"] == "expired"
     assert "the budget" in receipt["error"]["why"] and receipt["deadline"] in receipt["error"]["what"]
     assert receipt["deadline_cause"] == "budget"
-    assert cloud.clock < record.created_at + timedelta(
-        minutes=14
-    )  # a dollar buys 12 minutes of 5 dollars an hour
+    # a dollar buys 12 minutes of 5 dollars an hour
+    assert cloud.clock < record.created_at + timedelta(minutes=14)
 
 
 def test_a_node_that_falls_silent_is_terminated_and_failed(make_cloud):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,64 +18,20 @@ from botocore.exceptions import (
 )
 from botocore.validate import ParamValidator
 
+from tests.records import at, intent, make_record, rung
 from trainer.control.check_account import requests_of
 from trainer.control.fleet import create_fleet_request, read_answer, read_failure
-from trainer.job.job import Job
-from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+from trainer.runs.record import Attempt
 
-NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
-
-
-@pytest.fixture
-def rung() -> Rung:
-    return Rung(
-        instance_type="g6.12xlarge",
-        availability_zone="us-east-1b",
-        subnet_id="subnet-b",
-        market="on_demand",
-        price_usd_per_hour=4.6,
-        on_demand_usd_per_hour=4.6,
-        gpu_count=4,
-        launch_template_id="lt-1",
-        image_id="ami-1",
-    )
-
-
-@pytest.fixture
-def launch() -> Launch:
-    deadline = NOW + timedelta(hours=1, microseconds=999_999)
-    return Launch(rung=0, token="token-1", deadline=deadline, intended_at=NOW)
-
-
-@pytest.fixture
-def record(rung: Rung, launch: Launch) -> RunRecord:
-    return RunRecord(
-        run_id="20261120-120000-crypto-lstm-k3v9",
-        project="mayfly",
-        stack="dev",
-        owner="ada",
-        place="account",
-        bucket="bucket",
-        job=Job().to_dict(),
-        ladder=(rung,),
-        instance_role_id="AROA1",
-        bundle_key="code/abc.whl",
-        bundle_sha256="abc",
-        budget_usd=0.0,
-        estimated_usd=1.0,
-        preflight_at=NOW,
-        created_at=NOW,
-        deadline=NOW + timedelta(hours=2),
-        attempts=(Attempt(number=1), Attempt(number=2, launches=(launch,))),
-    )
-
-
+RUNG = rung("g6.12xlarge", "us-east-1b", subnet_id="subnet-b")
+LAUNCH = intent(token="token-1", deadline=at(3600.999999))
+RECORD = make_record(attempts=(Attempt(number=1), Attempt(number=2, launches=(LAUNCH,))))
 TAGS = [
-    {"Key": "Name", "Value": "20261120-120000-crypto-lstm-k3v9"},
+    {"Key": "Name", "Value": "20261120-120000-crypto-k3v9"},
     {"Key": "project", "Value": "mayfly"},
     {"Key": "stack", "Value": "dev"},
-    {"Key": "owner", "Value": "ada"},
-    {"Key": "run_id", "Value": "20261120-120000-crypto-lstm-k3v9"},
+    {"Key": "owner", "Value": "someone"},
+    {"Key": "run_id", "Value": "20261120-120000-crypto-k3v9"},
     {"Key": "attempt", "Value": "2"},
     {"Key": "node", "Value": "0"},
     {"Key": "deadline", "Value": "2026-11-20T13:00:00Z"},
@@ -87,8 +42,8 @@ TAGS = [
 ]
 
 
-def test_an_on_demand_request_names_one_pool_its_token_and_all_its_tags(record, rung, launch):
-    assert create_fleet_request(record, rung, launch) == {
+def test_an_on_demand_request_names_one_pool_its_token_and_all_its_tags():
+    assert create_fleet_request(RECORD, RUNG, LAUNCH) == {
         "Type": "instant",
         "ClientToken": "token-1",
         "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
@@ -105,21 +60,19 @@ def test_an_on_demand_request_names_one_pool_its_token_and_all_its_tags(record, 
     }
 
 
-def test_a_run_whose_script_gets_secrets_has_a_profile_of_its_own_in_the_launch_and_its_dry_runs(
-    record, rung, launch
-):
+def test_a_run_whose_script_gets_secrets_has_a_profile_of_its_own_in_the_launch_and_its_dry_runs():
     arn = "arn:aws:iam::123456789012:instance-profile/script"
-    named = replace(record, instance_profile=arn, instance_role_id="AROA3")
-    (config,) = create_fleet_request(named, rung, launch)["LaunchTemplateConfigs"]
+    named = replace(RECORD, instance_profile=arn, instance_role_id="AROA3")
+    (config,) = create_fleet_request(named, RUNG, LAUNCH)["LaunchTemplateConfigs"]
     assert config["Overrides"][0]["IamInstanceProfile"] == {"Arn": arn}
     outputs: Any = SimpleNamespace(security_group="sg", public_address=True)
     asked = requests_of(replace(named, attempts=()), outputs, 0)
     assert asked["run_instances"]["IamInstanceProfile"] == {"Arn": arn}
-    assert "IamInstanceProfile" not in str(requests_of(replace(record, attempts=()), outputs, 0))
+    assert "IamInstanceProfile" not in str(requests_of(replace(RECORD, attempts=()), outputs, 0))
 
 
-def test_a_spot_request_is_one_time_and_names_no_price(record, rung, launch):
-    request = create_fleet_request(record, replace(rung, market="spot"), launch)
+def test_a_spot_request_is_one_time_and_names_no_price():
+    request = create_fleet_request(RECORD, replace(RUNG, market="spot"), LAUNCH)
     assert request["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot"
     assert request["SpotOptions"] == {
         "AllocationStrategy": "price-capacity-optimized",
@@ -128,16 +81,16 @@ def test_a_spot_request_is_one_time_and_names_no_price(record, rung, launch):
     assert "MaxPrice" not in str(request)
 
 
-def test_aws_knows_every_name_in_the_request(record, rung, launch):
+def test_aws_knows_every_name_in_the_request():
     operation = botocore.session.get_session().get_service_model("ec2").operation_model("CreateFleet")
     for market in ("spot", "on_demand"):
-        request = create_fleet_request(record, replace(rung, market=market), launch)
+        request = create_fleet_request(RECORD, replace(RUNG, market=market), LAUNCH)
         assert not ParamValidator().validate(request, operation.input_shape).has_errors()
 
 
-def test_an_intent_that_is_not_stored_makes_no_request(record, rung, launch):
+def test_an_intent_that_is_not_stored_makes_no_request():
     with pytest.raises(ValueError, match="store it before the call"):
-        create_fleet_request(record, rung, replace(launch, token="another"))
+        create_fleet_request(RECORD, RUNG, replace(LAUNCH, token="another"))
 
 
 def client_error(code: str, status: int = 400, message: str = "why") -> ClientError:

@@ -25,9 +25,8 @@ def drive(cloud, record, **options):
     return drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep, **options)
 
 
-SOON = datetime(
-    2026, 11, 20, 12, 10, 0, tzinfo=timezone.utc
-)  # ten minutes after the runs of these tests begin
+# ten minutes after the runs of these tests begin
+SOON = datetime(2026, 11, 20, 12, 10, 0, tzinfo=timezone.utc)
 
 
 def side_effects(make_cloud, prepare) -> int:
@@ -97,9 +96,8 @@ def test_a_caller_killed_at_any_side_effect_and_resumed_leaves_one_truth(make_cl
         assert receipt["state"] in state, number
         assert len(cloud.fleets) == 1, number
         assert cloud.alive() == [], number
-        kept = (
-            [f"mayfly-{record.run_id}-sweep"] if prepare is lost_calls else []
-        )  # killed before a replay: two lost calls
+        # killed before a replay: two lost calls
+        kept = [f"mayfly-{record.run_id}-sweep"] if prepare is lost_calls else []
         assert list(cloud.schedules) in ([], kept), number
         assert read_receipt(cloud.objects, record.run_id) == receipt
         assert len(cloud.objects.stored[f"runs/{record.run_id}/receipt.json"]) == 1
@@ -217,6 +215,5 @@ def test_random_failures_of_every_call_change_nothing_but_the_time_it_takes(make
     assert receipt["state"] == "done"
     assert len(cloud.fleets) == 1
     assert cloud.alive() == []
-    assert not cloud.schedules or list(cloud.schedules) == [
-        f"mayfly-{record.run_id}-sweep"
-    ]  # after a token without an answer
+    # after a token without an answer
+    assert not cloud.schedules or list(cloud.schedules) == [f"mayfly-{record.run_id}-sweep"]

@@ -8,14 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+from tests.pieces import named
+from tests.records import created, launched, piece
 from tests.trainer.control.conftest import SHA256
 from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.cli.verbs.logs import LogReader
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
 from trainer.control.observe import observe
-from trainer.runs.pieces import RunPiece
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import read_record
+from trainer.runs.store import create_record, read_record
 
 
 class Left(Exception):
@@ -76,8 +78,8 @@ def test_a_spoiled_result_is_a_failed_run_with_a_receipt(run, body):
 
 def test_a_result_may_name_the_runs_own_models_alone(run):
     cloud, record = run
-    model = RunPiece(model="lstm-direction_BTC-USD_1m", piece="BTC-USD", kind="symbol", series=("BTC-USD",))
-    told = {"family": "lstm", "symbol": "ETH-USD", "version_id": "v", "sha256": "ab" * 32}
+    model = piece("BTC-USD", model="lstm-direction_BTC-USD_1m")
+    told = {**named("ETH-USD"), "family": "lstm", "version_id": "v", "sha256": "ab" * 32}
     other = {**told, "key": f"{record.nodes[0].models}lstm-direction_ETH-USD_1m.safetensors"}
     cloud.objects.write(record.nodes[0].result, json.dumps({"state": "done", "models": [other]}).encode())
     seen = observe(cloud, replace(record, pieces=(model,))).result
@@ -131,7 +133,7 @@ def test_each_model_is_asked_for_once_however_many_looks_a_run_takes_to_close(ma
 def test_asking_for_models_ends_in_time_when_s3_does_not_answer(run, monkeypatch):
     cloud, record = run
     never = threading.Event()
-    monkeypatch.setattr(observe_module, "MODELS_SECONDS", 0.05)
+    monkeypatch.setattr(observe_module, "S3_SECONDS", 0.05)
     monkeypatch.setattr(cloud.objects, "head", lambda **_: never.wait(), raising=False)
     model = {"key": "models/experiments/r/1/lstm_A_1m.safetensors", "version_id": "v"}
     try:
@@ -152,24 +154,28 @@ def test_what_lies_under_another_instances_id_is_not_looked_at(run):
     ):
         cloud.objects.write(other.lease, json.dumps(LEASE).encode())
         cloud.objects.write(other.result, json.dumps({"state": "failed"}).encode())
-        cloud.objects.write(f"{other.models}lstm_A_1m.safetensors", b"forged")
+        cloud.objects.write(f"{other.models}lstm_BTC-USD_1m.safetensors", b"forged")
     seen = observe(cloud, record)
     assert (seen.heartbeat, seen.result) == (None, None)
     models = observe_module.models_seen(cloud.objects, record, None)
-    assert [model.key for model in models] == [
-        f"{own.models}lstm_A_1m.safetensors"
-    ]  # node 1 of this instance has its prefix
+    # node 1 of this instance has its prefix
+    assert [model.key for model in models] == [f"{own.models}lstm_BTC-USD_1m.safetensors"]
 
 
 def test_of_a_node_that_left_no_result_the_runs_own_models_right_in_its_folder_count(run):
     """Its receipt can be read back, whatever else lies there."""
     cloud, record = run
     (own,) = record.nodes
-    for name in ("lstm_A_1m", "deep/lstm_A_1m", "deep/er/lstm_A_1m", ".hidden", "lstm_OTHER_1m"):
+    for name in (
+        "lstm_BTC-USD_1m",
+        "deep/lstm_BTC-USD_1m",
+        "deep/er/lstm_BTC-USD_1m",
+        ".hidden",
+        "lstm_OTHER_1m",
+    ):
         cloud.objects.write(f"{own.models}{name}.safetensors", b"", SHA256)
-    models = [RunPiece(model=f"lstm_{name}_1m", piece=name, kind="symbol", series=(name,)) for name in "AB"]
-    seen = observe_module.models_seen(cloud.objects, replace(record, pieces=tuple(models)), None)
-    assert [model.key for model in seen] == [f"{own.models}lstm_A_1m.safetensors"]
+    seen = observe_module.models_seen(cloud.objects, record, None)
+    assert [model.key for model in seen] == [f"{own.models}lstm_BTC-USD_1m.safetensors"]
     cloud.end(own.instance_id, "Client.InstanceInitiatedShutdown")
     receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert {model["key"].count("/") for model in receipt["models"]} == {5}
@@ -195,3 +201,60 @@ def test_a_last_word_corrects_an_outcome_downwards_too(run):
         100,
         "it failed after all",
     )
+
+
+@pytest.fixture
+def booting(make_cloud, make_record):
+    """A cloud with a run whose one instance has left nothing so far."""
+    cloud, record = make_cloud(run_id="20261120-120000-other-aaaa")
+    record = replace(
+        record,
+        run_id="20261120-120000-crypto-k3v9",
+        state="running",
+        attempts=launched(created(instance_ids=("i-9",))),
+    )
+    create_record(cloud.objects, record)
+    return cloud, record
+
+
+def test_a_boot_is_followed_from_its_log_to_the_agents_parts(booting):
+    cloud, record = booting
+    (keys,), reader = record.nodes, LogReader(cloud, record.run_id)
+    assert reader.read_new() == ""
+    for text, new in (("fetch\n", "fetch\n"), ("fetch\ninstall\n", "install\n"), ("fetch\ninstall\n", "")):
+        cloud.objects.write(keys.bootstrap_log, text.encode())
+        assert reader.read_new() == new
+    cloud.objects.write(f"{keys.log}000001.log", b"phase stage\n")
+    assert reader.read_new() == "phase stage\n"
+    cloud.objects.write(keys.bootstrap_log, b"fetch\ninstall\nphase stage\npowering off\n")
+    assert reader.read_new() == ""  # it holds what the agent said, too
+
+
+def test_a_log_that_comes_after_the_console_is_shown_from_its_beginning(booting):
+    cloud, record = booting
+    cloud.consoles["i-9"] = "Linux version 7\n"
+    reader = LogReader(cloud, record.run_id)
+    assert reader.read_new() == "Linux version 7\n"
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\n")
+    assert (reader.read_new(), reader.read_new()) == ("fetch\n", "")
+
+
+def test_a_console_that_may_not_be_read_is_said_once_and_the_log_is_followed(booting, monkeypatch):
+    cloud, record = booting
+
+    def refuse(*, instance_id):
+        raise PermissionDenied(f"cannot read the console of {instance_id}", why="UnauthorizedOperation")
+
+    monkeypatch.setattr(cloud, "console_output", refuse)
+    reader = LogReader(cloud, record.run_id)
+    assert "cannot read the console of i-9" in reader.read_new()
+    assert reader.read_new() == ""
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\n")
+    assert reader.read_new() == "fetch\n"
+
+
+def test_the_console_is_read_where_the_bootstrap_sent_nothing(booting):
+    cloud, record = booting
+    cloud.consoles["i-9"] = "Kernel panic\n"
+    reader = LogReader(cloud, record.run_id)
+    assert (reader.read_new(), reader.read_new()) == ("Kernel panic\n", "")

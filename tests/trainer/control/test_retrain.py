@@ -255,9 +255,8 @@ def test_a_script_is_published_with_its_files_and_reads_what_was_pinned_or_what_
         ["A", "B"],
     )
     published, _ = read_published(objects, "waiting") or (None, "")
-    assert (
-        published is not None and verified_job(objects, published).machine.budget == 0
-    )  # the setting's is of each time
+    # the setting's is of each time
+    assert published is not None and verified_job(objects, published).machine.budget == 0
     assert record.budget_usd == 1
     manifest = manifest_of(home, entry.run_id)
     assert (manifest.command.name, list(manifest.command.files), manifest.job["data"]) == (
@@ -438,7 +437,7 @@ def test_a_refresh_comes_first_and_where_it_fails_the_job_says_what_that_means(
 def test_the_commands_of_the_page_work_as_printed(
     home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = (ROOT / "docs/retrains.md").read_text(encoding="utf-8").partition("## Commands")[2]
+    section = (ROOT / "docs/runs.md").read_text(encoding="utf-8").partition("## Commands")[2]
     lines = section.split("```")[1].strip().splitlines()
     assert len(lines) == 5
     shown = {}
@@ -446,9 +445,8 @@ def test_the_commands_of_the_page_work_as_printed(
         program, *words = shlex.split(line, comments=True)
         assert program == "mayfly" and main(words) == 0
         shown[words[1]] = capsys.readouterr().out
-        lambdas.wait_for_invocations(
-            aws_server.cloud(home.access)
-        )  # of `run`: control, from its zip and under its role
+        # of `run`: control, from its zip and under its role
+        lambdas.wait_for_invocations(aws_server.cloud(home.access))
     run_id = shown["run"].strip()
     assert "published weekly: job " in shown["publish"]
     assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]

@@ -29,7 +29,7 @@ def test_a_retrain_of_every_half_hour_counts_its_whole_month_and_keeps_sight_of_
         entry = ScheduledRun(
             retrain="weekly", scheduled_at=scheduled_at, began_at=NOW, updated_at=NOW, **more
         )
-        cloud.objects.put(key=entry_key("weekly", scheduled_at), body=to_json(entry).encode())
+        cloud.objects.put(key=entry_key("weekly", scheduled_at), body=to_json(entry))
         return entry
 
     open_since = NOW - timedelta(hours=30)
@@ -37,9 +37,8 @@ def test_a_retrain_of_every_half_hour_counts_its_whole_month_and_keeps_sight_of_
     for number in range(1, 51):
         write(open_since + number * HALF_HOUR, state="skipped", told_at=NOW)
     assert unfinished(home, {}) == [at_work]
-    assert unfinished(replace(home, outputs=replace(home.outputs, retrains=[])), {}) == [
-        at_work
-    ]  # taken out of the setting
+    # taken out of the setting
+    assert unfinished(replace(home, outputs=replace(home.outputs, retrains=[])), {}) == [at_work]
     overlaps = begin(home, "weekly", open_since + timedelta(hours=29))
     assert overlaps.state == "skipped" and "has not ended" in str(overlaps.error)
 

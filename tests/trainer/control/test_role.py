@@ -42,7 +42,7 @@ from trainer.launch.checks import spot_role
 from trainer.launch.preflight import look
 from trainer.launch.prices import list_prices
 from trainer.machines.instances import instance_type
-from trainer.rehearsal import event_bus, lambdas
+from trainer.rehearsal import lambdas, messages
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import AwsError
@@ -86,9 +86,8 @@ class Stage:
     waited: str = ""  # state of a scheduled time while the run before it goes on
     told: list[str] = field(default_factory=list)  # what the topic brought
     messages: dict[str, str] = field(default_factory=dict)  # run id -> what people were told of it
-    decided: list[tuple[Authorization, Decision]] = field(
-        default_factory=list
-    )  # what control asked of IAM in all of this
+    # what control asked of IAM in all of this
+    decided: list[tuple[Authorization, Decision]] = field(default_factory=list)
 
     @property
     def objects(self) -> Objects:
@@ -197,7 +196,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     with cloud.lock:
         world.take_back(machine, cloud.clock.now())
     cloud.clock.advance(5)
-    event_bus.tell(cloud, event_bus.SPOT_WARNING, machine, {"instance-action": "terminate"})
+    messages.tell(cloud, messages.SPOT_WARNING, machine, {"instance-action": "terminate"})
     lambdas.wait_for_invocations(cloud)  # control itself, from its zip
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")
@@ -220,9 +219,8 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     stage.finish("refreshed", stage.entry("sunday", first))
 
     publish_script()
-    secret = stage.begin(
-        "waiting", first + 3 * hour
-    )  # a script whose machine has the role that reads secrets
+    # a script whose machine has the role that reads secrets
+    secret = stage.begin("waiting", first + 3 * hour)
     assert read_record(stage.objects, secret.run_id)[0].instance_role_id == stage.outputs.script_role_id
 
     # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function

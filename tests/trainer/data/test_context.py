@@ -13,7 +13,7 @@ from trainer.data.timeframes import step_of
 
 
 @pytest.mark.parametrize("timeframe", ["1m", "4h", "1d", "1w", "4w", "tick100"])
-def test_the_calendar_is_that_of_pythons_datetime_where_it_says_something(timeframe):
+def test_context_agrees_with_datetime(timeframe):
     begin, step = datetime(1999, 12, 27, 9, 44, tzinfo=timezone.utc), step_of(timeframe)
     times = [begin + number * timedelta(minutes=max(1, step // 60_000_000_000)) for number in range(500)]
     timestamp = np.array([int(time.timestamp()) for time in times]) * 1_000_000_000
@@ -25,7 +25,7 @@ def test_the_calendar_is_that_of_pythons_datetime_where_it_says_something(timefr
         assert row == [7, weekday, month, (time.hour * 60 + time.minute) // 15 + 1 if short else 0]
 
 
-def test_no_number_is_above_its_limit():
+def test_context_numbers_stay_within_their_limits():
     hours = np.arange(0, 400 * 24 * 4, dtype=np.int64) * 900_000_000_000
     most = context_of(hours, "15m", series=1).max(0).tolist()
     assert most == [1, *list(CONTEXT.values())[1:]]

@@ -51,7 +51,7 @@ def test_holidays_and_early_closes_are_no_holes(timeframe: str, step: str) -> No
     assert after(on_the_hour, timeframe, "XNYS") == []
 
 
-def test_what_is_missing_of_a_session_is_a_hole_where_inference_sees_none() -> None:
+def test_a_missing_part_of_a_known_session_is_a_hole() -> None:
     whole_day = bars(THANKSGIVING[0], *THANKSGIVING[2:])
     late_close = bars("2023-11-21 9:30-15:30", *THANKSGIVING[1:])
     late_open = bars(THANKSGIVING[0], "2023-11-22 10:00-16:00", *THANKSGIVING[2:])
@@ -84,7 +84,7 @@ def test_summer_time_and_a_long_holiday_are_known() -> None:
     assert after(week, "1m", "sessions", "Asia/Shanghai")[-1] == "2023-10-09 09:30"
 
 
-def test_a_lunch_break_is_none_and_a_bar_missing_beside_it_is_one() -> None:
+def test_a_known_lunch_break_is_no_hole() -> None:
     spans = [
         f"2024-0{month}-1{day} {hours}"
         for month in (3, 4)
@@ -97,7 +97,7 @@ def test_a_lunch_break_is_none_and_a_bar_missing_beside_it_is_one() -> None:
     assert after(np.delete(series, 150), "1m", "XTKS", TOKYO) == ["2024-03-11 12:31"]
 
 
-def test_a_session_without_a_daily_bar_is_a_hole_whatever_time_the_bars_carry() -> None:
+def test_a_session_without_a_daily_bar_is_a_hole() -> None:
     dates = pd.to_datetime(["2023-11-21", "2023-11-22", "2023-11-24", "2023-11-27", "2023-11-29"])
     for times in (
         dates.tz_localize("UTC"),
@@ -123,7 +123,7 @@ def test_a_sessions_clock_follows_the_exchange_and_not_utc() -> None:
     assert np.bincount(clock // DAY).tolist() == [480, 510, 390]
 
 
-def test_bars_of_another_zone_or_exchange_are_refused_with_their_share(make_candles) -> None:
+def test_bars_outside_the_exchanges_hours_are_refused(make_candles) -> None:
     local = bars(*THANKSGIVING, zone="UTC")  # New York's times, written as if they were UTC
     with pytest.raises(
         DataError, match=r"2\d% of the bars lie in the trading hours of XNYS .times are read as UTC.*auto"
@@ -135,7 +135,7 @@ def test_bars_of_another_zone_or_exchange_are_refused_with_their_share(make_cand
         holes(np.arange(3) * DAY, "1d", "XSHG")
 
 
-def test_every_exchange_of_the_table_is_known_and_others_are_refused_with_the_nearest() -> None:
+def test_exchanges_are_known_to_the_library_and_others_refused() -> None:
     assert set(EXCHANGES) <= set(get_calendar_names(include_aliases=True)) and list(EXCHANGES) == sorted(
         set(EXCHANGES)
     )

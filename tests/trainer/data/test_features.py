@@ -73,14 +73,14 @@ def test_every_feature_sees_its_own_bar_or_the_past(candles) -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 333, 611])
 @pytest.mark.parametrize("stop", [1200, 1497])
-def test_a_row_is_the_same_bits_wherever_the_series_begins_and_ends(candles, start: int, stop: int) -> None:
+def test_features_do_not_depend_on_where_the_series_begins(candles, start: int, stop: int) -> None:
     whole = compute_features(candles)
     part = compute_features(candles.rows(start, stop))
     assert torch.equal(whole[start + WARMUP : stop], part[WARMUP:])
 
 
 @pytest.mark.parametrize("start", [1, 333])
-def test_a_feature_depends_on_its_own_lookback_and_no_bar_before(candles, start: int) -> None:
+def test_a_feature_depends_only_on_its_lookback(candles, start: int) -> None:
     whole, part = compute_features(candles)[start:], compute_features(candles.rows(start))
     for place, name in enumerate(FEATURES):
         back = LOOKBACK[name]
@@ -98,7 +98,7 @@ def test_chosen_features_are_those_of_all(candles) -> None:
     assert torch.equal(rows, compute_features(candles)[:, [FEATURES.index(name) for name in names]])
 
 
-def test_a_row_is_the_same_bits_whatever_the_number_of_threads(candles) -> None:
+def test_features_do_not_depend_on_the_number_of_threads(candles) -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -109,7 +109,7 @@ def test_a_row_is_the_same_bits_whatever_the_number_of_threads(candles) -> None:
         torch.set_num_threads(threads)
 
 
-def test_prices_and_volumes_in_another_unit_give_the_same_features(candles) -> None:
+def test_features_do_not_depend_on_units(candles) -> None:
     scaled = {name: getattr(candles, name) * 1024 for name in ("open", "high", "low", "close")}
     rows = compute_features(replace(candles, **scaled, volume=candles.volume / 4096))
     torch.testing.assert_close(rows[WARMUP:], compute_features(candles)[WARMUP:], rtol=1e-5, atol=1e-6)

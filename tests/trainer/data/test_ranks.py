@@ -9,7 +9,7 @@ import numpy as np
 from trainer.data.ranks import UNIT, ranks
 
 
-def test_a_value_has_its_rank_among_those_that_are_there_and_equal_ones_share_theirs():
+def test_ranks_are_among_present_values_and_ties_share_one():
     nan = math.nan
     found = (
         ranks(np.array([[3.0, 1.0, 2.0, 9.0], [5.0, nan, 5.0, 1.0], [nan, nan, 7.0, nan], [nan] * 4])) / UNIT
@@ -18,7 +18,7 @@ def test_a_value_has_its_rank_among_those_that_are_there_and_equal_ones_share_th
     np.testing.assert_allclose(found, expected)
 
 
-def test_ranks_of_many_have_no_mean_and_a_deviation_of_one_and_no_date_moves_another():
+def test_ranks_have_mean_zero_and_independent_dates():
     values_DS = np.random.default_rng(0).standard_normal((5, 500))
     found = ranks(values_DS)
     assert np.allclose(found.mean(axis=1), 0) and np.allclose(found.std(axis=1), 1, atol=1e-3)

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.base.errors import DataError
 from trainer.data.calendar import holes
-from trainer.data.features import WARMUP, compute_features
 from trainer.data.read.reading import read_candles
 from trainer.job.job import Job
 from trainer.train.inputs.rows import prepare
@@ -43,7 +41,7 @@ def test_each_kind_of_series_is_prepared(
     assert torch.isfinite(data.rows_TF).all()
 
 
-def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
+def test_minutes_have_holes_only_where_the_source_has_them() -> None:
     candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     data = prepare(candles, Job())
     assert data.calendar == "sessions"
@@ -56,7 +54,7 @@ def test_sessions_of_minutes_have_holes_only_where_the_source_does() -> None:
     } <= early_closes  # from then on, hours before and after trading
 
 
-def test_by_the_exchanges_own_hours_those_minutes_have_no_hole() -> None:
+def test_a_named_exchange_leaves_no_hole_in_real_minutes() -> None:
     candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
     assert not holes(candles.timestamp, "1m", "XNYS").any()
     assert _holes(candles).sum() == 385
@@ -64,14 +62,3 @@ def test_by_the_exchanges_own_hours_those_minutes_have_no_hole() -> None:
 
 def _holes(candles) -> np.ndarray:
     return holes(candles.timestamp, candles.timeframe, "sessions")
-
-
-def test_the_folder_without_a_choice_lists_its_timeframes() -> None:
-    with pytest.raises(DataError, match="several timeframes: 1d, 1h, 1m, tick2800"):
-        read_candles(RAW)
-
-
-def test_the_last_bars_give_the_same_features_as_all_of_them() -> None:
-    candles = read_candles(RAW, symbols=["SPY"], timeframe="1m")["SPY"]
-    whole, part = compute_features(candles), compute_features(candles.rows(-5000))
-    assert torch.equal(whole[-5000 + WARMUP :], part[WARMUP:])

@@ -40,13 +40,3 @@ def test_an_exponential_mean_weighs_by_age(series: torch.Tensor) -> None:
     weights = 0.9 ** torch.arange(63, -1, -1, dtype=torch.float64)
     expected = (windows(series, 64) * weights).sum(1) / weights.sum()
     torch.testing.assert_close(exponential_mean(series, 0.9, 64)[63:], expected, rtol=1e-13, atol=0)
-
-
-def test_a_window_gives_the_same_bits_wherever_the_series_begins_and_ends(series: torch.Tensor) -> None:
-    whole = rolling_moments(series, SPANS)
-    part = rolling_moments(series[123:500], SPANS)
-    for span in SPANS:
-        for statistic in (0, 1):
-            assert torch.equal(
-                whole[span][statistic][123 + span - 1 : 500], part[span][statistic][span - 1 :]
-            )

@@ -17,7 +17,7 @@ def test_days_of_a_coin_are_those_of_the_clock():
     assert (session_clock(times, "6h", "24x7") // DAY).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]
 
 
-def test_a_weekend_is_no_session_and_the_same_time_of_the_next_one_is_a_day_on():
+def test_the_session_clock_skips_weekends():
     days = np.array([0, 1, 2, 3, 4, 7, 8, 9, 10, 11])  # two weeks of five days
     times = (MONDAY + days[:, None] * DAY + 14 * HOUR + HOUR * np.arange(7)).ravel()
     clock = session_clock(times, "1h", "sessions")

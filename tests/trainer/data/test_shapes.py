@@ -28,7 +28,7 @@ def laid(shape: Shape, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.title)
-def test_a_shape_is_read_or_refused_as_the_table_says(shape: Shape, tmp_path: Path) -> None:
+def test_a_shape_is_read_or_refused_as_documented(shape: Shape, tmp_path: Path) -> None:
     data, scratch = laid(shape, tmp_path / "data"), tmp_path / "scratch"
     scratch.mkdir()
     if shape.error:
@@ -50,9 +50,7 @@ NESTED = [shape for shape in SHAPES if any("/" in name for name in shape.files) 
 
 
 @pytest.mark.parametrize("shape", NESTED, ids=lambda shape: shape.title)
-def test_a_node_reads_from_a_flat_folder_what_the_desk_read_from_subfolders(
-    shape: Shape, tmp_path: Path
-) -> None:
+def test_a_flat_folder_is_read_like_the_subfolders_it_came_from(shape: Shape, tmp_path: Path) -> None:
     data, node, scratch = laid(shape, tmp_path / "data"), tmp_path / "node", tmp_path / "scratch"
     for place in (node, scratch):
         place.mkdir()
@@ -99,7 +97,7 @@ def examples() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("name", "lines", "bar"), examples())
-def test_before_and_after_are_as_the_docs_say(name: str, lines: str, bar: str, tmp_path: Path) -> None:
+def test_examples_in_the_docs_are_read_as_they_say(name: str, lines: str, bar: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(lines)
     folder = CandleFolder(tmp_path, tmp_path)
     (symbol,) = folder.symbols

@@ -23,7 +23,7 @@ def test_an_embargo_larger_than_a_span_leaves_it_empty() -> None:
     assert len(spans.validation) == 0
 
 
-def test_folds_walk_forward_with_growing_training_and_tests_side_by_side() -> None:
+def test_folds_grow_and_their_tests_are_adjacent() -> None:
     folds = walk_forward(1100, folds=3, validation_fraction=0.1, test_fraction=0.2, embargo=5, first=100)
     assert [(fold.train.start, fold.train.stop) for fold in folds] == [(100, 395), (100, 595), (100, 795)]
     assert [(fold.validation.start, fold.validation.stop) for fold in folds] == [

@@ -40,7 +40,7 @@ def test_a_number_beyond_its_bound_is_refused(words: list[str], tmp_path: Path, 
     assert f"{words[0]} takes " in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_what_is_read_is_what_was_made(tmp_path: Path) -> None:
+def test_synthetic_candles_are_read_as_made(tmp_path: Path) -> None:
     main(["--out", str(tmp_path), "--symbols", "AAA", "--bars", "300", "--timeframe", "60m"])
     made, read = synthetic_candles("AAA", bars=300, timeframe="1h"), read_candles(tmp_path)["AAA"]
     assert read.timeframe == "1h"
@@ -58,6 +58,6 @@ def test_bars_are_possible_and_volatility_clusters() -> None:
     assert abs(np.corrcoef(returns[:-1], returns[1:])[0, 1]) < 0.03
 
 
-def test_they_can_be_trained_on() -> None:
+def test_synthetic_candles_can_be_trained_on() -> None:
     data = prepare(synthetic_candles("AAA", bars=2000), Job())
     assert data.calendar == "24x7" and data.holes == 0 and len(data.starts["test"]) > 200

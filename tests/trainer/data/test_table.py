@@ -33,12 +33,12 @@ def test_inputs_are_the_features_then_the_columns() -> None:
         ({"columns": ("rsi_14",)}, "none of them a feature's"),
     ],
 )
-def test_inputs_that_make_no_sense_are_refused(settings, said) -> None:
+def test_contradictory_inputs_are_refused(settings, said) -> None:
     with pytest.raises(UsageError, match=said):
         DataSettings(**settings)
 
 
-def test_a_timeframe_that_is_none_is_refused_before_anything_starts() -> None:
+def test_a_bad_timeframe_of_a_job_is_refused() -> None:
     with pytest.raises(UsageError, match="'1x' is not a timeframe"):
         job_of(timeframe="1x")
 
@@ -63,7 +63,7 @@ def test_the_warmup_follows_from_features_and_timeframe(timeframe: str, warmup: 
     assert (named.warmup, named.inputs) == (15, ("log_return_15", "bar_gap"))  # in the order of all
 
 
-def test_a_pair_with_a_slash_is_asked_for_by_the_name_that_it_trains_under() -> None:
+def test_a_symbol_with_a_slash_trains_with_a_dash() -> None:
     data = job_of(symbols="BTC/USD,^GSPC", exclude="ETH/USDT:USDT").data
     assert (data.symbols, data.exclude) == (("BTC-USD", "^GSPC"), ("ETH-USDT:USDT",))
     with pytest.raises(UsageError, match="it has a slash or a comma"):
@@ -95,7 +95,7 @@ def test_a_pair_with_a_slash_is_asked_for_by_the_name_that_it_trains_under() -> 
         ),
     ],
 )
-def test_a_refresh_that_makes_no_sense_is_refused(settings, said) -> None:
+def test_contradictory_refresh_settings_are_refused(settings, said) -> None:
     with pytest.raises(UsageError, match=said):
         DataSettings(**settings)
     assert DataSettings(refresh="fetch.py", secrets=("API_KEY", "AWS_SECRET_ACCESS_KEY")).stale == "train"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from trainer.base.errors import DataError
+from trainer.data.read.candles import commonest_step
 from trainer.data.read.file_names import parse_name
-from trainer.data.resampling import commonest_step
 from trainer.data.timeframes import canonical, step_of
 
 
@@ -22,7 +22,7 @@ from trainer.data.timeframes import canonical, step_of
         ("candles", ("candles", "")),
     ],
 )
-def test_a_name_tells_symbol_and_timeframe(stem: str, expected: tuple[str, str]) -> None:
+def test_symbol_and_timeframe_are_read_from_a_name(stem: str, expected: tuple[str, str]) -> None:
     assert parse_name(stem) == expected
 
 
@@ -38,7 +38,7 @@ def test_a_timeframe_has_one_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1M", "0m", "fast", "m"])
-def test_what_is_no_timeframe_is_refused(name: str) -> None:
+def test_a_malformed_timeframe_is_refused(name: str) -> None:
     with pytest.raises(DataError, match="is not a timeframe"):
         step_of(name)
 
@@ -52,5 +52,5 @@ def test_the_commonest_step_names_the_timeframe() -> None:
     assert commonest_step(minutes) == "1m"
 
 
-def test_steps_of_no_common_length_are_events() -> None:
+def test_irregular_steps_are_events() -> None:
     assert commonest_step(np.array([0, 17, 29, 88, 90], dtype=np.int64) * 1_000_000_000) == "events"

@@ -37,7 +37,7 @@ def test_keys_win_over_tables():
     assert (job.model.hidden, job.train.epochs) == (128, 3)
 
 
-def test_a_table_alone_chooses_the_model_the_target_and_the_candles():
+def test_a_tables_name_chooses_model_target_and_candles():
     job = job_of(model="tcn", target="direction", data="candles")
     assert (job.model.name, job.target.name, job.data.path) == ("tcn", "direction", "candles")
 
@@ -79,7 +79,7 @@ def test_another_model_leaves_the_keys_of_the_one_before_behind():
         ),
     ],
 )
-def test_an_unknown_key_names_the_nearest_with_its_table_or_who_has_it(keys, line):
+def test_an_unknown_key_names_the_nearest_or_its_owner(keys, line):
     assert line in refusal(lambda: parse_job({}, keys))
 
 
@@ -123,12 +123,12 @@ def test_batch_auto_is_left_to_the_tuner():
         ("2d", timedelta(days=2)),
     ],
 )
-def test_durations(text, expected):
+def test_durations_are_sums_of_units(text, expected):
     assert parse_duration(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "90", "0m", "1h of work", "-5m"])
-def test_what_is_no_duration(text):
+def test_a_text_that_is_no_duration_is_refused(text):
     with pytest.raises(UsageError):
         parse_duration(text)
 
@@ -155,12 +155,7 @@ def test_a_replaced_value_is_checked_like_a_given_one():
 def test_assignments_are_toml_and_bare_words_are_text():
     assert parse_assignments(
         ["train.epochs=3", "train.learning_rate=1e-4", "data.calendar=24x7", 'data.symbols=["A","B"]']
-    ) == {
-        "train.epochs": 3,
-        "train.learning_rate": 1e-4,
-        "data.calendar": "24x7",
-        "data.symbols": ["A", "B"],
-    }
+    ) == {"train.epochs": 3, "train.learning_rate": 1e-4, "data.calendar": "24x7", "data.symbols": ["A", "B"]}
     with pytest.raises(UsageError, match="has no value"):
         parse_assignments(["hidden"])
 
@@ -202,7 +197,7 @@ def test_a_job_file_that_is_missing_or_not_toml(tmp_path: Path):
     assert "has a table [modle]. Did you mean model?" in refusal(lambda: load_job(tmp_path / "table.toml"))
 
 
-def test_a_key_in_no_table_of_a_job_file_is_refused_with_its_table(tmp_path: Path):
+def test_a_key_in_no_table_is_refused_with_its_table(tmp_path: Path):
     path = tmp_path / "flat.toml"
     path.write_text('name = "mine"\nepochs = 3\nmodel = "lstm"\n')
     assert (
@@ -211,7 +206,7 @@ def test_a_key_in_no_table_of_a_job_file_is_refused_with_its_table(tmp_path: Pat
     )
 
 
-def test_a_job_is_its_tables():
+def test_tables_not_given_have_their_defaults():
     job = Job(data=DataSettings(bars=100))
     assert (job.data.bars, job.model.name, job.target.name, job.train.batch) == (
         100,

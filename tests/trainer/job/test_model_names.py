@@ -21,7 +21,7 @@ def test_a_name_and_its_parts_are_one_thing(text, parts):
     assert str(name) == text and read_name(text) == name
 
 
-def test_random_numbers_follow_from_the_name_without_target_fold_and_seed():
+def test_draws_are_the_name_without_target_fold_and_seed():
     assert (
         read_name("lstm-direction_BTC-USD_1m_f2_s1").draws
         == read_name("lstm_BTC-USD_1m").draws

@@ -6,11 +6,10 @@ import pytest
 
 from tests.jobs import job_of, with_settings
 from trainer.base.errors import UsageError
-from trainer.base.settings import keys_of
 from trainer.base.symbols import path_flaw
 from trainer.job.job import Job, job_from, load_job, refuse_script
 from trainer.job.pieces import kind_of, pieces_of
-from trainer.job.script import ScriptSettings, replaced
+from trainer.job.script import replaced
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,7 +18,7 @@ def script_job(**script: object) -> Job:
     return job_from({"script": {"command": "python train.py", **script}, "machine": {"max_duration": "2h"}})
 
 
-def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without_one():
+def test_a_command_is_split_and_filled_in_without_a_shell():
     script = script_job(
         command="run --n=$MAYFLY_DEVICES '${MAYFLY_OUT}/a b' \"$A\" '; rm *'", env=("A=$B",)
     ).script
@@ -59,13 +58,13 @@ def test_a_command_is_words_as_in_a_shell_and_its_variables_are_replaced_without
         ),
     ],
 )
-def test_what_a_script_can_not_be_is_one_line(tables, line):
+def test_an_invalid_script_is_one_line(tables, line):
     with pytest.raises(UsageError) as refused:
         job_from(tables)
     assert line in str(refused.value)
 
 
-def test_a_script_job_has_its_own_tables_and_a_model_job_no_trace_of_one():
+def test_a_script_job_has_its_own_tables():
     job = with_settings(script_job(), budget=3.0)
     assert set(job.to_dict()) == {"name", "data", "machine", "script"} and set(job.to_dict()["data"]) == {
         "folder"
@@ -111,10 +110,3 @@ def test_a_job_file_names_files_and_data_from_its_own_folder(tmp_path):
 )
 def test_names_of_files_are_bounded_and_never_lead_elsewhere(path, why):
     assert why in path_flaw(path) and bool(why) == bool(path_flaw(path))
-
-
-def test_the_page_has_every_key_of_the_table_with_its_help_and_default():
-    page = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
-    for key, item in keys_of(ScriptSettings).items():
-        default = {"": '""', (): "[]"}.get(item.default, item.default)
-        assert f"| `{key}` | `{default}` | {item.metadata['help']} |" in page

@@ -16,7 +16,7 @@ def over(value, **script):
     )
 
 
-def test_lists_are_combined_and_each_combination_is_a_piece_of_its_own():
+def test_each_combination_of_lists_is_a_piece():
     job = over(
         {"symbol": ["BTC-USD", "ETH-USD"], "seed": [0, 1, 2]},
         gpus=0.25,
@@ -36,7 +36,7 @@ def test_lists_are_combined_and_each_combination_is_a_piece_of_its_own():
     assert job_from(job.to_dict()) == job and with_settings(job, budget=2.0).script == job.script
 
 
-def test_names_are_paths_of_bounded_length_and_no_two_are_the_same_on_any_file_system():
+def test_names_of_values_are_safe_unique_paths():
     values = ["a/b", "a b", "../x", ".bashrc", "a", "A", "x" * 150, "é", "~", "-rf", "{a}", "CON_1"]
     made = combinations({"value": values, "side": ["1", "1_1"]})
     assert len({name.casefold() for name in made}) == 2 * len(values)
@@ -77,7 +77,7 @@ def test_names_are_paths_of_bounded_length_and_no_two_are_the_same_on_any_file_s
         ("values.csv", "script.over names the file 'values.csv' (only a launch and a publish read it)"),
     ],
 )
-def test_what_is_no_list_of_values_is_one_line(value, line):
+def test_malformed_values_are_one_line(value, line):
     with pytest.raises(UsageError) as refused:
         over(value)
     assert line in str(refused.value) and "\n" not in str(refused.value)
@@ -97,13 +97,13 @@ def test_what_is_no_list_of_values_is_one_line(value, line):
         ({"command": "run $MAYFLY_VALUE_SEED"}, "script.command uses $MAYFLY_VALUE_SEED (no such variable)"),
     ],
 )
-def test_what_does_not_go_with_values_is_one_line(keys, line):
+def test_settings_that_contradict_values_are_one_line(keys, line):
     with pytest.raises(UsageError) as refused:
         over(**{"value": keys.pop("over", {"symbol": ["A"]}), **keys})
     assert line in str(refused.value)
 
 
-def test_a_csv_file_is_read_from_the_folder_of_the_job_and_has_a_row_for_each_piece(tmp_path):
+def test_a_csv_file_beside_the_job_has_a_row_for_each_piece(tmp_path):
     (tmp_path / "values.csv").write_text("symbol,lr\nA/B, 1e-3\n\nC,0.01\n")
     (tmp_path / "job.toml").write_text(
         '[script]\ncommand = "run $MAYFLY_VALUE_LR"\nover = "values.csv"\n[machine]\nmax_duration = "1h"\n'

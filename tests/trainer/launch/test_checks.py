@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import rung
+from tests.records import rung
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack

@@ -13,7 +13,7 @@ from trainer.launch.planning import choose_from_set
 
 def item(name: str, timeframe: str, *held: tuple[str, int], synthetic: bool = False) -> Input:
     holds = [{"symbol": symbol, "bars": bars, "first": name, "last": name} for symbol, bars in held]
-    summary = {"file": name, "timeframe": timeframe, "synthetic": synthetic, "holds": holds}
+    summary = {"file": name, "timeframe": timeframe, "synthetic": synthetic, "further": [], "holds": holds}
     return Input(key=f"raw/{name}", version_id="v", sha256=name, bytes=1, summary=summary)
 
 
@@ -67,6 +67,7 @@ def test_fewer_bars_than_one_window_are_refused():
 def held(symbol: str, timeframe: str, bars: int, first: str, last: str) -> Input:
     summary = {
         "timeframe": timeframe,
+        "further": [],
         "holds": [{"symbol": symbol, "bars": bars, "first": first, "last": last}],
     }
     return Input(key=f"raw/{symbol}", version_id="v", sha256=symbol, bytes=1, summary=summary)
@@ -92,17 +93,15 @@ def test_a_symbol_without_a_bar_after_its_warm_up_is_left_out_at_the_desk_in_the
     with pytest.raises(DataError, match="a panel of one symbol .raw/main/ has only SPY at 1d"):
         choose_from_set(with_settings(job, panel=True), [long])
     assert set(panel.bars) >= {"NEW"} and not panel.refused  # it counts in the ranks of its dates
-    assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {
-        "ABC": 340
-    }  # 60 bars of warm-up
+    # 60 bars of warm-up
+    assert choose_from_set(job_of(), [item("brief", "1d", ("ABC", 340))]).bars == {"ABC": 340}
     with pytest.raises(DataError, match="SPY has 100 bars"):
         choose_from_set(job_of(bars=100), [long])
 
 
 def test_days_made_from_minutes_of_a_market_with_nights_are_counted_by_the_calendar():
-    year = held(
-        "SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z"
-    )  # 68 times 1,440 minutes
+    # 68 times 1,440 minutes
+    year = held("SPY", "1m", 390 * 252, "2021-01-04T14:30:00Z", "2021-12-31T20:59:00Z")
     assert list(choose_from_set(job_of(timeframe="1d"), [year]).bars) == ["SPY"]
     month = held("SPY", "1m", 390 * 21, "2021-01-04T14:30:00Z", "2021-01-29T20:59:00Z")
     with pytest.raises(DataError, match="SPY has 26 bars .one label needs"):
@@ -141,6 +140,3 @@ def test_a_column_that_a_file_has_not_is_refused_before_anything_starts():
         DataError, match=r"raw/eth has no column funding .*: funding_rate, trades.*Did you mean funding_rate"
     ):
         choose([entry], **taken, columns=["funding"])
-    assert choose([ETH], **taken, columns=["funding"]).inputs == (
-        ETH,
-    )  # an index entry of before: the node finds out

@@ -14,7 +14,7 @@ from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.manifest import build_manifest
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
 from trainer.runs.manifest import read_manifest
-from trainer.runs.pieces import RunPiece
+from trainer.runs.record import RunPiece
 from trainer.runs.record_json import to_json
 
 CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)
@@ -24,7 +24,7 @@ A, B = (Input(key=f"raw/main/{name}.csv", version_id="v", sha256=name * 64, byte
 
 def built(task: Task) -> Any:
     manifest = build_manifest(RECORD, task, CODE, offers=OFFERS, ssh_key="ssh-ed25519 AAAA")
-    assert read_manifest(to_json(manifest).encode()) == manifest
+    assert read_manifest(to_json(manifest)) == manifest
     return manifest
 
 
@@ -62,7 +62,7 @@ def test_a_script_runs_apart_with_the_secrets_that_it_names_and_a_piece_for_each
     command = manifest.command
     assert (command.user, command.network, command.leaves) == ("own", "internet", "files")
     assert command.secrets == {"KEY": "/mayfly/mayfly/dev/script-secrets/KEY"} and command.gpus == 1.0
-    assert [item.path for item in manifest.inputs] == ["data/a/x.csv"] and "/home" not in to_json(manifest)
+    assert [item.path for item in manifest.inputs] == ["data/a/x.csv"] and b"/home" not in to_json(manifest)
     assert [(piece.piece, piece.values, piece.estimate) for piece in manifest.pieces] == [
         ("1", {"seed": "1"}, 1.0),
         ("2", {"seed": "2"}, 3.0),

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from tests.jobs import job_of
+from tests.planned import ZONES, offers_of, plan_of
 from trainer.aws.place import ACCOUNT, REHEARSAL, Place
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.views.drawing import drawn
@@ -13,17 +14,11 @@ from trainer.cli.views.plan import plan_view
 from trainer.job.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.machines import DEFAULT_TYPES
-from trainer.launch.plan import LaunchPlan, make_plan
-from trainer.launch.preflight import Offers
-from trainer.launch.prices import table_prices
-from trainer.machines.instances import instance_type
+from trainer.launch.plan import LaunchPlan
 from trainer.machines.measurements import keep_here, shape_of
 from trainer.machines.planner import workload
 from trainer.machines.rates import Rate
 from trainer.runs.deadline import TimeLimit
-
-ZONES = ("us-east-1a", "us-east-1b")
-SUBNETS = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
 
 
 def plan(
@@ -38,24 +33,31 @@ def plan(
     elsewhere: dict[str, tuple[str, ...]] | None = None,
 ) -> LaunchPlan:
     names = job.machine.instance or DEFAULT_TYPES
-    offers = Offers(
-        image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
-        image_id="ami-1",
-        launch_template_id="lt-1",
-        zones=zones if zones is not None else dict.fromkeys(names, ZONES),
-        elsewhere=elsewhere or {},
-        spot_usd_per_hour=spot or {},
-        priced=table_prices([instance_type(name) for name in names]),
-    )
+    changed = {"zones": zones} if zones is not None else {}
+    offers = offers_of(*names, elsewhere=elsewhere or {}, spot_usd_per_hour=spot or {}, **changed)
     work = workload(job, bars or {"BTC-USD": 3_700_000})
-    known = {"subnets": SUBNETS, "region": "us-east-1", "cap": cap, "rates": rates}
-    return make_plan(job, work, offers, place=place, **known)
+    return plan_of(job, work, offers, place=place, cap=cap, rates=rates)
 
 
 def test_the_users_first_type_is_asked_first_even_if_another_is_cheaper():
     made = plan(job_of(instance=("g5.12xlarge", "g6.xlarge")))
     assert made.first.machine.name == "g5.12xlarge"
     assert [rung.instance_type for rung in made.ladder] == ["g5.12xlarge"] * 2 + ["g6.xlarge"] * 2
+
+
+def test_prices_order_the_zones_of_one_type_only():
+    spot = {("g5.12xlarge", "us-east-1a"): 2.0, ("g5.12xlarge", "us-east-1b"): 1.5}
+    spot |= {("g6.12xlarge", zone): 0.1 for zone in ZONES}
+    ladder = plan(job_of(instance=("g5.12xlarge", "g6.12xlarge"), market="spot"), spot=spot).ladder
+    assert [(rung.instance_type, rung.availability_zone) for rung in ladder] == [
+        ("g5.12xlarge", "us-east-1b"),
+        ("g5.12xlarge", "us-east-1a"),
+        ("g6.12xlarge", "us-east-1a"),
+        ("g6.12xlarge", "us-east-1b"),
+    ]
+    first = ladder[0]
+    assert (first.subnet_id, first.launch_template_id, first.image_id) == ("subnet-b", "lt-1", "ami-1")
+    assert (first.market, first.price_usd_per_hour, first.on_demand_usd_per_hour) == ("spot", 1.5, 5.672)
 
 
 def test_without_a_named_type_the_cheapest_plan_is_asked_first():
@@ -201,7 +203,7 @@ def test_a_measured_rate_however_high_leaves_the_shortest_deadline():
             "estimate",
             7200.0,
             "max_duration",
-            "Set by machine.max_duration alone: no run has measured this model on this chip.",
+            "Set by machine.max_duration alone: no run has measured it on this chip.",
         ),
         ("yours", 7200.0, "max_duration", "Set by machine.max_duration alone"),
         (

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import job_of
+from tests.planned import offers_of, plan_of
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
 from trainer.launch.bundle import build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
-from trainer.launch.plan import make_plan
-from trainer.launch.preflight import Offers
-from trainer.launch.prices import PricedTypes, table_prices
+from trainer.launch.prices import PricedTypes
 from trainer.launch.start import record_of, write_task
 from trainer.launch.tasks import training_task
 from trainer.launch.work import Account, TrainingWork
@@ -26,7 +25,7 @@ from trainer.runs.index import INDEX_KEY
 from trainer.runs.manifest import ManifestInput, read_manifest
 from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
-from trainer.runs.store import Conflict, Stored, manifest_key, plan_key, record_key
+from trainer.runs.store import Conflict, Stored, bars_plan_key, manifest_key, record_key
 
 NOW = from_iso("2026-11-20T12:00:00Z")
 JOB = job_of(
@@ -37,39 +36,17 @@ JOB = job_of(
     budget=2.0,
     max_duration="2h",
 )
-OFFERS = Offers(
-    image_line="oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04",
-    image_id="ami-1",
-    launch_template_id="lt-1",
-    zones={"g6.xlarge": ("us-east-1a",)},
-    priced=table_prices([instance_type("g6.xlarge")]),
-)
+OFFERS = offers_of("g6.xlarge", zones={"g6.xlarge": ("us-east-1a",)})
 OUTPUTS = StackOutputs(
-    format=3,
     project="mayfly",
     stack="dev",
     owner="ada",
     region="us-east-1",
     bucket="bucket",
-    launch_template="lt-1",
-    image_line="line",
-    image_parameter="/image",
     subnets={"us-east-1a": "subnet-a"},
-    security_group="sg-1",
-    schedule_group="mayfly-dev",
     instance_role_id="AROA1",
-    prepare_template="lt-2",
-    prepare_role_id="AROA2",
-    prepare_type="t3.large",
-    scheduler_role_arn="arn",
-    sweeper_arn="arn",
-    control_arn="arn",
-    control_types=["g6.*"],
-    retrains=[],
-    retrain_format=1,
     max_lifetime_minutes=720,
 )
-
 CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 100_000}, synthetic=False)
 
 
@@ -104,15 +81,7 @@ class Memory:
 
 
 def record_and_plan():
-    plan = make_plan(
-        JOB,
-        workload(JOB, {"BTC-USD": 100_000}),
-        OFFERS,
-        subnets=OUTPUTS.subnets,
-        region="us-east-1",
-        place=REHEARSAL,
-        cap=timedelta(hours=12),
-    )
+    plan = plan_of(JOB, workload(JOB, {"BTC-USD": 100_000}), OFFERS, place=REHEARSAL)
     work = TrainingWork(job=JOB, code=build_bundle(), candles=CANDLES)
     account = Account(access=Access(place=REHEARSAL), outputs=OUTPUTS, objects=Memory())
     return record_of(work, plan, account, preflight_at=NOW - timedelta(seconds=5), now=NOW), plan
@@ -138,9 +107,11 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     record, _ = record_and_plan()
     memory = Memory()
     item = Input(key="raw/main/a.csv", version_id="v", sha256="5" * 64, bytes=1)
-    chosen = ChosenCandles(timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), plan=b"{}")
+    chosen = ChosenCandles(
+        timeframe="1m", bars={"BTC-USD": 1}, synthetic=False, inputs=(item,), bars_plan=b"{}"
+    )
     manifest = registered(record, chosen, memory, ssh_key="ssh-ed25519 AAAA")
-    keys = (plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
+    keys = (bars_plan_key(record.run_id), manifest_key(record.run_id), INDEX_KEY, record_key(record.run_id))
     assert list(memory.written) == list(keys)
     candles, plan = manifest.inputs
     assert candles == ManifestInput(path="data/a.csv", **item.pinned())
@@ -148,7 +119,7 @@ def test_plan_and_manifest_are_there_before_the_record_that_names_them():
     assert plan == ManifestInput(path="given/plan.json", key=keys[0], version_id="", sha256=sha256, bytes=2)
     assert manifest.ssh_key == "ssh-ed25519 AAAA"
     assert manifest.code == {"key": record.bundle_key, "sha256": record.bundle_sha256}
-    assert record_from_json(memory.written[record_key(record.run_id)].decode()) == record
+    assert record_from_json(memory.written[record_key(record.run_id)]) == record
 
 
 def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended():
@@ -165,7 +136,7 @@ def test_a_manifest_of_a_killed_call_is_replaced_after_that_call_must_have_ended
     later = replace(record, created_at=NOW + timedelta(minutes=16))
     assert registered(later, chosen, memory).run_id == record.run_id
     manifest, stored = memory.written[manifest_key(record.run_id)], memory.written[record_key(record.run_id)]
-    assert record_from_json(stored.decode()) == later
+    assert record_from_json(stored) == later
     with pytest.raises(Conflict):  # a registered run's manifest never changes
         registered(replace(record, created_at=NOW + timedelta(days=1)), chosen, memory)
     assert memory.written[manifest_key(record.run_id)] == manifest

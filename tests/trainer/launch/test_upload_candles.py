@@ -12,7 +12,7 @@ from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.bars.check import describe, join
 from trainer.base.errors import DataError, NotVersioned
-from trainer.cli.sources import overlaps, taken
+from trainer.cli.sources import taken
 from trainer.cli.sources.candles import find_candles
 from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
@@ -33,7 +33,7 @@ def bucket(access: Access) -> str:
 def local(path: Path, content: bytes) -> LocalFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "holds": []}
+    summary = {"file": path.name, "timeframe": "1m", "synthetic": False, "further": [], "holds": []}
     return LocalFile(
         path=path,
         file=path.name,
@@ -115,13 +115,13 @@ def synced(access: Access, bucket: str, folder: Path, data_set: str = "main") ->
 
 
 class InProcess:
-    """The data check's description of a folder, without a child."""
+    """The data check of a folder, alone or joined, without a child."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str, *, joined: bool = False) -> None:
+        self._folder, self._read = Path(folder), join if joined else describe
 
     def report(self) -> dict[str, Any]:
-        return describe(self._folder)
+        return self._read(self._folder)
 
 
 def test_without_data_a_launch_trains_on_its_set_alone_and_lists_it(
@@ -194,22 +194,10 @@ def test_no_more_than_a_gigabyte_of_new_files_is_fetched(access, bucket, tmp_pat
     assert [bool(item.summary) for item in inputs] == [True, False] and "name it with --data once" in notes[0]
 
 
-class JoinedInProcess(InProcess):
-    """The data check's reading of a folder's symbols over all its files, without a child."""
-
-    def __init__(self, folder: str, *, joined: bool) -> None:
-        super().__init__(folder)
-        assert joined
-
-    def report(self) -> dict[str, Any]:
-        return join(self._folder)
-
-
 def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they_disagree_is_left_out(
     access, bucket, tmp_path, make_candles, monkeypatch
 ):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
-    monkeypatch.setattr(overlaps, "CheckChild", JoinedInProcess)
     for symbol, other in (("AAA", 0), ("BBB", 7)):
         write_candles(
             tmp_path / f"{symbol}_1m_a.parquet", [make_candles(300, symbol=symbol, drop=range(200, 300))]
@@ -220,7 +208,7 @@ def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they
     inputs, _ = taken.take(list_inputs(objects, "main"), objects)
     chosen = choose(inputs, symbols=(), timeframe="", too_few=fewest(65))
     assert set(overlapping(chosen)) == {"AAA", "BBB"}
-    compared, notes = overlaps.compare_overlaps(chosen, objects)
+    compared, notes = taken.compare_overlaps(chosen, objects)
     assert set(compared.bars) == {"AAA"} and not notes
     assert "BBB_1m_a.parquet and BBB_1m_b.parquet disagree about BBB" in compared.refused[0]
     assert [item.key for item in compared.inputs] == [
@@ -230,12 +218,12 @@ def test_overlapping_files_of_a_set_are_compared_once_and_a_symbol_on_which_they
 
     alone = choose(inputs, symbols=("BBB",), timeframe="", too_few=fewest(65))
     with pytest.raises(DataError, match="disagree about BBB"):
-        overlaps.compare_overlaps(alone, objects)
-    monkeypatch.setattr(overlaps, "CheckChild", lambda *_, **__: pytest.fail("they are compared again"))
+        taken.compare_overlaps(alone, objects)
+    monkeypatch.setattr(taken, "CheckChild", lambda *_, **__: pytest.fail("they are compared again"))
     agreed = choose(inputs, symbols=("AAA",), timeframe="", too_few=fewest(65))
-    assert overlaps.compare_overlaps(agreed, objects) == (agreed, [])
-    monkeypatch.setattr(overlaps, "MOST_BYTES", 10)
-    same, notes = overlaps.compare_overlaps(alone, objects)
+    assert taken.compare_overlaps(agreed, objects) == (agreed, [])
+    monkeypatch.setattr(taken, "MOST_BYTES", 10)
+    same, notes = taken.compare_overlaps(alone, objects)
     assert same == alone and notes == [
         "not compared here, but on the machine: BBB in raw/main/BBB_1m_a.parquet and"
         " raw/main/BBB_1m_b.parquet (over 0.0 GB)"

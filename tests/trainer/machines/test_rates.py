@@ -10,7 +10,7 @@ from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.measurements import from_bytes, shape_of
 from trainer.machines.rates import MFU, TORCH, Rate, peak_flops, rate_of, visits_per_second
-from trainer.node.packages import TORCH as NODE_TORCH
+from trainer.node.devices import TORCH as NODE_TORCH
 
 ENTRY = {
     "strategy": "fused",

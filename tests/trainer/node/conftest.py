@@ -171,7 +171,7 @@ class Machine:
         )
         found = self.input_sha256 or hashlib.sha256(content).hexdigest()
         item = Input(key="raw/script.json", version_id=version, sha256=found, bytes=len(content))
-        candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=(item,), plan=self.plan)
+        candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=(item,), bars_plan=self.plan)
         record: Any = SimpleNamespace(run_id=RUN)
         task = training_task(record, self.job, candles, open_objects(self.access, self.bucket))
         machine = replace(MACHINE, gpu_count=self.expected_gpus, smoke_seconds=self.smoke_seconds)
@@ -185,7 +185,7 @@ class Machine:
             machines={"p3.8xlarge": machine},
         )
         made = replace(made, **self.known)
-        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made).encode())
+        self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made))
         tags = {
             "project": "mayfly",
             "run_id": RUN,

@@ -18,7 +18,7 @@ NODE = f"attempts/AROA1:i-1/{RUN}/1/0/"
 MODELS = f"models/experiments/AROA1:i-1/{RUN}/1/"
 
 
-def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any) -> None:
+def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     machine.file_system = "fs-01:fsap-02"
     machine.start()
     machine.wait_until_off()
@@ -86,9 +86,7 @@ def test_a_run_ends_done_with_every_model_in_s3_by_version_and_hash(machine: Any
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_traces_and_results_are_sent_beside_the_metrics_and_the_trainer_knows_its_machine(
-    machine: Any,
-) -> None:
+def test_traces_and_results_are_sent_beside_the_metrics(machine: Any) -> None:
     trace = (
         "(options.out / 'trace').mkdir(); (options.out / 'trace/worker-0.json.gz').write_bytes(b'steps')\n"
     )
@@ -102,9 +100,7 @@ def test_traces_and_results_are_sent_beside_the_metrics_and_the_trainer_knows_it
     assert (told["instance_type"], told["gpu_count"]) == ("p3.8xlarge", 4) and told["paid_seconds"] > 0
 
 
-def test_the_trainer_finds_what_is_known_and_the_users_profiles_and_what_it_tunes_is_reported(
-    machine: Any,
-) -> None:
+def test_the_trainer_gets_documents_and_its_tuning_is_reported(machine: Any) -> None:
     tuned, profiles = {"cpu": {"a shape": {"pack": 1}}}, {"mine": {"memory_gib": 20}}
     machine.known = {"documents": {"measurements.json": tuned, "gpu_profiles.json": profiles}}
     look = (
@@ -159,7 +155,7 @@ def test_an_input_with_another_sha256_is_not_trained_on(machine: Any) -> None:
     assert "train" not in result["phases"]
 
 
-def test_a_failed_model_is_reported_and_its_neighbour_is_uploaded(machine: Any) -> None:
+def test_a_failed_model_leaves_its_neighbour_uploaded(machine: Any) -> None:
     failed = {"event": "model_failed", "model": "lstm_B_1m", "piece": "B", "reason": "killed twice"}
     retry = {"event": "retry", "model": "lstm_B_1m", "piece": "B", "reason": "killed"}
     machine.script["events"][2:3] = [retry, failed]
@@ -172,7 +168,7 @@ def test_a_failed_model_is_reported_and_its_neighbour_is_uploaded(machine: Any) 
     assert result["failed"] == [{**named("B"), "reason": "killed twice"}]
 
 
-def test_a_file_that_is_not_what_the_trainer_hashed_is_not_uploaded(machine: Any) -> None:
+def test_a_model_with_another_hash_is_not_uploaded(machine: Any) -> None:
     machine.script["events"][1]["sha256"] = "0" * 64
     machine.start()
     machine.wait_until_off()
@@ -229,9 +225,7 @@ def model_done(symbol: str) -> dict[str, Any]:
     return {**done, "metrics": {}}
 
 
-def test_the_launchs_plan_and_encoder_are_checked_by_their_hash_and_given_to_the_trainer(
-    machine: Any,
-) -> None:
+def test_the_trainer_gets_the_launchs_plan_and_encoder(machine: Any) -> None:
     content, key = b'{"a": "plan"}', f"runs/{RUN}/plan.json"
     machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=content)
     machine.plan = content
@@ -264,7 +258,7 @@ def test_a_plan_with_another_hash_is_not_trained_by(machine: Any) -> None:
     )
 
 
-def test_a_plan_that_the_trainer_made_is_sent_for_whoever_wants_to_know(machine: Any) -> None:
+def test_a_plan_that_the_trainer_made_is_sent(machine: Any) -> None:
     made = "(options.out / 'plan.json').write_text('made here')\n"
     machine.trainer = machine.trainer.replace("time.sleep(script", made + "time.sleep(script")
     machine.start()

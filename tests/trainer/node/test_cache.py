@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -24,7 +25,8 @@ from trainer.node.cache import (
     InputCache,
     open_cache,
 )
-from trainer.node.stage import Origins, fetch_inputs
+from trainer.node.origins import Origins
+from trainer.node.stage import fetch_inputs
 from trainer.runs.manifest import ManifestInput
 
 BARS = b"bars of BTC-USD"
@@ -56,6 +58,13 @@ class Bucket:
         return {"Body": Body(self.content)}
 
 
+def stage(bucket: Bucket, folder: Path, *, origins: Origins, entry: ManifestInput = ENTRY) -> None:
+    """Fetch the input into a folder as a node does."""
+    uplink = SimpleNamespace(s3=bucket, bucket="b")
+    node = SimpleNamespace(uplink=uplink, origins=origins, is_stopping=lambda: False)
+    fetch_inputs(cast(Any, node), [entry], folder)
+
+
 @pytest.fixture
 def mount(tmp_path: Path) -> Path:
     """The folder that plays the file system."""
@@ -72,14 +81,7 @@ def fill(mount: Path, tmp_path: Path) -> Callable[..., Origins]:
 
     def fetch(bucket: Bucket | None = None, entry: ManifestInput = ENTRY) -> Origins:
         origins, folder = Origins(cache=open_cache(mount)), tmp_path / f"node-{next(nodes)}"
-        fetch_inputs(
-            bucket or Bucket(),
-            bucket="b",
-            inputs=[entry],
-            folder=folder,
-            stopped=lambda: False,
-            origins=origins,
-        )
+        stage(bucket or Bucket(), folder, origins=origins, entry=entry)
         assert (folder / entry.stored_as).read_bytes() == (bucket.content if bucket else BARS)
         return origins
 
@@ -118,7 +120,7 @@ def pipe(entry: Path, outside: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [poison, lengthen, link, pipe])
-def test_what_is_not_the_input_is_noticed_fetched_anew_and_replaced(
+def test_a_spoiled_entry_is_fetched_anew_and_replaced(
     spoil: Callable[[Path, Path], None], fill: Callable[..., Origins], mount: Path, tmp_path: Path
 ) -> None:
     fill()
@@ -138,19 +140,10 @@ def test_another_version_of_a_key_is_another_entry(fill: Callable[..., Origins],
     assert len(list((mount / LAYOUT).iterdir())) == 2
 
 
-def test_bytes_that_s3_itself_gave_wrong_are_an_error_and_never_reach_the_cache(
-    mount: Path, tmp_path: Path
-) -> None:
+def test_wrong_bytes_from_s3_never_reach_the_cache(mount: Path, tmp_path: Path) -> None:
     origins = Origins(cache=open_cache(mount))
     with pytest.raises(DataError, match="sha256"):
-        fetch_inputs(
-            Bucket(OTHER),
-            bucket="b",
-            inputs=[ENTRY],
-            folder=tmp_path / "n",
-            stopped=lambda: False,
-            origins=origins,
-        )
+        stage(Bucket(OTHER), tmp_path / "n", origins=origins)
     assert not list((mount / LAYOUT).iterdir())
 
 
@@ -162,14 +155,12 @@ def test_an_input_without_a_hash_or_a_version_is_not_cached(
     assert not list((mount / LAYOUT).iterdir())
 
 
-def test_a_name_of_any_length_and_with_any_folders_stays_in_the_cache(
-    fill: Callable[..., Origins], mount: Path
-) -> None:
+def test_any_name_stays_in_the_cache(fill: Callable[..., Origins], mount: Path) -> None:
     fill(entry=replace(ENTRY, key=f"raw/../../{'x' * 900}/BTC-USD_1m.parquet"))
     assert len(only_entry(mount).name) == 64
 
 
-def test_a_folder_of_the_cache_that_leads_elsewhere_is_not_entered(mount: Path, tmp_path: Path) -> None:
+def test_a_cache_folder_that_is_a_link_is_not_entered(mount: Path, tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (mount / LAYOUT).symlink_to(elsewhere)
     with pytest.raises(CacheUnusable, match="could not be opened"):
@@ -181,16 +172,12 @@ def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp
     gone = open_cache(mount)
     os.close(gone.folder)
     origins = Origins(cache=gone)
-    fetch_inputs(
-        Bucket(), bucket="b", inputs=[ENTRY], folder=tmp_path / "n", stopped=lambda: False, origins=origins
-    )
+    stage(Bucket(), tmp_path / "n", origins=origins)
     assert (tmp_path / "n" / ENTRY.stored_as).read_bytes() == BARS
     assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
 
 
-def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(
-    fill: Callable[..., Origins], mount: Path
-) -> None:
+def test_unused_entries_of_the_cache_are_removed(fill: Callable[..., Origins], mount: Path) -> None:
     fill()
     used = only_entry(mount)
     unused, half, fresh = (mount / LAYOUT / name for name in ("f" * 64, ".new-dead", ".new-alive"))
@@ -201,7 +188,7 @@ def test_what_no_node_uses_any_more_is_removed_with_the_next_addition(
     assert set((mount / LAYOUT).iterdir()) == {used, fresh}
 
 
-def test_a_cache_whose_server_fails_once_the_inputs_are_there_harms_no_run(mount: Path, monkeypatch) -> None:
+def test_a_cache_that_fails_after_the_inputs_harms_no_run(mount: Path, monkeypatch) -> None:
     cache = open_cache(mount)
 
     def fails(_: int) -> None:

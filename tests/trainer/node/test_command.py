@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from tests.manifests import command
-from tests.nodes import NOW, bundle, listed, node, reported, start
+from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
 from tests.processes import alive, cut_name
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, TrainingFailed
 from trainer.node import command as module
-from trainer.node import command_run, events
+from trainer.node import events, piece_run
 from trainer.node import own_user as own_user_module
 from trainer.node.command_process import CommandOutput, CommandProcess
 from trainer.node.events import CommandEvents, EventFile, StepRate
@@ -34,7 +34,7 @@ from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.runs.reports import heartbeat
 
-__all__ = ["bundle", "node", "start"]  # fixtures
+__all__ = ["bundle", "node", "start", "stop_when"]  # fixtures
 PYTHON = Path("/usr/bin/python3")
 
 
@@ -53,7 +53,7 @@ def outputs(node: Node, tmp_path: Path) -> Outputs:
 # ------------------------------------------------------------------------------------------
 
 
-def test_a_file_goes_up_once_it_is_unchanged_for_thirty_seconds_and_each_state_has_its_own_key(node, outputs):
+def test_a_file_goes_up_once_it_is_unchanged_for_30_seconds(node, outputs):
     (outputs.folder / "a").mkdir()
     (outputs.folder / "a" / "m.pt").write_text("one")
     outputs.scan()
@@ -76,7 +76,7 @@ def test_a_file_goes_up_once_it_is_unchanged_for_thirty_seconds_and_each_state_h
     assert listed(node) == {"a/m.pt": "second"}
 
 
-def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, outputs, tmp_path):
+def test_unfit_names_links_and_large_files_are_refused(node, outputs, tmp_path):
     secret = tmp_path / "node.log"
     secret.write_text("the agent's")
     out = outputs.folder
@@ -101,7 +101,7 @@ def test_names_links_and_bytes_past_the_bound_stay_behind_and_are_told(node, out
     assert not any(b"the agent's" in body for body in node.uplink.s3.objects.values())
 
 
-def test_a_state_of_the_same_size_and_time_is_another_and_one_that_was_removed_is_no_failure(node, outputs):
+def test_a_state_of_the_same_size_and_time_is_another(node, outputs):
     file, passing = outputs.folder / "m.pt", outputs.folder / "m.pt.tmp"
     file.write_text("one")
     passing.write_text("x")
@@ -116,9 +116,7 @@ def test_a_state_of_the_same_size_and_time_is_another_and_one_that_was_removed_i
     assert listed(node) == {"m.pt": "two"} and outputs.notes() == []
 
 
-def test_what_does_not_fit_leaves_room_for_what_does_and_endless_files_are_not_looked_at(
-    node, outputs, monkeypatch
-):
+def test_large_files_and_endless_folders_leave_the_rest_alone(node, outputs, monkeypatch):
     monkeypatch.setattr("trainer.node.outputs.MOST_LOOKED_AT", 30)
     (outputs.folder / "a-large").write_bytes(b"x" * 1001)
     (outputs.folder / "b").write_bytes(b"x")
@@ -142,7 +140,7 @@ def test_a_list_that_s3_did_not_take_is_sent_again(node, outputs, monkeypatch):
     assert listed(node) == {"m": "m"} and node.uplink.tries == 3
 
 
-def test_files_that_are_sent_together_are_listed_together_and_while_a_long_scan_lasts(node, outputs):
+def test_files_are_listed_together_and_during_long_scans(node, outputs):
     for number in range(10):
         (outputs.folder / f"{number}").write_text(f"{number}")
     put_object = node.uplink.s3.put_object
@@ -197,7 +195,7 @@ def test_events_file_and_step_rate_are_bounded(tmp_path):
     assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
 
 
-def test_an_event_for_which_the_disk_has_no_room_is_lost_and_nothing_else(tmp_path):
+def test_a_full_disk_loses_an_event_and_nothing_else(tmp_path):
     (tmp_path / "e.jsonl").symlink_to("/dev/full")
     EventFile(tmp_path / "e.jsonl", most_bytes=100).write({"event": "script_done"})
 
@@ -218,7 +216,7 @@ def wait_for(process: CommandProcess) -> int:
     return code
 
 
-def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bounded(caplog, monkeypatch):
+def test_last_lines_are_kept_and_the_log_is_bounded(caplog, monkeypatch):
     reader, writer = os.pipe()
     os.write(
         writer,
@@ -235,7 +233,7 @@ def test_its_last_lines_are_kept_a_progress_bar_counts_once_and_the_log_is_bound
     assert said[0] == "| 100%" and "the rest is left out" in said[-1] and len(said) == 3
 
 
-def test_lines_without_text_and_letters_of_several_bytes_count_as_what_they_take(caplog, monkeypatch):
+def test_the_logs_bound_counts_bytes_and_empty_lines(caplog, monkeypatch):
     for line in ("\n", "я" * 100 + "\n"):
         caplog.clear()
         with caplog.at_level(logging.INFO):
@@ -244,7 +242,7 @@ def test_lines_without_text_and_letters_of_several_bytes_count_as_what_they_take
         assert 0 < sum(len(f"2026-11-20 12:00:00,000 {text}\n".encode()) for text in said[:-1]) <= 1 << 10
 
 
-def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_path, monkeypatch):
+def test_a_process_that_ignores_sigterm_is_killed_with_its_forks(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.node.command_process.READER_SECONDS", 0.01)
     clock = [0.0]
     code = "trap '' TERM; (setsid sleep 1000 & echo $! > child); touch ready; sleep 1000"
@@ -259,7 +257,7 @@ def test_one_that_ignores_sigterm_and_forks_away_is_killed_after_its_grace(tmp_p
     assert not alive(int((tmp_path / "child").read_text())), "it left its session, and not its variables"
 
 
-def test_its_number_is_its_own_until_its_group_is_killed(tmp_path, monkeypatch):
+def test_a_process_is_reaped_after_its_group_is_killed(tmp_path, monkeypatch):
     """Else the group that is killed at the end may be somebody else's, who was given the same number."""
     signalled, killpg = [], os.killpg
 
@@ -273,7 +271,7 @@ def test_its_number_is_its_own_until_its_group_is_killed(tmp_path, monkeypatch):
     assert signalled == [("Z", signal.SIGKILL)]
 
 
-def test_its_variables_are_replaced_and_an_unknown_one_is_one_line():
+def test_variables_of_a_command_are_replaced_or_refused():
     words = ("$PYTHON", "$OUT", "${GPUS}x$DEVICE", "$$OUT")
     known = {"PYTHON": "python", "OUT": "/out", "GPUS": "8", "DEVICE": "cuda"}
     assert module.words_of(command(words=words), known) == ["python", "/out", "8xcuda", "$/out"]
@@ -281,7 +279,7 @@ def test_its_variables_are_replaced_and_an_unknown_one_is_one_line():
         module.words_of(command(words=("$PYTHON", "$HOME")), known)
 
 
-def test_a_first_word_that_the_machine_has_not_is_one_line(tmp_path):
+def test_a_missing_program_of_a_command_is_one_line(tmp_path):
     with pytest.raises(TrainingFailed, match=r"the machine has no torchrunn \(no folder of its PATH has one"):
         run(["torchrunn", "train.py"], tmp_path)
     with pytest.raises(TrainingFailed, match=r"the machine has no ./a \(it is not a program there\)"):
@@ -292,7 +290,7 @@ def test_a_first_word_that_the_machine_has_not_is_one_line(tmp_path):
 # ------------------------------------------------------------------------------------------
 
 
-def test_a_script_killed_once_goes_on_from_its_checkpoint_and_its_end_is_in_the_result(node, start):
+def test_a_killed_script_continues_from_its_checkpoint(node, start):
     text = """
 [ "$(cat $MAYFLY_DATA/a/x.csv)" = 1,2 ] && cmp $MAYFLY_DATA/a/x.csv $MAYFLY_DATA/z.csv || exit 9
 if [ ! -f $MAYFLY_CHECKPOINTS/half ]; then touch $MAYFLY_CHECKPOINTS/half; kill -KILL $$; fi
@@ -326,7 +324,7 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     assert (told.models_done, told.progress["s"]["state"], told.unit) == (1, "done", "steps")
 
 
-def test_events_that_a_script_writes_all_at_once_as_it_ends_are_read_to_the_last(node, start, monkeypatch):
+def test_events_written_at_the_end_are_read_to_the_last(node, start, monkeypatch):
     monkeypatch.setattr(events, "MOST_BLOCK", 1 << 10)
     lines = "".join(f'{{"step": {step}, "score": {step}}}\\n' for step in range(1, 101))
     without_end = "truncate -s 1T $MAYFLY_EVENTS"  # it is not read to its end
@@ -343,15 +341,15 @@ def test_a_name_that_is_not_utf_8_is_told_and_spoils_no_result(node, start):
     assert listed(node) == {"kept": "x\n"}
 
 
-def test_a_result_is_readable_whatever_the_script_reported_and_left(node, start, monkeypatch):
+def test_a_result_is_readable_whatever_the_script_left(node, start, monkeypatch):
     monkeypatch.setattr(environment, "image_python", lambda: f"/{'a' * 300}/python")
-    decide = command_run.CommandRun._decide
+    decide = piece_run.PieceRun._decide
 
-    def decided(run: Any, life: Any) -> None:
-        life.note = "it failed on GPU 1 first"
-        decide(run, life)
+    def decided(run: Any) -> None:
+        run._note = "it failed on GPU 1 first"
+        decide(run)
 
-    monkeypatch.setattr(command_run.CommandRun, "_decide", decided)
+    monkeypatch.setattr(piece_run.PieceRun, "_decide", decided)
     node.place = HERE
     text = """echo '{"score": 2000000000000000000, "step": 7}' > $MAYFLY_EVENTS; echo no >> $MAYFLY_EVENTS"""
     start(f"{text}; for i in $(seq 50); do touch $MAYFLY_OUT/.$i; done")
@@ -359,8 +357,8 @@ def test_a_result_is_readable_whatever_the_script_reported_and_left(node, start,
     assert len(script["notes"]) == 42 and script["best"] == {} and script["done"]
 
 
-def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node, start, monkeypatch):
-    def fails(_: Node, *, venv: Path, **__: Any) -> None:
+def test_failed_packages_are_removed_from_an_own_disk(node, start, monkeypatch):
+    def fails(*_: Any, venv: Path, **__: Any) -> None:
         (venv / "lib").mkdir(parents=True)
         raise TrainingFailed("can't install")
 
@@ -371,7 +369,7 @@ def test_packages_that_could_not_be_installed_take_no_room_on_ones_own_disk(node
     assert not (node.work / "command" / "venv").exists()
 
 
-def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start):
+def test_a_failed_script_is_not_restarted_and_its_files_are_sent(node, start):
     with pytest.raises(TrainingFailed, match=r"the script ended with exit code 3 \(no such file\)") as failed:
         start("echo half > $MAYFLY_OUT/half; echo no such file; exit 3")
     read = reported(node, failed.value)
@@ -385,7 +383,7 @@ def test_one_that_fails_is_not_started_again_and_what_it_left_comes(node, start)
     assert listed(node) == {"half": "half\n"}
 
 
-def test_one_that_the_machine_can_not_run_says_so_and_has_no_exit_code(node, start):
+def test_a_missing_program_is_one_line_without_exit_code(node, start):
     with pytest.raises(TrainingFailed, match="the machine has no torchrunn") as failed:
         start("", command="torchrunn train.py")
     read = reported(node, failed.value)
@@ -396,15 +394,8 @@ def test_one_that_the_machine_can_not_run_says_so_and_has_no_exit_code(node, sta
     )
 
 
-def test_one_that_is_stopped_gets_sigterm_and_is_not_done_even_if_it_ends_well(node, start, monkeypatch):
-    follow = command_run.CommandRun._follow
-
-    def stop_once_ready(run: Any, life: Any) -> None:
-        follow(run, life)
-        if (node.work / "command" / "out" / "ready").exists():
-            node.stop("stop.json")
-
-    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+def test_a_stopped_script_gets_sigterm_and_is_not_done(node, start, stop_when):
+    stop_when((node.work / "command" / "out" / "ready").exists)
     text = (
         "trap 'echo saved > $MAYFLY_OUT/saved; exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.05;"
         " done"
@@ -426,7 +417,7 @@ def test_data_larger_than_the_disk_is_one_line(start, monkeypatch):
         start("true")
 
 
-def test_a_process_with_half_a_letter_in_its_name_hides_nobody(tmp_path: Path) -> None:
+def test_a_process_with_a_cut_name_is_found(tmp_path: Path) -> None:
     with cut_name(tmp_path, {"MAYFLY_EVENTS": str(tmp_path)}) as pid:
         own = OwnUser(uid=os.geteuid(), gid=os.getegid())
         assert list(own.processes(f"MAYFLY_EVENTS={tmp_path}")) == [pid]
@@ -435,11 +426,11 @@ def test_a_process_with_half_a_letter_in_its_name_hides_nobody(tmp_path: Path) -
 @pytest.mark.skipif(
     os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run"
 )
-def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_path, monkeypatch):
-    ran: list[tuple[str, ...]] = []
+def test_no_script_begins_while_its_user_reaches_metadata(tmp_path, monkeypatch):
+    ran: list[str] = []
     monkeypatch.setattr(own_user_module, "ETC", tmp_path)
     (tmp_path / "at.deny").write_text("daemon\n")
-    monkeypatch.setattr(own_user_module, "_run", lambda *words: ran.append(words) or 0)
+    monkeypatch.setattr(own_user_module, "_run", lambda line: ran.append(line) or 0)
     monkeypatch.setattr(
         own_user_module.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=64_321, pw_gid=64_321)
     )
@@ -448,19 +439,19 @@ def test_no_script_begins_while_its_user_reaches_the_machines_credentials(tmp_pa
         with pytest.raises(ConfigError, match="the script can't be kept from the machine's credentials"):
             make_own_user(metadata=False)
     assert make_own_user(metadata=False) == OwnUser(uid=64_321, gid=64_321)  # nothing answers there any more
-    assert [words[0] for words in ran] == ["useradd", "iptables", "ip6tables"] * 2
-    rule = ("-m", "owner", "--uid-owner", "64321", "-j", "REJECT")
+    assert [line.split()[0] for line in ran] == ["useradd", "iptables", "ip6tables"] * 2
+    rule = "-m owner --uid-owner 64321 -j REJECT"
     assert ran[4:] == [
-        ("iptables", "-I", "OUTPUT", "-d", "127.0.0.1", *rule),
-        ("ip6tables", "-I", "OUTPUT", "-d", "fd00:ec2::254", *rule),
+        f"iptables -I OUTPUT -d 127.0.0.1 {rule}",
+        f"ip6tables -I OUTPUT -d fd00:ec2::254 {rule}",
     ]
     assert (tmp_path / "at.deny").read_text() == "daemon\nmayfly-script\n"
     assert (tmp_path / "cron.deny").read_text() == "mayfly-script\n"
-    monkeypatch.setattr(own_user_module, "_run", lambda *words: 3 if words[0] == "iptables" else 0)
+    monkeypatch.setattr(own_user_module, "_run", lambda line: 3 if line.startswith("iptables") else 0)
     with pytest.raises(
         ConfigError, match=r"can't be kept from the machine's credentials \(iptables ended with 3, so its"
     ):
         make_own_user(metadata=False)
-    monkeypatch.setattr(own_user_module, "_run", lambda *words: 1)
+    monkeypatch.setattr(own_user_module, "_run", lambda line: 1)
     with pytest.raises(ConfigError, match="the user mayfly-script can't be made .useradd ended with 1"):
         make_own_user(metadata=False)

@@ -16,7 +16,7 @@ def with_a_row(*devices: tuple[int, ...]) -> DeviceService:
     return service
 
 
-def test_a_device_that_fails_three_in_a_row_waits_for_the_others_word_and_leaves_once_one_passes() -> None:
+def test_a_failing_device_leaves_once_another_passes_a_value() -> None:
     service = with_a_row(BROKEN, OTHER)
     assert service.may_begin(OTHER, {OTHER: 1}) and not service.may_begin(BROKEN, {OTHER: 1})
     assert service.taken_out({OTHER: 1}) == {} and service.may_begin(BROKEN, {}), (
@@ -33,7 +33,7 @@ def test_one_that_goes_on_for_longer_elsewhere_is_word_enough() -> None:
     assert service.taken_out({OTHER: LONG}) == {BROKEN: ["a", "b", "c"]}
 
 
-def test_a_value_that_fails_elsewhere_too_brings_the_device_back_and_is_no_failure_of_the_second() -> None:
+def test_a_value_that_fails_elsewhere_brings_the_device_back() -> None:
     service = with_a_row(BROKEN, OTHER)
     service.ended(OTHER, "x", passed=True, seconds=1)
     service.taken_out({})
@@ -49,7 +49,7 @@ def test_a_value_that_fails_elsewhere_too_brings_the_device_back_and_is_no_failu
     )
 
 
-def test_failures_that_took_their_time_or_have_a_success_between_them_are_no_row() -> None:
+def test_slow_failures_and_a_success_between_break_the_row() -> None:
     service = with_a_row(BROKEN, OTHER)
     service.ended(BROKEN, "slow", passed=False, seconds=LONG)
     service.ended(OTHER, "x", passed=True, seconds=1)
@@ -79,7 +79,7 @@ def test_the_last_device_in_service_stays() -> None:
     assert alone.taken_out({BROKEN: LONG}) == {} and alone.may_begin(BROKEN, {BROKEN: 1})
 
 
-def test_a_script_that_fails_at_once_everywhere_is_hopeless_and_one_that_once_did_anything_is_not() -> None:
+def test_a_script_that_fails_at_once_everywhere_is_hopeless() -> None:
     service = DeviceService([BROKEN, OTHER, THIRD])
     for number in range(10):
         assert not service.is_hopeless({})

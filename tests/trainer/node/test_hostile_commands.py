@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.nodes import bundle, listed, node, node_on, reported, run_task, task_of
+from tests.nodes import bundle, listed, node, node_on, reported, run_task, stop_when, task_of
 from tests.planned import plan_script
 from tests.prepare_runs import CODE
 from tests.processes import alive
@@ -31,12 +31,12 @@ from trainer.job.script import CONTRACT
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import RunPlan
 from trainer.launch.preflight import look
-from trainer.launch.prepare import plan_prepare
+from trainer.launch.prepare_run import plan_prepare_run
 from trainer.launch.start import record_of
 from trainer.launch.work import Account, Refresh, ScriptWork, Work
 from trainer.machines.instances import instance_type
 from trainer.node import command as module
-from trainer.node import command_process, command_run, events, stage
+from trainer.node import command_process, events, piece_run, stage
 from trainer.node.own_user import OwnUser
 from trainer.node.report import progress
 from trainer.node.shared import Node
@@ -47,7 +47,7 @@ from trainer.runs.store import open_objects
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
 
-__all__ = ["bundle", "node"]  # fixtures
+__all__ = ["bundle", "node", "stop_when"]  # fixtures
 COMMANDS = ("train", "script", "prepare", "score")
 APART = ("script", "score")  # those with a user of their own, whatever pieces they have
 PYTHON = Path("/usr/bin/python3")
@@ -193,7 +193,7 @@ while len(os.listdir(f"{work}/command/checkpoints")) < 3:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_it_forked_away_ends_with_it(node: Node, run: Run, name: str) -> None:
+def test_forked_processes_end_with_the_command(node: Node, run: Run, name: str) -> None:
     run(name, FORKS)
     pids = [int(path.name) for path in (node.work / "command" / "checkpoints").iterdir()]
     assert len(pids) == 3 and not any(map(alive, pids))
@@ -201,17 +201,11 @@ def test_what_it_forked_away_ends_with_it(node: Node, run: Run, name: str) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("by", ["stop", "time"])
-def test_one_that_ignores_the_stop_is_killed_after_its_grace(
-    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, name: str, by: str
+def test_a_command_that_ignores_a_stop_is_killed(
+    node: Node, run: Run, stop_when: Callable[..., None], name: str, by: str
 ) -> None:
-    follow = command_run.CommandRun._follow
-
-    def stop_once_ready(running: Any, life: Any) -> None:
-        follow(running, life)
-        if by == "stop" and (node.work / "command" / "checkpoints" / "ready").exists():
-            node.stop("SIGTERM")
-
-    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+    if by == "stop":
+        stop_when((node.work / "command" / "checkpoints" / "ready").exists)
     ignores = (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); open(f'{work}/command/checkpoints/ready', 'w')\n"
     )
@@ -228,7 +222,7 @@ def test_its_output_and_its_events_are_bounded(
 ) -> None:
     monkeypatch.setattr(command_process, "MOST_LOG_BYTES", 10_000)
     monkeypatch.setattr(command_process, "LEAST_LOG_BYTES", 10_000)
-    monkeypatch.setattr(command_run, "MOST_BYTES", dict.fromkeys(events.MOST_BYTES, 10_000))
+    monkeypatch.setattr(piece_run, "MOST_BYTES", dict.fromkeys(events.MOST_BYTES, 10_000))
     tells = 'tell(*({"event": "x", "step": n} for n in range(1000)))'
     with caplog.at_level(logging.INFO):
         run(name, f"for n in range(1000): print('x' * 100)\nprint('y' * (9 << 20))\n{tells}")
@@ -251,7 +245,7 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_its_secrets_are_its_own_and_nothing_that_the_agent_sends_has_them(
+def test_its_secrets_are_in_nothing_that_the_agent_sends(
     node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     monkeypatch.setattr(module, "read_secrets", lambda node, named: dict.fromkeys(named, SECRET))
@@ -336,8 +330,8 @@ while True:
     os.geteuid() != 0 or not PYTHON.exists(), reason="needs root, and a Python that every user may run"
 )
 @pytest.mark.parametrize("name", APART)
-def test_one_with_a_user_of_its_own_gets_no_more_than_its_own(
-    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_command_with_its_own_user_reaches_only_its_own_files(
+    node: Node, run: Run, stop_when: Callable[..., None], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     own_user = OwnUser(uid=64_321, gid=64_321)
     base = Path(
@@ -349,14 +343,7 @@ def test_one_with_a_user_of_its_own_gets_no_more_than_its_own(
     monkeypatch.setattr(module, "make_own_user", lambda **_: own_user)
     node.place = replace(node.place, own_user=True)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    follow = command_run.CommandRun._follow
-
-    def stop_once_ready(running: Any, life: Any) -> None:
-        follow(running, life)
-        if (node.work / "command" / "out" / "ready").exists():
-            node.stop("SIGTERM")
-
-    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+    stop_when(lambda: (node.work / "command" / "out" / "ready").exists())
     try:
         stopped = run(name, HOSTILE, words=(str(PYTHON), "-I", "run.py"), out_bytes=20_000_000)
         read = reported(node, stopped)
@@ -409,11 +396,13 @@ def test_no_manifest_widens_its_instances_role(
     now, objects = utc_now(), open_objects(access, outputs.bucket)
     account = Account(access=access, outputs=outputs, objects=objects)
     if role == "prepare":
-        plan: RunPlan = plan_prepare(account, budget_usd=1.0)[1]
+        plan: RunPlan = plan_prepare_run(account, budget_usd=1.0)[1]
         work: Work = Refresh(job=job, code=CODE, inputs=())
     else:
         offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
-        plan = plan_script(job, offers, outputs, known=KnownTimes(), input_bytes=3, place=access.place)
+        plan = plan_script(
+            job, offers, subnets=outputs.subnets, known=KnownTimes(), input_bytes=3, place=access.place
+        )
         work = ScriptWork(job=job, code=CODE, files={}, sha256="", names=("s",))
     record = record_of(work, plan, account, preflight_at=now, now=now)
     monkeypatch.setattr(stage, "PAUSES", ())

@@ -32,7 +32,7 @@ GETS = {
 }
 
 
-def test_what_a_hostile_script_gets_is_what_the_security_page_says(
+def test_a_hostile_refresh_gets_what_the_security_page_says(
     prepared: Callable[[str], PreparedStack],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -16,7 +16,7 @@ TAGS = {"run_id": "r", "attempt": "2", "node": "0", "deadline": "2026-11-23T12:0
 
 
 @pytest.mark.parametrize(("market", "zone"), [("on-demand", ""), ("spot", "us-east-1b")])
-def test_an_instance_says_its_run_its_type_and_the_zone_of_its_spot_price(market: str, zone: str) -> None:
+def test_identity_has_run_type_and_the_zone_of_the_spot_price(market: str, zone: str) -> None:
     view = replace(VIEW, life_cycle=market, tags=TAGS)
     server = serve_metadata(view)
     try:

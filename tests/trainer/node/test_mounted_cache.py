@@ -29,7 +29,7 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.tasks import training_task
 from trainer.rehearsal.account import EmbeddedAccount, Principal
-from trainer.rehearsal.file_systems import mount
+from trainer.rehearsal.nodes import mount
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record import iso
 from trainer.runs.record_json import to_json
@@ -89,7 +89,7 @@ class Site:
             pieces=(),
             machines={"p3.8xlarge": replace(MACHINE, gpu_count=4)},
         )
-        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made).encode())
+        s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made))
         template, parameter = self.outputs.launch_template, self.outputs.image_parameter
         image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
         desk = Desk(access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets)
@@ -124,7 +124,7 @@ def site(
     cloud.run_nodes = False
 
 
-def test_a_second_node_takes_an_input_from_the_cache_and_a_poisoned_one_is_fetched_anew(site: Site) -> None:
+def test_a_second_node_uses_the_cache_but_no_poisoned_entry(site: Site) -> None:
     first = site.run("20261120-000001-a-aaaa")
     assert first["state"] == "done", first
     assert (first["inputs"]["s3_files"], first["inputs"]["cache_added"]) == (2, 2)

@@ -20,12 +20,11 @@ from tests.processes import cut_name
 from trainer.aws.place import HERE
 from trainer.base.environment import temporary_folder
 from trainer.base.errors import UsageError
-from trainer.node.agent import end_at_deadline
 from trainer.node.command import machine_document
 from trainer.node.devices import Devices
+from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import own_identity
-from trainer.node.own_machine import WorkFolder, open_work, prune
-from trainer.node.scratch import make_scratch, remove_scratch
+from trainer.node.work_folder import WorkFolder, make_scratch, open_work, prune, remove_scratch
 from trainer.runs.record import utc_now
 from trainer.train.machine_file import MachineFacts, read_machine
 
@@ -39,7 +38,7 @@ def given(folder: Path, document: dict[str, Any]) -> MachineFacts:
     return read_machine(folder / "machine.json")
 
 
-def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devices(tmp_path: Path) -> None:
+def test_a_training_on_an_own_machine_has_no_instance_type(tmp_path: Path) -> None:
     state = tmp_path / "here.json"
     state.write_text(
         json.dumps({"run_id": "r", "user_id": "AIDAEXAMPLE", "deadline": "2026-11-22T20:00:00Z"})
@@ -54,13 +53,9 @@ def test_a_training_is_told_of_no_instance_type_and_expects_nothing_of_the_devic
 
 @pytest.mark.parametrize(
     ("zone", "known", "price"),
-    [
-        ("", {}, 1.0),
-        ("us-east-1a", {"us-east-1a": 0.4}, 0.4),
-        ("us-east-1c", {"us-east-1a": 0.4}, 1.0),
-    ],
+    [("", {}, 1.0), ("us-east-1a", {"us-east-1a": 0.4}, 0.4), ("us-east-1c", {"us-east-1a": 0.4}, 1.0)],
 )
-def test_a_training_counts_its_dollars_by_the_market_of_its_instance(tmp_path, zone, known, price) -> None:
+def test_a_trainings_price_is_that_of_its_market(tmp_path, zone, known, price) -> None:
     identity = SimpleNamespace(instance_type="g6.xlarge", spot_zone=zone)
     machine = replace(MACHINE, usd_per_hour=1.0, spot_usd_per_hour=known)
     spot = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})))
@@ -68,20 +63,19 @@ def test_a_training_counts_its_dollars_by_the_market_of_its_instance(tmp_path, z
     assert given(tmp_path, document).usd_per_hour == price
 
 
-def test_the_deadline_ends_a_run_whose_machine_slept_meanwhile() -> None:
-    now, stops = [utc_now()], list[str]()
-    identity = SimpleNamespace(deadline=now[0] + timedelta(hours=8))
-    node = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity), stop=stops.append))
+def test_the_deadline_ends_a_run_whose_machine_slept(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.place, now = HERE, [node.status.identity.deadline - timedelta(hours=8)]
+    monkeypatch.setattr("trainer.node.heartbeat.utc_now", lambda: now[0])
+    node.uplink.exists = lambda key: False
+    thread = HeartbeatThread(node, node.work / "node.log")
+    thread._beat()
+    assert not node.is_stopping()
+    now[0] += timedelta(hours=9)
+    thread._beat()
+    assert node.stop_reason == "deadline"
 
-    def pause(seconds: float) -> None:
-        assert seconds <= 10, "a timer of eight hours would end in the evening"
-        now[0] += timedelta(hours=9)
 
-    end_at_deadline(node, now=lambda: now[0], pause=pause)
-    assert stops == ["deadline"]
-
-
-def test_a_new_run_keeps_what_it_may_go_on_from_and_nothing_else(tmp_path: Path) -> None:
+def test_a_new_run_keeps_checkpoints_models_and_inputs_alone(tmp_path: Path) -> None:
     work = open_work(tmp_path, "ab" * 32)
     kept = ("command/checkpoints/last", "command/out/made", "inputs/a")
     for name in (*kept, "command/venv/x", "command/data/a.csv", "events/events.jsonl", "node.log"):
@@ -105,7 +99,7 @@ def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: py
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("trainer.node.own_machine.shutil.copyfile", killed)
+        patch.setattr("trainer.node.work_folder.shutil.copyfile", killed)
         work.lay_out(EMPTY_BUNDLE, {"run_id": "r1"}, [(source, "inputs/b")])
     work.lay_out(EMPTY_BUNDLE, {"run_id": "r2"}, [(source, "inputs/b")])
     assert [path.read_text() for path in (work.path / "inputs").iterdir()] == ["all of it"]
@@ -126,11 +120,8 @@ def test_a_folder_that_can_not_be_cleared_is_not_locked_for_good(
     open_work(tmp_path, "ab" * 32).release()
 
 
-def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_not_have_them(
-    node: Any,
-    start: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_own_secrets_come_from_the_environment_and_are_redacted(
+    node: Any, start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.place = HERE
     monkeypatch.setenv("TRACKER_KEY", "s3cr3t-of-mine")
@@ -143,7 +134,7 @@ def test_a_script_gets_its_secrets_of_the_agents_environment_and_its_log_does_no
     )
 
 
-def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_agent_go_at_the_next_start(tmp_path: Path) -> None:
     work = open_work(tmp_path, "cd" * 32)
     (work.path / "here.json").write_text(json.dumps({"run_id": "r1"}))
     (work.path / "command" / "venv").mkdir(parents=True)
@@ -175,17 +166,14 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_of_any(tmp_path: Path) 
     assert not work.path.exists()
 
 
-def test_a_process_with_half_a_letter_in_its_name_is_ended_like_others(tmp_path: Path) -> None:
+def test_a_process_with_a_cut_name_is_ended_like_others(tmp_path: Path) -> None:
     work = open_work(tmp_path, "cd" * 32)
     with cut_name(tmp_path, {"MAYFLY_WORK": str(work.path)}):
         assert work.clear() == 1
     work.release()
 
 
-def test_temporary_files_lie_where_the_path_of_a_socket_has_room_and_go_with_the_run(
-    node: Any,
-    start: Any,
-) -> None:
+def test_temporary_files_have_short_paths_and_go_with_the_run(node: Any, start: Any) -> None:
     (node.work / "command" / "venv" / "lib").mkdir(parents=True)
     start("touch $TMPDIR/x; echo $TMPDIR")
     assert not (node.work / "command" / "venv").exists()
@@ -214,12 +202,7 @@ def test_a_link_to_elsewhere_is_no_folder_of_ours(tmp_path: Path) -> None:
     ],
 )
 def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
-    node: Any,
-    start: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    left: str,
-    over: Any,
-    expected: list[str],
+    node: Any, start: Any, monkeypatch: pytest.MonkeyPatch, left: str, over: Any, expected: list[str]
 ) -> None:
     found = len(left.split(","))
     node.place, node.status.devices = (
@@ -231,7 +214,7 @@ def test_a_script_sees_the_gpus_that_the_caller_leaves_to_it(
     assert [line for script in node.status.scripts for line in script["last_lines"]] == expected
 
 
-def test_a_second_start_is_refused_also_before_the_first_one_has_a_run(tmp_path: Path) -> None:
+def test_a_second_start_of_the_same_work_is_refused(tmp_path: Path) -> None:
     work = open_work(tmp_path, "ab" * 32)
     with pytest.raises(UsageError, match="another command starts this job on this machine"):
         open_work(tmp_path, "ab" * 32)

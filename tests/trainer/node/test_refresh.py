@@ -21,7 +21,7 @@ from tests.nodes import node
 from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared, unpacked
 from trainer.bars import check
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
-from trainer.control.prepared import take_over
+from trainer.control.takeover import take_over
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.launch.inputs import list_inputs
@@ -105,7 +105,7 @@ BARS = "".join(f"2024-02-01 00:{minute:02},BTC-USD,1,2,1,1,1\n" for minute in ra
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_script_finds_the_sets_files_gets_its_secrets_and_adds_files(run: Refreshed) -> None:
+def test_a_refresh_script_gets_files_and_secrets_and_adds_files(run: Refreshed) -> None:
     source = f"""
 assert folder.is_dir() and os.listdir() == [{FIRST!r}] and pathlib.Path.cwd() == folder
 assert os.environ["API_KEY"] == {SECRET!r}
@@ -120,7 +120,7 @@ assert os.environ["API_KEY"] == {SECRET!r}
     assert (entry["file"], entry["holds"][0]["bars"]) == ("new.csv", 50)
 
 
-def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(
+def test_the_scripts_group_is_killed_before_it_is_reaped(
     run: Refreshed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed, killpg = [], os.killpg
@@ -137,8 +137,7 @@ def test_the_scripts_group_is_ended_while_its_number_is_still_its_own(
 
 
 @pytest.mark.parametrize(
-    ("source", "code"),
-    [("raise ValueError", 1), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9)],
+    ("source", "code"), [("raise ValueError", 1), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9)]
 )
 def test_a_script_that_fails_is_the_refreshs_exit_code(run: Refreshed, source: str, code: int) -> None:
     assert run.run(f"(folder / 'new.csv').write_text('x'); {source}") == code
@@ -162,7 +161,7 @@ def test_a_script_that_fails_is_the_refreshs_exit_code(run: Refreshed, source: s
         ("os.truncate(os.open(folder / 'a.csv', os.O_CREAT | os.O_WRONLY), 3 << 30)", "2 GiB are the most"),
     ],
 )
-def test_what_no_set_takes_is_an_error_in_one_line(run: Refreshed, source: str, why: str) -> None:
+def test_a_file_that_no_set_takes_is_one_line(run: Refreshed, source: str, why: str) -> None:
     assert run.run(source) == 100
     assert re.search(why, run.error) and "\n" not in run.error and run.announced == {}
 
@@ -202,7 +201,7 @@ def test_a_file_that_no_training_could_read_fails_the_refresh(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_file_of_the_set_that_cant_be_read_is_left_out_and_no_reason_to_fail(run: Refreshed) -> None:
+def test_an_unreadable_file_of_the_set_is_left_out(run: Refreshed) -> None:
     (run.data / "broken.parquet").write_text("no parquet")
     run.unchecked = ["broken.parquet", FIRST]
     assert run.run() == 0 and run.announced == {FIRST: False}
@@ -235,7 +234,7 @@ def refreshed(
     run_command(node, manifest(command=replace(task.command, **changed), **by))
 
 
-def test_a_script_that_fails_says_why_and_its_secret_does_not_show(
+def test_a_failed_refresh_says_why_without_its_secret(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = "import os\nprint('the key is', os.environ['API_KEY'])\nraise ValueError(os.environ['API_KEY'])"
@@ -256,7 +255,7 @@ def test_an_error_of_the_refresh_is_the_runs(
         refreshed(node, tmp_path, monkeypatch, source)
 
 
-def test_one_that_does_not_end_is_ended_by_its_time_limit(
+def test_a_refresh_is_ended_by_its_time_limit(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.place = replace(node.place, stop_seconds=0.2)
@@ -273,7 +272,7 @@ lines = [f"2024-02-01 00:{{minute:02}},BTC-USD,1,2,1,1,1" for minute in range(50
 """
 
 
-def test_its_role_is_enough_for_a_prepare_run_from_the_manifest_to_the_set_and_no_more(
+def test_a_prepare_runs_role_is_enough_and_no_more(
     aws_server: EmbeddedAws, prepared: Callable[[str], PreparedStack], caplog: pytest.LogCaptureFixture
 ) -> None:
     run = prepared(ADDS)

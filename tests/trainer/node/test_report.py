@@ -36,21 +36,19 @@ def end(
     return ending(status=status, stop_reason=stop, error=error, now=now)[:2]
 
 
-def test_all_models_in_s3_is_done_even_if_somebody_wanted_a_stop_meanwhile() -> None:
+def test_complete_work_is_done_despite_a_stop_request() -> None:
     assert end(status(done="AB")) == ("done", 0)
     assert end(status(done="AB"), stop="stop.json") == ("done", 0)
 
 
-def test_a_stop_before_the_deadline_is_stopped_and_at_the_deadline_expired() -> None:
+def test_a_stop_is_stopped_and_at_the_deadline_expired() -> None:
     error = TrainingFailed("the trainer ended with exit code 130")
     assert end(status(done="A"), stop="SIGTERM", error=error) == ("stopped", 130)
     assert end(status(done="A"), stop="SIGTERM", error=error, now=DEADLINE) == ("expired", 104)
 
 
 @pytest.mark.parametrize(("error", "code"), [(DataError("bad"), 100), (ConfigError("torch"), 103)])
-def test_bad_data_costs_100_on_a_node_and_other_errors_keep_their_code(
-    error: TrainerError, code: int
-) -> None:
+def test_bad_data_is_100_on_a_node_and_others_keep_their_code(error: TrainerError, code: int) -> None:
     assert end(status(), error=error) == ("failed", code)
 
 
@@ -65,7 +63,7 @@ def test_every_model_that_is_not_there_is_reported_with_a_reason() -> None:
     ]
 
 
-def test_lease_and_progress_are_what_the_desk_and_the_sweeper_read() -> None:
+def test_desk_and_sweeper_read_lease_and_progress() -> None:
     told = status(done="A", pieces={"A": {"state": "done", "loss": math.nan, "step": 3}}, rates={0: 5.0})
     told.enter("boot", NOON)
     at = NOON + timedelta(seconds=3)
@@ -76,7 +74,7 @@ def test_lease_and_progress_are_what_the_desk_and_the_sweeper_read() -> None:
 
 
 @pytest.mark.parametrize("num_models", [500, 5000])
-def test_a_lease_stays_small_and_progress_is_bounded_however_many_models_there_are(num_models: int) -> None:
+def test_lease_and_progress_are_bounded_for_any_number_of_models(num_models: int) -> None:
     entry = {
         "epoch": 3,
         "epochs": 15,
@@ -96,7 +94,7 @@ def test_a_lease_stays_small_and_progress_is_bounded_however_many_models_there_a
     assert read.progress["SYMBOL-04999"]["state"] == "training"  # models at work are told first
 
 
-def test_what_a_node_says_at_the_end_is_what_the_desk_reads_however_long_its_texts() -> None:
+def test_a_result_is_readable_however_long_its_texts() -> None:
     failed = status(failed=({**named("A"), "reason": "x" * 99_999},))
     error = TrainingFailed("y" * 99_999, why="it\x1b[31m").as_dict()
     value = result(

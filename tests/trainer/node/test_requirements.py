@@ -106,9 +106,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_node_reads_every_sample_file_with_its_locks_packages_alone(
-    samples: list[Path], tmp_path: Path
-) -> None:
+def test_a_node_reads_every_sample_with_its_lock(samples: list[Path], tmp_path: Path) -> None:
     job = tmp_path / "job.json"
     real = [path for path in sorted(RAW.glob("*")) if "_1m_" not in path.name] if RAW.is_dir() else []
     job.write_text(json.dumps({"name": "samples", "model": {"lookback": 2}, "target": {"horizon": 1}}))
@@ -128,7 +126,7 @@ def test_a_node_reads_every_sample_file_with_its_locks_packages_alone(
     } == {}  # of the real, some symbols are too short
 
 
-def test_what_a_nodes_code_imports_is_in_its_lock_or_its_images_torch() -> None:
+def test_imports_of_a_node_are_in_its_lock_or_its_image() -> None:
     admitted = {*sys.stdlib_module_names, "trainer", "torch", *modules_of(locked())}
     missing = {}
     for name, content in code_files(NODE).items():
@@ -152,7 +150,7 @@ sys.exit(main(["--describe", "--data", sys.argv[2]]))
 
 
 @pytest.mark.slow
-def test_a_prepare_run_looks_at_every_sample_file_with_its_locks_packages_alone(samples: list[Path]) -> None:
+def test_a_prepare_run_reads_every_sample_with_its_lock(samples: list[Path]) -> None:
     both = locked("prepare").keys() & {name.lower() for name in locked()}
     assert {name: locked("prepare")[name] for name in both} == {
         name: locked()[name] for name in both

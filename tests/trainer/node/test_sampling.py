@@ -15,7 +15,7 @@ import pytest
 from tests.trainer.node.test_report import NOON, status
 from trainer.base.strict_json import Unsound
 from trainer.node.report import lease, progress
-from trainer.node.sampling import QUERY, cpu_sample, cpu_times, read_gpus, sample_gpus
+from trainer.node.sampling import cpu_sample, cpu_times, sample_gpus
 from trainer.runs.lease import read_lease
 from trainer.runs.reports import Heartbeat, heartbeat
 from trainer.runs.samples import CpuSample, GpuSample, NodeSample
@@ -43,26 +43,31 @@ def beat_of(sample: Any) -> Heartbeat:
     return heartbeat(read_lease(body, NOON), progress(node))
 
 
-def test_nvidia_smis_table_is_read_and_what_a_driver_does_not_report_is_none() -> None:
-    first, second = read_gpus(LISTING)
-    assert first == A10G
+def test_figures_that_a_driver_does_not_report_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(query: tuple[str, ...], **_: object) -> subprocess.CompletedProcess[str]:
+        assert "utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu" in query[1]
+        return subprocess.CompletedProcess(query, 0, stdout=LISTING)
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    (first, second), note = sample_gpus()
+    assert (first, note) == (A10G, "")
     assert (second.use_percent, second.memory_used_mib, second.power_watts) == (None, 3, None)
-    assert "utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu" in QUERY[1]
 
 
 @pytest.mark.parametrize(
     "error",
     [
         FileNotFoundError(2, "No such file"),
-        subprocess.TimeoutExpired(QUERY, 30),
-        subprocess.CalledProcessError(9, QUERY, stderr="GPU is lost"),
+        subprocess.TimeoutExpired("nvidia-smi", 30),
+        subprocess.CalledProcessError(9, "nvidia-smi", stderr="GPU is lost"),
     ],
 )
-def test_a_driver_that_fails_is_a_note(error: Exception) -> None:
+def test_a_driver_that_fails_is_a_note(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> Any:
         raise error
 
-    gpus, note = sample_gpus(fail)
+    monkeypatch.setattr(subprocess, "run", fail)
+    gpus, note = sample_gpus()
     assert gpus == () and note.startswith("nvidia-smi shows no GPU: ")
 
 

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from tests.nodes import NOW, bundle, listed, node, reported, start
+from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import ScriptSettings
 from trainer.node import command as module
-from trainer.node import command_run
+from trainer.node import command_run, piece_run
 from trainer.node.devices import Devices
 from trainer.node.own_user import OwnUser
 from trainer.node.report import progress
 from trainer.runs.lease import Lease
 from trainer.runs.reports import heartbeat
 
-__all__ = ["bundle", "node", "start"]  # fixtures
+__all__ = ["bundle", "node", "start", "stop_when"]  # fixtures
 VALUE = """
 name=$MAYFLY_VALUE_SYMBOL-$MAYFLY_VALUE_SEED
 echo "$name $CUDA_VISIBLE_DEVICES $MAYFLY_DEVICES $1" >> ../../starts
@@ -51,19 +51,17 @@ def starts(node: Any) -> list[list[str]]:
     return [line.split() for line in (node.work / "command" / "starts").read_text().splitlines()]
 
 
-def test_of_24_values_on_8_gpus_one_fails_always_and_one_is_killed_once_so_that_23_are_done(
-    eight,
-    start,
-    monkeypatch,
-):
+def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, monkeypatch):
     at_once: list[int] = []
-    look = command_run.CommandRun._has_ended
+    work, look = command_run.CommandRun._run, piece_run.PieceRun.has_ended
+    runs: list[Any] = []
 
-    def counted(run: Any, life: Any) -> bool:
-        at_once.append(len(run._running) if len(run._queue) else 8)
-        return look(run, life)
+    def counted(piece: Any) -> bool:
+        at_once.append(len(runs[0]._running) if len(runs[0]._queue) else 8)
+        return look(piece)
 
-    monkeypatch.setattr(command_run.CommandRun, "_has_ended", counted)
+    monkeypatch.setattr(command_run.CommandRun, "_run", lambda run: work(runs.append(run) or run))
+    monkeypatch.setattr(piece_run.PieceRun, "has_ended", counted)
     with pytest.raises(
         TrainingFailed,
         match=r"1 of 24 values failed \(A_3: the script ended with exit code 3 .no such symbol",
@@ -123,19 +121,8 @@ def test_more_gpus_than_the_machine_has_is_one_line(eight, start):
         start(VALUE, over=OVER, gpus=16)
 
 
-def test_values_that_wait_at_a_stop_never_begin_and_none_that_was_asked_to_end_is_done(
-    eight,
-    start,
-    monkeypatch,
-):
-    follow = command_run.CommandRun._follow
-
-    def stop_once_ready(run: Any, life: Any) -> None:
-        follow(run, life)
-        if len(list((eight.work / "command" / "out").glob("*/ready"))) == 8:
-            eight.stop("stop.json")
-
-    monkeypatch.setattr(command_run.CommandRun, "_follow", stop_once_ready)
+def test_values_that_wait_at_a_stop_never_begin(eight, start, stop_when):
+    stop_when(lambda: len(list((eight.work / "command" / "out").glob("*/ready"))) == 8)
     with pytest.raises(Stopped) as stopped:
         start("trap 'exit 0' TERM; touch $MAYFLY_OUT/ready; while :; do sleep 0.02; done", over=OVER)
     read = reported(eight, stopped.value, unfinished=ENDED)
@@ -151,7 +138,7 @@ echo made > $MAYFLY_OUT/model.pt
 """
 
 
-def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(eight, start, caplog):
+def test_a_gpu_that_fails_three_values_is_out_of_service(eight, start, caplog):
     start(BROKEN_GPU, over=OVER)
     assert len([gpu for _, gpu in starts(eight) if gpu == "3"]) == 3 and len(starts(eight)) == 24 + 3
     read = reported(eight)
@@ -166,7 +153,7 @@ def test_a_gpu_that_fails_every_value_at_once_gets_three_and_others_make_them(ei
     assert len(listed(eight)) == 24
 
 
-def test_a_script_that_fails_everywhere_at_once_ends_before_all_values_began(eight, start):
+def test_a_script_that_fails_everywhere_ends_early(eight, start):
     with pytest.raises(
         TrainingFailed,
         match=r"the first \d+ values failed within 30 s each, and no other began \(.*: the script",
@@ -201,7 +188,7 @@ while [ ! -s $MAYFLY_OUT/child ]; do sleep 0.01; done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_value_for_whose_files_the_disk_has_no_room_fails_alone(eight, start, monkeypatch):
+def test_a_value_whose_files_do_not_fit_fails_alone(eight, start, monkeypatch):
     copy = shutil.copytree
 
     def copied(source: Path, target: Path) -> None:
@@ -220,7 +207,7 @@ def test_a_value_for_whose_files_the_disk_has_no_room_fails_alone(eight, start, 
     assert [entry["piece"] for entry in reported(eight, failed.value, unfinished=ENDED).failed] == ["B"]
 
 
-def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(eight, start, monkeypatch):
+def test_only_an_ended_values_own_processes_are_killed(eight, start, monkeypatch):
     own_user = OwnUser(uid=64_322, gid=64_322)
     base = Path(
         tempfile.mkdtemp(prefix="script-user-", dir="/tmp")
@@ -242,7 +229,7 @@ def test_what_an_ended_value_forked_away_is_killed_and_its_neighbours_are_not(ei
         shutil.rmtree(base)
 
 
-def test_what_ran_longest_last_time_begins_first(eight, start, monkeypatch):
+def test_the_longest_value_begins_first(eight, start, monkeypatch):
     seconds, made = {"A": 1.0, "B": 3.0, "C": 2.0}, module._pieces
 
     def estimated(manifest: Any, folders: Any) -> Any:

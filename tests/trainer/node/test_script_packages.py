@@ -28,9 +28,7 @@ def node(tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_wheels_are_installed_by_their_hash_over_the_images_packages_and_its_programs_see_them(
-    node, tmp_path
-):
+def test_wheels_are_installed_by_hash_over_the_images_packages(node, tmp_path):
     text = "def main():\n    import torch, tiny\n    print('tiny', tiny.__file__, torch.__name__)\n"
     # No dependency is installed by itself.
     sha256 = write_wheel(

@@ -12,7 +12,7 @@ from trainer.aws.place import REHEARSAL
 from trainer.node.shared import LAST_UPLOADS_SECONDS, STOPPED_UPLOADS_SECONDS, Node
 
 
-def test_a_signal_in_the_middle_of_anothers_handler_stops_nothing_but_the_work(tmp_path: Path) -> None:
+def test_a_signal_during_another_signals_handler_blocks_nothing(tmp_path: Path) -> None:
     node = Node(work=tmp_path, place=REHEARSAL, uplink=SimpleNamespace(), status=SimpleNamespace())  # type: ignore[arg-type]
     assert not node.is_stopping() and node.patience_seconds == LAST_UPLOADS_SECONDS
 

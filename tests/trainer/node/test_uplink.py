@@ -115,7 +115,7 @@ def test_a_model_waits_out_an_outage(uplink: Uplink, model: Path, tmp_path: Path
     assert one.status.failed == []
 
 
-def test_a_model_that_s3_kept_without_a_version_is_asked_for_again(
+def test_a_model_stored_without_a_version_is_sent_again(
     uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, put = node(uplink, tmp_path), uplink.s3.put_object
@@ -144,7 +144,7 @@ def test_a_model_that_never_reaches_s3_is_reported(
     assert "S3 did not take it" in one.status.failed[0]["reason"]
 
 
-def test_models_wait_together_while_s3_refuses_and_no_model_keeps_the_others_waiting(
+def test_models_take_turns_while_s3_refuses(
     uplink: Uplink, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = node(uplink, tmp_path)
@@ -156,12 +156,14 @@ def test_models_wait_together_while_s3_refuses_and_no_model_keeps_the_others_wai
         raise ConnectTimeoutError(endpoint_url="s3")
 
     monkeypatch.setattr(uplink, "put_file", put_file)
-    monkeypatch.setattr("trainer.node.announced.time", SimpleNamespace(monotonic=lambda: 0.0))
+    now = [0.0]
+    monkeypatch.setattr("trainer.node.announced.time", SimpleNamespace(monotonic=lambda: now[0]))
     for name in "ABC":
         (model.parent / name).write_bytes(CONTENT)
         (model.parent / f"{name}.json").write_text("{}")
         uploads.add({**EVENT, "file": name})
-    for expected in ("A", "AB", "ABC", "ABC"):  # one a look, and none is due again
+    for at, expected in ((0, "A"), (0.9, "A"), (1, "AB"), (2.9, "AB"), (3, "ABC"), (7, "ABCA")):
+        now[0] = at  # one a try, after growing pauses
         uploads.send()
         assert "".join(tried) == expected
 
@@ -187,9 +189,7 @@ def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_pat
     }
 
 
-def test_a_long_log_over_a_slow_line_delays_neither_the_lease_nor_a_stop_nor_the_end(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_long_log_delays_neither_lease_nor_stop_nor_end(tmp_path: Path, monkeypatch) -> None:
     now, puts = [1000.0], list[str]()
     monkeypatch.setattr("trainer.node.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("trainer.node.uplink.PART_BYTES", 8)
@@ -216,7 +216,7 @@ def sent(uplink: Uplink) -> dict[str, bytes]:
     return {key: uplink.s3.get_object(Bucket=uplink.bucket, Key=key)["Body"].read() for key in keys}
 
 
-def test_a_lookup_that_fails_is_no_wish_to_stop(uplink: Uplink) -> None:
+def test_a_failed_lookup_is_no_stop_request(uplink: Uplink) -> None:
     assert not uplink.exists("runs/r/attempts/1/stop.json")
     uplink.send_json("runs/r/attempts/1/stop.json", {}, patience_seconds=1)
     Outage(uplink, calls=2)

@@ -57,7 +57,7 @@ def machine(tmp_path: Path) -> Callable[..., tuple[str, list[str]]]:
     return run
 
 
-def test_local_disks_become_one_volume_and_the_root_disk_is_left_alone(
+def test_local_disks_become_one_volume_without_the_root_disk(
     machine: Callable[..., tuple[str, list[str]]], tmp_path: Path
 ) -> None:
     said, calls = machine("disks", f"{tmp_path}/disks", nvme0n1=EBS, nvme1n1=STORE, nvme2n1=STORE)
@@ -83,7 +83,7 @@ def test_a_type_without_local_disks_is_left_as_it_is(
     assert "no local disk" in said and not calls and not list(tmp_path.glob("disks*"))
 
 
-def test_disks_that_something_holds_or_that_are_mounted_are_left_alone(
+def test_held_or_mounted_disks_are_left_alone(
     machine: Callable[..., tuple[str, list[str]]], tmp_path: Path
 ) -> None:
     (tmp_path / "sys/block/nvme1n1/holders/dm-0").mkdir(parents=True)  # LVM, as the Deep Learning AMI has it
@@ -116,7 +116,7 @@ def test_the_cache_is_mounted_by_tls_role_and_access_point(
 @pytest.mark.parametrize(
     ("broken", "why"), [({"failing": "mount"}, "EFS fs-01"), ({"missing": "mount.efs"}, "no mount.efs")]
 )
-def test_a_cache_that_can_not_be_mounted_is_said_and_the_node_goes_on(
+def test_a_cache_that_cannot_be_mounted_is_only_reported(
     machine: Callable[..., tuple[str, list[str]]], tmp_path: Path, broken: dict[str, str], why: str
 ) -> None:
     said, _ = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", "9", **broken)

@@ -9,7 +9,7 @@ def pieces(job, series, timeframe):
     made = []
     for pair in pairwise(series):
         stem = "+".join(one.symbol for one in pair)
-        made += models_of(job, pair, kind="pair", stem=stem, timeframe=timeframe, source=stem)
+        made += models_of(job, pair, kind="pair", stem=stem, timeframe=timeframe)
     return tuple(made)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import alive
 from trainer.base.environment import PROCESSOR_SETTINGS
 from trainer.rehearsal import fork_client, forks
 from trainer.rehearsal.fork_client import send_order
@@ -35,13 +36,17 @@ sys.exit(int(sys.argv[1]))
 """
 
 
+def run_nothing(server: ForkServerProcess) -> int:
+    """Wait until the server has forked a Python that does nothing; return its exit code."""
+    files = {0: 0, 1: 2, 2: 2}
+    return server.start(("-c", ""), environment={}, folder=Path("/"), files=files, name="first").wait()
+
+
 @pytest.fixture(scope="module")
 def server(fork_server: Path) -> Iterator[ForkServerProcess]:
     """A fork of the session's server, as an embedded AWS has one."""
     server = ForkServerProcess(fork_server)
-    server.start(
-        ("-c", "pass"), environment={}, folder=Path("/"), files={0: 0, 1: 2, 2: 2}, name="first"
-    ).wait()
+    assert run_nothing(server) == 0
     yield server
     server.close()
 
@@ -58,16 +63,9 @@ def start(server: ForkServerProcess, tmp_path: Path) -> Iterator[Callable[..., s
 
     def run(code: str, *words: str, **options: Any) -> subprocess.Popen[str]:
         (package / "look.py").write_text(code)
-        client = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(CLIENT),
-            str(server.path),
-            str(tmp_path / "venv/bin/python"),
-        ]
+        client = [sys.executable, "-I", "-S", str(CLIENT), str(server.path)]
         process = subprocess.Popen(
-            [*client, "-m", "trainer.look", *words],
+            [*client, str(tmp_path / "venv/bin/python"), "-m", "trainer.look", *words],
             cwd=tmp_path,
             env={"PYTHONPATH": str(tmp_path / "code"), "PYTHONSAFEPATH": "1", "MINE": "1"},
             stdout=subprocess.PIPE,
@@ -78,19 +76,11 @@ def start(server: ForkServerProcess, tmp_path: Path) -> Iterator[Callable[..., s
         started.append(process)
         return process
 
-    (tmp_path / "venv/lib/python3").mkdir(parents=True)
-    (tmp_path / "venv/lib/python3/site-packages").mkdir()
+    (tmp_path / "venv/lib/python3/site-packages").mkdir(parents=True)
     yield run
     for process in started:
         process.kill()
         process.wait()
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def pid_in(file: Path, wait_until: Callable[..., None]) -> int:
@@ -111,9 +101,7 @@ def test_a_fork_has_code_files_and_variables_of_its_own_and_the_libraries_are_th
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["argv"] == ["7", str(reader)] and seen["extra"] == "handed on"
     assert seen["cwd"] == str(tmp_path) and seen["main"] == "__main__"
-    assert seen["trainer"] == str(tmp_path / "code/trainer/__init__.py"), (
-        "the checkout's package must not be found"
-    )
+    assert seen["trainer"] == str(tmp_path / "code/trainer/__init__.py")  # and not the checkout's package
     assert seen["variables"]["MINE"] == "1" and "PYTEST_CURRENT_TEST" not in seen["variables"]
     assert seen["loaded"] and seen["session"] == seen["pid"] != os.getsid(0)
     assert seen["executable"] == str(tmp_path / "venv/bin/python")
@@ -146,10 +134,8 @@ def test_a_server_has_nothing_of_ours_loaded_and_no_checkout_on_its_path(
     code = "import sys, json; json.dump([sys.path, sorted(sys.modules)], open('seen.json', 'w'))"
     assert start(code).wait() == 0
     path, modules = json.loads((tmp_path / "seen.json").read_text())
-    assert {name for name in modules if name.split(".")[0] in ("trainer", "infra")} <= {
-        "trainer",
-        "trainer.look",
-    }
+    ours = {name for name in modules if name.split(".")[0] in ("trainer", "infra")}
+    assert ours <= {"trainer", "trainer.look"}
     root = str(Path(__file__).resolve().parents[3])
     assert not [folder for folder in path if folder == root or folder.startswith(f"{root}/trainer")]
 
@@ -197,15 +183,7 @@ def test_a_signal_that_comes_before_the_forks_id_is_known_reaches_it(tmp_path: P
         ("import sys\nsys.exit('in words')", 1, "", "in words\n"),
         ("import sys\nsys.exit(None)", 0, "", ""),
         ("import atexit\natexit.register(print, 'last')", 0, "last\n", ""),
-        (
-            (
-                "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1),"
-                " print('late'))).start()"
-            ),
-            0,
-            "late\n",
-            "",
-        ),
+        ("import threading\nthreading.Timer(0.1, print, ['late']).start()", 0, "late\n", ""),
     ],
 )
 def test_a_fork_leaves_as_an_interpreter_does(
@@ -235,7 +213,7 @@ def test_a_killed_client_takes_its_fork_and_the_forks_children_along(
     process = start(family)
     pid, child = pid_in(tmp_path / "pid", wait_until), pid_in(tmp_path / "child", wait_until)
     process.kill()
-    wait_until(lambda: gone(pid) and gone(child))
+    wait_until(lambda: not alive(pid) and not alive(child))
 
 
 def test_a_servers_forks_end_with_it(
@@ -245,15 +223,12 @@ def test_a_servers_forks_end_with_it(
     code = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     with Path(os.devnull).open("r+b") as nothing:
         files = dict.fromkeys((0, 1, 2), nothing.fileno())
-        environment = {"PATH": os.defpath}
-        server.start(("-c", "pass"), environment={}, folder=tmp_path, files=files, name="first").wait()
-        forked = fork(
-            server.path, ("-c", code), environment=environment, folder=tmp_path, files=files, name="i-1"
-        )
+        run_nothing(server)
+        forked = fork(server.path, ("-c", code), environment={}, folder=tmp_path, files=files, name="i-1")
     assert pid_in(tmp_path / "pid", wait_until) == forked.pid and forked.poll() is None
     assert Path(f"/proc/{forked.pid}/comm").read_text().strip() == "i-1"
     server.close()
-    wait_until(lambda: gone(forked.pid))
+    wait_until(lambda: not alive(forked.pid))
 
 
 def test_a_client_can_connect_before_the_server_has_begun(
@@ -264,15 +239,8 @@ def test_a_client_can_connect_before_the_server_has_begun(
     script.write_text("import time; time.sleep(600)")
     monkeypatch.setattr(forks, "SERVER", script)
     server = ForkServerProcess()
-    no_files: dict[int, int] = {}
-    words = {
-        "executable": sys.executable,
-        "arguments": ["-c", "pass"],
-        "environment": {},
-        "name": "first",
-        "files": no_files,
-    }
-    with send_order(server.path, folder=tmp_path, **words) as connection:
+    order: dict[str, Any] = {"arguments": ["-c", ""], "environment": {}, "files": {}, "name": "first"}
+    with send_order(server.path, executable="python", folder=tmp_path, **order) as connection:
         server.close()
         with pytest.raises(RuntimeError, match="forked nothing"):
             ForkedProcess(connection)
@@ -294,9 +262,9 @@ def test_a_detached_fork_goes_on_without_its_client(
     words = [sys.executable, "-I", "-S", "-c", client, str(CLIENT.parent), str(server.path), code]
     subprocess.run(words, cwd=tmp_path, check=True)
     pid = pid_in(tmp_path / "pid", wait_until)
-    assert not gone(pid)
+    assert alive(pid)
     (tmp_path / "end").touch()
-    wait_until(lambda: gone(pid))
+    wait_until(lambda: not alive(pid))
 
 
 def test_a_message_of_somebody_else_costs_nothing(server: ForkServerProcess, tmp_path: Path) -> None:
@@ -304,9 +272,4 @@ def test_a_message_of_somebody_else_costs_nothing(server: ForkServerProcess, tmp
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(str(server.path))
             stranger.sendall(nonsense)
-    assert (
-        server.start(
-            ("-c", "pass"), environment={}, folder=tmp_path, files={0: 0, 1: 2, 2: 2}, name="x"
-        ).wait()
-        == 0
-    )
+    assert run_nothing(server) == 0

@@ -20,26 +20,30 @@ from trainer.rehearsal import processes, supervisor
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
 
-Start = Callable[[str], NodeProcess]
+Start = Callable[..., NodeProcess]
+
+
+def run_node(sandbox: Path, script: str, forks: ForkServerProcess | None = None) -> NodeProcess:
+    """Run a shell script as the user data of a node."""
+    return start_node(
+        sandbox=sandbox,
+        instance_id=f"i-{os.getpid()}-{sandbox.name}",
+        instance_type="p3.8xlarge",
+        user_data=f"#!/bin/bash\n{script}\n".encode(),
+        environment={"MAYFLY_REHEARSAL_GPUS": "4", "DESK_PYTHON": sys.executable},
+        forks=forks,
+    )
 
 
 @pytest.fixture(params=["started", "forked"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
-    """Start a shell script as user data, whose first process is a new one or a fork."""
+    """Return a function that runs a script as a node whose interpreters are new ones, or forks."""
     forks = request.getfixturevalue("node_forks") if request.param == "forked" else None
     nodes = []
 
-    def run(script: str) -> NodeProcess:
-        node = start_node(
-            sandbox=tmp_path / f"node-{len(nodes)}",
-            instance_id=f"i-{os.getpid()}-{len(nodes)}",
-            instance_type="p3.8xlarge",
-            user_data=f"#!/bin/bash\n{script}\n".encode(),
-            environment={"MAYFLY_REHEARSAL_GPUS": "4", "DESK_PYTHON": sys.executable},
-            forks=forks,
-        )
-        nodes.append(node)
-        return node
+    def run(script: str, *, folder: str = "") -> NodeProcess:
+        nodes.append(run_node(tmp_path / folder / f"node-{len(nodes)}", script, forks))
+        return nodes[-1]
 
     yield run
     for node in nodes:
@@ -101,17 +105,12 @@ def test_nvidia_smi_shows_as_many_gpus_as_the_type_has(start: Start) -> None:
     assert [line.split(", ")[0] for line in log(node).splitlines()] == ["0", "1", "2", "3"]
 
 
-def test_termination_lets_processes_say_goodbye(start: Start) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_processes_end_themselves_within_the_grace(start: Start, stopped: bool) -> None:
     node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
     wait_for((node.sandbox / "home/ready").exists)
-    node.terminate(grace_seconds=500)
-    assert "goodbye" in log(node)
-
-
-def test_a_stopped_process_gets_its_chance_too(start: Start) -> None:
-    node = start("trap 'echo goodbye; exit' TERM; touch $HOME/ready; while :; do sleep 0.05; done")
-    wait_for((node.sandbox / "home/ready").exists)
-    os.killpg(node.process_group, signal.SIGSTOP)
+    if stopped:
+        os.killpg(node.process_group, signal.SIGSTOP)
     node.terminate(grace_seconds=500)
     assert "goodbye" in log(node)
 
@@ -156,13 +155,11 @@ write() { # instant
 }
 """
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+AT_NOON = f"{TIMER} write '2026-11-20 12:00:00 UTC'"
 
 
 def test_a_timer_fires_when_it_is_due_even_if_every_process_is_stopped(start: Start) -> None:
-    node = start(
-        f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl daemon-reload; systemctl enable --now end.timer;"
-        " sleep 600"
-    )
+    node = start(f"{AT_NOON}; systemctl daemon-reload; systemctl enable --now end.timer; sleep 600")
     wait_for((node.sandbox / "run/timers/end.timer").exists)
     os.killpg(node.process_group, signal.SIGSTOP)
     node.tick(NOON - timedelta(seconds=1))
@@ -172,9 +169,7 @@ def test_a_timer_fires_when_it_is_due_even_if_every_process_is_stopped(start: St
 
 
 def test_a_stopped_timer_does_not_fire(start: Start) -> None:
-    node = start(
-        f"{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer; systemctl stop end.timer"
-    )
+    node = start(f"{AT_NOON}; systemctl enable --now end.timer; systemctl stop end.timer")
     wait_for(lambda: node.poll() == "exited")
     node.tick(NOON)
     assert node.poll() == "exited"
@@ -182,11 +177,8 @@ def test_a_stopped_timer_does_not_fire(start: Start) -> None:
 
 def test_a_changed_timer_counts_after_daemon_reload_and_restart_only(start: Start) -> None:
     change = "systemctl enable --now end.timer; write '2026-11-20 11:00:00 UTC'; systemctl restart end.timer"
-    node = start(f"{TIMER} write '2026-11-20 12:00:00 UTC'; {change}")
-    reloaded = start(
-        f"{TIMER} write '2026-11-20 12:00:00 UTC'; {change}; systemctl daemon-reload; systemctl restart"
-        " end.timer"
-    )
+    node = start(f"{AT_NOON}; {change}")
+    reloaded = start(f"{AT_NOON}; {change}; systemctl daemon-reload; systemctl restart end.timer")
     wait_for(lambda: node.poll() == reloaded.poll() == "exited")
     for one in (node, reloaded):
         one.tick(NOON - timedelta(minutes=1))
@@ -194,17 +186,16 @@ def test_a_changed_timer_counts_after_daemon_reload_and_restart_only(start: Star
 
 
 def test_a_unit_that_names_this_machines_own_tools_is_refused(start: Start) -> None:
-    node = start(f"{TIMER} write '2026-11-20 12:00:00 UTC' /bin/echo; systemctl start end.service")
+    node = start(f"{AT_NOON} /bin/echo; systemctl start end.service")
     wait_for(lambda: node.poll() == "exited")
     assert "lies outside the sandbox" in log(node)
 
 
 def test_stubs_do_nothing_outside_a_sandbox() -> None:
     stubs = Path(__file__).parents[3] / "trainer/rehearsal/stubs"
-    for command in (["systemctl", "poweroff"], ["poweroff"], ["shutdown", "now"]):
-        done = subprocess.run(
-            [str(stubs / command[0]), *command[1:]], capture_output=True, text=True, timeout=500
-        )
+    for name, *words in (["systemctl", "poweroff"], ["poweroff"], ["shutdown", "now"]):
+        command = [str(stubs / name), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
         assert done.returncode == 1 and "not a rehearsal's sandbox" in done.stderr
     assert not (stubs.parent / "run").exists()
 
@@ -214,9 +205,8 @@ def test_a_nodes_date_is_as_far_ahead_as_its_accounts_clock_and_reads_a_given_on
 
     def date(*words: str) -> str:
         environment = {"PATH": "/usr/bin:/bin", "MAYFLY_CLOCK_AHEAD": str(7 * 86_400)}
-        return subprocess.run(
-            [str(stub), "-u", *words], env=environment, capture_output=True, text=True, check=True
-        ).stdout
+        command = [str(stub), "-u", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     ahead = int(date("+%s")) - datetime.now(timezone.utc).timestamp() - 7 * 86_400
     assert abs(ahead) < 3_600
@@ -272,14 +262,7 @@ def test_a_node_that_can_not_be_started_leaves_no_scratch_folder(
 
     forks = SimpleNamespace(start=fails)
     with pytest.raises(RuntimeError, match="no fork server"):
-        start_node(
-            sandbox=tmp_path / "node",
-            instance_id="i-none",
-            instance_type="p3.8xlarge",
-            user_data=b"#!/bin/sh\n",
-            environment={},
-            forks=forks,  # type: ignore[arg-type]
-        )
+        run_node(tmp_path / "node", "exit", forks)  # type: ignore[arg-type]
     assert not [*(tmp_path / "tmp").iterdir()]
 
 
@@ -287,9 +270,7 @@ def test_reap_kills_what_an_earlier_server_left(tmp_path: Path) -> None:
     server = run_server(tmp_path / "sandbox/i-orphan")
     pid = pid_in(tmp_path / "sandbox/i-orphan/home/pid")
     wait_for(lambda: json.loads((tmp_path / "sandbox/i-orphan" / MARKER).read_text()))
-    os.kill(
-        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL
-    )  # its supervisor
+    os.kill(processes.parent_of(pid), signal.SIGKILL)  # its supervisor
     server.kill()
     server.wait()
     assert alive(pid)
@@ -330,17 +311,10 @@ def plant(root: Path, instance_id: str = "i-0123456789abcdef0", **record: object
 def test_a_planted_record_kills_nobody(
     tmp_path: Path, bystander: subprocess.Popen[bytes], instance_id: str
 ) -> None:
-    stat = Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()
-    plant(tmp_path, instance_id, supervisor=bystander.pid, started=stat[19], process_group=bystander.pid)
-    sandbox = plant(
-        tmp_path,
-        "i-0123456789abcdef1",
-        supervisor=bystander.pid,
-        started=stat[19],
-        process_group=bystander.pid,
-    )
-    record = {"instance_id": "sleep", "supervisor": bystander.pid, "started": stat[19]}
-    (sandbox / MARKER).write_text(json.dumps(record))
+    theirs = {"supervisor": bystander.pid, "started": processes.start_ticks(bystander.pid)}
+    plant(tmp_path, instance_id, **theirs, process_group=bystander.pid)
+    sandbox = plant(tmp_path, "i-0123456789abcdef1")
+    (sandbox / MARKER).write_text(json.dumps({"instance_id": "sleep", **theirs}))
     assert reap(tmp_path) == 0
     assert bystander.poll() is None
 
@@ -349,31 +323,18 @@ def test_a_planted_record_deletes_no_folder_of_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "tmp"
-    mine, deep, link, node = (
-        temporary / name for name in ("work", "mayfly-a/deep", "mayfly-link", "mayfly-node")
-    )
+    names = ("work", "mayfly-a/deep", "mayfly-link", "mayfly-node")
+    mine, deep, link, node = (temporary / name for name in names)
     for folder in (mine, deep, node):
         folder.mkdir(parents=True)
     link.symlink_to(mine)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     outside = tmp_path / "mayfly-outside"
     outside.mkdir()
-    planted = (
-        mine,
-        deep,
-        link,
-        outside,
-        temporary,
-        f"{temporary}/mayfly-node/../work",
-        f"{temporary}/../mayfly-outside",
-        5,
-    )
-    for number, scratch in enumerate((*planted, node)):
-        plant(
-            tmp_path / "root",
-            f"i-{number:017x}",
-            scratch=scratch if isinstance(scratch, int) else str(scratch),
-        )
+    roundabout = (f"{temporary}/mayfly-node/../work", f"{temporary}/../mayfly-outside")
+    planted = [*map(str, (mine, deep, link, outside, temporary, *roundabout)), 5, str(node)]
+    for number, scratch in enumerate(planted):
+        plant(tmp_path / "root", f"i-{number:017x}", scratch=scratch)
     assert reap(tmp_path / "root") == 0
     assert all(folder.is_dir() for folder in (mine, deep, link, outside))
     assert not node.exists()
@@ -400,47 +361,25 @@ def test_a_process_that_ended_and_whose_number_was_given_out_again_gets_no_signa
 ) -> None:
     processes.send_signals({(bystander.pid, "1")}, signal.SIGKILL)
     assert bystander.poll() is None
-    started = Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    processes.send_signals({(bystander.pid, started)}, signal.SIGKILL)
+    processes.send_signals({(bystander.pid, processes.start_ticks(bystander.pid))}, signal.SIGKILL)
     assert bystander.wait() == -signal.SIGKILL
 
 
-def test_a_unit_runs_in_a_folder_with_a_blank_in_its_name(tmp_path: Path) -> None:
-    node = start_node(
-        sandbox=tmp_path / "Application Support" / "i-blank",
-        instance_id=f"i-{os.getpid()}-blank",
-        instance_type="p3.8xlarge",
-        user_data=(
-            f"#!/bin/bash\n{TIMER} write '2026-11-20 12:00:00 UTC'; systemctl enable --now end.timer\n".encode()
-        ),
-        environment={"MAYFLY_REHEARSAL_GPUS": "4"},
-    )
-    try:
-        wait_for(lambda: node.poll() == "exited")
-        node.tick(NOON)
-        assert node.poll() == "poweroff"
-    finally:
-        node.terminate(grace_seconds=0)
+def test_a_unit_runs_in_a_folder_with_a_blank_in_its_name(start: Start) -> None:
+    node = start(f"{AT_NOON}; systemctl enable --now end.timer", folder="Application Support")
+    wait_for(lambda: node.poll() == "exited")
+    node.tick(NOON)
+    assert node.poll() == "poweroff"
 
 
-def test_a_node_deep_in_somebodys_folders_can_open_a_socket_in_its_tmpdir(tmp_path: Path) -> None:
-    code = (
-        "import os, socket, tempfile as t; socket.socket(socket.AF_UNIX).bind(t.mkdtemp(prefix='pymp-') +"
-        " '/listener-12345678')"
-    )
-    node = start_node(
-        sandbox=tmp_path / ("deep" * 25) / "i-deep",
-        instance_id=f"i-{os.getpid()}-deep",
-        instance_type="p3.8xlarge",
-        user_data=f'#!/bin/bash\n"$MAYFLY_DESK_PYTHON" -c "{code}"\n'.encode(),
-        environment={"MAYFLY_REHEARSAL_GPUS": "4"},
-    )
-    try:
-        wait_for(lambda: node.poll() == "exited")
-        assert (node.sandbox / "run/user-data-exit").read_text() == "0", log(node)
-        assert node.scratch.exists()
-    finally:
-        node.terminate(grace_seconds=0)
+def test_a_node_in_a_deep_folder_can_open_sockets_in_its_tmpdir(start: Start) -> None:
+    socket = "t.mkdtemp(prefix='pymp-') + '/listener-12345678'"
+    code = f"import socket, tempfile as t; socket.socket(socket.AF_UNIX).bind({socket})"
+    node = start(f'"$DESK_PYTHON" -c "{code}"', folder="deep" * 25)
+    wait_for(lambda: node.poll() == "exited")
+    assert (node.sandbox / "run/user-data-exit").read_text() == "0", log(node)
+    assert node.scratch.exists()
+    node.terminate(grace_seconds=0)
     assert not node.scratch.exists()
 
 
@@ -462,9 +401,10 @@ def forking_node(node_forks: ForkServerProcess, tmp_path: Path) -> Iterator[tupl
         "$MAYFLY_DESK_PYTHON" -m venv --without-pip "$HOME/venv"
         PYTHONPATH={tmp_path}/code "$HOME/venv/bin/python" -m trainer.agent
     """
+    instance_id = f"i-{os.getpid()}-forking-node"  # its sandbox's name, too, as `reap` expects
     node = start_node(
-        sandbox=tmp_path / "sandbox" / f"i-{os.getpid()}-forking-node",
-        instance_id=f"i-{os.getpid()}-forking-node",
+        sandbox=tmp_path / "sandbox" / instance_id,
+        instance_id=instance_id,
         instance_type="p3.8xlarge",
         user_data=f"#!/bin/bash\n{script}\n".encode(),
         environment={"MAYFLY_REHEARSAL_GPUS": "4"},
@@ -478,7 +418,7 @@ def test_what_a_node_forks_is_below_its_first_process_and_ends_with_the_node(
     forking_node: tuple[NodeProcess, int],
 ) -> None:
     node, pid = forking_node
-    assert int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == node.supervisor.pid
+    assert processes.parent_of(pid) == node.supervisor.pid
     assert os.getpgid(pid) == pid != node.process_group
     node.terminate(grace_seconds=0)
     assert not alive(pid)
@@ -497,14 +437,7 @@ def test_a_fork_that_lost_its_nodes_first_process_is_found_by_its_name_and_folde
 
 def test_a_node_that_is_a_fork_ends_when_its_fork_server_is_killed(fork_server: Path, tmp_path: Path) -> None:
     server = ForkServerProcess(fork_server)
-    node = start_node(
-        sandbox=tmp_path / "i-lost",
-        instance_id=f"i-{os.getpid()}-lost",
-        instance_type="p3.8xlarge",
-        user_data=f"#!/bin/bash\necho $$ > {tmp_path}/pid\nsleep 600\n".encode(),
-        environment={"MAYFLY_REHEARSAL_GPUS": "4"},
-        forks=server,
-    )
+    node = run_node(tmp_path / "lost", f"echo $$ > {tmp_path}/pid; sleep 600", server)
     pid = pid_in(tmp_path / "pid")
     server.close()
     wait_for(lambda: not alive(pid))

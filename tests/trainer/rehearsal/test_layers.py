@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.aws.clock import StoppedClock
+from tests.records import rung
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, parameter_name
@@ -35,19 +36,15 @@ from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
-from trainer.runs.record import Rung, iso, utc_now
+from trainer.runs.record import iso, utc_now
 from trainer.runs.store import create_record
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 HUNG_AGENT = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(6000)\n"
-TIMER, SWEEP, KILL, STANDING = LAYERS = (
-    "OS timer",
-    "schedule to the sweeper",
-    "schedule to EC2",
-    "standing sweep",
-)
-ENDED = ("shutting-down", "terminated")
+TIMER, SWEEP, KILL = "OS timer", "schedule to the sweeper", "schedule to EC2"
+STANDING = "standing sweep"
+LAYERS = (TIMER, SWEEP, KILL, STANDING)
 SOON_SECONDS = 10  # before the deadline; a sweep comes five seconds early
 STANDING_MINUTES = 2
 
@@ -104,19 +101,15 @@ def net(
 ) -> Iterator[Net]:
     access = aws_server.account()
     aws_server.apply_program(access)
-    access.client("lambda").delete_function(
-        FunctionName="mayfly-dev-control"
-    )  # no layer needs it, and it would settle
     text = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]["Value"]
     cloud = aws_server.cloud(access)
+    del cloud.functions["mayfly-dev-control"]  # no layer needs it, and it would settle
     cloud.clock = StoppedClock(utc_now())
     deadline = cloud.clock.now().replace(microsecond=0) + timedelta(hours=1)
     net = Net(access=access, cloud=cloud, outputs=StackOutputs.from_json(text), deadline=deadline)
     cloud.run_nodes = cloud.fire_schedules = True
-    grace, aws_server.nodes.grace_seconds = (
-        aws_server.nodes.grace_seconds,
-        0.2,
-    )  # these nodes take any grace, and say nothing
+    grace = aws_server.nodes.grace_seconds
+    aws_server.nodes.grace_seconds = 0.2  # these nodes would use up any grace
     _launch(net, make_record)
     _hang(net, wait_until)
     _pass_the_deadline(net, wait_until)
@@ -131,30 +124,23 @@ def _launch(net: Net, make_record: Callable[..., Any]) -> None:
     with zipfile.ZipFile(data, "w") as bundle:
         for name, code in (("__init__", ""), ("node/__init__", ""), ("node/agent", HUNG_AGENT)):
             bundle.writestr(f"trainer/{name}.py", code)
-        bundle.write(
-            ROOT / "ami" / "install.sh", "ami/install.sh"
-        )  # without it a node ends before it can be frozen
+        # Without it a node ends before it can be frozen.
+        bundle.write(ROOT / "ami" / "install.sh", "ami/install.sh")
     digest = hashlib.sha256(data.getvalue()).hexdigest()
     s3 = net.access.client("s3")
     s3.put_object(Bucket=net.outputs.bucket, Key=f"code/{digest}.whl", Body=data.getvalue())
-    rung = Rung(
-        instance_type="p3.8xlarge",
-        availability_zone="us-east-1a",
+    parameter = net.access.client("ssm").get_parameter(Name=net.outputs.image_parameter)["Parameter"]
+    one = rung(
+        "p3.8xlarge",
         subnet_id=net.outputs.subnets["us-east-1a"],
-        market="on_demand",
-        price_usd_per_hour=1.0,
-        on_demand_usd_per_hour=1.0,
-        gpu_count=4,
         launch_template_id=net.outputs.launch_template,
-        image_id=net.access.client("ssm").get_parameter(Name=net.outputs.image_parameter)["Parameter"][
-            "Value"
-        ],
+        image_id=parameter["Value"],
     )
     code = {
         "bundle_key": f"code/{digest}.whl",
         "bundle_sha256": digest,
         "bucket": net.outputs.bucket,
-        "ladder": (rung,),
+        "ladder": (one,),
     }
     now = net.cloud.clock.now()
     aws = AwsCloud(net.access, net.outputs)
@@ -179,26 +165,18 @@ def _hang(net: Net, wait_until: Callable[..., None]) -> None:
     """Freeze each node once its bootstrap has tightened the timer to the tag's deadline, and leave it one
     layer.
     """
-    scheduler = net.access.client("scheduler")
+    scheduler, due = net.access.client("scheduler"), f"{net.deadline:%Y-%m-%d %H:%M:%S}"
     for layer in LAYERS:
         timers = net.sandbox(layer) / "run/timers"
-        wait_until(
-            lambda timers=timers: any(
-                f"{net.deadline:%Y-%m-%d %H:%M:%S}" in one.read_text() for one in _started(timers)
-            )
-        )
+        wait_until(lambda timers=timers: any(due in one.read_text() for one in _started(timers)))
         record = json.loads((net.sandbox(layer) / ".mayfly-sandbox").read_text())
-        os.killpg(
-            record["process_group"], signal.SIGSTOP
-        )  # as a dead kernel would: nothing in there runs any more
+        os.killpg(record["process_group"], signal.SIGSTOP)  # as with a dead kernel: nothing runs any more
         if layer != TIMER:
             for timer in _started(timers):
                 timer.unlink()
-        for kept, name in (
-            (SWEEP, f"mayfly-{net.runs[layer]}-sweep"),
-            (KILL, f"mayfly-{net.runs[layer]}-kill-1"),
-        ):
+        for kept, suffix in ((SWEEP, "sweep"), (KILL, "kill-1")):
             if layer != kept:
+                name = f"mayfly-{net.runs[layer]}-{suffix}"
                 scheduler.delete_schedule(GroupName=net.outputs.schedule_group, Name=name)
 
 
@@ -222,10 +200,8 @@ def _pass_the_deadline(net: Net, wait_until: Callable[..., None]) -> None:
     standing sweep.
     """
     left = (net.deadline - net.cloud.clock.now()).total_seconds()
-    for seconds in (
-        left - STANDING_MINUTES * 60 - SOON_SECONDS,
-        STANDING_MINUTES * 60,
-    ):  # the server went through it all, twice
+    period = STANDING_MINUTES * 60
+    for seconds in (left - period - SOON_SECONDS, period):  # the server went through it all, twice
         swept = len(net.sweeps())
         _beat(net, net.cloud.clock.now() + timedelta(seconds=seconds))
         net.cloud.clock.advance(seconds)
@@ -250,10 +226,8 @@ def test_nothing_ends_a_node_before_its_deadline(net: Net) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_each_layer_alone_ends_a_node_that_hangs(net: Net, layer: str) -> None:
     by_timer = layer == TIMER
-    assert (
-        net.instance(layer)["StateReason"]["Code"]
-        == f"Client.{'Instance' if by_timer else 'User'}InitiatedShutdown"
-    )
+    reason = net.instance(layer)["StateReason"]["Code"]
+    assert reason == f"Client.{'Instance' if by_timer else 'User'}InitiatedShutdown"
     assert bool(list((net.sandbox(layer) / "run/timers").glob("*.fired"))) == by_timer
     told = [line for line in net.sweeps() if net.ids[layer] in line]
     assert bool(told) == (layer in (SWEEP, STANDING)) and all("past its deadline" in line for line in told)
@@ -285,60 +259,3 @@ def test_the_next_command_settles_what_nobody_watched_and_the_receipts_tell_the_
         (instance,) = receipt["instances"]
         assert (instance["instance_id"], instance["state"]) == (net.ids[layer], "terminated")
     forget_sessions()
-
-
-def test_a_deadline_that_starts_early_ends_a_machine_whose_node_is_not_in_place(
-    aws_server: EmbeddedAws,
-    make_desk: Callable[..., Any],
-    scheduler_role: str,
-    access: Access,
-    wait_until: Callable[..., None],
-) -> None:
-    """These tests had deadlines of real time, which began at the launch: on a busy machine they passed before
-    the node had booted, and the schedule ended what a test of the timer still waited for. Now nothing but
-    `advance` makes time pass.
-    """
-    cloud = aws_server.cloud(access)
-    cloud.clock = StoppedClock(utc_now())
-    cloud.fire_schedules = True  # and no node starts
-    desk = make_desk(access, user_data=b"#!/bin/sh\nsleep 600\n")
-    instance_id = desk.launched()
-    deadline = (cloud.clock.now() + timedelta(seconds=2)).replace(microsecond=0)
-    AwsCloud(access, _outputs(scheduler_role)).arm_kill(
-        name="mayfly-kill", instance_ids=(instance_id,), at=deadline
-    )
-    wait_until(lambda: utc_now() > deadline + timedelta(seconds=1))  # the real deadline is over, and yet:
-    assert (desk.state(instance_id), cloud.deliveries) == ("running", [])
-    cloud.clock.advance(2)
-    wait_until(lambda: desk.state(instance_id) == "terminated")
-    scheduling.wait_for_deliveries(cloud)
-    assert [one.error for one in cloud.deliveries] == [""]
-    assert not sandbox(cloud, instance_id).exists()  # the race: it ended with no node, let alone a timer
-    cloud.fire_schedules = False
-
-
-def _outputs(role: str) -> StackOutputs:
-    names = {"project": "mayfly", "stack": "dev", "owner": "me", "region": "us-east-1", "bucket": "none"}
-    nothing: dict[str, Any] = {
-        "launch_template": "",
-        "image_line": "",
-        "image_parameter": "",
-        "subnets": {},
-        "security_group": "",
-        "sweeper_arn": "",
-    }
-    nothing |= {"control_arn": ""} | {"control_types": [], "retrains": [], "retrain_format": 1}
-    nothing |= {
-        "instance_role_id": "AROA1",
-        "prepare_role_id": "AROA2",
-        "prepare_template": "",
-        "prepare_type": "t3.large",
-    }
-    return StackOutputs(
-        format=3,
-        **names,
-        **nothing,
-        schedule_group="default",
-        scheduler_role_arn=role,
-        max_lifetime_minutes=60,
-    )

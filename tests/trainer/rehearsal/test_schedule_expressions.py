@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
-from trainer.rehearsal.schedule_expressions import first_fire, next_fire, parse
+from trainer.rehearsal.schedule_expressions import Expression, next_fire, parse
+from trainer.rehearsal.world import StoredSchedule
 from trainer.retrains.recurrence import Recurrence
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)  # a Friday
@@ -14,6 +16,11 @@ NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)  # a Friday
 
 def at(day: int, hour: int, minute: int = 0, month: int = 11) -> datetime:
     return datetime(2026, month, day, hour, minute, tzinfo=timezone.utc)
+
+
+def first_fire(expression: Expression, start: datetime) -> datetime | None:
+    own: dict[str, Any] = {"target": {}, "enabled": True, "delete_after_completion": True, "start": start}
+    return StoredSchedule(group="g", name="s", expression=expression, **own).next_at
 
 
 def test_a_one_time_schedule_fires_once_in_its_zone() -> None:

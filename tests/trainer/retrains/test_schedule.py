@@ -89,10 +89,8 @@ def test_a_month_is_one_of_the_schedules_own_time_zone() -> None:
         datetime(2026, 12, 1, 3, tzinfo=timezone.utc),
         datetime(2026, 12, 1, 6, tzinfo=timezone.utc),
     )
-    assert schedule.same_month(
-        datetime(2026, 11, 2, tzinfo=timezone.utc), late
-    )  # there it is still the 30th of November
+    # there it is still the 30th of November
+    assert schedule.same_month(datetime(2026, 11, 2, tzinfo=timezone.utc), late)
     assert not schedule.same_month(late, next_day)
-    assert schedule.month_start(late) == datetime(
-        2026, 11, 1, 4, tzinfo=timezone.utc
-    )  # summer time ends that night
+    # summer time ends that night
+    assert schedule.month_start(late) == datetime(2026, 11, 1, 4, tzinfo=timezone.utc)

@@ -33,9 +33,9 @@ def test_an_entry_of_another_key_run_or_kind_is_one_error(changed: dict[str, Any
     objects: Any = MemoryCloud(SUNDAY).objects
     sound = entry(run_id=run_id_of("weekly", SUNDAY), prepare_run_id=prepare_run_id_of("weekly", SUNDAY))
     key = entry_key("weekly", SUNDAY)
-    objects.write(key, to_json(sound).encode())
+    objects.write(key, to_json(sound))
     assert read_entry(objects, key)[0] == sound
-    objects.write(key, to_json(replace(sound, **changed)).encode())
+    objects.write(key, to_json(replace(sound, **changed)))
     with pytest.raises(ConfigError, match="cannot read scheduled/weekly/"):
         read_entry(objects, key)
 
@@ -52,8 +52,8 @@ def test_an_entry_of_another_key_run_or_kind_is_one_error(changed: dict[str, Any
 )
 def test_a_publication_that_leads_elsewhere_is_one_error(changed: dict[str, Any]) -> None:
     objects: Any = MemoryCloud(SUNDAY).objects
-    objects.write(published_key("weekly"), to_json(PUBLISHED).encode())
+    objects.write(published_key("weekly"), to_json(PUBLISHED))
     assert read_published(objects, "weekly") is not None
-    objects.write(published_key("weekly"), to_json(replace(PUBLISHED, **changed)).encode())
+    objects.write(published_key("weekly"), to_json(replace(PUBLISHED, **changed)))
     with pytest.raises(ConfigError, match="cannot read what was published for retrain weekly"):
         read_published(objects, "weekly")

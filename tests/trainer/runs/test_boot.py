@@ -22,24 +22,34 @@ def at(seconds: float) -> datetime:
 
 
 def reported(boot: Any) -> dict[str, Any]:
-    return dict(read_result(json.dumps({"state": "done", "boot": boot}).encode(), models_prefix="m/").boot)
+    return dict(
+        read_result(json.dumps({"state": "done", "boot": boot}).encode(), models_prefix="m/", names=()).boot
+    )
 
 
 def test_a_node_reports_what_lies_between_its_stages() -> None:
+    # fmt: skip
     assert report.boot(at(0), (at(2), at(33)), at(36), baked=True) == {
-        "code": 2.0, "environment": 31.0, "agent": 3.0, "baked": True,
-    }  # fmt: skip
+        "code": 2.0,
+        "environment": 31.0,
+        "agent": 3.0,
+        "baked": True,
+    }
     assert report.boot(at(0), (), at(36), baked=False) == {}
-    assert (
-        report.boot(at(9), (at(2), at(33)), at(30), baked=False)["code"] == 0.0
-    )  # its clock was set meanwhile
+    # its clock was set meanwhile
+    assert report.boot(at(9), (at(2), at(33)), at(30), baked=False)["code"] == 0.0
 
 
 def test_a_result_without_a_boot_has_none_and_one_without_an_import_took_none() -> None:
     assert reported({}) == {}
+    # fmt: skip
     assert reported({"code": 1, "environment": 2.5, "agent": 0}) == {
-        "code": 1.0, "environment": 2.5, "agent": 0.0, "import": 0.0, "baked": False,
-    }  # fmt: skip
+        "code": 1.0,
+        "environment": 2.5,
+        "agent": 0.0,
+        "import": 0.0,
+        "baked": False,
+    }
 
 
 @pytest.mark.parametrize(

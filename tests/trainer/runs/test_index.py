@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.base.errors import ConnectionFailed
-from trainer.runs.index import INDEX_KEY, LAST_ENDED, RunIndex, begin_run, read_index, rebuild_index, take_out
+from trainer.runs.index import INDEX_KEY, LAST_ENDED, RunIndex, begin_run, read_index, take_out
 from trainer.runs.store import Conflict, create_record, open_objects, receipt_key
 
 OLD, NEW = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
@@ -32,7 +32,7 @@ def test_a_run_is_in_the_index_from_before_its_record_until_it_is_taken_out(obje
     assert read_index(objects) == RunIndex(ended=(OLD,))
 
 
-def test_a_stack_of_an_earlier_version_gets_its_index_from_one_listing(objects, make_record):
+def test_a_missing_index_is_made_from_one_listing(objects, make_record):
     """The older run closed after its receipt; the younger one has a receipt, and its launcher died before it
     closed.
     """
@@ -84,13 +84,6 @@ def test_a_key_that_no_run_has_leaves_the_index_readable(objects, make_record):
     assert list(read_index(objects).open) == [OLD]
     objects.list = None  # from here on it is read, and not made again
     assert list(read_index(objects).open) == [OLD]
-
-
-def test_a_run_that_an_earlier_version_launched_later_is_found_by_a_whole_listing(objects, make_record):
-    begin_run(objects, make_record(run_id=OLD))
-    create_record(objects, make_record(run_id=NEW))
-    assert list(read_index(objects).open) == [OLD]
-    assert list(rebuild_index(objects).open) == list(read_index(objects).open) == [OLD, NEW]
 
 
 def test_of_two_launches_at_once_both_are_in_the_index(objects, make_record):

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.records import DEADLINE, NOON, at, intent
 from trainer.runs.actions import ArmSweep, Create, Store, Wait
 from trainer.runs.launching import LONGEST_PAUSE, PATIENCE, attempt_deadline, pause_after, refusal
 from trainer.runs.observation import UNANSWERED, Observation
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, Launch, Rung, RunRecord
 
-NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
-DEADLINE = NOON + timedelta(hours=1)
 SWEEP = "mayfly-20261120-120000-crypto-k3v9-sweep"
 G_QUOTA, P_QUOTA = "L-DB2E81BA", "L-417A185B"
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def intent(rung: int = 0, **fields: Any) -> Launch:
-    values = {
-        "rung": rung,
-        "token": f"t{rung}",
-        "deadline": DEADLINE,
-        "deadline_cause": "max_duration",
-        "intended_at": at(1),
-    }
-    return Launch(**(values | fields))
 
 
 def refused(code: str, rung: int = 0, **fields: Any) -> Launch:

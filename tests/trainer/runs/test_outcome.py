@@ -5,15 +5,14 @@ test_reconcile.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import pytest
 
+from tests.records import NOON, at, created, launched, seen
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
-from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord
-
-NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+from trainer.runs.record import RunRecord
 
 
 @pytest.fixture
@@ -21,27 +20,9 @@ def ended(make_record):
     """A run whose one instance was terminated a minute after its launch, for a reason."""
 
     def build(reason: str, *, cause: str = "budget") -> RunRecord:
-        deadline = NOON + timedelta(minutes=30)
-        launch = Launch(
-            rung=0, token="t", deadline=deadline, deadline_cause=cause, intended_at=NOON, outcome="created"
-        )
-        seen = InstanceSeen(
-            instance_id="i-1",
-            attempt=1,
-            instance_type="g5.12xlarge",
-            market="spot",
-            availability_zone="us-east-1a",
-            state="terminated",
-            launched_at=NOON,
-            terminated_at=NOON + timedelta(minutes=1),
-            proof="described terminated",
-            reason=reason,
-        )
-        return make_record(
-            state="running",
-            attempts=(Attempt(number=1, launches=(launch,), created_at=NOON),),
-            instances=(seen,),
-        )
+        launch = created(instance_ids=(), deadline=at(1800), deadline_cause=cause, intended_at=NOON)
+        instance = seen(market="spot", launched_at=NOON, terminated_at=at(60), reason=reason)
+        return make_record(state="running", attempts=launched(launch), instances=(instance,))
 
     return build
 
@@ -83,9 +64,9 @@ def test_an_instance_that_the_sweeper_ended_without_a_heartbeat_fell_silent(ende
     record = ended("Client.UserInitiatedShutdown")
     allowance = timedelta(seconds=record.ladder[0].boot_seconds)
     for late, outcome in ((timedelta(0), "interrupted"), (timedelta(seconds=20), "failed")):
-        seen = replace(record.instances[0], terminated_at=NOON + allowance + late)
+        instance = replace(record.instances[0], terminated_at=NOON + allowance + late)
         ending = ending_of(
-            replace(record, instances=(seen,)), Observation(), NOON + allowance + timedelta(minutes=2)
+            replace(record, instances=(instance,)), Observation(), NOON + allowance + timedelta(minutes=2)
         )
         assert ending.outcome == outcome
     assert (ending.error["what"], ending.error["why"]) == (

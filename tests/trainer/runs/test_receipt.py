@@ -5,53 +5,33 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.pieces import named
+from tests.records import at, launched, piece, seen
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
-from trainer.runs.pieces import RunPiece
 from trainer.runs.receipt import PHASES, make_receipt, seconds, spent
-from trainer.runs.record import Attempt, InstanceSeen, Launch
+from trainer.runs.record import RunPiece
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.stored_receipt import receipt_from_json
 
-NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
-DOCUMENT = Path(__file__).parents[3] / "docs" / "receipt.md"
-
-
-def at(number: float) -> datetime:
-    return NOON + timedelta(seconds=number)
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference.md"
 
 
 @pytest.fixture
 def ended(make_record):
     """A run that was launched at 10 s, seen running at 40 s and ended at 400 s."""
-    launch = Launch(
-        rung=0, token="t", deadline=at(3600), intended_at=at(1), outcome="created", instance_ids=("i-1",)
-    )
-    instance = InstanceSeen(
-        instance_id="i-1",
-        attempt=1,
-        instance_type="g5.12xlarge",
-        market="on_demand",
-        availability_zone="us-east-1a",
-        state="terminated",
-        launched_at=at(10),
-        running_seen_at=at(40),
-        terminated_at=at(400),
-        proof="described terminated",
-    )
+    instance = seen(launched_at=at(10), running_seen_at=at(40), terminated_at=at(400))
     return make_record(
         state="closed",
         outcome="done",
-        attempts=(Attempt(number=1, launches=(launch,), created_at=at(10)),),
+        attempts=(replace(launched()[0], created_at=at(10)),),
         instances=(instance,),
         ending_at=at(390),
         closed_at=at(450),
@@ -64,7 +44,7 @@ def result(**fields: Any) -> NodeResult:
         **named("BTC-USD"),
         "family": "lstm",
         "target": "direction",
-        "key": "k",
+        "key": "k/lstm_BTC-USD_1m.safetensors",
         "version_id": "v",
         "sha256": "s",
         "metrics": {},
@@ -138,29 +118,17 @@ def test_models_of_a_node_that_could_not_report_are_those_in_the_bucket(ended):
     assert [item["piece"] for item in receipt["failed"]] == ["ETH-USD"]
 
 
-@pytest.mark.parametrize(
-    ("format", "job"),
-    [
-        (
-            3,
-            {
-                "name": "crypto",
-                "data": {"symbols": ["BTC-USD"], "folds": 2},
-                "train": {"seeds": 2, "seed": 3},
-            },
-        ),
-        (2, {"name": "crypto", "data": "candles", "symbols": ["BTC-USD"], "folds": 2, "seeds": 2, "seed": 3}),
-    ],
-    ids=["tables", "flat, of format 2"],
-)
-def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(ended, format, job):
-    several = replace(ended, format=format, job=job)
-    folder = "models/experiments/r/1"
-    seen = [
-        ModelSeen(key=f"{folder}/lstm_BTC-USD_1m_f{f}_s{s}.safetensors", version_id="v", sha256="s")
-        for f, s in ((1, 3), (2, 4))
+def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(ended):
+    numbers = [(1, 3), (1, 4), (2, 3), (2, 4)]
+    pieces = tuple(
+        piece("BTC-USD", model=f"lstm_BTC-USD_1m_f{f}_s{s}", piece=f"BTC-USD f{f} s{s}", fold=f, seed=s)
+        for f, s in numbers
+    )
+    made = [
+        ModelSeen(key=f"models/experiments/r/1/{one.model}.safetensors", version_id="v", sha256="s")
+        for one in (pieces[0], pieces[3])
     ]
-    receipt = make_receipt(several, Observation(models=tuple(seen)))
+    receipt = make_receipt(replace(ended, pieces=pieces), Observation(models=tuple(made)))
     assert [(model["piece"], model["fold"], model["seed"]) for model in receipt["models"]] == [
         ("BTC-USD f1 s3", 1, 3),
         ("BTC-USD f2 s4", 2, 4),
@@ -172,11 +140,11 @@ def test_every_fold_and_seed_of_a_symbol_is_a_model_that_was_made_or_is_missing(
 
 
 def test_a_piece_that_the_record_names_is_found_by_its_models_name_and_missed_by_its_own(ended):
-    pool = RunPiece(model="lstm-direction_both_1m", piece="both", kind="pooled", series=("A", "B"), seed=7)
+    pool = piece("both", model="lstm-direction_both_1m", kind="pooled", series=("A", "B"), seed=7)
     lost = replace(pool, model="lstm-direction_lost_1m", piece="lost")
     key = "models/experiments/r/1/lstm-direction_both_1m.safetensors"
-    seen = Observation(models=(ModelSeen(key=key, version_id="v", sha256="s"),))
-    receipt = make_receipt(replace(ended, pieces=(pool, lost)), seen)
+    in_bucket = Observation(models=(ModelSeen(key=key, version_id="v", sha256="s"),))
+    receipt = make_receipt(replace(ended, pieces=(pool, lost)), in_bucket)
     assert (
         receipt["models"][0] | {"piece": "both", "kind": "pooled", "series": ["A", "B"], "seed": 7}
         == receipt["models"][0]
@@ -209,22 +177,22 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 def test_the_documented_receipt_is_the_produced_one(ended):
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
-    assert {*paths(failed), "files", "scripts"} == set(documented("field", after="# The receipt"))
+    assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
 
 
 def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_result_came(ended):
     prefix, sha256 = f"models/experiments/AROA:i-1/{ended.run_id}/1/out/", "0" * 64
     file = {"file": "a/m.pt", "key": f"{prefix}{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
-    piece = {"piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
+    of_script = {"piece": "s", "kind": "script", "series": [], "fold": 1, "seed": 0}
     run = replace(
         ended,
         work="script",
         leaves="files",
         job={"name": "s"},
-        pieces=(RunPiece(model="script_s", **{**piece, "series": ()}),),
+        pieces=(RunPiece(model="script_s", **{**of_script, "series": ()}),),
     )
     end = {
-        **piece,
+        **of_script,
         "sha256": "",
         "exit_code": -9,
         "starts": 2,
@@ -237,7 +205,7 @@ def test_a_scripts_receipt_has_its_end_and_the_files_that_s3_has_also_where_no_r
     assert receipt_from_json(json.dumps(done).encode(), ended.run_id)["files"] == [file]
     lost = make_receipt(replace(run, outcome="interrupted"), Observation(outputs=(file,)))
     assert (lost["files"], lost["scripts"]) == ([file], [])
-    assert lost["failed"] == [{**piece, "reason": "not finished when the run ended (interrupted)"}]
+    assert lost["failed"] == [{**of_script, "reason": "not finished when the run ended (interrupted)"}]
     for wrong in (
         {"key": f"models/production/{sha256}"},
         {"file": "../x"},
@@ -260,16 +228,8 @@ def test_the_documented_error_is_the_produced_one():
     }
 
 
-OPEN = {
-    "error",
-    "job",
-    "boot",
-    "inputs",
-    "devices",
-    "data.files",
-    "files",
-    "models[].metrics",
-}  # documented as a whole
+# documented as a whole
+OPEN = {"error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}
 
 
 def paths(value: Any, path: str = "") -> set[str]:
@@ -280,7 +240,7 @@ def paths(value: Any, path: str = "") -> set[str]:
     return set().union(*(paths(item, f"{path}.{key}" if path else key) for key, item in value.items()))
 
 
-def rows(first_header: str, after: str = "# The receipt") -> list[list[str]]:
+def rows(first_header: str, after: str = "## Fields of the receipt") -> list[list[str]]:
     text = DOCUMENT.read_text(encoding="utf-8").split(after, 1)[1]
     table = re.search(rf"\| {first_header} \|.*\n\|[ -|]*\n((?:\|.*\n)+)", text)
     assert table is not None

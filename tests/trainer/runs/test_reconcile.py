@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tests import records
+from tests.pieces import named
+from tests.records import DEADLINE, at, intent
+from tests.records import described as instance
 from trainer.runs.actions import ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop
 from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK
-from trainer.runs.observation import DescribedInstance, ModelSeen, Observation
+from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Attempt, Launch, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 
-NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
-DEADLINE = NOON + timedelta(hours=1)
 SWEEP, KILL = "mayfly-20261120-120000-crypto-k3v9-sweep", "mayfly-20261120-120000-crypto-k3v9-kill-1"
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def instance(state: str = "running", **fields: Any) -> DescribedInstance:
-    values = {
-        "instance_id": "i-1",
-        "attempt": 1,
-        "instance_type": "g5.12xlarge",
-        "market": "on_demand",
-        "availability_zone": "us-east-1a",
-        "state": state,
-        "launched_at": at(5),
-    }
-    return DescribedInstance(**(values | fields))
 
 
 def heartbeat(seconds: float, phase: str = "train") -> Heartbeat:
     return Heartbeat(instance_id="i-1", at=at(seconds), lease_until=at(seconds) + LEASE, phase=phase)
 
 
-def intent(rung: int = 0, **fields: Any) -> Launch:
-    return Launch(
-        **({"rung": rung, "token": f"t{rung}", "deadline": DEADLINE, "intended_at": at(1)} | fields)
-    )
-
-
 def created(**fields: Any) -> Launch:
-    return intent(**({"outcome": "created", "instance_ids": ("i-1",), "kill_armed_at": at(6)} | fields))
+    return records.created(**({"kill_armed_at": at(6)} | fields))
 
 
 @pytest.fixture
@@ -70,9 +49,8 @@ def running(make_record):
         )
         if "instances" in fields:
             return record
-        return only_store(
-            reconcile(record, Observation(instances=(instance(),)), at(30))
-        )  # the instance is seen
+        # the instance is seen
+        return only_store(reconcile(record, Observation(instances=(instance(),)), at(30)))
 
     return build
 
@@ -126,9 +104,8 @@ def test_a_stop_ends_a_node_that_never_spoke_at_once(running):
 
 
 def test_a_stop_ends_a_node_that_still_boots_at_once(running):
-    booting = Observation(
-        instances=(instance(),), heartbeat=replace(heartbeat(48), phase="")
-    )  # the bootstrap's lease
+    # the bootstrap's lease
+    booting = Observation(instances=(instance(),), heartbeat=replace(heartbeat(48), phase=""))
     record = settle(running(stop_requested_at=at(50), state="running"), booting, at(51))
     assert (record.state, record.outcome) == ("ending", "stopped")
 
@@ -372,7 +349,7 @@ def test_an_instance_that_appears_after_the_run_closed_is_terminated(running):
 
 
 def test_models_that_are_not_what_the_node_reported_make_the_run_failed(running):
-    model = {"symbol": "BTC-USD", "family": "lstm", "key": "k", "version_id": "v1", "sha256": "abc"}
+    model = {**named("BTC-USD"), "family": "lstm", "key": "k", "version_id": "v1", "sha256": "abc"}
     record = running(state="ending", outcome="done", ending_at=at(300))
     observed = Observation(
         instances=(instance("terminated"),), result=NodeResult(state="done", models=(model,))

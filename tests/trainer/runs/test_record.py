@@ -5,8 +5,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from tests.records import intent
 from trainer.runs.deadline import Deadline
-from trainer.runs.record import Attempt, Launch, client_token, from_iso, iso, new_run_id
+from trainer.runs.record import Attempt, client_token, from_iso, iso, new_run_id
 
 NOW = datetime(2026, 11, 20, 23, 59, 12, tzinfo=timezone.utc)
 
@@ -33,7 +34,7 @@ def test_instants_keep_their_zone():
 
 
 def test_what_became_of_an_intent_is_found_by_its_token(make_record):
-    intents = tuple(Launch(rung=rung, token=f"t{rung}", deadline=NOW, intended_at=NOW) for rung in (0, 1))
+    intents = tuple(intent(rung) for rung in (0, 1))
     record = make_record(attempts=(Attempt(number=1, launches=intents),))
     record = record.with_launch(replace(intents[1], outcome="created", instance_ids=("i-9",)), NOW)
     assert [launch.outcome for launch in record.attempts[0].launches] == ["intended", "created"]
@@ -41,7 +42,7 @@ def test_what_became_of_an_intent_is_found_by_its_token(make_record):
 
 
 def test_the_deadline_that_holds_is_the_last_launchs_unless_it_was_refused(make_record):
-    launch = Launch(rung=0, token="t", deadline=NOW, deadline_cause="budget", intended_at=NOW)
+    launch = intent(deadline_cause="budget")
     record = make_record(deadline_cause="default_duration")
     assert record.effective_deadline == Deadline(at=record.deadline, cause="default_duration")
     for outcome, cause in (

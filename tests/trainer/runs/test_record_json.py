@@ -1,52 +1,47 @@
+"""A record is read into what it was written from, or refused in one line."""
+
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+from tests.records import created, launched, make_record, seen
+from trainer.base.strict_json import Unsound
 from trainer.runs.record_json import record_from_json, to_json
 
-NOW = datetime(2026, 11, 20, 23, 59, 12, tzinfo=timezone.utc)
-RUNG = Rung(
-    instance_type="g5.12xlarge",
-    availability_zone="us-east-1a",
-    subnet_id="subnet-1",
-    market="spot",
-    price_usd_per_hour=2.0,
-    on_demand_usd_per_hour=5.672,
-    gpu_count=4,
-    launch_template_id="lt-1",
-    image_id="ami-1",
+RECORD = make_record(state="running", attempts=launched(), instances=(seen("running"),))
+
+
+def test_a_record_survives_json() -> None:
+    assert record_from_json(to_json(RECORD)) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("written", "other", "why"),
+    [
+        (b'"format": 8', b'"format": 7', "has format 7, this version reads 8"),
+        (b'"owner": "someone",', b'"owner": "someone", "later": 1,', "has an unknown field 'later'"),
+        (b'"vcpus": 48,', b"", "has no field 'vcpus'"),
+    ],
 )
+def test_a_record_of_another_version_is_refused(written: bytes, other: bytes, why: str) -> None:
+    with pytest.raises(Unsound, match=why):
+        record_from_json(to_json(RECORD).replace(written, other))
 
 
-def test_a_record_survives_json_and_ignores_what_a_newer_writer_added():
-    record = RunRecord(
-        run_id="r",
-        project="mayfly",
-        stack="dev",
-        owner="me",
-        place="rehearsal",
-        bucket="b",
-        job={"epochs": 1},
-        ladder=(RUNG,),
-        bundle_key="code/x.whl",
-        bundle_sha256="x",
-        budget_usd=0.0,
-        estimated_usd=1.0,
-        preflight_at=NOW,
-        created_at=NOW,
-        deadline=NOW + timedelta(hours=1),
-        attempts=(
-            Attempt(
-                number=1,
-                launches=(Launch(rung=0, token="t", deadline=NOW, intended_at=NOW, instance_ids=("i-1",)),),
-            ),
-        ),
-    )
-    text = to_json(record)
-    assert record_from_json(text) == record
-    assert record_from_json(text.replace('"owner": "me",', '"owner": "me", "later": 1,')) == record
-    with pytest.raises(ValueError, match="format 6, this version reads 7"):
-        record_from_json(text.replace('"format": 7,', '"format": 6,', 1))
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"ladder": ()}, "no rung"),
+        ({"attempts": launched(created(rung=2))}, "a launch on a rung that is not on its ladder"),
+        ({"attempts": ()}, "no instance although it is running"),
+        ({"state": "ending"}, "no outcome although it has ended"),
+        ({"work": "../train"}, "an invalid kind of work"),
+        ({"pieces": RECORD.pieces[:1] * 2}, "two pieces of one name"),
+    ],
+)
+def test_a_record_of_parts_that_do_not_fit_is_refused(changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unsound, match=f"the run record has {why}"):
+        record_from_json(to_json(replace(RECORD, **changed)))

@@ -6,14 +6,13 @@ import json
 
 import pytest
 
+from tests.pieces import named
 from trainer.base.strict_json import Unsound
 from trainer.runs.reports import MOST_TEXT, read_result
 
 PREFIX = "models/experiments/r/1/"
 MODEL = {
-    "symbol": "BTC-USD",
-    "fold": 1,
-    "seed": 0,
+    **named("BTC-USD"),
     "family": "lstm",
     "target": "direction",
     "key": f"{PREFIX}lstm-direction_BTC-USD_1m.safetensors",
@@ -30,7 +29,11 @@ ABOUT = {
 
 
 def read(**fields: object):
-    return read_result(json.dumps({"state": "done", **fields}).encode(), models_prefix=PREFIX)
+    return read_result(
+        json.dumps({"state": "done", **fields}).encode(),
+        models_prefix=PREFIX,
+        names=["lstm-direction_BTC-USD_1m"],
+    )
 
 
 def test_a_model_right_under_the_attempts_prefix_is_read_with_its_scores():
@@ -91,8 +94,10 @@ def test_a_model_that_the_run_was_not_launched_for_spoils_the_result():
         {"models": {"a": 1}},
         {"models": [5]},
         {"models": [{**MODEL, "sha256": "../../etc/passwd"}]},
-        {"models": [{**MODEL, "symbol": ["A"]}]},
+        {"models": [{**MODEL, "piece": ["A"]}]},
         {"models": [{**MODEL, "fold": "1"}]},
+        {"models": [{key: value for key, value in MODEL.items() if key != "piece"}]},
+        {"models": [{**MODEL, "key": f"{PREFIX}lstm-direction_OTHER_1m.safetensors"}]},
         {"models": [{**MODEL, "metrics": [1]}]},
         {"models": [{**MODEL, "metrics": {"about": {"headline": "auc"}}}]},
         {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "headline": "loss"}}}]},
@@ -100,7 +105,7 @@ def test_a_model_that_the_run_was_not_launched_for_spoils_the_result():
         {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": [{**TABLE[0], "value": [["auc"]]}]}}}]},
         {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": TABLE * 99}}}]},
         {"models": [MODEL] * 20_001},
-        {"failed": [{"symbol": "A", "reason": {"deep": 1}}]},
+        {"failed": [{**named("A"), "reason": {"deep": 1}}]},
         {"retries": 1e3},
         {"phases": {"train": "9999-12-31T23:59:59Z"}},
         {"phases": {str(number): "2026-11-20T12:00:00Z" for number in range(9)}},

@@ -50,16 +50,14 @@ def test_of_two_writers_who_read_the_same_record_one_loses(objects, make_record)
 
 def test_a_write_whose_answer_was_lost_is_no_conflict_with_itself(aws_server, access, objects, make_record):
     record = make_record()
-    aws_server.world(access).fail_next(
-        "PutObject", "InternalError", after=True
-    )  # botocore repeats it, and S3 refuses that
+    # botocore repeats it, and S3 refuses that
+    aws_server.world(access).fail_next("PutObject", "InternalError", after=True)
     etag = create_record(objects, record)
     aws_server.world(access).fail_next("PutObject", "InternalError", after=True)
     etag = swap_record(objects, replace(record, owner="first"), etag)
     assert read_record(objects, record.run_id) == (replace(record, owner="first"), etag)
-    aws_server.world(access).fail_next(
-        "PutObject", "InternalError"
-    )  # it never arrived, and another writer is first
+    # it never arrived, and another writer is first
+    aws_server.world(access).fail_next("PutObject", "InternalError")
     with pytest.raises(Conflict):
         create_record(objects, record)
 

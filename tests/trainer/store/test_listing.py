@@ -9,15 +9,16 @@ from datetime import datetime, timezone
 
 import pytest
 
+from tests.records import created, piece
 from trainer.base.errors import ConfigError, UsageError
-from trainer.runs.record import Attempt, Launch
+from trainer.runs.record import Attempt
 from trainer.runs.store import create_record
 from trainer.store.listing import fetch_models, find_model, list_models, models_of_run, save_model
 
 CLOSED_RUN = "20261120-120000-crypto-k3v9"
 KEY = f"models/experiments/AROA1:i-1/{CLOSED_RUN}/1/lstm_BTC-USD_1m.safetensors"
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
-LAUNCH = Launch(rung=0, token="t", deadline=NOON, intended_at=NOON, outcome="created", instance_ids=("i-2",))
+LAUNCH = created(instance_ids=("i-2",))
 
 
 def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
@@ -59,7 +60,7 @@ def test_a_name_means_the_model_of_the_newest_finished_run(account, make_record)
         run_id="20261122-120000-crypto-open", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
     )
     create_record(account, newest)
-    for name in ("lstm_BTC-USD_1m", "lstm_NEW-USD_1m"):
+    for name in ("lstm_BTC-USD_1m", "lstm_ETH-USD_1m"):
         account.put(key=f"models/experiments/AROA1:i-2/{newest.run_id}/1/{name}.safetensors", body=b"weights")
     assert find_model(account, "lstm_BTC-USD_1m").run_id == CLOSED_RUN
     closed_again(
@@ -67,10 +68,10 @@ def test_a_name_means_the_model_of_the_newest_finished_run(account, make_record)
     )  # another model of it failed, and this one is whole
     assert find_model(account, "lstm_BTC-USD_1m").run_id == "20261121-120000-crypto-next"
     with pytest.raises(
-        UsageError, match=f"no finished run has model 'lstm_NEW-USD_1m' .run {newest.run_id} has not ended"
+        UsageError, match=f"no finished run has model 'lstm_ETH-USD_1m' .run {newest.run_id} has not ended"
     ):
-        find_model(account, "lstm_NEW-USD_1m")
-    assert find_model(account, f"{newest.run_id}/lstm_NEW-USD_1m").run_id == newest.run_id
+        find_model(account, "lstm_ETH-USD_1m")
+    assert find_model(account, f"{newest.run_id}/lstm_ETH-USD_1m").run_id == newest.run_id
 
 
 def test_experiments_expire_and_production_never(account):
@@ -135,7 +136,12 @@ def test_a_run_without_a_receipt_shows_its_records_attempt(account, make_record)
 
 def test_folds_and_seeds_are_models_of_their_own(account, make_record):
     record = make_record(
-        run_id="20261122-120000-crypto-folds", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
+        run_id="20261122-120000-crypto-folds",
+        pieces=tuple(
+            piece("ETH-USD", model=f"lstm_ETH-USD_1m_f{fold}_s5", piece=f"ETH-USD {fold}", fold=fold)
+            for fold in (1, 2)
+        ),
+        attempts=(Attempt(number=1, launches=(LAUNCH,)),),
     )
     create_record(account, record)
     for fold in (1, 2):

@@ -1,6 +1,4 @@
-"""Shared by the tests of training: candles with and without a signal, one small model trained on the former,
-the command.
-"""
+"""Fixtures for tests of training: candles with and without a signal, a small trained model, the command."""
 
 from __future__ import annotations
 
@@ -54,14 +52,8 @@ def _candles(*, bars: int, seed: int, signal: float) -> dict[str, np.ndarray]:
     wick = 1 + 1e-5 * random.random((2, bars))
     high, low = np.maximum(open_, close) * wick[0], np.minimum(open_, close) / wick[1]
     timestamp = START + np.arange(bars) * np.timedelta64(1, "m")
-    return {
-        "timestamp": timestamp,
-        "open": open_,
-        "high": high,
-        "low": low,
-        "close": close,
-        "volume": np.exp(loudness),
-    }
+    prices = {"open": open_, "high": high, "low": low, "close": close}
+    return {"timestamp": timestamp, **prices, "volume": np.exp(loudness)}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -127,13 +119,8 @@ class OnePiece:
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
-        self.done = close_piece(
-            self._opened,
-            outputs_of_trained(self._opened, model, self._job),
-            self._job,
-            out=self._out,
-            device="cpu",
-        )
+        outputs = outputs_of_trained(self._opened, model, self._job)
+        self.done = close_piece(self._opened, outputs, self._job, out=self._out, device="cpu")
 
 
 @pytest.fixture(scope="session")

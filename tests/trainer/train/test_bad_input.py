@@ -1,6 +1,4 @@
-"""Bad input among good, through the command as it is run: what is wrong is said by name, and its neighbours
-are trained.
-"""
+"""Bad symbols among good, through the command: each is reported by name, and the others are trained."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ Change = Callable[[dict[str, np.ndarray]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a training said, by symbol where an event has one."""
+    """The answer of a training: by symbol where an event has one."""
 
     exit_code: int
     stderr: str
@@ -93,9 +91,7 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["sequential", "fused"])
-def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained_as_ever(
-    candles, tmp_path, strategy, python
-):
+def test_bad_symbols_are_reported_and_the_others_trained(candles, tmp_path, strategy, python):
     candles("GOOD-USD", seed=1)
     candles("STILL-USD", still_volume, seed=2)
     candles("HUGE-USD", volume_beyond_float64, seed=3)
@@ -115,11 +111,8 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     }
     assert set(found.reasons) == set(said)
     for symbol, words in said.items():
-        assert (
-            words in found.reasons[symbol]
-            and symbol in found.reasons[symbol]
-            and f"{symbol}  failed: " in found.stderr
-        )
+        reason = found.reasons[symbol]
+        assert words in reason and symbol in reason and f"{symbol}  failed: " in found.stderr
     (ended,) = [event for event in found.events if event["event"] == "ended"]
     assert (ended["done"], ended["failed"], ended["retries"]) == (3, 4, 0)
     # A feature that never moves is scaled to nothing, not to NaN.
@@ -140,9 +133,7 @@ def test_what_is_wrong_with_symbols_of_a_pack_is_said_and_the_others_are_trained
     ],
     ids=["too few bars", "one class", "batch larger than the data", "a price that is not a number"],
 )
-def test_where_nothing_can_be_trained_the_job_ends_with_one_error_before_it_begins(
-    candles, tmp_path, capsys, change, bars, settings, said
-):
+def test_a_job_that_cannot_train_ends_with_one_error(candles, tmp_path, capsys, change, bars, settings, said):
     candles("TINY-USD", change, bars=bars)
     assert main(["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"), *SMALL, *settings]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""Checkpoints: a resumed run ends as one that was never interrupted, and only a whole and fitting one is
+"""Checkpoints: a resumed run ends as an uninterrupted one, and only a sound checkpoint of the same job is
 resumed.
 """
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,16 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from torch import nn
 
 from tests.jobs import job_keys, job_of, with_settings
+from tests.trainer.train.rosters import MARK, Killed, Roster, Strategy, run_of_noise
+from trainer.base.own_file import OwnFile
 from trainer.job.job import Job
 from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
-from trainer.train.loop import Run, train
-from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
+from trainer.train.loop import Run
+from trainer.train.packs.pack import ModelState
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
-from trainer.train.predict.readers import Inputs, WindowReader
 
 pytestmark = pytest.mark.slow
 
@@ -37,86 +37,22 @@ JOB = job_of(
     dropout=0.2,
     checkpoint_seconds=1,
 )
-MARK = "the same job, data and code"
-
-
-class Killed(Exception):
-    """What happens to a worker."""
-
-
-class Worker:
-    """A roster of two runs. One that dies after a number of steps writes a checkpoint of each run after every
-    step.
-    """
-
-    def __init__(self, folder: Path, *, dies_after: int | None = None, mark: str = MARK) -> None:
-        self.folder, self.dies_after, self.mark = folder, dies_after, mark
-        self.steps = 0
-        self.done: dict[str, Run] = {}
-        self.resumed: list[str] = []
-        self._waiting = [_run(0), _run(1)]
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        joined, self._waiting = self._waiting[:free], self._waiting[free:]
-        for run in joined:
-            if (found := newest(self.folder, run.member.name, self.mark)) is not None:
-                found.put_into(run)
-                self.resumed.append(run.member.name)
-        return joined
-
-    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        if self.dies_after is None:
-            return
-        write(self.folder, run, state, self.mark)
-        self.steps += 1
-        if self.steps == self.dies_after:
-            raise Killed
-
-    def finished(self, run: Run, model: nn.Module) -> None:
-        self.done[run.member.name] = run
 
 
 def _run(number: int) -> Run:
-    generator = torch.Generator().manual_seed(number)
-    rows_TF = torch.randn(180 + 60 * number, 4, generator=generator)
-    labels_TK = (rows_TF[:, 1:2] > 0).float()
-    member = Member(
-        name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4)
-    )
-    last = len(rows_TF) - 60
-    bars = torch.arange(last, last + 40) + JOB.model.lookback - 1
-    inputs = Inputs(rows_TF=rows_TF, mean_F=member.mean_F, std_F=member.std_F)
-    reader = WindowReader(inputs, bars_seen=JOB.model.bars_seen)
-
-    def validate(model: nn.Module) -> float:
-        return float(
-            loss_for(JOB)(
-                torch.from_numpy(reader.outputs(model, bars.numpy())), labels_TK[bars].double()
-            ).mean()
-        )
-
-    return Run(
-        member=member,
-        title=f"S{number}",
-        reads=torch.arange(last),
-        validate=validate,
-        learning_rate=JOB.train.learning_rate,
-    )
+    return run_of_noise(number, JOB, windows=120 + 60 * number)
 
 
-def _train(
-    worker: Worker, form: Callable[[Sequence[Member], Job], Pack], places: int, job: Job = JOB
-) -> Worker:
-    ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
-    train(
-        worker,
-        lambda members: form(members, job),
-        job,
-        lambda event: None,
-        places=places,
-        clock=lambda: next(ticks),
-    )
-    return worker
+def _train(folder: Path, form: Strategy, places: int, job: Job = JOB, **keys: Any) -> Roster:
+    """Train two runs, with the checkpoints in this folder."""
+    return Roster(_run(0), _run(1), folder=folder, **keys).train(form, job, places=places)
+
+
+def _killed(
+    folder: Path, dies_after: int, form: Strategy = SequentialPack, places: int = 1, **keys: Any
+) -> None:
+    with pytest.raises(Killed):
+        _train(folder, form, places, dies_after=dies_after, **keys)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +66,11 @@ def _train(
         (Streams, 41, 2, 0.0),
     ],
 )
-def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(
-    tmp_path, strategy, dies_after, places, ema
-):
+def test_a_resumed_run_ends_bit_identically(tmp_path, strategy, dies_after, places, ema):
     job = with_settings(JOB, ema=ema)
-    whole = _train(Worker(tmp_path / "whole"), strategy, places, job)
-    with pytest.raises(Killed):
-        _train(Worker(tmp_path / "cut", dies_after=dies_after), strategy, places, job)
-    resumed = _train(Worker(tmp_path / "cut"), strategy, places, job)
+    whole = _train(tmp_path / "whole", strategy, places, job)
+    _killed(tmp_path / "cut", dies_after, strategy, places, job=job)
+    resumed = _train(tmp_path / "cut", strategy, places, job)
     assert resumed.resumed
     for name, run in whole.done.items():
         assert resumed.done[name].history == run.history
@@ -147,18 +80,17 @@ def test_a_resumed_run_ends_bit_by_bit_like_one_that_was_never_interrupted(
 
 
 @pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
-def test_another_strategy_and_pack_continue_a_checkpoint_to_float_tolerance(tmp_path, later):
-    whole = _train(Worker(tmp_path / "whole"), SequentialPack, 1)
-    with pytest.raises(Killed):
-        _train(Worker(tmp_path / "cut", dies_after=25), Fused, 2)
-    resumed = _train(Worker(tmp_path / "cut"), later, 2)
+def test_another_strategy_continues_a_checkpoint(tmp_path, later):
+    whole = _train(tmp_path / "whole", SequentialPack, 1)
+    _killed(tmp_path / "cut", 25, Fused, 2)
+    resumed = _train(tmp_path / "cut", later, 2)
     for name, run in whole.done.items():
         for expected, found in zip(run.history, resumed.done[name].history, strict=True):
             assert found == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_file_is_what_safetensors_itself_reads(tmp_path, dtype):
+def test_safetensors_reads_our_file(tmp_path, dtype):
     weights = {
         "a": torch.randn(3, 5, dtype=dtype),
         "turned": torch.randn(4, 2, dtype=dtype).T,
@@ -166,19 +98,18 @@ def test_the_file_is_what_safetensors_itself_reads(tmp_path, dtype):
     }
     weights["shared"] = weights["a"][1:]
     state = ModelState(weights=weights, exp_avg=weights, exp_avg_sq=weights, updates=1, batches=1)
-    place = write(tmp_path, _run(0), state, MARK)
+    place = write(tmp_path, _run(0), state, MARK, choice={})
     found = safetensors.torch.load_file(place / "data.safetensors")
     for part in ("weights", "exp_avg", "exp_avg_sq"):
         assert all(torch.equal(found[f"{part}.{name}"], weight) for name, weight in weights.items())
     assert newest(tmp_path, "m0", MARK) is not None
 
 
-def test_a_spoilt_checkpoint_is_passed_over_for_the_one_before(tmp_path):
-    with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=9), SequentialPack, 1)
+def test_a_damaged_checkpoint_is_passed_over_for_the_previous(tmp_path):
+    _killed(tmp_path, 9)
     places = sorted((tmp_path / "m0").iterdir())
     assert len(places) == 2  # older ones are dropped
-    newer, older = (newest(tmp_path, "m0", MARK), None)
+    newer = newest(tmp_path, "m0", MARK)
     content = bytearray((places[-1] / "data.safetensors").read_bytes())
     content[-1] ^= 1
     (places[-1] / "data.safetensors").write_bytes(bytes(content))
@@ -191,8 +122,7 @@ def test_a_spoilt_checkpoint_is_passed_over_for_the_one_before(tmp_path):
 
 
 def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
-    with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=1), SequentialPack, 1)
+    _killed(tmp_path, 1)
     (place,) = (tmp_path / "m0").iterdir()
     assert json.loads((place / "manifest.json").read_text())["format"] == 2
     (place / "manifest.json").unlink()
@@ -200,67 +130,44 @@ def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
 
 
 def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
-    with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=5), SequentialPack, 1)
+    _killed(tmp_path, 5)
     assert newest(tmp_path, "m0", "another job") is None
-    assert _train(Worker(tmp_path, mark="another job"), SequentialPack, 1).resumed == []
+    assert _train(tmp_path, SequentialPack, 1, mark="another job").resumed == {}
 
 
-def test_checkpoints_of_another_job_that_came_farther_do_not_push_out_those_of_this_one(tmp_path):
-    with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=9), SequentialPack, 1)
-    with pytest.raises(Killed):
-        _train(Worker(tmp_path, dies_after=3, mark="another job"), SequentialPack, 1)
+def test_later_checkpoints_of_another_job_are_dropped_first(tmp_path):
+    _killed(tmp_path, 9)
+    _killed(tmp_path, 3, mark="another job")
     found = newest(tmp_path, "m0", "another job")
-    assert (
-        found is not None and found.state.batches == 3 + 1
-    )  # the first look at the clock starts the interval
+    # The first look at the clock starts the interval.
+    assert found is not None and found.state.batches == 3 + 1
     assert len(list((tmp_path / "m0").iterdir())) == 2
 
 
-def test_a_fingerprint_follows_what_makes_the_model_and_not_what_makes_it_fast():
-    data = {"close": b"1234"}
-    mark = fingerprint(JOB, data=data, code_sha256="c")
-    for fast in (
-        {"strategy": "fused", "pack": 4},
-        {"budget": 5.0},
-        {"retries": 3},
-        {"symbols": ("A",)},
-        {"gpu_profile": "l4-24gb"},
-    ):
-        assert mark == fingerprint(with_settings(JOB, **fast), data=data, code_sha256="c"), fast
-    others = [
-        fingerprint(with_settings(JOB, folds=2), data=data, code_sha256="c"),
-        fingerprint(with_settings(JOB, test_fraction=0.2), data=data, code_sha256="c"),
-        fingerprint(with_settings(JOB, horizon=3), data=data, code_sha256="c"),
-        fingerprint(with_settings(JOB, hidden=7), data=data, code_sha256="c"),
-        fingerprint(with_settings(JOB, seed=1), data=data, code_sha256="c"),
-        fingerprint(with_settings(JOB, ema=0.9), data=data, code_sha256="c"),
-        fingerprint(JOB, data={"close": b"1235"}, code_sha256="c"),
-        fingerprint(JOB, data=data, code_sha256="d"),
-    ]
-    assert len({mark, *others}) == 9
+def test_a_fingerprint_depends_on_the_model_and_not_on_its_speed():
+    def of(keys: dict[str, Any], data: bytes = b"1234", code: str = "c") -> str:
+        return fingerprint(with_settings(JOB, **keys), data={"close": data}, code_sha256=code)
+
+    fast = ({"strategy": "fused", "pack": 4}, {"budget": 5.0}, {"retries": 3}, {"symbols": ("A",)})
+    assert {of(keys) for keys in (*fast, {"gpu_profile": "l4-24gb"})} == {of({})}
+    others = ({"folds": 2}, {"test_fraction": 0.2}, {"horizon": 3}, {"hidden": 7}, {"seed": 1}, {"ema": 0.9})
+    assert len({of({}), of({}, data=b"1235"), of({}, code="d"), *map(of, others)}) == 9
     assert {key for key, _, _ in job_keys(JOB)} >= _NOT_THE_MODEL
 
 
-def test_a_file_of_the_users_own_counts_by_its_hash_and_its_settings_and_not_by_its_place():
+def test_an_own_file_counts_by_hash_and_settings_not_by_path():
     own = job_of(model="a/net.py:Net", **{"model.sha256": "1" * 64, "model.hidden": 3})
-    mark = fingerprint(own, data={}, code_sha256="c")
     model = own.own_files["model"]
-    same = [model.with_file("b/net.py"), model.with_copy(Path("c.py"))]
-    assert {fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c") for one in same} == {
-        mark
-    }
-    others = [
-        replace(model, sha256="2" * 64),
-        replace(model, class_name="Other"),
-        replace(model, arguments='{"hidden": 4}'),
-    ]
-    marks = {fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c") for one in others}
-    assert len({mark, *marks}) == 4
+
+    def of(one: OwnFile) -> str:
+        return fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c")
+
+    assert of(model) == of(model.with_file("b/net.py")) == of(model.with_copy(Path("c.py")))
+    others = ({"sha256": "2" * 64}, {"class_name": "Other"}, {"arguments": '{"hidden": 4}'})
+    assert len({of(model), *(of(replace(model, **keys)) for keys in others)}) == 4
 
 
-def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tmp_path):
+def test_the_writer_reports_the_cost_of_a_checkpoint(tmp_path):
     events: list[dict[str, Any]] = []
     run = _run(0)
     state = SequentialPack([run.member], JOB).snapshot(0)
@@ -268,15 +175,13 @@ def test_the_writer_works_beside_the_training_and_says_what_a_checkpoint_cost(tm
     writer.submit(run, state, MARK, snapshot_seconds=0.001)
     writer.flush()
     (event,) = events
-    assert (
-        event["event"] == "checkpoint" and event["write_seconds"] > 0 and event["snapshot_seconds"] == 0.001
-    )
+    assert (event["event"], event["snapshot_seconds"]) == ("checkpoint", 0.001) and event["write_seconds"] > 0
     assert (tmp_path / "checkpoints" / event["folder"] / "manifest.json").exists()
     forget(tmp_path / "checkpoints", "m0")
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_models_that_are_due_together_are_written_beside_the_training_and_one_twice_waits_for_its_first(
+def test_each_model_has_at_most_one_state_waiting_for_the_disk(
     tmp_path,
 ):
     events: list[dict[str, Any]] = []
@@ -300,7 +205,7 @@ def test_models_that_are_due_together_are_written_beside_the_training_and_one_tw
     assert all(event["waited_seconds"] >= 0 for event in events)
 
 
-def test_a_disk_that_refuses_costs_the_checkpoint_and_is_told(tmp_path):
+def test_a_disk_error_costs_the_checkpoint_and_is_reported(tmp_path):
     events: list[dict[str, Any]] = []
     (tmp_path / "file").touch()
     run = _run(0)

@@ -1,4 +1,4 @@
-"""A checkpoint's manifest is read strictly, and its shards count only as it names them."""
+"""A checkpoint's manifest is read strictly, and its shards must have their hashes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checkpoint(place: Path) -> Path:
     return place
 
 
-def test_what_was_written_is_read_to_the_last_bit(tmp_path):
+def test_a_checkpoint_is_read_back_bit_identically(tmp_path):
     place = checkpoint(tmp_path)
     manifest = read_manifest(place)
     assert torch.equal(read_tensors(place, manifest)["w"], TENSOR)
@@ -70,7 +70,7 @@ def test_what_was_written_is_read_to_the_last_bit(tmp_path):
         (lambda it: it["run"].update(best_loss=[["x"]]), "not an object"),
     ],
 )
-def test_a_manifest_that_is_none_of_ours_is_refused(tmp_path, change, words):
+def test_a_malformed_manifest_is_refused(tmp_path, change, words):
     place = checkpoint(tmp_path)
     document = json.loads((place / MANIFEST).read_text())
     change(document)
@@ -79,7 +79,7 @@ def test_a_manifest_that_is_none_of_ours_is_refused(tmp_path, change, words):
         read_tensors(place, read_manifest(place))
 
 
-def test_a_shard_that_is_missing_is_an_error_of_the_disk(tmp_path):
+def test_a_missing_shard_raises_file_not_found(tmp_path):
     place = checkpoint(tmp_path)
     (place / "two.safetensors").unlink()
     with pytest.raises(FileNotFoundError):

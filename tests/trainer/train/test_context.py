@@ -1,4 +1,4 @@
-"""Models that read a context: each series' own number through training, scores and predict; no look-ahead;
+"""Models that read a context: each series' own number in training, scores and predict; no look-ahead;
 memory.
 """
 
@@ -23,18 +23,13 @@ from trainer.store.weights import load, save
 from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import prepare
 from trainer.train.inputs.series import alone, lay
-from trainer.train.packs.pack import Member, SequentialPack, new_model
+from trainer.train.packs.pack import new_model
+from trainer.train.packs.sequential import SequentialPack
+from trainer.train.piece import run_of
 from trainer.train.predict.load_model import target_of
 
-SMALL = {
-    "model": "transformer",
-    "preset": "tiny",
-    "width": 8,
-    "blocks": 1,
-    "lookback": 8,
-    "epochs": 1,
-    "batch": 64,
-}
+SIZE = {"model": "transformer", "preset": "tiny", "width": 8, "blocks": 1}
+SMALL = {**SIZE, "lookback": 8, "epochs": 1, "batch": 64}
 
 
 def test_only_plain_models_of_windows_read_a_context():
@@ -42,7 +37,7 @@ def test_only_plain_models_of_windows_read_a_context():
         assert not (home.reads_context and (home.has_stacked_form or home.reads == CHUNKS))
 
 
-def test_series_laid_end_to_end_keep_their_numbers_and_the_pack_gathers_the_last_bars():
+def test_a_pack_gathers_each_series_own_number():
     job = job_of(**SMALL, dropout=0.0, hide_series=0.0)
     parts = [
         prepare(synthetic_candles(name, bars=900, timeframe="1h", seed=2), job, series=n)
@@ -62,20 +57,13 @@ def test_series_laid_end_to_end_keep_their_numbers_and_the_pack_gathers_the_last
             self._models[number].register_forward_pre_hook(lambda _, inputs: asked.append(inputs[3]))
             return super()._summed_loss(number, starts_B, keys_L2, first)
 
-    member = Member(
-        name="m",
-        rows_TF=laid.rows_TF,
-        labels_TK=laid.train_labels_TK,
-        mean_F=laid.mean_F,
-        std_F=laid.std_F,
-        context_RC=laid.context_RC,
-    )
+    member = run_of(laid, job, model="m", seed=0).member
     starts = torch.tensor([300, 1300])
     Asking([member], job).step([True], [starts])
     assert torch.equal(asked[0], laid.context_RC[starts + 7].long())
 
 
-def test_models_that_do_not_declare_it_get_none():
+def test_models_that_read_no_context_get_none():
     job = job_of(model="lstm", lookback=8)
     data = alone(prepare(synthetic_candles("A", bars=900, timeframe="1h", seed=2), job))
     assert data.context_RC is None and data.series[0].context_TC is None
@@ -89,10 +77,7 @@ def test_no_output_moves_with_later_bars():
     later = replace(later, high=np.maximum(later.high, later.close), low=np.minimum(later.low, later.close))
     one, other = (prepare(each, job) for each in (candles, later))
     other = replace(other, mean_F=one.mean_F, std_F=one.std_F)  # fitted on training, which is before
-    member = Member(
-        name="m", rows_TF=one.rows_TF, labels_TK=one.train_labels_TK, mean_F=one.mean_F, std_F=one.std_F
-    )
-    model = new_model(member, job)
+    model = new_model(run_of(alone(one), job, model="m", seed=0).member, job)
     bars = np.arange(cut - 60, cut + 60)
     before, after = (reader_for(each, job).outputs(model, bars) for each in (one, other))
     same = (before == after).all(1)
@@ -100,18 +85,16 @@ def test_no_output_moves_with_later_bars():
 
 
 def test_the_context_is_counted_among_the_rows():
-    with_it, without = (
-        footprint(
-            job_of(model=name, target="direction"), features=3, bars=1_000, windows=1, on_gpu=False
-        ).rows
-        for name in ("transformer", "lstm")
-    )
-    stacked = footprint(job_of(strategy="sequential"), features=3, bars=1_000, windows=1, on_gpu=False).rows
+    def rows(**keys: str) -> int:
+        return footprint(job_of(**keys), features=3, bars=1_000, windows=1, on_gpu=False).rows
+
+    with_it, without = (rows(model=name, target="direction") for name in ("transformer", "lstm"))
+    stacked = rows(strategy="sequential")
     assert with_it - stacked == 1_000 * len(CONTEXT) * 2 and without > stacked
 
 
 @pytest.mark.slow
-def test_a_model_of_several_series_predicts_what_its_card_was_scored_by(tmp_path, write_candles, train_piece):
+def test_a_pooled_model_predicts_by_each_series_own_number(tmp_path, write_candles, train_piece):
     for number, symbol in enumerate(("AAA", "BBB")):
         write_candles(tmp_path, symbol, bars=1500, seed=number, signal=1.0)
     job = job_of(name="mix", target="direction", horizon=1, learning_rate=1e-2, pooled=True, **SMALL)

@@ -1,8 +1,7 @@
-"""Every model takes every target: it trains, its card describes itself, and predict says what the target's
-columns are.
+"""Every model takes every target: it trains, its card describes it, and predict has the target's columns.
 
-What is planted for one pair is found by the other, too: a volatility by a model that reads windows, a
-direction by one that reads chunks. The full size, with chance, is benchmarks/learning.py.
+A signal planted for one pair is found by the other, too: a volatility by a model that reads windows, a
+direction by one that reads chunks. benchmarks/learning.py has the full size.
 """
 
 from __future__ import annotations
@@ -65,5 +64,5 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
 
 
 @pytest.mark.parametrize("pair", CROSSED)
-def test_a_planted_signal_is_found_in_the_crossings(pair: str) -> None:
+def test_a_planted_signal_is_found_by_other_pairs(pair: str) -> None:
     assert crossed(pair, seed=0, quick=True)["found"] > 0.9

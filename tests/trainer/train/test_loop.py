@@ -1,10 +1,10 @@
-"""The loop's rules, on a pack whose losses are written down beforehand."""
+"""The rules of the training loop, on a pack with given losses and on real ones."""
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,28 +12,18 @@ import torch
 from torch import nn
 
 from tests.jobs import job_of, with_settings
+from tests.trainer.train.rosters import Roster, run_of_noise
 from trainer.job.job import Job
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
-from trainer.train.packs.pack import Member, ModelState, Pack, SequentialPack, loss_for
+from trainer.train.packs.pack import Member, ModelState
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
-from trainer.train.predict.readers import Inputs, WindowReader
 from trainer.train.schedule import rate_factor
 
 pytestmark = pytest.mark.slow
 
 WINDOWS = 40
-
-
-def validation(member: Member, bars: torch.Tensor, job: Job) -> Callable[[nn.Module], float]:
-    """Return the mean loss of a network over the windows that end at these bars."""
-    inputs = Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F)
-    reader = WindowReader(inputs, bars_seen=job.model.bars_seen)
-    return lambda model: float(
-        loss_for(job)(
-            torch.from_numpy(reader.outputs(model, bars.numpy())), member.labels_TK[bars].double()
-        ).mean()
-    )
 
 
 class Constant(nn.Module):
@@ -77,59 +67,35 @@ class Scripted:
         self.module.load_state_dict(dict(state.weights))
 
 
-class Listed:
-    """A roster that offers its runs as places become free, and keeps those that have stopped."""
-
-    def __init__(self, *runs: Run) -> None:
-        self._waiting, self.done = list(runs), list[Run]()
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        joined, self._waiting = self._waiting[:free], self._waiting[free:]
-        return joined
-
-    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        raise AssertionError("no test here trains for so long")
-
-    def finished(self, run: Run, model: nn.Module) -> None:
-        self.done.append(run)
+def _run(windows: int = WINDOWS, **keys: Any) -> tuple[Run, Job]:
+    """Return a run of a job whose labels are all 1, so that a higher logit is a lower validation loss."""
+    job = job_of(**{"lookback": 2, "batch": WINDOWS, **keys})
+    run = run_of_noise(0, job, windows=windows)
+    run.member.labels_TK.fill_(1.0)
+    return run, job
 
 
 def _train(pack: Scripted, **settings: Any) -> tuple[Run, list[dict[str, Any]]]:
-    job = job_of(lookback=2, batch=WINDOWS, **settings)
-    member = Member(
-        name="m",
-        rows_TF=torch.zeros(200, 1),
-        labels_TK=torch.ones(200, 1),
-        mean_F=torch.zeros(1),
-        std_F=torch.ones(1),
-    )
-    validate = validation(member, torch.arange(51, 61), job)
-    run = Run(
-        member=member,
-        title="S",
-        reads=torch.arange(WINDOWS),
-        validate=validate,
-        learning_rate=job.train.learning_rate,
-    )
+    run, job = _run(**settings)
     events: list[dict[str, Any]] = []
-    train(Listed(run), lambda members: pack, job, events.append)
+    Roster(run).train(lambda members, job: pack, job, events.append)
     return run, events
 
 
-def test_training_stops_when_validation_has_not_improved_for_as_long_as_patience_allows():
-    # Labels are all 1, so a higher logit is a lower validation loss: the third epoch is the best.
+def test_training_stops_when_patience_is_exhausted():
+    # The third epoch is the best: see `_run`.
     run, events = _train(Scripted([1, 2, 3, 2.5, 2.9, 9]), epochs=10, patience=2)
     assert run.epoch == 5 and run.best_epoch == 3
     assert run.best_weights["logit"].item() == 3
     assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1, 2, 3, 4, 5]
 
 
-def test_training_stops_after_the_last_epoch_with_the_best_weights():
+def test_the_last_epoch_ends_training_with_the_best_weights():
     run, _ = _train(Scripted([1, 3, 2]), epochs=3, patience=3)
     assert (run.epoch, run.best_epoch, run.failure) == (3, 2, "")
 
 
-def test_every_epoch_visits_every_training_window_once_in_another_order():
+def test_every_epoch_visits_every_window_once_in_another_order():
     pack = Scripted([1, 2, 3])
     _train(pack, epochs=2)
     orders = [torch.cat(pack.visited[:1]), torch.cat(pack.visited[1:2])]
@@ -137,37 +103,26 @@ def test_every_epoch_visits_every_training_window_once_in_another_order():
     assert not torch.equal(orders[0], orders[1])
 
 
-def test_losses_that_stay_broken_lower_the_learning_rate_and_then_end_the_model():
-    run, _ = _train(Scripted([]), epochs=1)
-    job = job_of(lookback=2, batch=1, learning_rate=0.8)
-    run = Run(member=run.member, title="S", reads=run.reads, validate=run.validate, learning_rate=0.8)
+def test_broken_losses_lower_the_rate_and_then_fail_the_model():
     pack = Scripted([], broken=True)
-    train(Listed(run), lambda members: pack, job, lambda event: None)
+    run, _ = _train(pack, batch=1, learning_rate=0.8)
     assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1] and MAX_LOWERED == 3
     assert "not finite" in run.failure and len(pack.visited) == (MAX_SKIPPED_STEPS + 1) * (MAX_LOWERED + 1)
 
 
-def test_a_model_that_takes_no_step_in_an_epoch_however_short_is_lowered_and_not_called_done():
+def test_an_epoch_without_a_step_lowers_the_rate():
     pack = Scripted([], broken=True)
     run, events = _train(pack, epochs=100, patience=100, learning_rate=0.8)  # one step an epoch
-    assert (
-        list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1]
-        and len(pack.visited) == MAX_LOWERED + 1
-    )
-    assert (
-        "not finite" in run.failure
-        and not run.history
-        and not [event for event in events if event["event"] == "epoch"]
-    )
+    assert list(dict.fromkeys(pack.learning_rates)) == [0.8, 0.4, 0.2, 0.1]
+    assert len(pack.visited) == MAX_LOWERED + 1
+    assert "not finite" in run.failure and not run.history
+    assert not [event for event in events if event["event"] == "epoch"]
 
 
 def test_progress_is_reported_about_once_a_second():
-    ticks = iter(range(1000))
-    job = job_of(lookback=2, batch=10, epochs=1)
-    run, _ = _train(Scripted([1]), epochs=1)
-    fresh = Run(member=run.member, title="S", reads=run.reads, validate=run.validate, learning_rate=1e-3)
-    events: list[dict[str, Any]] = []
-    train(Listed(fresh), lambda members: Scripted([]), job, events.append, clock=lambda: next(ticks) * 0.5)
+    ticks, events = iter(range(1000)), list[dict[str, Any]]()
+    run, job = _run(batch=10, epochs=1)
+    train(Roster(run), lambda members: Scripted([]), job, events.append, clock=lambda: next(ticks) * 0.5)
     progress = [event for event in events if event["event"] == "progress"]
     assert 0 < len(progress) < 4
     assert progress[0]["steps"] == 4 and progress[0]["epochs"] == 1
@@ -176,22 +131,7 @@ def test_progress_is_reported_about_once_a_second():
 
 def _real_run(number: int, job: Job) -> Run:
     """Return a run over noise, each number with another length, so that runs end at different steps."""
-    generator = torch.Generator().manual_seed(number)
-    rows_TF = torch.randn(150 + 40 * number, 4, generator=generator)
-    labels_TK = (rows_TF[:, 1:2] > 0).float()
-    member = Member(
-        name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=torch.zeros(4), std_F=torch.ones(4)
-    )
-    last = len(rows_TF) - 60
-    validate = validation(member, torch.arange(last, last + 40) + job.model.lookback - 1, job)
-    reads = torch.arange(last)
-    return Run(
-        member=member,
-        title=f"S{number}",
-        reads=reads,
-        validate=validate,
-        learning_rate=job.train.learning_rate,
-    )
+    return run_of_noise(number, job, windows=90 + 40 * number)
 
 
 REAL_JOB = job_of(hidden=4, lookback=8, batch=16, epochs=2, learning_rate=1e-2)
@@ -203,17 +143,17 @@ def _histories(
     """Train five runs; return each one's losses, and how many models each pack that was formed had."""
     sizes = []
 
-    def counted(members: Sequence[Member]) -> Any:
+    def counted(members: Sequence[Member], job: Job) -> Any:
         sizes.append(len(members))
         return form(members, job)
 
-    roster = Listed(*(_real_run(number, job) for number in (2, 0, 4, 1, 3)))
-    train(roster, counted, job, lambda event: None, places=places)
-    return {run.member.name: run.history for run in roster.done}, sizes
+    roster = Roster(*(_real_run(number, job) for number in (2, 0, 4, 1, 3)))
+    roster.train(counted, job, places=places)
+    return {name: run.history for name, run in roster.done.items()}, sizes
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compacted(ema):
+def test_free_places_are_filled_and_thin_packs_compacted(ema):
     job = with_settings(REAL_JOB, ema=ema)
     alone, one_by_one = _histories(SequentialPack, places=1, job=job)
     packed, sizes = _histories(SequentialPack, places=2, job=job)
@@ -226,9 +166,7 @@ def test_places_that_become_free_are_filled_and_a_pack_that_thins_out_is_compact
 
 @pytest.mark.parametrize(("places", "ema"), [(2, 0.9), (5, 0.0)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_sequential_packs_train(
-    strategy, places, ema
-):
+def test_refilled_stacked_packs_train_as_sequential_ones(strategy, places, ema):
     job = with_settings(REAL_JOB, ema=ema)
     alone, _ = _histories(SequentialPack, places=1, job=job)
     stacked, sizes = _histories(strategy, places=places, job=job)
@@ -238,30 +176,24 @@ def test_a_stacked_pack_that_is_refilled_and_compacted_trains_what_sequential_pa
             assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_pack_is_gone_before_the_next_is_formed_so_that_a_full_device_holds_both_never():
+def test_a_pack_is_freed_before_the_next_is_formed():
     formed: list[weakref.ref[SequentialPack]] = []
 
-    def form(members: Sequence[Member]) -> SequentialPack:
+    def form(members: Sequence[Member], job: Job) -> SequentialPack:
         assert all(pack() is None for pack in formed)
-        pack = SequentialPack(members, REAL_JOB)
+        pack = SequentialPack(members, job)
         formed.append(weakref.ref(pack))
         return pack
 
-    train(
-        Listed(*(_real_run(number, REAL_JOB) for number in (2, 0, 1))),
-        form,
-        REAL_JOB,
-        lambda event: None,
-        places=2,
-    )
+    Roster(*(_real_run(number, REAL_JOB) for number in (2, 0, 1))).train(form, REAL_JOB, places=2)
     assert len(formed) > 1
 
 
-def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_train_on():
+def test_the_average_is_validated_and_kept():
     job, pack = with_settings(REAL_JOB, epochs=3, ema=0.9), list[SequentialPack]()
     states: list[ModelState] = []
 
-    def form(members: Sequence[Member]) -> SequentialPack:
+    def form(members: Sequence[Member], job: Job) -> SequentialPack:
         pack.append(SequentialPack(members, job))
         return pack[-1]
 
@@ -272,9 +204,7 @@ def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_
             states.append(pack[0].snapshot(0))
         events.append(event)
 
-    roster = Listed(_real_run(2, job))
-    train(roster, form, job, report)
-    (run,) = roster.done
+    (run,) = Roster(_real_run(2, job)).train(form, job, report).done.values()
     kept = states[run.best_epoch - 1]
     assert all(torch.equal(weight, kept.average[name]) for name, weight in run.best_weights.items())
     assert not torch.equal(kept.average["head.weight"], kept.weights["head.weight"])
@@ -284,32 +214,15 @@ def test_with_an_average_it_is_what_is_validated_and_kept_while_the_raw_weights_
     assert all(losses[1] != event["validation_loss"] for losses, event in zip(told, plain["m2"], strict=True))
 
 
-def _broken(run: Run, first: int, last: int) -> Run:
-    """Make rows of a run NaN, as no data check would let them pass."""
-    run.member.rows_TF[first:last] = torch.nan
-    return run
-
-
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_stopped_and_its_neighbours_train_on(
+def test_broken_steps_are_skipped_and_neighbours_train_on(
     strategy,
 ):
     job = with_settings(REAL_JOB, batch=8, ema=0.9)
-    runs = [
-        _real_run(0, job),
-        _broken(_real_run(1, job), 0, 100),
-        _broken(_real_run(2, job), 50, 51),
-        _real_run(3, job),
-    ]
-    roster = Listed(*runs)
-    packs = list[Pack]()
-
-    def form(members: Sequence[Member]) -> Pack:
-        packs.append(strategy(members, job))
-        return packs[-1]
-
-    train(roster, form, job, lambda event: None, places=4)
-    by_name = {run.member.name: run for run in roster.done}
+    runs = [_real_run(number, job) for number in range(4)]
+    runs[1].member.rows_TF[0:100] = torch.nan  # as no data check would let it pass
+    runs[2].member.rows_TF[50] = torch.nan
+    by_name = Roster(*runs).train(strategy, job, places=4).done
     stopped, scarred = by_name["m1"], by_name["m2"]
     assert "not finite" in stopped.failure and stopped.lowered == MAX_LOWERED and not stopped.history
     fresh = strategy([stopped.member], job).snapshot(0).weights
@@ -317,11 +230,8 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
     # One row that is NaN breaks the few steps whose windows hold it, and no more.
     assert (scarred.failure, scarred.lowered, scarred.epoch) == ("", 0, job.train.epochs)
     assert 0 < scarred.skipped <= MAX_SKIPPED_STEPS
-    assert all(
-        math.isfinite(losses[kind])
-        for losses in scarred.history
-        for kind in ("train_loss", "validation_loss")
-    )
+    for losses in scarred.history:
+        assert math.isfinite(losses["train_loss"]) and math.isfinite(losses["validation_loss"])
     alone, _ = _histories(SequentialPack, places=1, job=job)
     for name in ("m0", "m3"):
         if strategy is SequentialPack:
@@ -330,31 +240,10 @@ def test_steps_that_break_are_skipped_a_model_that_stays_broken_is_lowered_and_s
             assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_learning_rate_of_each_step_follows_warm_up_and_schedule():
-    job = job_of(lookback=2, batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
+def test_learning_rates_follow_warm_up_and_schedule():
     pack = Scripted([1, 2, 3])
-    member = Member(
-        name="m",
-        rows_TF=torch.zeros(200, 1),
-        labels_TK=torch.ones(200, 1),
-        mean_F=torch.zeros(1),
-        std_F=torch.ones(1),
-    )
-    validate, reads = validation(member, torch.arange(51, 61), job), torch.arange(WINDOWS)
-    train(
-        Listed(
-            Run(
-                member=member,
-                title="S",
-                reads=reads,
-                validate=validate,
-                learning_rate=job.train.learning_rate,
-            )
-        ),
-        lambda members: pack,
-        job,
-        lambda event: None,
-    )
+    run, job = _run(batch=10, epochs=2, warmup_steps=3, schedule="cosine", learning_rate=0.8)
+    Roster(run).train(lambda members, job: pack, job)
     steps = 2 * math.ceil(WINDOWS / job.train.batch)
     expected = [0.8 * rate_factor(job, step=step, steps=steps) for step in range(steps)]
     assert pack.learning_rates == expected and expected[:3] == pytest.approx([0.8 / 3, 1.6 / 3, 0.8])

@@ -1,21 +1,20 @@
-"""The trainer as a command: its files, its exit codes, and workers that are killed, one or all."""
+"""The training command: files, exit codes, and workers that are killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.jobs import sets
+from tests.processes import await_end_of
 from trainer.train.__main__ import main
 
 ENDLESS = sets("train.epochs=100000", "train.patience=100000")
-SECONDS = 500.0  # a hang, not slowness
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +23,6 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
     write_candles(folder, "BIG-USD", bars=4000)
     write_candles(folder, "LOW-USD", bars=1200, seed=1)
     return folder
-
-
-def _gone(pid: int) -> bool:
-    """Tell whether a process has ended; a zombie that nobody has waited for has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def _await_gone(pids: set[int]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not all(_gone(pid) for pid in pids):
-        assert time.monotonic() < deadline, pids
-        time.sleep(0.02)
 
 
 def _descendants(pid: int) -> set[int]:
@@ -58,7 +42,7 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
-def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
+def test_a_worker_killed_twice_fails_its_model_alone(start, data):
     training = start(data, "--workers", "1", *sets("train.epochs=8", "train.patience=8"))
     for count in (1, 2):
         os.kill(training.await_event("model_started", symbol="BIG-USD", count=count)["pid"], signal.SIGKILL)
@@ -73,7 +57,7 @@ def test_a_worker_killed_twice_costs_its_model_and_no_other(start, data):
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
 
 
-def test_a_pack_whose_worker_dies_starts_again_together_then_each_alone_then_is_reported(start, data):
+def test_a_dead_workers_pack_is_retried_together_then_one_by_one(start, data):
     training = start(data, "--workers", "1", *ENDLESS, *sets("expert.pack=2", "expert.strategy=fused"))
     for count in (1, 2):  # both models in one worker, which dies twice
         pids = {
@@ -101,12 +85,10 @@ def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     assert {event["pid"] for event in training.events("model_started")} <= family
     training.process.kill()
     training.process.wait()
-    _await_gone(family)
+    await_end_of(family)
 
 
-def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_node(
-    tmp_path, data, capsys, write_candles
-):
+def test_bad_data_exits_2_at_a_desk_and_100_on_a_node(tmp_path, data, capsys, write_candles):
     write_candles(tmp_path, "TINY-USD", bars=100)
     desk = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(desk) == 2
@@ -131,7 +113,7 @@ def test_bad_data_ends_with_2_at_a_desk_and_with_an_error_event_and_100_on_a_nod
         (["--out", f"{__file__}/models"], "test_main.py is a file). Name a folder"),
     ],
 )
-def test_bad_input_at_a_desk_is_one_line_and_2(tmp_path, data, capsys, monkeypatch, arguments, said):
+def test_bad_input_at_a_desk_is_one_line_and_exit_2(tmp_path, data, capsys, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deep.json").write_text("[" * 100_000)
     assert main(["--data", str(data), "--out", str(tmp_path), "--device", "cpu", *arguments]) == 2

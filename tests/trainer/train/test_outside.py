@@ -53,7 +53,7 @@ def test_a_model_and_a_target_from_outside_train_and_predict(
             predict_file(trained.file, tmp_path)
 
 
-def test_what_is_in_no_table_is_refused_with_what_there_is():
+def test_an_unknown_model_or_target_is_refused():
     with pytest.raises(Exception, match="lstm, tcn"):
         job_of(model="gru")
     with pytest.raises(Exception, match="direction, volatility"):

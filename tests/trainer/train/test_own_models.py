@@ -1,16 +1,12 @@
-"""Modules of a user's own train, re-pack, die, resume and predict as ours do: nothing of them is lost, no
-neighbour is felt.
-"""
+"""Modules of a user's own train, re-pack, die, resume and predict as ours do."""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,35 +14,28 @@ from torch import nn
 from tests.jobs import job_of, sets, with_settings
 from tests.predictions import accuracy, predict_file
 from tests.trainer.outside.nets import NETS
+from tests.trainer.train.rosters import Killed, Roster, run_of_noise
 from trainer.base.errors import UsageError
-from trainer.base.settings import CHUNKS
 from trainer.data.feature_names import FEATURES
 from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
-from trainer.train.checkpoint import newest, write
-from trainer.train.loop import Run, train
+from trainer.train.loop import Run
 from trainer.train.own.probe_model import measure_model
-from trainer.train.packs.pack import Member, ModelState, SequentialPack, loss_for
+from trainer.train.packs.pack import fresh_state
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.packs.tensors import put_tensors, tensors_of
-from trainer.train.predict.readers import Inputs, reader_of
 
 pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[1] / "outside" / "nets.py"
-MARK = "the same job, data and code"
 EVERY = pytest.mark.parametrize("name", NETS)
 
 
 def job_for(name: str, **settings: object) -> Job:
     """Return the job of a module, tried as the desk tries it."""
-    keys = {
-        "lookback": 6,
-        "chunk": 16,
-        "batch": 4 if name == "Chunks" else 10,
-        "learning_rate": 1e-2,
-        **settings,
-    }
+    keys = {"lookback": 6, "chunk": 16, "batch": 4 if name == "Chunks" else 10, "learning_rate": 1e-2}
+    keys |= settings
     job = job_of(model=f"{FILE}:{name}", epochs=3, patience=5, checkpoint_seconds=1, **keys)
     model = replace(job.own_files["model"], sha256=hashlib.sha256(FILE.read_bytes()).hexdigest())
     job = job.with_own_files({"model": model})
@@ -56,84 +45,15 @@ def job_for(name: str, **settings: object) -> Job:
     return job.with_own_files({"model": tried})
 
 
-class Killed(Exception):
-    """A worker's end."""
-
-
-class Worker:
-    """A roster of runs. One that dies after a number of steps writes a checkpoint of each run after every
-    step.
-    """
-
-    def __init__(
-        self, job: Job, folder: Path, *, runs: Sequence[int] = (0, 1), dies_after: int | None = None
-    ) -> None:
-        self._job, self._folder, self._dies_after, self._steps = job, folder, dies_after, 0
-        self._waiting = [run_of(number, job) for number in runs]
-        self.done: dict[str, Run] = {}
-        self.resumed: list[str] = []
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        joined, self._waiting = self._waiting[:free], self._waiting[free:]
-        for run in joined:
-            if (found := newest(self._folder, run.member.name, MARK)) is not None:
-                found.put_into(run)
-                self.resumed.append(run.member.name)
-        return joined
-
-    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        if self._dies_after is None:
-            return
-        write(self._folder, run, state, MARK)
-        self._steps += 1
-        if self._steps == self._dies_after:
-            raise Killed
-
-    def finished(self, run: Run, model: nn.Module) -> None:
-        assert not model.training
-        self.done[run.member.name] = run
-
-    def work(self, *, places: int) -> Worker:
-        ticks = iter(range(10**6))  # every look at the clock is a second later: a checkpoint is always due
-        job = self._job
-        train(
-            self,
-            lambda members: form_pack(members, job),
-            job,
-            lambda event: None,
-            places=places,
-            clock=lambda: next(ticks),
-        )
-        return self
-
-
 def run_of(number: int, job: Job) -> Run:
-    """Return the training of a model on rows of noise, 11 batches an epoch or more, the last of them of one
-    window.
-    """
-    generator = torch.Generator().manual_seed(number)
-    rows_TF = torch.randn(241 + 60 * number, len(FEATURES), generator=generator)
-    labels_TK = (rows_TF[:, 1:2] > 0).float()
-    zeros, ones = torch.zeros(len(FEATURES)), torch.ones(len(FEATURES))
-    member = Member(name=f"m{number}", rows_TF=rows_TF, labels_TK=labels_TK, mean_F=zeros, std_F=ones)
-    seen, last = job.model.bars_seen, 101 + 60 * number
-    reads = torch.arange(0, last, 3) if job.model.reads == CHUNKS else torch.arange(last)
-    bars = np.arange(last + 20, last + 60) + seen - 1
-    inputs = Inputs(rows_TF=rows_TF, mean_F=zeros, std_F=ones)
-    reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1)
+    """Return a run of 11 batches an epoch or more, the last of them of one window."""
+    return run_of_noise(number, job, windows=101 + 60 * number, features=len(FEATURES))
 
-    def validate(model: nn.Module) -> float:
-        return float(
-            loss_for(job)(torch.from_numpy(reader.outputs(model, bars)), labels_TK[bars].double()).mean()
-        )
 
-    return Run(
-        member=member,
-        title=f"S{number}",
-        reads=reads,
-        validate=validate,
-        learning_rate=job.train.learning_rate,
-    )
+def trained(job: Job, *numbers: int, folder: Path, **keys: int) -> Roster:
+    """Train these runs, two at a time, with their checkpoints in `folder`."""
+    runs = [run_of(number, job) for number in numbers]
+    return Roster(*runs, folder=folder, **keys).train(form_pack, job, places=2)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -141,7 +61,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @EVERY
-def test_a_module_that_depends_on_slices_is_found_out_and_never_sliced(name):
+def test_a_module_that_depends_on_slices_is_never_sliced(name):
     job = job_for(name)
     assert job.cost.may_slice == NETS[name]
     pack = form_pack([run_of(0, job).member], job)
@@ -162,30 +82,27 @@ def test_a_batch_of_one_window_has_statistics_too():
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @EVERY
-def test_it_resumes_and_repacks_bit_by_bit_and_feels_no_neighbour(tmp_path, name, ema):
+def test_own_models_resume_and_repack_bit_identically(tmp_path, name, ema):
     job = job_for(name, ema=ema)
     before = torch.random.get_rng_state()
-    whole = Worker(job, tmp_path / "alone", runs=(1,)).work(places=1).done["m1"]
-    together = Worker(job, tmp_path / "together").work(
-        places=2
-    )  # the other one ends first: the pack is formed anew
-    cut = Worker(job, tmp_path / "cut", dies_after=43)
+    whole = trained(job, 1, folder=tmp_path / "alone").done["m1"]
+    # The other one ends first: the pack is formed anew.
+    together = trained(job, 0, 1, folder=tmp_path / "together")
     with pytest.raises(Killed):
-        cut.work(places=2)
-    resumed = Worker(job, tmp_path / "cut").work(places=2)
+        trained(job, 0, 1, folder=tmp_path / "cut", dies_after=43)
+    resumed = trained(job, 0, 1, folder=tmp_path / "cut")
     assert torch.equal(torch.random.get_rng_state(), before), "torch's own generator is as it was"
-    assert (
-        set(resumed.resumed) == {"m0", "m1"}
-        and whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
-    )
+    assert set(resumed.resumed) == {"m0", "m1"}
+    assert whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
     for other in (together, resumed):
+        assert not any(model.training for model in other.models.values())
         assert other.done["m1"].history == whole.history
         assert same(other.done["m1"].best_weights, whole.best_weights)
     assert same(resumed.done["m0"].best_weights, together.done["m0"].best_weights)
 
 
 @EVERY
-def test_a_step_that_is_not_taken_leaves_no_trace(name):
+def test_a_skipped_step_leaves_no_trace_in_buffers(name):
     job = job_for(name)
     run = run_of(0, job)
     run.member.rows_TF[50] = torch.nan
@@ -198,9 +115,7 @@ def test_a_step_that_is_not_taken_leaves_no_trace(name):
 
 
 @EVERY
-def test_a_broken_epoch_begins_again_from_the_best_weights_with_their_buffers(name):
-    from trainer.train.packs.pack import fresh_state
-
+def test_a_restart_takes_the_best_weights_with_their_buffers(name):
     job = job_for(name, ema=0.5)
     run = run_of(0, job)
     pack = form_pack([run.member], job)
@@ -214,7 +129,7 @@ def test_a_broken_epoch_begins_again_from_the_best_weights_with_their_buffers(na
     assert state.updates == 0 and not state.steps
 
 
-def test_chance_follows_from_seed_step_and_slice():
+def test_random_numbers_follow_from_seed_step_and_slice():
     job = with_settings(job_for("Attention"), micro_batch=5)
     run = run_of(0, job)
     starts = torch.arange(10)
@@ -236,16 +151,11 @@ def test_a_weight_of_another_shape_is_not_put_back():
 
 
 @EVERY
-def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
-    tmp_path, name, write_candles, train
-):
+def test_an_own_model_predicts_its_cards_scores(tmp_path, name, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
     job = job_for(name, batch=64 if name != "Chunks" else 4)
-    keys = {
-        f"model.{key}": value
-        for key, value in job.to_dict()["model"].items()
-        if key not in ("name", "file", "class")
-    }
+    model = job.to_dict()["model"]
+    keys = {f"model.{key}": model[key] for key in model.keys() - {"name", "file", "class"}}
     settings = {"epochs": 2, "learning_rate": 1e-2, "batch": job.train.batch, "horizon": 1}
     trained = train(tmp_path, tmp_path / "out", model=f"{FILE}:{name}", **keys, **settings)
     card, (tensors, _) = read_card(trained.file), load(trained.file)
@@ -265,9 +175,7 @@ def test_it_predicts_what_it_was_scored_on_and_its_tensors_have_the_users_names(
         predict_file(trained.file, tmp_path, model_file=Path(__file__))
 
 
-def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach_the_run(
-    tmp_path, write_candles, python
-):
+def test_the_command_takes_own_files_and_copies_them(tmp_path, write_candles, python):
     data, out, net, target = (tmp_path / name for name in ("data", "out", "my_net.py", "my_target.py"))
     data.mkdir()
     write_candles(data, "SIG-USD", bars=1200, signal=1.0)
@@ -285,13 +193,8 @@ def test_the_command_takes_files_for_model_and_target_and_an_edit_does_not_reach
         "--epochs",
         "1",
     ]
-    words += [
-        "--model",
-        f"{net}:Norm",
-        "--target",
-        f"{target}:Range",
-        *sets("model.hidden=5", "model.lookback=7"),
-    ]
+    words += ["--model", f"{net}:Norm", "--target", f"{target}:Range"]
+    words += sets("model.hidden=5", "model.lookback=7")
     done = subprocess.run([*python, *words], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     file = out / "own-own_SIG-USD_1m.safetensors"

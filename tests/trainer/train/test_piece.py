@@ -1,4 +1,4 @@
-"""One model from candles to file: it learns what is there, nothing that is not, and the same every time."""
+"""One model from candles to file: it learns a planted signal, nothing from noise, and the same every time."""
 
 from __future__ import annotations
 
@@ -37,25 +37,20 @@ def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_losses_and_weights_and_another_seed_others(
-    tmp_path, write_candles, train
-):
+def test_the_same_seed_gives_the_same_model(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
     settings = {"hidden": 8, "batch": 64, "epochs": 2}
     first = train(tmp_path, tmp_path / "1", **settings)
     again = train(tmp_path, tmp_path / "2", **settings)
     other = train(tmp_path, tmp_path / "3", seed=1, **settings)
-    losses = [
-        [event for event in found.events if event["event"] == "epoch"] for found in (first, again, other)
-    ]
+    made = (first, again, other)
+    losses = [[event for event in one.events if event["event"] == "epoch"] for one in made]
     assert losses[0] == losses[1] != losses[2]
     weights = [load(found.file)[0] for found in (first, again)]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_folds_makes(
-    tmp_path, write_candles, train_piece
-):
+def test_the_last_folds_model_equals_that_of_a_job_without_folds(tmp_path, write_candles, train_piece):
     write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
     small = job_of(hidden=4, batch=64, epochs=1, lookback=20)
     made = []
@@ -69,16 +64,11 @@ def test_a_seed_of_the_last_fold_is_the_model_that_a_job_with_that_seed_and_no_f
     (alone, card), (last_fold, numbered) = made
     assert all(np.array_equal(alone[name], last_fold[name]) for name in alone)
     assert card.metrics == numbered.metrics and card.of().splits == numbered.of().splits
-    assert (card.fold, card.folds, card.seed) == (1, 1, 5) and (
-        numbered.fold,
-        numbered.folds,
-        numbered.seed,
-    ) == (2, 2, 5)
+    assert (card.fold, card.folds, card.seed) == (1, 1, 5)
+    assert (numbered.fold, numbered.folds, numbered.seed) == (2, 2, 5)
 
 
-def test_a_model_is_scored_on_one_thread_as_predictions_run_and_the_card_says_how_many_trained_it(
-    tmp_path, write_candles
-):
+def test_a_model_is_scored_on_one_thread(tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=900)
     job = job_of(batch=64, lookback=20, hidden=4)
     piece = piece_of(job)
@@ -98,7 +88,7 @@ def test_a_model_is_scored_on_one_thread_as_predictions_run_and_the_card_says_ho
         torch.set_num_threads(before)
 
 
-def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, write_candles):
+def test_a_worker_reads_a_symbol_once_for_its_models(tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=2000)
     write_candles(tmp_path, "LOW-USD", bars=2000)
     job = job_of(folds=2, seeds=2, batch=64, lookback=20)
@@ -121,11 +111,8 @@ def test_a_worker_prepares_a_symbol_once_while_it_trains_its_models(tmp_path, wr
     assert get("SIG-USD") is first  # a model of it still trains
     in_use.clear()
     get("LOW-USD")
-    assert read == [
-        "SIG-USD",
-        "LOW-USD",
-        "LOW-USD",
-    ]  # what nothing uses any more is not kept beside the last one
+    # What nothing uses any more is not kept beside the last one.
+    assert read == ["SIG-USD", "LOW-USD", "LOW-USD"]
 
 
 def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
@@ -142,10 +129,8 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
             chances.append(found.values["probability"])
             labels.append(float(close[bars[later]] > close[found.bar]))
     found = Direction().scores(np.array(chances), np.array(labels))
-    assert (
-        found == {name: card.metrics["test"][name] for name in found}
-        and card.metrics == planted.done["metrics"]
-    )
+    assert found == {name: card.metrics["test"][name] for name in found}
+    assert card.metrics == planted.done["metrics"]
     assert card.code_sha256 == code_sha256(planted.job)
 
 
@@ -159,7 +144,7 @@ def test_predictions_do_not_change_when_later_bars_do(planted, tmp_path, write_c
     assert before[-1].bar == whole[len(before) - 1].bar == "2024-01-04T11:19:00Z"
 
 
-def test_predictions_do_not_depend_on_where_the_file_begins_nor_on_how_many_are_asked_for(planted, tmp_path):
+def test_predictions_do_not_depend_on_the_files_beginning(planted, tmp_path):
     (file,) = planted.data.glob("*.parquet")
     tail = tmp_path / file.name
     _copy_rows(file, tail, slice(-1000, None))
@@ -174,12 +159,8 @@ def test_a_prediction_says_when_it_could_have_been_made(planted):
 
 def test_the_card_says_what_the_model_was_trained_on(planted):
     card = read_card(planted.file)
-    assert (card.model, card.piece, card.kind, card.timeframe) == (
-        "lstm-direction_SIG-USD_1m",
-        "SIG-USD",
-        "symbol",
-        "1m",
-    )
+    assert (card.model, card.piece) == ("lstm-direction_SIG-USD_1m", "SIG-USD")
+    assert (card.kind, card.timeframe) == ("symbol", "1m")
     assert (card.symbols, card.of().horizon) == (("SIG-USD",), 1)
     assert card.data["bars"] == 12000 and card.data["holes"] == 0 and not card.data["synthetic"]
     assert len(card.of().scaler["mean"]) == len(card.features) >= 30
@@ -187,23 +168,20 @@ def test_the_card_says_what_the_model_was_trained_on(planted):
     assert planted.file.with_suffix(".json").exists()
 
 
-def test_the_test_scores_stand_beside_baselines_with_intervals_and_validation_is_plain(planted):
+def test_test_scores_have_baselines_and_intervals(planted):
     metrics_of = read_card(planted.file).metrics
     test = metrics_of["test"]
-    assert (
-        test["intervals"]["auc"] is None and test["blocks"] == 2
-    )  # 1,800 minutes: too few days for an interval
+    assert test["intervals"]["auc"] is None and test["blocks"] == 2  # too few days for an interval
     assert set(test["baselines"]) == {"base_rate", "persistence", "reversal", "logistic"}
     assert test["auc"] > test["baselines"]["logistic"]["auc"]
     assert "baselines" not in metrics_of["validation"]
 
 
-def test_a_learning_rate_that_breaks_the_loss_ends_in_one_clear_line(tmp_path, write_candles, train):
+def test_a_learning_rate_that_breaks_the_loss_fails_the_model(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=3000)
+    growing = {"learning_rate": 100.0, "weight_decay": 1.0}  # weights grow a hundredfold a step
     with pytest.raises(TrainingFailed, match="lstm-direction_SIG-USD_1m did not train .*not finite"):
-        train(
-            tmp_path, tmp_path / "out", hidden=4, batch=32, epochs=1, learning_rate=100.0, weight_decay=1.0
-        )  # weights grow a hundredfold a step
+        train(tmp_path, tmp_path / "out", hidden=4, batch=32, epochs=1, **growing)
     assert not list((tmp_path / "out").glob("*"))
 
 

@@ -1,6 +1,4 @@
-"""A training plans its data where nobody has, follows a plan that it is given, and asks it which models are
-finished.
-"""
+"""A training plans its data, or follows a given plan, and asks it for finished models."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from trainer.train.inputs.source import open_data
 from trainer.train.piece import kept
 
 
-def test_a_training_follows_the_plan_of_another_and_leaves_no_arrays(tmp_path, write_candles, start):
+def test_a_training_follows_a_given_plan_and_leaves_no_arrays(tmp_path, write_candles, start):
     data = tmp_path / "data"
     data.mkdir()
     write_candles(data, "AAA-USD", bars=1000)
@@ -40,14 +38,14 @@ def test_a_training_follows_the_plan_of_another_and_leaves_no_arrays(tmp_path, w
     assert "the bars of AAA-USD are not those that were planned" in other.events("model_failed")[0]["reason"]
 
 
-def test_whether_a_model_is_finished_is_asked_before_a_bar_is_read(planted, monkeypatch):
+def test_a_finished_model_is_kept_without_reading_a_bar(planted, monkeypatch):
     data = open_data(planted.job, planted.data, scratch=planted.data)
     monkeypatch.setattr(sources, "read_parts", lambda *_, **__: pytest.fail("bars are read"))
     done = kept(planted.piece, planted.job, data, out=planted.out)
     assert done is not None and done["sha256"] == planted.done["sha256"]
 
 
-def test_a_symbol_that_planning_refused_is_refused_in_the_same_words(tmp_path, write_candles):
+def test_a_symbol_refused_by_planning_is_refused_again(tmp_path, write_candles):
     write_candles(tmp_path, "AAA-USD", bars=1000)
     write_candles(tmp_path, "BBB-USD", bars=100)
     job = job_of(batch=64, lookback=20)

@@ -1,4 +1,4 @@
-"""One model of several symbols: laid end to end, scored singly and together, and asked for one of them."""
+"""One model of several symbols: laid end to end, scored singly and together, and predicting one of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from tests.jobs import job_of
 from tests.pieces import piece_of
 from tests.predictions import of_test, predict_file
+from tests.trainer.train.rosters import Roster
 from trainer.base.errors import DataError
 from trainer.data.read.reading import read_candles
 from trainer.job.job import Job
@@ -19,7 +20,6 @@ from trainer.store.weights import load
 from trainer.train.inputs.series import PieceData, lay
 from trainer.train.inputs.source import on_device, open_data, read_source
 from trainer.train.inputs.survey import survey
-from trainer.train.loop import train as train_pack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
 from trainer.train.predict.load_model import target_of
@@ -46,37 +46,23 @@ def _series(job: Job, folder: Path, *symbols: str) -> list[PieceData]:
     return [read_source(piece_of(job, symbol), job, data).folds[1] for symbol in symbols]
 
 
-class OneRun:
-    """A roster of one run, whose network stays."""
-
-    def __init__(self, run: Any) -> None:
-        self._runs, self.weights = [run], dict[str, torch.Tensor]()
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Any]:
-        return [self._runs.pop()] if self._runs else []
-
-    def finished(self, run: Any, model: torch.nn.Module) -> None:
-        self.weights, self.history = run.best_weights, run.history
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
-def test_a_series_laid_down_alone_trains_the_model_that_it_trains_as_it_is(name, data):
+def test_a_pool_of_one_series_trains_its_plain_model(name, data):
     job = JOBS[name]
     (single,) = _series(job, data, "SIG-USD")
     (symbol_data,) = single.series
     laid = lay([symbol_data], rows=[1500], padding=job.model.bars_out)
-    made = []
-    for piece_data in (single, laid):
-        roster = OneRun(run_of(piece_data, job, model="m", seed=3))
-        train_pack(roster, lambda members: form_pack(members, job), job, lambda event: None)  # type: ignore[arg-type]
-        made.append(roster)
-    assert made[0].history == made[1].history
-    assert all(torch.equal(made[0].weights[key], made[1].weights[key]) for key in made[0].weights)
+    runs = [run_of(each, job, model="m", seed=3) for each in (single, laid)]
+    for run in runs:
+        Roster(run).train(form_pack, job)
+    assert runs[0].history == runs[1].history
+    other = runs[1].best_weights
+    assert all(torch.equal(weight, other[name]) for name, weight in runs[0].best_weights.items())
 
 
 @pytest.mark.parametrize("name", ["windows", "chunks"])
-def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, data):
+def test_a_series_is_read_alike_at_any_offset(name, data):
     job = JOBS[name]
     parts = _series(job, data, "SIG-USD", "LOW-USD")
     both = lay([part.series[0] for part in parts], rows=[1500, 1350], padding=job.model.bars_out)
@@ -90,9 +76,8 @@ def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, dat
         assert torch.equal(both.reads[taken : taken + len(reads)], reads + offset)
         taken += len(reads)
         if name == "chunks":
-            last = torch.tensor(
-                [len(part.rows_TF) - seen]
-            )  # begins at the last bar: all but that lies beyond the series
+            # Begins at the last bar: all but that lies beyond the series.
+            last = torch.tensor([len(part.rows_TF) - seen])
             steps = torch.arange(job.model.bars_out + seen - 1)
             place = torch.cat([reads, last])
             one = gather_chunks(part.rows_TF, place, steps, part.mean_F, part.std_F)
@@ -107,7 +92,7 @@ def test_what_a_pack_reads_of_a_series_is_the_same_wherever_it_is_laid(name, dat
         assert both.train_labels_TK[end : end + job.model.bars_out].isnan().all()
 
 
-def test_series_stay_views_of_the_rows_that_they_share_on_another_device(data):
+def test_series_stay_views_of_shared_rows_on_another_device(data):
     job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
     source = read_source(piece_of(job, "SIG-USD", "LOW-USD"), job, open_data(job, data, scratch=data))
     moved = on_device(source, "meta").folds[1]
@@ -116,7 +101,7 @@ def test_series_stay_views_of_the_rows_that_they_share_on_another_device(data):
     assert all(one.rows_TF._base is moved.rows_TF for one in moved.series)
 
 
-def test_a_symbol_that_planning_refused_is_the_whole_pieces_failure(data, tmp_path, write_candles):
+def test_a_symbol_refused_by_planning_fails_its_pool(data, tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=1500)
     write_candles(tmp_path, "NEW-USD", bars=1500, first=1400)
     job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
@@ -127,9 +112,7 @@ def test_a_symbol_that_planning_refused_is_the_whole_pieces_failure(data, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it_was_scored_by(
-    data, tmp_path, train_piece
-):
+def test_a_pooled_model_is_scored_on_each_series_and_on_all(data, tmp_path, train_piece):
     job = job_of(
         name="mix", lookback=20, hidden=8, batch=64, epochs=2, learning_rate=1e-2, horizon=1, pooled=True
     )
@@ -137,18 +120,12 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all_and_predicts_what_it
     done = train_piece(piece, job, data, tmp_path)
     file = tmp_path / done["file"]
     tensors, card = load(file)
-    assert (
-        done["file"] == "lstm-direction_mix_1m.safetensors"
-        and done["piece"] == card.piece == "mix"
-        and tensors
-    )
-    assert (card.kind, card.symbols) == ("pooled", ("SIG-USD", "LOW-USD")) and done["series"] == list(
-        card.symbols
-    )
+    assert done["file"] == "lstm-direction_mix_1m.safetensors" and tensors
+    assert done["piece"] == card.piece == "mix" and done["series"] == list(card.symbols)
+    assert (card.kind, card.symbols) == ("pooled", ("SIG-USD", "LOW-USD"))
     one, other = card.series
-    assert (
-        one.scaler["mean"] != other.scaler["mean"] and one.data["bars"] == 1500 and other.data["bars"] == 1350
-    )
+    assert one.scaler["mean"] != other.scaler["mean"]
+    assert (one.data["bars"], other.data["bars"]) == (1500, 1350)
     assert one.splits["test"]["first"] == other.splits["test"]["first"]  # one split by time
     assert card.metrics["test"]["n"] == one.metrics["test"]["n"] + other.metrics["test"]["n"]
     assert card.metrics["test"]["baselines"].keys() == one.metrics["test"]["baselines"].keys()

@@ -1,4 +1,4 @@
-"""The numbers that a model is multiplied in: by the job's word, else by the chip."""
+"""The number format of matrix products: the job's, else by chip."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _process_as_it_was() -> Iterator[None]:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace
 
 
-def test_a_cpu_multiplies_in_full_precision_unless_bf16_is_asked_for():
+def test_a_cpu_multiplies_in_fp32_unless_bf16_is_set():
     assert matmul_dtype(Job(), CPU) == torch.float32
     assert matmul_dtype(job_of(precision="bf16"), CPU) == torch.bfloat16
     with pytest.raises(UsageError, match="precision fp16 on a CPU"):
@@ -44,9 +44,7 @@ def test_a_cpu_multiplies_in_full_precision_unless_bf16_is_asked_for():
         (False, 91300, "tcn", torch.float16),
     ],
 )
-def test_a_gpu_multiplies_in_bf16_where_it_and_its_library_have_it_and_do_not_emulate_it(
-    monkeypatch, native, cudnn, model, expected
-):
+def test_a_gpu_multiplies_in_bf16_where_it_has_it_natively(monkeypatch, native, cudnn, model, expected):
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native
     )
@@ -60,7 +58,7 @@ def test_bf16_that_a_gpu_lacks_is_refused_before_anything_starts(monkeypatch):
         matmul_dtype(job_of(precision="bf16"), CUDA)
 
 
-def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
+def test_fp32_on_a_gpu_is_not_tf32():
     torch.backends.cudnn.allow_tf32 = True
     assert resolve_precision(Job(), CPU) == torch.float32 and torch.backends.cudnn.allow_tf32
     assert (
@@ -69,7 +67,7 @@ def test_fp32_on_a_gpu_is_fp32_and_not_what_cudnn_makes_of_it():
     )
 
 
-def test_sums_on_a_gpu_have_one_order_unless_the_user_has_said_otherwise(monkeypatch):
+def test_sums_on_a_gpu_are_deterministic_unless_set_otherwise(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     resolve_precision(Job(), CPU)
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ

@@ -67,6 +67,6 @@ def test_the_rate_grows_with_the_batch_as_the_job_says():
     ) == pytest.approx(4e-3)
 
 
-def test_restarts_are_of_a_cosine():
+def test_restarts_need_a_cosine_schedule():
     with pytest.raises(UsageError, match="restart_epochs"):
         job_of(restart_epochs=2)

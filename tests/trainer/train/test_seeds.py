@@ -1,4 +1,4 @@
-"""Random numbers belong to a seed and a purpose, and to nothing else."""
+"""Random numbers follow from a seed and a purpose alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_parts_of_a_purpose_do_not_run_together():
     assert derive(0, "a", "bc") != derive(0, "ab", "c")
 
 
-def test_batch_order_depends_on_seed_model_and_epoch_and_not_on_what_was_drawn_before():
+def test_batch_order_depends_on_seed_model_and_epoch_alone():
     torch.manual_seed(1)
     first = batch_order(50, seed=0, model="m", epoch=0)
     torch.rand(7)
@@ -33,7 +33,7 @@ def test_dropout_keys_differ_by_step_and_layer():
     assert keys.dtype == torch.int32 and len({tuple(key) for key in keys.tolist()}) == 12
 
 
-def test_seeding_on_a_cpu_asks_nothing_of_cuda_and_draws_what_torchs_own_seeding_draws(monkeypatch):
+def test_seeding_on_a_cpu_equals_torchs_without_cuda(monkeypatch):
     module = nn.Linear(2, 2)
     torch.manual_seed(5)
     expected, before = torch.rand(3), torch.get_rng_state()

@@ -17,7 +17,7 @@ def test_a_device_that_works_says_so_in_one_json_line(capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_device_that_is_not_there_ends_with_100_and_one_json_line(capsys):
+def test_a_missing_device_exits_100_with_one_json_line(capsys):
     assert main(["--device", "cuda:0"]) == 100
     found = json.loads(capsys.readouterr().out)
     assert not found["ok"] and found["error"]

@@ -1,32 +1,25 @@
-"""The candles of a launch, at the desk: the data check as a child process, the demo's data, and the way into
-raw/.
-
-The check runs in a child because it needs pyarrow, and the launcher does not. Its errors are the user's
-errors, word for word.
-"""
+"""The candles of a launch from a desk: those that the user names, those of the data set, the demo's."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL, Place
-from trainer.base.errors import ConfigError, DataError
+from trainer.aws.place import Place
+from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.cli.output import counted
 from trainer.cli.sources.check_child import INDEXED, CheckChild
-from trainer.cli.sources.overlaps import compare_overlaps
-from trainer.cli.sources.taken import take
+from trainer.cli.sources.taken import compare_overlaps, take
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
-from trainer.launch.inputs import RAW, ChosenCandles, Input, list_inputs
+from trainer.launch.inputs import RAW, ChosenCandles, list_inputs
 from trainer.launch.planning import choose_from_set
-from trainer.launch.upload_candles import LocalFile, upload
+from trainer.launch.upload_candles import LocalFile
 from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
@@ -43,107 +36,89 @@ DEMO_JOB: dict[str, Any] = {
 }
 
 
-class DataCheck:
-    """The data check of a job, which runs beside the launcher until its result is needed."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.child = CheckChild(job.data.path, job=job)
-
-    def result(self) -> tuple[ChosenCandles, list[LocalFile]]:
-        """Wait for the check and return what it found. Raises DataError as the child wrote it."""
-        return self._understood(self.child.report())
-
-    def close(self) -> None:
-        """End the child if it still runs."""
-        self.child.close()
-
-    def _understood(self, report: Mapping[str, Any]) -> tuple[ChosenCandles, list[LocalFile]]:
-        files = []
-        for entry in report["files"]:
-            # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
-            summary = {name: entry[name] for name in INDEXED}
-            file = LocalFile(
-                path=Path(entry["path"]),
-                file=entry["file"],
-                sha256=entry["sha256"],
-                bytes=entry["bytes"],
-                summary=summary,
-            )
-            files.append(file)
-        bars = {entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]}
-        plan, synthetic = report["plan"].encode(), bool(report["synthetic"])
-        refused = tuple(
-            str(DataError(entry["what"], why=entry["why"], do=entry["do"])) for entry in report["refused"]
-        )
-        chosen = ChosenCandles(
-            timeframe=report["timeframe"],
-            bars=bars,
-            synthetic=synthetic,
-            plan=plan,
-            refused=refused,
-            notes=tuple(report["notes"]),
-            desk_bytes=sum(file.bytes for file in files),
-        )
-        return chosen, files
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckedCandles:
-    """The candles of a job: in raw/ already, at the desk in `files`, or None; `job` is the demo's for want of
+    """The candles of a job: in raw/ already, or at the desk in `files`; `job` is the demo's for want of
     others.
     """
 
     job: Job
-    candles: ChosenCandles | None
+    candles: ChosenCandles
     files: Sequence[LocalFile] = ()
     notes: Sequence[str] = ()  # what the user should know of how they were found
 
 
 def find_candles(
     job: Job,
-    check: DataCheck | None,
+    check: CheckChild | None,
     objects: Objects,
     *,
     place: Place,
     dry_run: bool = False,
 ) -> CheckedCandles:
-    """Find what to train on: what `--data` names, else what the job's data set holds, else, in a rehearsal,
-    the demo's candles.
+    """Find what to train on: what `--data` names and `check` reads, else what the job's data set holds, else,
+    where the place has one, the demo.
 
     Files of the set that no launch uploaded are fetched, checked and, unless `dry_run`, indexed. Raises
-    DataError.
+    DataError, or UsageError if there is nothing.
     """
     if check is not None:
-        candles, files = check.result()
-        return CheckedCandles(
-            job=job, candles=candles, files=files, notes=[*candles.notes, *_left_out(candles)]
-        )
+        return _checked(job, check)
     if listed := list_inputs(objects, job.data.set):
         inputs, taken = take(listed, objects, writes=not dry_run)
         candles = choose_from_set(job, inputs)
         candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
         notes = [_listed(job.data.set, candles), *taken, *compared, *candles.notes, *_left_out(candles)]
         return CheckedCandles(job=job, candles=candles, notes=notes)
-    sets = [
-        name for name in objects.folders(prefix=RAW) if not name.startswith(".")
-    ]  # what scripts read is not a data set
-    if place is not REHEARSAL and sets:
+    if place.has_demo:
+        return _demo(job)
+    why = f"raw/{job.data.set}/ in the bucket is empty"
+    # What scripts read is not a data set.
+    if sets := [name for name in objects.folders(prefix=RAW) if not name.startswith(".")]:
         do = f"Choose one with data.set: {', '.join(sets[:12])}; or name your candles with --data PATH."
-        raise DataError(
-            f"there is no data set '{job.data.set}'", why=f"raw/{job.data.set}/ in the bucket is empty", do=do
+        raise DataError(f"there is no data set '{job.data.set}'", why=why, do=do)
+    do = "Name your candles with --data PATH: they are uploaded there and stay."
+    raise UsageError("there is nothing to train on", why=why, do=do)
+
+
+def _checked(job: Job, check: CheckChild) -> CheckedCandles:
+    """Wait for the check and return what it found. Raises DataError as the child wrote it."""
+    report = check.report()
+    files = [
+        LocalFile(
+            path=Path(entry["path"]),
+            file=entry["file"],
+            sha256=entry["sha256"],
+            bytes=entry["bytes"],
+            # The index says all that a file holds, whatever this job takes of it: a later job plans from it.
+            summary={name: entry[name] for name in INDEXED},
         )
-    if place is not REHEARSAL:
-        return CheckedCandles(job=job, candles=None)
+        for entry in report["files"]
+    ]
+    refused = [DataError(entry["what"], why=entry["why"], do=entry["do"]) for entry in report["refused"]]
+    candles = ChosenCandles(
+        timeframe=report["timeframe"],
+        bars={entry["symbol"]: int(entry["bars"]) for entry in report["symbols"]},
+        synthetic=bool(report["synthetic"]),
+        bars_plan=report["plan"].encode(),
+        refused=tuple(map(str, refused)),
+        notes=tuple(report["notes"]),
+        desk_bytes=sum(file.bytes for file in files),
+    )
+    return CheckedCandles(job=job, candles=candles, files=files, notes=[*candles.notes, *_left_out(candles)])
+
+
+def _demo(job: Job) -> CheckedCandles:
+    """Return the demo's job and candles."""
     from trainer.rehearsal import client, home  # only a rehearsal has this folder
 
     folder = demo_data(home.open_home(client.default_root()) / "demo-data")
     own = DEMO_SET if job.data.set == DataSettings().set else job.data.set  # never among the user's own bars
     demo = job.with_defaults(DEMO_JOB).with_data(path=str(folder), set=own)
-    candles, files = DataCheck(demo).result()
+    found = _checked(demo, CheckChild(demo.data.path, job=demo))
     bars = f"SYNTHETIC bars of {', '.join(DEMO_SYMBOLS)} from a seeded generator, no market data"
     note = f"no --data and no data set {job.data.set}, so this is the demo's job: {bars}"
-    return CheckedCandles(job=demo, candles=candles, files=files, notes=[note, *candles.notes])
+    return replace(found, notes=[note, *found.notes])
 
 
 def _listed(data_set: str, candles: ChosenCandles) -> str:
@@ -159,32 +134,14 @@ def _left_out(candles: ChosenCandles) -> list[str]:
     return [f"left out: {reason}" for reason in candles.refused]
 
 
-def upload_candles(
-    candles: ChosenCandles, files: Sequence[LocalFile], access: Access, *, bucket: str, data_set: str
-) -> ChosenCandles:
-    """Put the checked files into the data set and return the candles with the inputs that the
-    manifest pins.
-    """
-    entries = upload(files, access, bucket=bucket, data_set=data_set)
-    inputs = tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
-    return replace(candles, inputs=inputs)
-
-
 def demo_data(folder: Path) -> Path:
     """Return the folder with the demo's candles: seeded synthetic bars, made if there are none yet."""
     if folder.is_dir() and any(folder.iterdir()):  # seeded: the same bars every time
         return folder
     with tempfile.TemporaryDirectory(prefix="demo-data-", dir=folder.parent) as scratch:
         bars = Path(scratch) / "bars"
-        command = [
-            sys.executable,
-            "-m",
-            "trainer.data.synthetic",
-            "--out",
-            str(bars),
-            "--symbols",
-            ",".join(DEMO_SYMBOLS),
-        ]
+        command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(bars)]
+        command += ["--symbols", ",".join(DEMO_SYMBOLS)]
         command += ["--bars", str(DEMO_BARS), "--timeframe", "1m", "--seed", "0"]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:

@@ -17,15 +17,8 @@ from trainer.base.errors import ConfigError, DataError
 from trainer.base.extras import needs
 from trainer.job.job import Job
 
-INDEXED = (
-    "file",
-    "bytes",
-    "sha256",
-    "timeframe",
-    "synthetic",
-    "further",
-    "holds",
-)  # fields of an index entry
+# Fields of an index entry.
+INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")
 
 
 class CheckChild:
@@ -44,13 +37,10 @@ class CheckChild:
             job_file = Path(self.folder.name) / "job.json"
             job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
             command += ["--job", str(job_file)]
-        command += [
-            "--scratch",
-            self.folder.name,
-        ]  # cleaned up by `close`, or by the child where this process is killed
-        theirs, self.pipe = (
-            os.pipe()
-        )  # its other end closes when this process ends, whatever ends it: then the child does
+        # Cleaned up by `close`, or by the child where this process is killed.
+        command += ["--scratch", self.folder.name]
+        # The child ends when the other end of its pipe closes: with this process, whatever ends it.
+        theirs, self.pipe = os.pipe()
         self.process = subprocess.Popen(
             [*command, "--parent", str(theirs)],
             stdout=subprocess.PIPE,

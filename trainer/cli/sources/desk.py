@@ -1,7 +1,6 @@
-"""Sources of a launch at a desk: own files, encoder, candles and their check, a script with its packages and
-data.
+"""The work of a launch from a desk: candles with own files and encoder, or a script with packages and data.
 
-`Desk` does what needs no AWS before anything is started; `at` gives the sources for one stack.
+`begin` does what needs no AWS before anything is started; `resolve` makes the work for one stack.
 """
 
 from __future__ import annotations
@@ -10,26 +9,30 @@ import os
 import re
 import shlex
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from trainer.aws.access import own_access
-from trainer.aws.place import ACCOUNT
+from trainer.aws.place import Place
 from trainer.base.errors import UsageError
+from trainer.base.extras import needs
+from trainer.cli.connect import local_candles
 from trainer.cli.sources.bucket import fetch_candles, fetch_files, is_in_bucket
-from trainer.cli.sources.candles import CheckedCandles, DataCheck, find_candles
-from trainer.cli.sources.local import local_candles
+from trainer.cli.sources.candles import CheckedCandles, find_candles
+from trainer.cli.sources.check_child import CheckChild
 from trainer.cli.sources.script_packages import Packages, with_packages
 from trainer.cli.terminal import Console
 from trainer.data.read.paths import check_path
 from trainer.job.job import MAX_JOB_NAME, Job
+from trainer.job.pieces import kind_of
 from trainer.job.tables import Tables
 from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.encoder import encoder_file
 from trainer.launch.planning import with_candles
 from trainer.launch.script_files import DataFile, data_files, hashes_of, script_files, script_sha256
+from trainer.launch.script_needs import listed_packages
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.receipt import Receipt
 from trainer.train.inputs.encoder import check_inputs, pinned
@@ -39,27 +42,48 @@ from trainer.train.own.check import checked, contents, portable
 
 @dataclass
 class Desk:
-    """What this desk adds to a job. `with_this_python`: its script's packages are for this environment."""
+    """A job at the desk, with what it adds to it."""
 
     job: Job
     console: Console
     ends: ExitStack
-    with_this_python: bool = False
-    resolves: bool = True  # a script's packages; not where another Python has its own
-    files: dict[str, bytes] | None = None  # of a script
-    data: tuple[DataFile, ...] = ()
-    packages: Packages | None = None
-    check: DataCheck | None = None  # runs beside everything else
-    found: CheckedCandles | None = None
+    place: Place  # that the user names; a shell may rehearse, too
     bundle: Bundle | None = None  # the work's code
+    packages: Packages | None = None  # that were resolved for it
 
-    def begin(self) -> Desk:
-        """Read what needs no AWS, and start the data check. Raises a TrainerError before anything starts."""
-        if self.job.is_script:
-            self.files = script_files(self.job.script)
-            if self.with_this_python and self.resolves:  # its image is this environment
-                self._resolve("", here=True)
-            return self
+    def begin(self) -> Self:
+        """Read what needs no AWS. Raises a TrainerError before anything starts."""
+        raise NotImplementedError
+
+    def begin_here(self, python: str) -> Self:
+        """Begin a run on this machine. `python`: that of `--python`, '' for none."""
+        raise NotImplementedError
+
+    def resolve(self, account: Account, *, dry_run: bool = False) -> TrainingWork | ScriptWork:
+        """Return the work for a stack. Raises a TrainerError for whatever it lacks."""
+        raise NotImplementedError
+
+    def looks(self, receipt: Receipt) -> list[str]:
+        """Return the commands that a receipt ends with."""
+        raise NotImplementedError
+
+    def describe(self, work: Work) -> dict[str, Any]:
+        """Return the data section of a plan, with the packages that were resolved for it."""
+        return {**work.data, **({"packages": self.packages.to_dict()} if self.packages else {})}
+
+    def _fetched(self) -> Path:
+        return Path(self.ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
+
+
+@dataclass
+class CandleDesk(Desk):
+    """A training: own files, encoder, and candles with their check, which runs beside everything else."""
+
+    check: CheckChild | None = None
+    found: CheckedCandles | None = None
+    is_fetched: bool = False  # its candles are a copy, which is gone when the command ends
+
+    def begin(self) -> Self:
         path = self.job.data.path
         if path and not is_in_bucket(path):
             check_path(path)
@@ -69,98 +93,114 @@ class Desk:
         self.job = pinned(self.job)
         if is_in_bucket(path):
             self.console.update(f"fetching {path} ...")
-            fetched = Path(self.ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
-            self.job = self.job.with_data(path=str(fetch_candles(path, own_access(), fetched)))
+            self.is_fetched = True
+            self.job = self.job.with_data(path=str(fetch_candles(path, own_access(), self._fetched())))
         self._start_check()
         return self
 
-    def read_folder(self) -> Desk:
-        """Hash a script's data folder."""
-        self.data = read_data(self.job, self.console, self.ends) if self.job.is_script else ()
-        return self
+    def begin_here(self, python: str) -> Self:
+        needs("torch")
+        return self.begin()
 
-    def describe(self, work: Work) -> dict[str, Any]:
-        """Return the data section of a plan, with the packages that were resolved for it."""
-        return {**work.data, **({"packages": self.packages.to_dict()} if self.packages else {})}
-
-    def looks(self, receipt: Receipt, given: str) -> list[str]:
-        """Return the commands that a receipt ends with. `given`: the path of candles as the user named it."""
-        run_id = receipt["run_id"]
-        if self.job.is_script:
-            return [f"logs {run_id}", *([f"pull {run_id}"] if receipt["files"] else [])]
-        made = [f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else []
-        here = self.found.job.data.path if self.found else ""
-        if made and here and not is_in_bucket(given):
-            made.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
-        return [f"logs {run_id}", *made]
-
-    def at(self, account: Account, *, dry_run: bool = False) -> DeskSources:
-        """Return the sources for a stack."""
-        return DeskSources(desk=self, account=account, dry_run=dry_run)
-
-    def _start_check(self) -> None:
-        if self.job.data.path:
-            self.check = DataCheck(self.job)
-            self.ends.callback(self.check.close)
-
-    def _resolve(self, image_line: str, *, here: bool) -> None:
-        assert self.files is not None
-        self.job, self.files, self.packages = with_packages(
-            self.job, self.files, image_line, rehearsal=here, console=self.console
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeskSources:
-    """`launch.work.WorkSources` of a desk."""
-
-    desk: Desk
-    account: Account
-    dry_run: bool
-
-    def training(self, job: Job) -> TrainingWork:
-        desk, access = self.desk, self.account.access
-        if here := local_candles(job, access.folder):
-            desk.console.line(f"candles of {here}, the local folder")
-            desk.job = job.with_data(path=str(here))
-            desk._start_check()
-        found = find_candles(
-            desk.job, desk.check, self.account.objects, place=access.place, dry_run=self.dry_run
+    def resolve(self, account: Account, *, dry_run: bool = False) -> TrainingWork:
+        access = account.access
+        if here := local_candles(self.job, access.folder):
+            self.console.line(f"candles of {here}, the local folder")
+            self.job = self.job.with_data(path=str(here))
+            self._start_check()
+        self.found = found = find_candles(
+            self.job, self.check, account.objects, place=access.place, dry_run=dry_run
         )
         for note in found.notes:
-            desk.console.line(note)
-        desk.found = found
-        if found.candles is None:
-            do = "Name your candles with --data PATH: they are uploaded there and stay."
-            why = f"raw/{job.data.set}/ in the bucket is empty"
-            raise UsageError("there is nothing to train on", why=why, do=do)
+            self.console.line(note)
         own = contents(found.job)
         job = with_candles(found.job, found.candles)
         check_inputs(job)
-        desk.bundle = build_bundle(own_files=own)
+        self.bundle = build_bundle(own_files=own)
         return TrainingWork(
             job=portable_encoder(portable(job)),
-            code=desk.bundle,
+            code=self.bundle,
             candles=found.candles,
             files=tuple(found.files),
             encoder=encoder_file(job),
         )
 
-    def script(self, job: Job) -> ScriptWork:
-        desk, outputs = self.desk, self.account.outputs
-        if not desk.with_this_python:
-            desk._resolve(outputs.image_line, here=self.account.place is not ACCOUNT)
-        assert desk.files is not None
-        hashes = hashes_of(desk.files)
-        desk.bundle = build_bundle(script_files=desk.files)
+    def looks(self, receipt: Receipt) -> list[str]:
+        run_id = receipt["run_id"]
+        made = [f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else []
+        here = self.found.job.data.path if self.found else ""
+        if made and here and not self.is_fetched:
+            made.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
+        return [f"logs {run_id}", *made]
+
+    def _start_check(self) -> None:
+        if self.job.data.path:
+            self.check = CheckChild(self.job.data.path, job=self.job)
+            self.ends.callback(self.check.close)
+
+
+@dataclass
+class ScriptDesk(Desk):
+    """A script: its files, packages and data."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    data: tuple[DataFile, ...] = ()
+    has_packages: bool = False  # they are resolved, or another Python has them
+
+    def begin(self) -> Self:
+        self.files = script_files(self.job.script)
+        if self.place.desk_python:
+            self._resolve_packages(self.place, "")
+        folder = self.job.data.folder
+        if is_in_bucket(folder):
+            self.console.update(f"fetching {folder} ...")
+            folder = str(fetch_files(folder, own_access(), self._fetched()))
+        if folder:
+            self.console.update(f"hashing {os.path.normpath(folder)} ...")
+            self.data = tuple(data_files(folder))
+        return self
+
+    def begin_here(self, python: str) -> Self:
+        from trainer.node.stack_secrets import own_secrets  # late, as few scripts have any
+
+        own_secrets(self.job.script.secrets)
+        self.has_packages = bool(python)
+        self.begin()
+        if python and self.job.script.requirements:  # or these requirements name them
+            listed_packages(self.job.script, self.files)
+        return self
+
+    def resolve(self, account: Account, *, dry_run: bool = False) -> ScriptWork:
+        self._resolve_packages(account.place, account.outputs.image_line)
+        hashes = hashes_of(self.files)
+        self.bundle = build_bundle(script_files=self.files)
         return ScriptWork(
-            job=desk.job,
-            code=desk.bundle,
+            job=self.job,
+            code=self.bundle,
             files=hashes,
-            sha256=script_sha256(desk.job.script, hashes, desk.data),
-            folder=desk.data,
-            names=(desk.job.name,),
+            sha256=script_sha256(self.job.script, hashes, self.data),
+            folder=self.data,
+            names=(self.job.name,),
         )
+
+    def looks(self, receipt: Receipt) -> list[str]:
+        run_id = receipt["run_id"]
+        return [f"logs {run_id}", *([f"pull {run_id}"] if receipt["files"] else [])]
+
+    def _resolve_packages(self, place: Place, image_line: str) -> None:
+        if not self.has_packages:
+            self.has_packages = True
+            self.job, self.files, self.packages = with_packages(
+                self.job, self.files, image_line, place=place, console=self.console
+            )
+
+
+DESKS: dict[str, type[Desk]] = {TrainingWork.name: CandleDesk, ScriptWork.name: ScriptDesk}
+
+
+def desk_of(job: Job, console: Console, ends: ExitStack, *, place: Place) -> Desk:
+    """Return the desk for a job, by its command. `place`: where the user wants it to run."""
+    return DESKS[kind_of(job).command](job, console, ends, place)
 
 
 def with_script(tables: Tables, file: str) -> Tables:
@@ -178,16 +218,3 @@ def with_script(tables: Tables, file: str) -> Tables:
         "root": str(path.parent),
     }
     return {"name": name, **tables, "script": script}
-
-
-def read_data(job: Job, console: Console, ends: ExitStack) -> tuple[DataFile, ...]:
-    """Return the files of a script's data, those of a bucket fetched to the desk. Raises DataError."""
-    folder = job.data.folder
-    if not folder:
-        return ()
-    if is_in_bucket(folder):
-        console.update(f"fetching {folder} ...")
-        fetched = Path(ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
-        folder = str(fetch_files(folder, own_access(), fetched))
-    console.update(f"hashing {os.path.normpath(folder)} ...")
-    return tuple(data_files(folder))

@@ -6,7 +6,6 @@ import ast
 import hashlib
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
@@ -18,21 +17,14 @@ LOCK = "node/prepare.lock"
 _MODULES = {"python-dateutil": "dateutil"}  # distributions whose module has another name
 
 
-@dataclass(frozen=True, kw_only=True)
-class RefreshScript:
-    """A job that names its refresh script by hash, and the script's content for the bundle."""
-
-    job: Job
-    files: dict[str, bytes]
-
-
-def with_refresh_script(job: Job) -> RefreshScript:
-    """Read and check the job's refresh script, if it has one.
+def with_refresh_script(job: Job) -> tuple[Job, dict[str, bytes]]:
+    """Read and check the job's refresh script, if it has one. Return the job that names it by hash, and its
+    content for the bundle.
 
     Raises UsageError for anything but a small Python file, and for an import that a prepare run lacks.
     """
     if not job.data.refresh:
-        return RefreshScript(job=job, files={})
+        return job, {}
     content = read_file(job.data.refresh)
     name = Path(job.data.refresh).name
     with as_usage_error(f"{name} can't be compiled"):
@@ -40,7 +32,7 @@ def with_refresh_script(job: Job) -> RefreshScript:
         compile(content, name, "exec", dont_inherit=True)
     _refuse_imports(tree, name)
     sha256 = hashlib.sha256(content).hexdigest()
-    return RefreshScript(job=job.with_data(refresh=f"{sha256}.py"), files={sha256: content})
+    return job.with_data(refresh=f"{sha256}.py"), {sha256: content}
 
 
 def _refuse_imports(tree: ast.Module, name: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from trainer.aws.place import Place
 from trainer.base import environment
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.base.extras import needs
@@ -61,12 +62,12 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """Packages that were resolved: the text of their requirements.txt, its place beside the job, and what it
+    """Packages that were resolved: the text of their requirements.txt, its path beside the job, and what it
     was made from.
     """
 
     text: str
-    place: Path
+    path: Path
     source: str  # the file's name
     target: Target
     image: tuple[str, ...] = ()  # requirements that are left to the image
@@ -87,10 +88,10 @@ class Packages:
     def keep(self) -> str:
         """Write them beside the job; return a line for the user."""
         try:
-            self.place.write_text(self.text, encoding="utf-8")
+            self.path.write_text(self.text, encoding="utf-8")
         except OSError as error:  # they are in the bundle, too
-            return f"note: {self.place} can't be written ({error.strerror})"
-        return f"kept: {self.place}"
+            return f"note: {self.path} can't be written ({error.strerror})"
+        return f"kept: {self.path}"
 
 
 def with_packages(
@@ -98,40 +99,38 @@ def with_packages(
     files: Mapping[str, bytes],
     image_line: str,
     *,
-    rehearsal: bool,
+    place: Place,
     console: Console,
 ) -> tuple[Job, dict[str, bytes], Packages | None]:
     """Return job and files with the listed packages as requirements, and what was resolved for that.
 
-    In a `rehearsal`, and on the caller's own machine, they are for this Python, whose installed packages
-    count; no image line. Raises UsageError for a package that the machine can't have and for an import that
-    nothing provides, ConnectionFailed if the index does not answer.
+    Where the place runs commands with this Python, they are for it, and its installed packages count. Raises
+    UsageError for a package that the machine can't have and for an import that nothing provides,
+    ConnectionFailed if the index does not answer.
     """
     listed = listed_packages(job.script, files)
     wheels = {path: content for path, content in files.items() if path.endswith(".whl")}
-    # A rehearsal's image is this environment: what it has needn't be fetched, and a rehearsal needs no
-    # network.
-    brought = versions_here() if rehearsal else {}
+    brought = versions_here() if place.desk_python else {}  # what is here needn't be fetched
     if listed.hashed:
-        if wheels or not rehearsal:  # a rehearsal asks no index
+        if wheels or not place.desk_python:  # no index is asked for what is here
             _refuse_unfit(job, listed, image_line, wheels, brought)
         refuse_missing(job.script, files, listed, resolved=(), brought=brought)
         return *_with(job, files, listed), None
     text, target = "", Target(python="")
     if listed.lines:
         _refuse_other_torch(listed.lines, brought.get("torch") or image_line.partition("pytorch-")[2])
-        target = target_of(image_line, given=job.script.python, rehearsal=rehearsal)
+        target = target_of(image_line, given=job.script.python, here=place.desk_python)
         console.update(f"resolving packages for {target} ...")
         text = resolve(listed, target, image=brought, wheels=wheels)
     refuse_missing(job.script, files, listed, resolved=_names(text), brought=brought)
     if not _names(text):  # the image has all of them
         return replace(job, script=replace(job.script, requirements="")), dict(files), None
-    place = Path(job.script.root or ".") / f"{job.name}.requirements.txt"
-    _refuse_anothers(place)
-    text = f'{MADE} {target}, from {listed.name}. To keep them: requirements = "{place.name}"\n{text}'
+    kept_as = Path(job.script.root or ".") / f"{job.name}.requirements.txt"
+    _refuse_anothers(kept_as)
+    text = f'{MADE} {target}, from {listed.name}. To keep them: requirements = "{kept_as.name}"\n{text}'
     image = tuple(line for line in listed.lines if is_images_own(line))
-    packages = Packages(text=text, place=place, source=listed.name, target=target, image=image)
-    return *_with(job, files, PackageList(name=place.name, content=text.encode())), packages
+    packages = Packages(text=text, path=kept_as, source=listed.name, target=target, image=image)
+    return *_with(job, files, PackageList(name=kept_as.name, content=text.encode())), packages
 
 
 def _with(job: Job, files: Mapping[str, bytes], listed: PackageList) -> tuple[Job, dict[str, bytes]]:
@@ -143,11 +142,11 @@ def _names(text: str) -> list[str]:
     return [line.removesuffix(" \\") for line in text.splitlines() if line and line[0] not in "# "]
 
 
-def target_of(line: str, *, given: str, rehearsal: bool) -> Target:
+def target_of(line: str, *, given: str, here: bool) -> Target:
     """Return the Python of a machine: what the job says, else that of the image line. Raises UsageError for
     an unknown one.
     """
-    if rehearsal:
+    if here:
         return Target(python=f"{sys.version_info.major}.{sys.version_info.minor}")
     known = (python for end, python in IMAGE_PYTHONS.items() if line.endswith(end))
     python = given or next(known, "")
@@ -214,18 +213,13 @@ def _failure(said: str, target: Target, *, local: bool) -> ConnectionFailed | Us
         fetched = re.search(r"https?://[^\s`]+", text)
         why = f"{fetched[0] if fetched else 'the package index'} does not answer"
         return ConnectionFailed("the script's packages can't be resolved", why=why, do=_ALONE)
-    cause = re.sub(r"^No solution found when resolving dependencies ", "", text)
-    cause = re.sub(r",? we can conclude that your requirements are unsatisfiable\.", ".", cause)
-    cause = cause.replace("the provided package locations", "script.files").replace(
-        "you require", "the script requires"
-    )
     do = (
         "Add its wheel to script.files."
         if local
         else "List a version that has one, or add a wheel of your own."
     )
     return UsageError(
-        f"the script's packages can't be installed for {target}", why=cause.rstrip(".")[:400], do=do
+        f"the script's packages can't be installed for {target}", why=text.rstrip(".")[:400], do=do
     )
 
 
@@ -239,7 +233,7 @@ def _refuse_unfit(
     not known. pip leaves alone what a rehearsal's environment has at the version that is asked for.
     """
     try:
-        target = target_of(line, given=job.script.python, rehearsal=bool(brought))
+        target = target_of(line, given=job.script.python, here=bool(brought))
     except UsageError:
         return
     pins = [pin for line in listed.lines if (pin := PIN.match(line))]

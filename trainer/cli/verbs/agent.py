@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import shutil
 import socket
 import sys
@@ -20,29 +19,26 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error
-from trainer.aws.place import HERE, REHEARSAL
+from trainer.aws.place import HERE
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
-from trainer.base.extras import needs
 from trainer.cli.connect import connected, local_root
-from trainer.cli.output import counted, mayfly, say, say_json
+from trainer.cli.output import counted
 from trainer.cli.question import question
-from trainer.cli.sources.desk import Desk
-from trainer.cli.terminal import Console, show
-from trainer.cli.verbs.launch import asked_job
+from trainer.cli.sources.desk import desk_of
+from trainer.cli.terminal import Console
+from trainer.cli.verbs.launch import asked_job, detached, end_of_run
 from trainer.control.cloud import AwsCloud
-from trainer.control.own_machine import close_last, follow_here
+from trainer.control.drive import drive
+from trainer.control.settle import close_last
 from trainer.control.stop import StopSignal
-from trainer.job.job import Job
 from trainer.launch.bundle import upload_bundle
 from trainer.launch.planning import plan_here
-from trainer.launch.script_needs import listed_packages
 from trainer.launch.start import record_here, record_of, write_task
-from trainer.launch.work import Account, resolve, work_sha256
-from trainer.runs.receipt import Receipt
-from trainer.runs.record import RunRecord, iso, utc_now
+from trainer.launch.work import Account, work_sha256
+from trainer.runs.record import iso, utc_now
 from trainer.runs.record_json import USER_ID
 from trainer.runs.store import open_objects
 
@@ -53,12 +49,6 @@ LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all th
 def run(arguments: argparse.Namespace) -> int:
     """Run a job here and follow it to its end. Returns the run's exit code, 0 if it was left running."""
     began = utc_now()
-    if not arguments.here:
-        why, do = (
-            "on an instance the bootstrap starts the agent",
-            "Add --here to run the job on this machine.",
-        )
-        raise UsageError("mayfly agent needs --here", why=why, do=do)
     if sys.platform != "linux":
         raise ConfigError(
             "the agent needs Linux or a container",
@@ -73,11 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
         job = replace(job, machine=replace(job.machine, budget=0.0))
     with ExitStack() as ends:
         ends.callback(console.close)
-        desk = _desk(job, console, ends, arguments)  # before anything starts
+        desk = desk_of(job, console, ends, place=HERE).begin_here(arguments.python)
         access, outputs = _stack(arguments, ends)
         account = Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
         cloud, user_id = AwsCloud(access, outputs), user_id_of(access)
-        resolved = resolve(desk.job, desk.at(account))
+        resolved = desk.resolve(account)
         if desk.packages:
             console.line(f"packages: {', '.join(desk.packages.names)}; {desk.packages.keep()}")
         resolved = resolved.uploaded(account, console.update)
@@ -99,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:
             from trainer.cli.views.watch import Watch  # late, as in launch.py
-            from trainer.node.own_machine import inputs_here
+            from trainer.node.work_folder import inputs_here
 
             state = {"run_id": record.run_id, "user_id": record.user_id, "deadline": iso(record.deadline)}
             files = inputs_here(task.inputs, resolved.places)
@@ -110,26 +100,27 @@ def run(arguments: argparse.Namespace) -> int:
             console.line(
                 f"run {record.run_id} on {record.host}, ends by {record.deadline:%Y-%m-%d %H:%M} UTC"
             )
-            watch = Watch(console, stop, here=True)
             receipt = None
             if not arguments.detach:
-                seconds = HERE.poll_seconds if access.folder else access.place.poll_seconds
-                receipt = follow_here(
-                    cloud, record, agent, poll_seconds=seconds, stop=stop, on_event=watch.on_event
+                receipt = drive(
+                    cloud,
+                    record.run_id,
+                    known=record,
+                    poll_seconds=access.place.poll_seconds,
+                    on_event=Watch(console, stop).on_event,
+                    stop=stop,
+                    agent=agent,
                 )
         console.close()
         if receipt is None:
-            return _detached(arguments, record, console)
+            return detached(arguments, record, account, desk, console)
         if receipt["state"] == "done":
             work.remove()
         else:
-            words = (
-                f" Its last line: {work.last_line()}"
-                if not receipt["scripts"] and not receipt["models"]
-                else ""
-            )
-            console.line(f"to resume, repeat the command: its checkpoints are in {work.path}.{words}")
-        return _end(arguments, receipt, desk, console)
+            console.line(f"to resume, repeat the command: its checkpoints are in {work.path}")
+            if not receipt["scripts"] and not receipt["models"]:
+                console.line(f"its last line: {work.last_line()}")
+        return end_of_run(arguments, receipt, account, desk, console)
 
 
 def python_of(name: str) -> str:
@@ -174,24 +165,8 @@ def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, Stac
     return access, read_stack(access, stack=arguments.stack)
 
 
-def _desk(job: Job, console: Console, ends: ExitStack, arguments: argparse.Namespace) -> Desk:
-    """Return what this desk adds to a job. Raises a TrainerError for a job that can't run here."""
-    python = arguments.python
-    desk = Desk(job, console, ends, with_this_python=True, resolves=not python)
-    if not job.is_script:
-        needs("torch")
-        return desk.begin()
-    from trainer.node.stack_secrets import own_secrets  # late, as in `_open_work`
-
-    own_secrets(job.script.secrets)
-    desk.begin()
-    if python and job.script.requirements:  # another Python has its packages, or these requirements name them
-        listed_packages(job.script, desk.files or {})
-    return desk.read_folder()
-
-
 def _open_work(sha256: str, ends: ExitStack) -> Any:
-    from trainer.node.own_machine import open_work, prune  # late: Linux alone has its lock
+    from trainer.node.work_folder import open_work, prune  # late: Linux alone has its lock
 
     root = environment.here_folder()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -215,44 +190,7 @@ def _variables(arguments: argparse.Namespace, access: Access, outputs: StackOutp
 
 def _lend(access: Access, pid: int) -> None:
     """Keep a rehearsal's AWS up for as long as the agent lives, also after this command has ended."""
-    if access.place is REHEARSAL and access.access_key:
+    if access.access_key:
         from trainer.rehearsal.client import default_root, lease_server
 
         lease_server(default_root(), holder=pid)
-
-
-def _detached(arguments: argparse.Namespace, record: RunRecord, console: Console) -> int:
-    if arguments.json:
-        say_json(
-            {"run_id": record.run_id, "state": "running", "detached": True, "deadline": iso(record.deadline)}
-        )
-    else:
-        say(record.run_id)
-    console.line(f"it continues, and ends by {iso(record.deadline)}")
-    for verb in ("logs", "status", "stop"):
-        follow = " -f" if verb == "logs" else ""
-        console.prompt(f"  {mayfly()} {verb} {record.run_id}{follow}{_where(arguments)}\n")
-    return 0
-
-
-def _end(arguments: argparse.Namespace, receipt: Receipt, desk: Desk, console: Console) -> int:
-    from trainer.cli.views.receipt import receipt_view
-
-    say_json(receipt) if arguments.json else show(receipt_view(receipt))
-    kept = ("pull",) if desk.job.is_script else ("logs --metrics", "pull")
-    made = kept if receipt["models"] or receipt["files"] else ()
-    console.line("look at it:")
-    for look in ("logs", *made):
-        verb, _, flag = look.partition(" ")
-        console.prompt(
-            f"  {mayfly()} {verb} {receipt['run_id']}{f' {flag}' if flag else ''}{_where(arguments)}\n"
-        )
-    return int(receipt["exit_code"])
-
-
-def _where(arguments: argparse.Namespace) -> str:
-    if arguments.local is not None:
-        return f" --local {shlex.quote(arguments.local)}" if arguments.local else " --local"
-    return (" --rehearse" if arguments.rehearse else "") + (
-        f" --stack {arguments.stack}" if arguments.stack != "dev" else ""
-    )

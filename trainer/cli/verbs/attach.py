@@ -5,34 +5,26 @@ allows it.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 from trainer.attach.host_keys import read_host_keys
 from trainer.attach.keys import find_key, forget_ended
 from trainer.attach.request import AttachRequest, Forward, parse_forward, shell_line
 from trainer.attach.ssm import attach_by_session_manager
 from trainer.aws.access import Access
-from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
 from trainer.base.extras import needs
 from trainer.cli.connect import connected
 from trainer.cli.output import warn
-from trainer.control.cloud import AwsCloud
+from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.settle import settle_run
 from trainer.runs.keys import NodeKeys
 
-HOW = "Set it: docs/attach.md. mayfly status, logs and pull --live show a running machine without it."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The running machine of a run: its stack, its cloud, and its keys in S3."""
-
-    outputs: StackOutputs
-    cloud: AwsCloud
-    keys: NodeKeys
+HOW = (
+    "Set it: docs/scripts-and-machines.md. mayfly status, logs and pull --live show a running machine"
+    " without it."
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,38 +35,34 @@ def run(arguments: argparse.Namespace) -> int:
     if forwards and arguments.command:
         raise UsageError("a command and forwarded ports don't go together", do="Use two terminals.")
     with connected(rehearse=arguments.rehearse, program=False) as access:
-        machine = find_machine(access, read_stack(access, stack=arguments.stack), arguments.run)
-        instance_id = machine.keys.instance_id
+        outputs = read_stack(access, stack=arguments.stack)
+        cloud = AwsCloud(access, outputs)
+        keys = find_machine(access, outputs, cloud, arguments.run)
         line = shell_line(arguments.command)
         request = AttachRequest(line=line, forwards=tuple(forwards), announce=_announce)
-        if machine.outputs.attach != "ssh":
-            return attach_by_session_manager(instance_id, request, region=machine.outputs.region)
+        if outputs.attach != "ssh":
+            return attach_by_session_manager(keys.instance_id, request, region=outputs.region)
         needs("paramiko")
         from trainer.attach.by_ssh import attach_by_ssh  # late: paramiko takes a third of a second
 
         key_file = find_key(arguments.run)
-        pinned = read_host_keys(machine.cloud.objects, machine.keys)
-        address = address_of(access, instance_id)
+        pinned = read_host_keys(cloud.objects, keys)
+        address = address_of(access, keys.instance_id)
         return attach_by_ssh(address, request, pinned=pinned, key_file=key_file)
 
 
-def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
-    """Return the machine of a run. Raises UsageError for a run without one, ConfigError if the stack has
-    attach = off.
+def find_machine(access: Access, outputs: StackOutputs, cloud: Cloud, run_id: str) -> NodeKeys:
+    """Return the keys of a run's machine. Raises UsageError for a run without one, ConfigError if the stack
+    has attach = off.
     """
-    cloud = AwsCloud(access, outputs)
     settled = settle_run(cloud, run_id)
     if settled.receipt is not None:
         forget_ended(cloud.objects, ended=[run_id])
         do = f"mayfly logs {run_id} and mayfly pull {run_id} have what it left."
         raise UsageError(f"{run_id} has ended: there is no machine to attach to", do=do)
-    if access.place is REHEARSAL:
-        why = "its machine is simulated by processes on this one"
-        raise UsageError(
-            f"there is nothing to attach to in a rehearsal: {run_id}",
-            why=why,
-            do="mayfly status, logs and pull show it.",
-        )
+    if why := access.place.no_attach:
+        do = "mayfly status, logs and pull show it."
+        raise UsageError(f"there is no machine to attach to: {run_id}", why=why, do=do)
     if outputs.attach == "off":
         raise ConfigError(
             f"machines of {outputs.project}-{outputs.stack} can't be attached to", why="attach is off", do=HOW
@@ -91,7 +79,7 @@ def find_machine(access: Access, outputs: StackOutputs, run_id: str) -> Machine:
             f"{run_id} has no running machine yet",
             do=f"mayfly status {run_id} shows where it is; then try again.",
         )
-    return Machine(outputs=outputs, cloud=cloud, keys=nodes[-1])
+    return nodes[-1]
 
 
 def _announce(forward: Forward) -> None:
@@ -100,10 +88,8 @@ def _announce(forward: Forward) -> None:
 
 def address_of(access: Access, instance_id: str) -> str:
     """Return an instance's public address. Raises ConnectionFailed if it has none."""
-    found = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0][
-        "Instances"
-    ][0]
-    if not (address := found.get("PublicIpAddress")):
+    answer = access.client("ec2").describe_instances(InstanceIds=[instance_id])
+    if not (address := answer["Reservations"][0]["Instances"][0].get("PublicIpAddress")):
         do = "Set attach to ssm, which needs no public address, then pulumi up."
         raise ConnectionFailed(f"{instance_id} has no public address", do=do)
     return str(address)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainer.base.errors import UsageError
 from trainer.cli.output import duration, money, say, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.cli.views.table import FittedTable
 from trainer.job.job import Job, parse_job
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType, catalogue
@@ -23,16 +23,7 @@ if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should no
 
 MOST_BARS = 1_000_000_000  # as data.bars has it
 EPOCHS = 100  # what the dollars are for
-COLUMNS = (
-    TableColumn(title="profile", leaves=4),
-    TableColumn(title="batch (chunks)", right=True),
-    TableColumn(title="checkpointing", leaves=3),
-    TableColumn(title="it/s", right=True, leaves=2),
-    TableColumn(title="chunks/s", right=True),
-    TableColumn(title="memory", right=True),
-    TableColumn(title="an epoch", right=True, leaves=1),
-    TableColumn(title=f"{EPOCHS} epochs", right=True),
-)
+ADVICE = "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,10 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": rows_json})
         return 0
     lines = [_line(choice.profile.name, row, cost) for row, cost in zip(rows, costs, strict=True)]
-    show(FittedTable(COLUMNS, lines))
+    right = ("batch (chunks)", "it/s", "chunks/s", "memory", "an epoch", f"{EPOCHS} epochs")
+    show(FittedTable(lines, right=right, leaving=("profile", "checkpointing", "it/s", "an epoch")))
     say(f"{choice.profile.name}: {choice.why}. {model}.")
     say(f"{EPOCHS} epochs at {money(price)} an hour: {price_of}.")
-    say(_advice(rows))
+    say(ADVICE)
     return 0
 
 
@@ -124,31 +116,20 @@ def _costs(seconds: float, price: float) -> dict[str, float]:
     return {"epoch_seconds": seconds, "usd": seconds * EPOCHS / 3600 * price}
 
 
-def _line(profile: str, row: Row, cost: dict[str, float] | None) -> list[str]:
-    named = [profile, f"{row.batch:,}", "on" if row.activation_checkpointing else "off"]
-    if cost is None:
-        return [*named, row.excluded, "-", "-", "-", "-"]
-    speed = [f"{row.steps_per_second:,.2f}", f"{row.chunks_per_second:,.2f}"]
-    return [*named, *speed, _memory(row.memory_gib), duration(cost["epoch_seconds"]), money(cost["usd"])]
+def _line(profile: str, row: Row, cost: dict[str, float] | None) -> dict[str, str]:
+    return {
+        "profile": profile,
+        "batch (chunks)": f"{row.batch:,}",
+        "checkpointing": "on" if row.activation_checkpointing else "off",
+        "it/s": f"{row.steps_per_second:,.2f}" if cost else row.excluded,
+        "chunks/s": f"{row.chunks_per_second:,.2f}" if cost else "-",
+        "memory": _memory(row.memory_gib) if cost else "-",
+        "an epoch": duration(cost["epoch_seconds"]) if cost else "-",
+        f"{EPOCHS} epochs": money(cost["usd"]) if cost else "-",
+    }
 
 
 def _memory(gib: float | None) -> str:
     if gib is None:
         return "-"
     return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
-
-
-def _advice(rows: list[Row]) -> str:
-    """Return a line that explains the figures."""
-    plain = [row for row in rows if not row.excluded and not row.activation_checkpointing]
-    if len(plain) < 2:
-        return "it/s misleads: a step of more chunks is more work. Samples/s, here chunks/s, is what counts."
-    small, large = plain[0], plain[-1]
-    steps, chunks = (
-        large.steps_per_second / small.steps_per_second,
-        large.chunks_per_second / small.chunks_per_second,
-    )
-    return (
-        f"it/s misleads: from {small.batch} to {large.batch} chunks a step it changes by {steps:.2f} times,"
-        f" the work done by {chunks:.2f} times. Samples/s, here chunks/s, is what counts."
-    )

@@ -6,7 +6,6 @@ With `--fix` it lists the remains of ended runs, asks, and deletes them.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -18,12 +17,12 @@ from trainer.attach.ssm import check_tools
 from trainer.aws.access import Access, aws_error
 from trainer.aws.stack import read_stack, require_sign_in
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import PermissionDenied, Stopped, TrainerError, UsageError
+from trainer.base.errors import PermissionDenied, Stopped, TrainerError
 from trainer.base.extras import needs
 from trainer.cli.connect import connected
-from trainer.cli.output import ask, say_json, warn
+from trainer.cli.output import agrees, refuse_unasked, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.cli.views.table import FittedTable
 from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
 from trainer.launch.health import stack_checks
 from trainer.runs.record import utc_now
@@ -31,7 +30,6 @@ from trainer.runs.store import open_objects
 
 OK, NOTE, UNKNOWN, FAILED = "ok", "note", "unknown", "failed"
 MARKS = {OK: "✓", NOTE: "!", UNKNOWN: "?", FAILED: "✗"}
-COLUMNS = (TableColumn(title=""), TableColumn(title="check"), TableColumn(title="finding", wraps=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +51,15 @@ def run(arguments: argparse.Namespace) -> int:
     failed.
     """
     if arguments.fix:
-        _refuse_unasked(arguments)
+        refuse_unasked(arguments, "--fix would delete things", do="Add -y, or leave --fix out to look.")
     with connected(rehearse=arguments.rehearse, create=False) as access:
         deleted = fix(access, stack=arguments.stack, yes=arguments.yes) if arguments.fix else []
         findings = examine(access, stack=arguments.stack)
     if arguments.json:
         say_json({"checks": [asdict(one) for one in findings], "deleted": [asdict(one) for one in deleted]})
     else:
-        show(FittedTable(COLUMNS, [(MARKS[one.state], one.check, _words(one)) for one in findings]))
+        rows = [{"": MARKS[one.state], "check": one.check, "finding": _words(one)} for one in findings]
+        show(FittedTable(rows, wraps=("finding",)))
     return next((one.exit_code for one in findings if one.state == FAILED), 0)
 
 
@@ -101,16 +100,6 @@ def attach_checks(outputs: StackOutputs) -> dict[str, Callable[[], str]]:
     return {} if outputs.attach == "off" else {"attach": check}
 
 
-def _refuse_unasked(arguments: argparse.Namespace) -> None:
-    """Raise UsageError if something would be deleted and there is no terminal to ask on."""
-    if arguments.yes or (sys.stdin.isatty() and sys.stderr.isatty() and not arguments.json):
-        return
-    why = "--json was given" if arguments.json else "there is no terminal to ask on"
-    raise UsageError(
-        "--fix would delete things and was not confirmed", why=why, do="Add -y, or leave --fix out to look."
-    )
-
-
 def fix(access: Access, *, stack: str, yes: bool) -> list[Orphan]:
     """Show the remains of runs that ended, ask unless `yes`, and delete them. Raises Stopped for a no, ours
     for a refusal.
@@ -126,12 +115,7 @@ def fix(access: Access, *, stack: str, yes: bool) -> list[Orphan]:
         return []
     for one in remains:
         warn(f"{one.kind} {one.id}{one.about}, of run {one.run_id}")
-    if not yes and ask(
-        f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}? [y/N] "
-    ).lower() not in (
-        "y",
-        "yes",
-    ):
+    if not yes and not agrees(f"Delete {'it' if len(remains) == 1 else f'these {len(remains)}'}?"):
         raise Stopped("not deleted", do="Everything is as it was.")
     for one in remains:
         try:

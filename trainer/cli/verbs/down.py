@@ -10,13 +10,11 @@ import subprocess
 import sys
 
 from trainer.aws.access import own_access
-from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.output import say_json, warn
 from trainer.control.settle import settle_unwatched
 from trainer.rehearsal.pulumi_apply import program_folder
-from trainer.runs.store import open_objects, read_record, run_ids
 
 CLI = "https://www.pulumi.com/docs/install/"
 
@@ -24,9 +22,10 @@ CLI = "https://www.pulumi.com/docs/install/"
 def run(arguments: argparse.Namespace) -> int:
     """Refuse while a run is open, then run `pulumi destroy --exclude-protected`, which keeps the bucket."""
     access = own_access()
-    if access.place is REHEARSAL:
+    if access.place.no_down:
         raise UsageError(
-            "this shell rehearses: there is no stack to take down", do="mayfly rehearse --stop ends its AWS."
+            f"this shell's AWS is a {access.place.name}: there is no stack to take down",
+            do=access.place.no_down,
         )
     pulumi = shutil.which("pulumi")
     if pulumi is None:
@@ -36,31 +35,17 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = read_stack(access, stack=arguments.stack)
     settling = settle_unwatched(access, outputs)
     for run_id, problem in settling.problems.items():
-        raise ConfigError(
-            f"cannot tell whether run {run_id} has ended",
-            why=str(problem),
-            do="Look at the EC2 console before the stack goes.",
-        )
-    objects = open_objects(access, outputs.bucket)
-    for run_id in run_ids(objects):
-        try:
-            state = read_record(objects, run_id)[0].state
-        except UsageError:
-            continue  # a folder without a record: a launch that ended before it began
-        if state != "closed":
+        do = "Look at the EC2 console before the stack goes."
+        raise ConfigError(f"cannot tell whether run {run_id} has ended", why=str(problem), do=do)
+    for run in settling.settled:
+        if run.receipt is None:
             raise UsageError(
-                f"run {run_id} is open ({state})",
+                f"run {run.run_id} is open ({run.look.record.state})",
                 why="without the stack nothing would end its machine",
-                do=f"mayfly stop {run_id}, then mayfly down.",
+                do=f"mayfly stop {run.run_id}, then mayfly down.",
             )
-    command = [
-        pulumi,
-        "destroy",
-        "--exclude-protected",
-        "--stack",
-        outputs.stack,
-        *(["--yes"] if arguments.yes else []),
-    ]
+    command = [pulumi, "destroy", "--exclude-protected", "--stack", outputs.stack]
+    command += ["--yes"] if arguments.yes else []
     warn(f"{' '.join(command)}  (the bucket {outputs.bucket} stays, with its versions, closed as it is)")
     # Under --json, stdout is for our document alone.
     done = subprocess.run(

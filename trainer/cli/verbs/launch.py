@@ -8,29 +8,28 @@ the messages; `launch.plan` and `runs.reconcile` decide. From here `control.driv
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import shlex
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer.attach.keys import forget_ended, make_key
-from trainer.aws.access import Access
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.aws.stack import read_stack
-from trainer.base.errors import ConfigError, Stopped, UsageError
+from trainer.base.errors import ConfigError, Stopped, TrainerError
 from trainer.base.extras import needs
 from trainer.cli.connect import connected
-from trainer.cli.output import ask, mayfly, say, say_json
+from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
 from trainer.cli.question import question
-from trainer.cli.settled import report_settled
-from trainer.cli.sources.desk import Desk, with_script
+from trainer.cli.sources.desk import Desk, desk_of, with_script
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive, start
-from trainer.control.settle import settle_unwatched
+from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.job.job import Job, load_job, parse_job
 from trainer.launch.bundle import upload_bundle
@@ -40,7 +39,7 @@ from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import Planned, offers_for, plan_work
 from trainer.launch.preflight import Offers
 from trainer.launch.start import record_of, register
-from trainer.launch.work import Account, ScriptWork, TrainingWork, Work, resolve
+from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     machines_of(job)  # an unknown type or profile ends here, before anything is started
     with ExitStack() as ends:
         ends.callback(console.close)
-        desk = Desk(job, console, ends, with_this_python=arguments.rehearse).begin().read_folder()
+        desk = desk_of(job, console, ends, place=REHEARSAL if arguments.rehearse else ACCOUNT).begin()
         if arguments.rehearse:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
@@ -91,16 +90,17 @@ def run(arguments: argparse.Namespace) -> int:
             return _print_notes(arguments, work, plan, account, desk.describe(work), notes)
         console.line()
         console.show(view)
-        _refuse_unasked(arguments, access)
+        if account.place.asks:
+            do = "Add -y to launch, or --dry-run to look."
+            refuse_unasked(arguments, "this would spend money", do=do)
         console.update("asking the account whether it would launch this ...")
         for note in _checked(work, plan, account, sweep=True):
             console.line(f"note: {note}")
-        _ask(arguments, plan, access)
+        _ask(arguments, plan)
         if desk.packages:
             console.line(desk.packages.keep())
         work = work.uploaded(account, console.update)
         record = record_of(work, plan, account, preflight_at=began, now=utc_now())
-        looks = partial(desk.looks, given=job.data.path)
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             assert desk.bundle is not None
@@ -118,12 +118,12 @@ def run(arguments: argparse.Namespace) -> int:
             }
             if arguments.detach:
                 left = start(cloud, record.run_id, **follow)
-                return _detached(arguments, left, account, looks, console)
+                return detached(arguments, left, account, desk, console)
             receipt = drive(cloud, record.run_id, **follow)
         if receipt is None:
             left = read_record(account.objects, record.run_id, seen=True)[0]
-            return _detached(arguments, left, account, looks, console)
-        return _end(arguments, receipt, account, looks, console)
+            return detached(arguments, left, account, desk, console)
+        return end_of_run(arguments, receipt, account, desk, console)
 
 
 def _resolved(
@@ -134,9 +134,21 @@ def _resolved(
         offered = pool.submit(offers_for, desk.job, account)
         settle = partial(settle_unwatched, account.access, account.outputs)
         settled = None if arguments.dry_run else pool.submit(settle)
-        work = resolve(desk.job, desk.at(account, dry_run=bool(arguments.dry_run)))
-    report_settled(settled, console)
+        work = desk.resolve(account, dry_run=bool(arguments.dry_run))
+    if settled:
+        _report_settled(settled, console)
     return work, offered.result()
+
+
+def _report_settled(settled: Future[Settling], console: Console) -> None:
+    """Print the runs that ended. A problem with an old run is a warning and does not stop a new one."""
+    try:
+        for receipt in settled.result().receipts:
+            console.line(f"settled {receipt['run_id']}, which had no command attached: {receipt['state']}")
+        for run_id, problem in settled.result().problems.items():
+            console.line(f"warning: run {run_id} could not be settled: {problem}")
+    except TrainerError as error:
+        console.line(f"warning: an earlier run could not be settled: {error}")
 
 
 def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Job:
@@ -180,26 +192,13 @@ def _checked(work: Work, plan: LaunchPlan, account: Account, *, sweep: bool) -> 
     return check_account(account.access, account.outputs, record, sweep=sweep)
 
 
-def _refuse_unasked(arguments: argparse.Namespace, access: Access) -> None:
-    """Raise UsageError if money would be spent and there is no terminal to ask on."""
-    if not access.place.asks or arguments.yes:
-        return
-    if arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        why = "--json was given" if arguments.json else "there is no terminal to ask on"
-        raise UsageError(
-            "this would spend money and was not confirmed",
-            why=why,
-            do="Add -y to launch, or --dry-run to look.",
-        )
-
-
-def _ask(arguments: argparse.Namespace, plan: LaunchPlan, access: Access) -> None:
+def _ask(arguments: argparse.Namespace, plan: LaunchPlan) -> None:
     """Ask before money is spent: never in a rehearsal. Raises Stopped for a no."""
-    if not access.place.asks or arguments.yes:
+    if not plan.place.asks or arguments.yes:
         return
     unknown = [one.machine.name for one in plan.candidates if not one.refused and UNPROVEN in one.note]
     on = f" on {', '.join(unknown)}, which the image is not known to support" if unknown else ""
-    if ask(f"Launch{on}? [y/N] ").lower() not in ("y", "yes"):
+    if not agrees(f"Launch{on}?"):
         raise Stopped("not launched", do="Nothing was uploaded, and nothing costs anything.")
 
 
@@ -207,7 +206,7 @@ def _ssh_key(account: Account, run_id: str, console: Console) -> str:
     """Make the run's SSH key if its stack has attach = ssh, and return the public half; delete keys of ended
     runs.
     """
-    if account.outputs.attach != "ssh" or not account.place.attaches:
+    if account.outputs.attach != "ssh" or account.place.no_attach:
         return ""
     try:
         needs("paramiko")
@@ -218,17 +217,17 @@ def _ssh_key(account: Account, run_id: str, console: Console) -> str:
     return make_key(run_id)
 
 
-def _detached(
+def detached(
     arguments: argparse.Namespace,
     record: RunRecord,
     account: Account,
-    looks: Callable[[Receipt], list[str]],
+    desk: Desk,
     console: Console,
 ) -> int:
     """Leave a run that has its instance; print the receipt if it has ended."""
     receipt = read_receipt(account.objects, record.run_id) if record.state == "closed" else None
     if receipt is not None:
-        return _end(arguments, receipt, account, looks, console)
+        return end_of_run(arguments, receipt, account, desk, console)
     console.close()
     deadline = record.effective_deadline
     instances = list(record.last_launch.instance_ids) if record.last_launch else []
@@ -245,7 +244,7 @@ def _detached(
     else:
         say(record.run_id)
     where, until = _where(arguments), f"{iso(deadline.at)}, set by {CAUSES[deadline.cause]}"
-    console.line(f"detached: {', '.join(instances)} continues, and ends by {until}")
+    console.line(f"detached: {', '.join(instances) or record.host} continues, and ends by {until}")
     commands = {
         "follow it": f"logs {record.run_id} -f",
         "look at it": f"status {record.run_id}",
@@ -256,11 +255,11 @@ def _detached(
     return 0
 
 
-def _end(
+def end_of_run(
     arguments: argparse.Namespace,
     receipt: Receipt,
     account: Account,
-    looks: Callable[[Receipt], list[str]],
+    desk: Desk,
     console: Console,
 ) -> int:
     """Print the receipt and return the run's exit code."""
@@ -272,7 +271,7 @@ def _end(
     where = _where(arguments)
     console.line()
     console.line("look at it:")
-    for look_at in looks(receipt):
+    for look_at in desk.looks(receipt):
         console.prompt(
             f"  {mayfly()} {look_at}{where}\n"
         )  # broken by the terminal alone, so that it can be copied
@@ -280,7 +279,9 @@ def _end(
 
 
 def _where(arguments: argparse.Namespace) -> str:
-    """Return the flags that the next commands need to look at the same AWS and stack."""
+    """Return the flags that the next commands need to look at the same AWS and stack, or the same folder."""
+    if (local := getattr(arguments, "local", None)) is not None:
+        return f" --local {shlex.quote(local)}" if local else " --local"
     return (" --rehearse" if arguments.rehearse else "") + (
         f" --stack {arguments.stack}" if arguments.stack != "dev" else ""
     )

@@ -14,8 +14,8 @@ from trainer.cli.output import counted, say, say_json, say_text, warn
 from trainer.cli.parts import PartReader
 from trainer.cli.terminal import show
 from trainer.cli.views.curves import SHOWN_EPOCHS, curves_view, read_events
-from trainer.control.boot_log import bootstrap_log
 from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.observe import bootstrap_log
 from trainer.control.settle import settle_run
 from trainer.runs.keys import NodeKeys
 from trainer.runs.store import read_record

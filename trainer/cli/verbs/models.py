@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 from trainer.aws.stack import read_stack
@@ -10,32 +11,13 @@ from trainer.base.arguments import check_folder
 from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, say, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.cli.views.table import FittedTable
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects
 from trainer.store.listing import Model, find_model, list_models, save_model
 from trainer.store.production import PRODUCTION, production_versions, roll_back
 from trainer.targets.described import headline
-
-COLUMNS = (
-    TableColumn(title="model"),
-    TableColumn(title="stage", leaves=5),
-    TableColumn(title="run", leaves=1),
-    TableColumn(title="test score"),
-    TableColumn(title="bars", leaves=2),
-    TableColumn(title="created (UTC)", leaves=3),
-    TableColumn(title="expires", leaves=4),
-    TableColumn(title="version", leaves=6),
-    TableColumn(title="sha256", leaves=7),
-)
-
-VERSIONS = (
-    TableColumn(title="model"),
-    TableColumn(title="version"),
-    TableColumn(title="put (UTC)"),
-    TableColumn(title="bytes", right=True),
-)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,11 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems.values():
             warn(f"warning: {problem}")
-        (
-            show(FittedTable(COLUMNS, [_row(model, days) for model in models]))
-            if models
-            else say("no models yet")
-        )
+        show(models_table(models, days)) if models else say("no models yet")
     return 0
 
 
@@ -89,10 +67,15 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
         say_json({"production": [_version(one) for one in versions]})
     elif versions:
         rows = [
-            [_name(one.key), one.version_id, f"{one.modified_at:%Y-%m-%d %H:%M}", f"{one.size:,}"]
+            {
+                "model": _name(one.key),
+                "version": one.version_id,
+                "put (UTC)": f"{one.modified_at:%Y-%m-%d %H:%M}",
+                "bytes": f"{one.size:,}",
+            }
             for one in versions
         ]
-        show(FittedTable(VERSIONS, rows))
+        show(FittedTable(rows, right=("bytes",)))
     else:
         say("no production models yet")
     return 0
@@ -130,15 +113,21 @@ def _as_dict(model: Model, days: int) -> dict[str, object]:
     return {**fields, "created_at": iso(model.created_at), "expires": str(model.expires(days) or "") or None}
 
 
-def _row(model: Model, days: int) -> list[str]:
-    return [
-        model.name,
-        model.stage,
-        model.run_id or "-",
-        headline(model.metrics),
-        bars_are(model.synthetic),
-        f"{model.created_at:%Y-%m-%d %H:%M}",
-        str(model.expires(days) or "-"),
-        model.version_id[:8],
-        model.sha256[:12],
-    ]
+def models_table(models: Iterable[Model], days: int) -> FittedTable:
+    """Return the table of the models. `days`: of an experiment's life."""
+    leaving = ("sha256", "version", "stage", "expires", "created (UTC)", "bars", "run")
+    return FittedTable([_row(model, days) for model in models], leaving=leaving)
+
+
+def _row(model: Model, days: int) -> dict[str, str]:
+    return {
+        "model": model.name,
+        "stage": model.stage,
+        "run": model.run_id or "-",
+        "test score": headline(model.metrics),
+        "bars": bars_are(model.synthetic),
+        "created (UTC)": f"{model.created_at:%Y-%m-%d %H:%M}",
+        "expires": str(model.expires(days) or "-"),
+        "version": model.version_id[:8],
+        "sha256": model.sha256[:12],
+    }

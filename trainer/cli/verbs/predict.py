@@ -5,7 +5,7 @@
     mayfly predict --run RUN --data PATH     # every model of a run
 
 The columns are model, symbol, bar, available_at and those of the target, such as `probability`
-(docs/models-and-targets.md lists them); the card has the horizon. Over a model's test bars, its card's scores
+(docs/models.md lists them); the card has the horizon. Over a model's test bars, its card's scores
 were computed from the same numbers. A model of your own needs its Python file: a card runs no code.
 """
 
@@ -180,14 +180,14 @@ def _write(predictions: Iterator[Predictions]) -> None:
 
 
 def _table(predictions: Sequence[Predictions]) -> RenderableType:
-    from trainer.cli.views.table import FittedTable, TableColumn
+    from trainer.cli.views.table import FittedTable
 
     rows = [row for item in predictions for row in _rows(item)]
-    values = list(rows[0])[len(FIRST_COLUMNS) :]
-    leaves = {"model": 2, "bar": 1}  # available_at is when it could be known
-    first = [TableColumn(title=name, leaves=leaves.get(name, 0)) for name in FIRST_COLUMNS]
-    columns = [*first, *(TableColumn(title=name, right=True) for name in values)]
-    return FittedTable(columns, [[_cell(value) for value in row.values()] for row in rows])
+    return FittedTable(
+        [{title: _cell(value) for title, value in row.items()} for row in rows],
+        right=list(rows[0])[len(FIRST_COLUMNS) :],
+        leaving=("model", "bar"),  # available_at is when it could be known
+    )
 
 
 def _cell(value: object) -> str:

@@ -11,29 +11,14 @@ from rich.console import RenderableType
 from trainer.base.errors import UsageError
 from trainer.cli.output import say, say_json
 from trainer.cli.terminal import show
-from trainer.cli.views.table import FittedTable, TableColumn, lines
+from trainer.cli.views.table import FittedTable, lines
 from trainer.machines.chips import REFERENCE, GpuProfile, profiles, user_file
 from trainer.machines.choice import Choice, Device, choose, gpus_here
 from trainer.machines.measurements import file_here
 from trainer.machines.memory import CPU, Figure, chunk_slices, figures
 from trainer.models import MODELS, chunk_models
 
-COLUMNS = (
-    TableColumn(title=""),
-    TableColumn(title="profile"),
-    TableColumn(title="GiB", right=True),
-    TableColumn(title="compute", leaves=4),
-    TableColumn(title="bf16", leaves=3),
-    TableColumn(title="TFLOP/s", right=True, leaves=2),
-    TableColumn(title="models", right=True),
-    TableColumn(title="GiB each", right=True, leaves=5),
-    TableColumn(title="batch 1m", right=True, leaves=1),
-    TableColumn(title="5m", right=True, leaves=8),
-    TableColumn(title="1h", right=True, leaves=9),
-    TableColumn(title="windows/s", right=True),
-    TableColumn(title="chunks", right=True, leaves=6),
-    TableColumn(title="figures", leaves=7),
-)
+BATCHES = {"batch 1m": "1m", "5m": "5m", "1h": "1h"}  # columns with the largest batch of a timeframe
 LARGE = chunk_models()[0]  # the model of the column "chunks"
 
 
@@ -67,7 +52,11 @@ def _view(listed: dict[str, GpuProfile], *, holds: str) -> RenderableType:
     large = MODELS[LARGE]()
     rows = [_row(profile, figures(profile), holds=name == holds) for name, profile in listed.items()]
     return lines(
-        FittedTable(COLUMNS, rows),
+        FittedTable(
+            rows,
+            right=("GiB", "TFLOP/s", "models", "GiB each", *BATCHES, "windows/s", "chunks"),
+            leaving=("1h", "5m", "figures", "chunks", "GiB each", "compute", "bf16", "TFLOP/s", "batch 1m"),
+        ),
         f"models: {REFERENCE.model.words} on 7 years of 1m bars that a GPU trains at a time; batch: the"
         " largest then",
         f"chunks: of {large.bars_out:,} bars of a {large.words} in one slice, activations kept; always the"
@@ -77,24 +66,24 @@ def _view(listed: dict[str, GpuProfile], *, holds: str) -> RenderableType:
     )
 
 
-def _row(profile: GpuProfile, figures: dict[str, Figure], *, holds: bool) -> list[str]:
+def _row(profile: GpuProfile, figures: dict[str, Figure], *, holds: bool) -> dict[str, str]:
     said = {key: figure.basis for key, figure in figures.items() if figure.basis != "estimate"}
     peak, rate = profile.peak_tflops.get("bf16"), figures["windows_per_second"].value
     batch = figures["batch"].value
-    return [
-        "*" if holds else "",
-        profile.name,
-        f"{profile.memory_gib:.1f}",
-        profile.compute_capability or "-",
-        "yes" if profile.bf16 else "no",
-        f"{peak:,.0f}" if peak else "-",
-        str(figures["models_per_gpu"].value),
-        f"{figures['memory_per_model_gib'].value:.2f}",
-        *(f"{batch[timeframe]:,}" for timeframe in ("1m", "5m", "1h")),
-        f"{rate:,.0f}" if rate else "-",
-        "-" if profile.name == CPU else f"{chunk_slices(profile, LARGE)[0]:,}",
-        ", ".join(f"{key} {basis}" for key, basis in said.items()) or "estimate",
-    ]
+    return {
+        "": "*" if holds else "",
+        "profile": profile.name,
+        "GiB": f"{profile.memory_gib:.1f}",
+        "compute": profile.compute_capability or "-",
+        "bf16": "yes" if profile.bf16 else "no",
+        "TFLOP/s": f"{peak:,.0f}" if peak else "-",
+        "models": str(figures["models_per_gpu"].value),
+        "GiB each": f"{figures['memory_per_model_gib'].value:.2f}",
+        **{title: f"{batch[timeframe]:,}" for title, timeframe in BATCHES.items()},
+        "windows/s": f"{rate:,.0f}" if rate else "-",
+        "chunks": "-" if profile.name == CPU else f"{chunk_slices(profile, LARGE)[0]:,}",
+        "figures": ", ".join(f"{key} {basis}" for key, basis in said.items()) or "estimate",
+    }
 
 
 def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) -> dict[str, Any]:

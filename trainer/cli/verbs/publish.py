@@ -20,12 +20,13 @@ import trainer
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.sources.candles import find_candles
-from trainer.cli.sources.desk import Desk
+from trainer.cli.sources.desk import desk_of
 from trainer.cli.sources.refresh_script import with_refresh_script
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.control.published import Publication
 from trainer.job.job import Job, load_job, parse_job
+from trainer.job.pieces import kind_of
 from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
 from trainer.launch.encoder import encoder_file
 from trainer.launch.inputs import ChosenCandles, data_set_of
@@ -33,10 +34,10 @@ from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import listed_inputs, offers_for, plan_work, within_budget
 from trainer.launch.preflight import Offers
-from trainer.launch.prepare import LONGEST
+from trainer.launch.prepare_run import LONGEST
 from trainer.launch.script_files import DataFile, upload_data
 from trainer.launch.start import record_of
-from trainer.launch.work import Account, ScriptWork, TrainingWork, resolve
+from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.machines.chips import packaged, user_file, user_tables
 from trainer.machines.instances import InstanceType, cpu_instance_type
 from trainer.machines.planner import dollars
@@ -91,7 +92,6 @@ class DeskPublication(Publication):
         """
         listed_inputs(job, self.account.objects)
         found = find_candles(job, None, self.account.objects, place=self.account.place)
-        assert found.candles is not None
         self.notes.extend(found.notes)
         return found.candles
 
@@ -106,7 +106,7 @@ def publish(
     job = parse_job(load_job(Path(arguments.job)), {}, arguments.settings)
     _refuse_own_profile(job)
     _refuse_types(machines_of(job), outputs)
-    sent = _script_sent(job, account) if job.is_script else _training_sent(job)
+    sent = SENT[kind_of(job).command](job, account)
     ready = plan_now(sent.job, sent.bundle, sent.script, schedule, account)
     record = record_of(ready.work, ready.plan, account, preflight_at=now, now=now)
     notes = [*ready.notes, *check_account(access, outputs, record, sweep=True)]
@@ -122,14 +122,14 @@ def publish(
     return retrain, replace(ready, notes=tuple(notes))
 
 
-def _training_sent(job: Job) -> Sent:
+def _training_sent(job: Job, account: Account) -> Sent:
     """Return a training as it is published: without a path of this desk."""
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
-    script = with_refresh_script(job)
-    job = pinned(checked(script.job))
-    bundle = build_bundle(own_files={**contents(job), **script.files})
+    job, refresh = with_refresh_script(job)
+    job = pinned(checked(job))
+    bundle = build_bundle(own_files={**contents(job), **refresh})
     sent = portable_encoder(portable(job))
     return Sent(job=sent, bundle=bundle, encoder=encoder_file(job), at_desk=job)
 
@@ -145,10 +145,9 @@ def _script_sent(job: Job, account: Account) -> Sent:
     with ExitStack() as ends:
         console = Console(plain=True)
         ends.callback(console.close)
-        desk = Desk(job, console, ends).begin()
-        if not listed:
-            desk.read_folder()
-        work = resolve(job, desk.at(account)).uploaded(account, console.update)
+        at_desk = job.with_data(folder="") if listed else job
+        desk = desk_of(at_desk, console, ends, place=account.place).begin()
+        work = desk.resolve(account).uploaded(account, console.update)
     assert isinstance(work, ScriptWork) and desk.bundle is not None
     sent = work.job.without_desk()
     return Sent(
@@ -156,6 +155,9 @@ def _script_sent(job: Job, account: Account) -> Sent:
         bundle=desk.bundle,
         script=PublishedScript(files=work.files, inputs=work.inputs, sha256=work.sha256),
     )
+
+
+SENT = {TrainingWork.name: _training_sent, ScriptWork.name: _script_sent}
 
 
 def plan_now(
@@ -172,7 +174,7 @@ def plan_now(
     sources = DeskPublication(name=schedule.name, code=code, account=account, published=script, notes=notes)
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), account.outputs)
-    work = resolve(job, sources)
+    work = sources.resolve(job)
     offers = offers_for(work.job, account, pinned_image=image_id)
     plan = plan_work(work, offers, account)
     _refuse_beyond_month(plan, schedule)

@@ -21,13 +21,12 @@ from trainer.base.arguments import check_folder
 from trainer.base.errors import ConfigError, UsageError
 from trainer.base.files import whole_file
 from trainer.base.symbols import path_flaw
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, folder_of_run
 from trainer.cli.output import say, say_json, warn
-from trainer.cli.sources.local import folder_of_run
 from trainer.cli.verbs.logs import LogReader
 from trainer.cli.views.curves import OBSERVED, CurveFiles, EventsReader
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.script_files import outputs_seen
+from trainer.control.observe import outputs_seen
 from trainer.control.settle import Settled, settle_run
 from trainer.store.listing import Model, models_of_run, save_model
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from trainer.aws.access import Access, aws_error
+from trainer.aws.access import aws_error
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError, nearest
@@ -21,7 +21,7 @@ from trainer.cli.output import money, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.verbs.publish import PlannedNow, plan_now, publish, swap
 from trainer.cli.views.plan import work_view
-from trainer.cli.views.table import FittedTable, TableColumn
+from trainer.cli.views.table import FittedTable
 from trainer.control.published import publication
 from trainer.launch.work import Account
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
@@ -31,21 +31,6 @@ from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, open_objects
 
 SHOWN_TIMES = 3
-LISTED = (
-    TableColumn(title="retrain"),
-    TableColumn(title="next"),
-    TableColumn(title="UTC"),
-    TableColumn(title="state"),
-    TableColumn(title="last run"),
-    TableColumn(title="spent", right=True),
-)
-TOLD = (
-    TableColumn(title="scheduled"),
-    TableColumn(title="state"),
-    TableColumn(title="run"),
-    TableColumn(title="spent", right=True),
-    TableColumn(title="why"),
-)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,17 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         objects = open_objects(access, outputs.bucket)
         if arguments.action == "list":
             return _list(arguments, outputs, objects)
-        schedule = _schedule(outputs, arguments.name)
         account = Account(access=access, outputs=outputs, objects=objects)
-        if arguments.action == "publish":
-            return _publish(arguments, schedule, account)
-        if arguments.action == "preview":
-            return _preview(arguments, schedule, account)
-        if arguments.action == "run":
-            return _run_now(arguments, schedule, access, outputs)
-        if arguments.action == "pause":
-            return _pause(arguments, schedule, objects)
-        return _history(arguments, schedule, objects)
+        return ACTIONS[arguments.action](arguments, _schedule(outputs, arguments.name), account)
 
 
 def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
@@ -84,14 +60,10 @@ def _publish(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
         return 0
     show(work_view(ready.work, ready.plan, ready.work.data))
     say(*(f"note: {note}" for note in ready.notes))
-    say(
-        f"published {retrain.name}: job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}, image"
-        f" {retrain.image_id}"
-    )
-    say(
-        *_times(schedule),
-        *([f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []),
-    )
+    by_hash = f"job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}"
+    say(f"published {retrain.name}: {by_hash}, image {retrain.image_id}", *_times(schedule))
+    if retrain.paused:
+        say(f"it is paused: mayfly retrains pause {retrain.name} --off")
     return 0
 
 
@@ -113,18 +85,15 @@ def _document(schedule: RetrainSchedule, retrain: PublishedRetrain, ready: Plann
     return {"retrain": _described(schedule, retrain), "plan": plan, "notes": list(ready.notes)}
 
 
-def _run_now(
-    arguments: argparse.Namespace, schedule: RetrainSchedule, access: Access, outputs: StackOutputs
-) -> int:
+def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
     """Invoke the control function as the schedule would, with the current second as the scheduled time."""
     from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
 
     now = utc_now().replace(microsecond=0)
     payload = json.dumps({"retrain": schedule.name, "scheduled_time": iso(now)}).encode()
     try:
-        access.client("lambda").invoke(
-            FunctionName=outputs.control_arn, InvocationType="Event", Payload=payload
-        )
+        client, control = account.access.client("lambda"), account.outputs.control_arn
+        client.invoke(FunctionName=control, InvocationType="Event", Payload=payload)
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, "cannot call the control function") from error
     run_id = run_id_of(schedule.name, now)
@@ -136,11 +105,11 @@ def _run_now(
     return 0
 
 
-def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
-    retrain, etag = _published(objects, schedule.name)
+def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
+    retrain, etag = _published(account.objects, schedule.name)
     changed = replace(retrain, paused=not arguments.off)
     if changed != retrain:
-        swap(objects, changed, replaces=etag)
+        swap(account.objects, changed, replaces=etag)
     if arguments.json:
         say_json({"retrain": _described(schedule, changed)})
     elif changed.paused:
@@ -160,21 +129,24 @@ def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects
     if arguments.json:
         say_json({"retrains": documents})
     elif rows:
-        show(FittedTable(LISTED, rows))
+        show(FittedTable(rows, right=("spent",)))
     else:
         say("the stack has no retrains: add one to its setting `retrains`, and run pulumi up")
     return 0
 
 
-def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, objects: Objects) -> int:
-    entries = list(_entries(objects, entry_keys(objects, schedule.name)))
+def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
+    entries = list(_entries(account.objects, entry_keys(account.objects, schedule.name)))
     if arguments.json:
         say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
     elif entries:
-        show(FittedTable(TOLD, [_history_row(entry) for entry in entries]))
+        show(FittedTable(map(_history_row, entries), right=("spent",)))
     else:
         say(f"{schedule.name} has not run yet")
     return 0
+
+
+ACTIONS = {"publish": _publish, "preview": _preview, "run": _run_now, "pause": _pause, "history": _history}
 
 
 def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
@@ -223,23 +195,28 @@ def _state(retrain: PublishedRetrain | None) -> str:
     return "never published" if retrain is None else "paused" if retrain.paused else "on"
 
 
-def _row(schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: ScheduledRun | None) -> list[str]:
+def _row(
+    schedule: RetrainSchedule, retrain: PublishedRetrain | None, last: ScheduledRun | None
+) -> dict[str, str]:
     coming = next(schedule.times(utc_now()))
-    local = f"{schedule.local(coming):%a %Y-%m-%d %H:%M} {schedule.time_zone}"
-    ended = f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-"
-    spent = money(last.spent_usd) if last else "-"
-    return [schedule.name, local, f"{coming:%Y-%m-%d %H:%M}", _state(retrain), ended, spent]
+    return {
+        "retrain": schedule.name,
+        "next": f"{schedule.local(coming):%a %Y-%m-%d %H:%M} {schedule.time_zone}",
+        "UTC": f"{coming:%Y-%m-%d %H:%M}",
+        "state": _state(retrain),
+        "last run": f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-",
+        "spent": money(last.spent_usd) if last else "-",
+    }
 
 
-def _history_row(entry: ScheduledRun) -> list[str]:
-    why = str((entry.error or {}).get("what", "")) or "; ".join(entry.notes)
-    return [
-        f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC",
-        entry.state,
-        entry.run_id or "-",
-        money(entry.spent_usd),
-        why,
-    ]
+def _history_row(entry: ScheduledRun) -> dict[str, str]:
+    return {
+        "scheduled": f"{entry.scheduled_at:%Y-%m-%d %H:%M} UTC",
+        "state": entry.state,
+        "run": entry.run_id or "-",
+        "spent": money(entry.spent_usd),
+        "why": str((entry.error or {}).get("what", "")) or "; ".join(entry.notes),
+    }
 
 
 def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from trainer.cli.terminal import Console, show
 from trainer.cli.views.progress import share_done
 from trainer.cli.views.receipt import receipt_view, set_by
 from trainer.cli.views.sample import sample_view
-from trainer.cli.views.table import BAD, Blocks, FittedTable, Inline, TableColumn, styled
+from trainer.cli.views.table import BAD, Blocks, FittedTable, Inline, styled
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
@@ -31,25 +32,27 @@ from trainer.runs.samples import NodeSample
 from trainer.runs.stored_receipt import read_receipt
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
+MACHINE = ("instance_id", "instance_type", "market", "availability_zone", "state")
+NOTHING: dict[str, Any] = {  # what is not known of a run
+    "run_id": "",
+    "work": "",
+    "state": "",
+    "instances": [],
+    "phase": "",
+    "models_done": 0,
+    "models_total": 0,
+    "pieces": {},
+    "elapsed_seconds": 0.0,
+    "spent_usd": 0.0,
+    "deadline": None,
+    "deadline_cause": "unknown",
+    "deadline_in_seconds": None,
+    "sample": None,
+    "message": "",
+    "warning": "",
+    "receipt": None,
+}
 SHOWN_ENDED = 5  # how many runs that had ended are shown beside the open ones
-COLUMNS = (
-    TableColumn(title="run"),
-    TableColumn(title="state"),
-    TableColumn(title="phase", leaves=2),
-    TableColumn(title="done", right=True, leaves=1),
-    TableColumn(title="spent", right=True, leaves=3),
-    TableColumn(title="ends within", right=True, leaves=4),
-    TableColumn(title="instance", leaves=6),
-    TableColumn(title="type", leaves=5),
-    TableColumn(title="zone", leaves=8),
-    TableColumn(title="market", leaves=7),
-)
-PIECES = (  # behind the name
-    TableColumn(title="state"),
-    TableColumn(title="epoch", right=True),
-    TableColumn(title="step", right=True, leaves=1),
-    TableColumn(title="loss", right=True),
-)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         for item in shown:
             if item["state"] == UNREADABLE:
                 warn(f"warning: {item['message']}")
-        show(FittedTable(COLUMNS, map(_row, shown)))
+        show(runs_table(shown))
     else:
         say("no runs yet")
     return 0
@@ -115,21 +118,8 @@ def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
 
 
 def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
-    """Return the row of a run that can't be read."""
-    nothing = {"instances": [], "pieces": {}, "models_done": 0, "models_total": 0, "receipt": None}
-    numbers = {"elapsed_seconds": 0.0, "spent_usd": 0.0, "deadline": None, "deadline_cause": "unknown"}
-    return {
-        "run_id": run_id,
-        "work": "",
-        "state": UNREADABLE,
-        "phase": "",
-        **nothing,
-        **numbers,
-        "deadline_in_seconds": None,
-        "sample": None,
-        "message": str(error),
-        "warning": "",
-    }
+    """Return a run that can't be read."""
+    return {**NOTHING, "run_id": run_id, "state": UNREADABLE, "message": str(error)}
 
 
 def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
@@ -139,47 +129,25 @@ def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
 
 
 def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
-    instances = receipt["instances"]
+    same = ("run_id", "work", "state", "instances", "deadline", "deadline_cause")
     done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
     return {
-        "run_id": receipt["run_id"],
-        "work": receipt.get("work", "train"),
-        "state": receipt["state"],
-        "instances": instances,
-        "phase": "",
+        **NOTHING,
+        **{name: receipt[name] for name in same},
         "models_done": done,
         "models_total": done + len(receipt["failed"]),
-        "pieces": {},
         "elapsed_seconds": receipt["seconds"]["total"],
         "spent_usd": receipt["dollars"]["spent_high"],
-        "deadline": receipt["deadline"],
-        "deadline_cause": receipt.get("deadline_cause", "unknown"),
-        "deadline_in_seconds": None,
-        "sample": None,
-        "message": "",
-        "warning": "",
         "receipt": receipt,
     }
 
 
 def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
+    same = ("run_id", "work", "state", "phase", "models_done", "models_total", "warning")
     return {
-        "run_id": progress.run_id,
-        "work": progress.work,
-        "state": progress.state,
-        "instances": [
-            {
-                "instance_id": seen.instance_id,
-                "instance_type": seen.instance_type,
-                "market": seen.market,
-                "availability_zone": seen.availability_zone,
-                "state": seen.state,
-            }
-            for seen in progress.instances
-        ],
-        "phase": progress.phase,
-        "models_done": progress.models_done,
-        "models_total": progress.models_total,
+        **NOTHING,
+        **{name: getattr(progress, name) for name in same},
+        "instances": [{name: getattr(seen, name) for name in MACHINE} for seen in progress.instances],
         "pieces": {piece: dict(values) for piece, values in progress.pieces.items()},
         "elapsed_seconds": round(progress.elapsed_seconds, 3),
         "spent_usd": round(progress.spent_usd, 6),
@@ -188,8 +156,6 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         "deadline_in_seconds": round((progress.deadline.at - now).total_seconds()),
         "sample": _sample(progress.sample, now),
         "message": progress.last_error or progress.message,
-        "warning": progress.warning,
-        "receipt": None,
     }
 
 
@@ -199,21 +165,30 @@ def _sample(sample: NodeSample | None, now: datetime) -> dict[str, Any] | None:
     return {**sample.to_dict(), "age_seconds": round((now - sample.at).total_seconds(), 3)}
 
 
-def _row(item: dict[str, Any]) -> list[str]:
+def runs_table(shown: Iterable[dict[str, Any]]) -> FittedTable:
+    """Return the table of the runs."""
+    return FittedTable(
+        map(_row, shown),
+        right=("done", "spent", "ends within"),
+        leaving=("zone", "market", "instance", "type", "ends within", "spent", "phase", "done"),
+    )
+
+
+def _row(item: dict[str, Any]) -> dict[str, str]:
     instance = item["instances"][-1] if item["instances"] else {}
     left = item["deadline_in_seconds"]
-    return [
-        item["run_id"],
-        item["state"],
-        item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
-        _done(item),
-        money(item["spent_usd"]),
-        "-" if left is None else duration(left) if left > 0 else "past",
-        str(instance.get("instance_id", "-")),
-        str(instance.get("instance_type", "-")),
-        str(instance.get("availability_zone", "-")),
-        str(instance.get("market", "-")).replace("_", "-"),
-    ]
+    return {
+        "run": item["run_id"],
+        "state": item["state"],
+        "phase": item["phase"] or ("-" if item["state"] == UNREADABLE else "ended"),
+        "done": _done(item),
+        "spent": money(item["spent_usd"]),
+        "ends within": "-" if left is None else duration(left) if left > 0 else "past",
+        "instance": str(instance.get("instance_id", "-")),
+        "type": str(instance.get("instance_type", "-")),
+        "zone": str(instance.get("availability_zone", "-")),
+        "market": str(instance.get("market", "-")).replace("_", "-"),
+    }
 
 
 def _done(item: dict[str, Any]) -> str:
@@ -239,25 +214,24 @@ def _detail(item: dict[str, Any]) -> RenderableType:
         ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC, {set_by(item)}"),
     ]
     if instance:
-        names = ("instance_id", "instance_type", "market", "availability_zone", "state")
-        entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in names)))
+        entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in MACHINE)))
     if item["sample"]:
         entries.append(("use", sample_view(item["sample"])))
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
-        rows = (_piece(name, item["pieces"][name]) for name in sorted(item["pieces"]))
+        rows = [{noun: name, **_piece(item["pieces"][name])} for name in sorted(item["pieces"])]
+        table = FittedTable(rows, right=("epoch", "step", "loss"), leaving=("step",))
         title = f"{noun}s" if noun in ("model", "value") else noun
-        entries += [("", ""), (title, FittedTable((TableColumn(title=noun), *PIECES), rows))]
+        entries += [("", ""), (title, table)]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])
 
 
-def _piece(name: str, values: dict[str, Any]) -> list[str]:
+def _piece(values: dict[str, Any]) -> dict[str, str]:
     loss, epochs = values.get("loss"), values.get("epochs")
-    return [
-        name,
-        values.get("state", ""),
-        f"{values.get('epoch', 0)}/{epochs}" if epochs else "-",
-        f"{values.get('step', 0):,}/{values['steps']:,}" if values.get("steps") else "-",
-        f"{loss:.4f}" if isinstance(loss, (int, float)) else "-",
-    ]
+    return {
+        "state": values.get("state", ""),
+        "epoch": f"{values.get('epoch', 0)}/{epochs}" if epochs else "-",
+        "step": f"{values.get('step', 0):,}/{values['steps']:,}" if values.get("steps") else "-",
+        "loss": f"{loss:.4f}" if isinstance(loss, (int, float)) else "-",
+    }

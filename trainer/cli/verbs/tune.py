@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from trainer.base.errors import UsageError
 from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.views.table import FittedTable, TableColumn, lines
+from trainer.cli.views.table import FittedTable, lines
 from trainer.job.job import Job, load_job, parse_job, refuse_script
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
@@ -107,33 +107,26 @@ def _view(job: Job, choice: Choice, timings: Sequence[Timing]) -> RenderableType
     unit, batch = job.model.reads, job.train.batch
     steps = f"of {batch} {unit}" if batch else "of batches that differ"
     reading = f"Most {unit} a second wins; it/s are {steps} and mislead."
-    columns = (
-        TableColumn(title="batch", right=True),
-        TableColumn(title="strategy"),
-        TableColumn(title="pack", right=True),
-        TableColumn(title="slice", right=True, leaves=2),
-        TableColumn(title="checkpointing", leaves=3),
-        TableColumn(title=f"{unit}/s", right=True),
-        TableColumn(title="it/s", right=True, leaves=1),
-        TableColumn(title="GiB a model", right=True, leaves=4),
-        TableColumn(title="excluded", wraps=True),
+    table = FittedTable(
+        [_row(timing, f"{unit}/s") for timing in timings],
+        right=("batch", "pack", "slice", f"{unit}/s", "it/s", "GiB a model"),
+        leaving=("GiB a model", "checkpointing", "slice", "it/s"),
+        wraps=("excluded",),
     )
-    return lines(f"{choice.profile.name}: {choice.why}. {reading}", FittedTable(columns, map(_row, timings)))
+    return lines(f"{choice.profile.name}: {choice.why}. {reading}", table)
 
 
-def _row(timing: Timing) -> list[str]:
+def _row(timing: Timing, rate_title: str) -> dict[str, str]:
     option, rate, memory = timing.candidate, timing.windows_per_second, timing.memory_per_model_gib
-    speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}"
-    return [
-        f"{option.batch:,}" if option.batch else "",
-        option.strategy,
-        str(option.pack),
-        str(option.micro_batch),
-        "on" if option.activation_checkpointing else "",
-        *(
-            ("-", "-", "")
-            if timing.excluded
-            else (speed, f"{timing.steps_per_second:,.1f}", f"{memory:.2f}" if memory else "")
-        ),
-        str(timing.excluded or ""),
-    ]
+    row = {
+        "batch": f"{option.batch:,}" if option.batch else "",
+        "strategy": option.strategy,
+        "pack": str(option.pack),
+        "slice": str(option.micro_batch),
+        "checkpointing": "on" if option.activation_checkpointing else "",
+        rate_title: f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}",
+        "it/s": f"{timing.steps_per_second:,.1f}",
+        "GiB a model": f"{memory:.2f}" if memory else "",
+        "excluded": str(timing.excluded or ""),
+    }
+    return row | ({rate_title: "-", "it/s": "-", "GiB a model": ""} if timing.excluded else {})

@@ -4,7 +4,7 @@ TensorBoard's files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 from trainer.cli.output import piece_noun
 from trainer.cli.parts import PartReader
-from trainer.cli.views.table import FittedTable, TableColumn, lines, styled
+from trainer.cli.views.table import FittedTable, lines, styled
 from trainer.control.cloud import Cloud
 from trainer.runs.store import read_record
 from trainer.runs.training_events import EventReader
@@ -25,13 +25,6 @@ CURVE_WIDTH = 24
 BARS = "▁▂▃▄▅▆▇█"
 KEPT = "✓"
 LOWEST = f"{KEPT} lowest validation loss"
-COLUMNS = (  # behind the name
-    TableColumn(title="epoch", right=True),
-    TableColumn(title="train loss", right=True, leaves=2),
-    TableColumn(title="validation loss", right=True),
-    TableColumn(title=""),
-    TableColumn(title="validation loss so far", leaves=1),
-)
 Epochs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its event
 
 
@@ -85,11 +78,18 @@ def curves_view(epochs: Epochs, *, last: int, work: str = "train") -> Renderable
 
     `work` is the run's: a script decides itself which weights it keeps.
     """
-    rows = [row for piece in sorted(epochs) for row in _rows(piece, epochs[piece], last)]
-    kept = any(KEPT in row for row in rows)
+    noun = piece_noun(len(epochs), work)
+    rows = [
+        {noun: name, **row} for piece in sorted(epochs) for name, row in _rows(piece, epochs[piece], last)
+    ]
+    kept = any(KEPT in row.values() for row in rows)
     means = LOWEST if work == "script" else f"{LOWEST}: these weights are the model"
-    columns = (TableColumn(title=piece_noun(len(epochs), work)), *COLUMNS)
-    return lines(FittedTable(columns, rows), *([styled(means, "dim")] if kept else []))
+    table = FittedTable(
+        rows,
+        right=("epoch", "train loss", "validation loss"),
+        leaving=("train loss", "validation loss so far"),
+    )
+    return lines(table, *([styled(means, "dim")] if kept else []))
 
 
 class CurveFiles:
@@ -130,23 +130,25 @@ def _clear(events: Path, observed: Path) -> None:
         path.unlink()
 
 
-def _rows(piece: str, epochs: Mapping[int, Mapping[str, Any]], last: int) -> list[list[str]]:
+def _rows(
+    piece: str, epochs: Mapping[int, Mapping[str, Any]], last: int
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of a piece, the first with its name."""
     numbers = sorted(epochs)
     losses = {number: epochs[number]["validation_loss"] for number in numbers}
     finite = [number for number in numbers if losses[number] is not None]
     best = min(finite, key=lambda number: losses[number], default=None)
     shown = [number for number in numbers if number == best or number in numbers[-last:]]
-    return [
-        [
-            piece if number == shown[0] else "",
-            str(number),
-            _loss(epochs[number]["train_loss"]),
-            _loss(losses[number]),
-            KEPT if number == best else "",
-            small_curve([losses[each] for each in finite]) if number == shown[0] else "",
-        ]
-        for number in shown
-    ]
+    for number in shown:
+        is_first = number == shown[0]
+        row = {
+            "epoch": str(number),
+            "train loss": _loss(epochs[number]["train_loss"]),
+            "validation loss": _loss(losses[number]),
+            "": KEPT if number == best else "",
+            "validation loss so far": small_curve([losses[each] for each in finite]) if is_first else "",
+        }
+        yield piece if is_first else "", row
 
 
 def small_curve(values: Sequence[float]) -> str:

@@ -7,20 +7,17 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
-from trainer.cli.views.table import DIM, Cell, FittedTable, TableColumn, styled
+from trainer.cli.views.table import DIM, Cell, FittedTable, styled
 from trainer.launch.gpu_table import COUNTS, OnGpus
 
-LAW = "a ring all-reduce beside the backward pass (docs/gpu-profiles.md)"
+LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
 
 
 def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     """Yield the table, then which chips can't train the model and where several GPUs are pointless."""
     chips = list(dict.fromkeys(row.machine.gpu_model for row in rows))
-    columns = [TableColumn(title="one model on"), TableColumn(title="link", leaves=1)]
-    columns += [TableColumn(title=counted(count, "GPU")) for count in COUNTS]
-    yield FittedTable(
-        columns, [_line([row for row in rows if row.machine.gpu_model == chip]) for chip in chips]
-    )
+    by_chip = [_line([row for row in rows if row.machine.gpu_model == chip]) for chip in chips]
+    yield FittedTable(by_chip, leaving=("link",))
     for chip in chips:
         if refused := [row for row in rows if row.machine.gpu_model == chip and row.refused]:
             yield f"   {_name(refused[-1])}: {refused[-1].refused}"
@@ -35,10 +32,11 @@ def gpu_view(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     yield styled(f"Several GPUs: by law, {LAW}; an estimate until measured. List prices, boot included.", DIM)
 
 
-def _line(rows: Sequence[OnGpus]) -> list[Cell]:
+def _line(rows: Sequence[OnGpus]) -> dict[str, Cell]:
     by_count = {row.devices: row for row in rows}
     links = {row.link: None for row in rows if row.devices > 1}
-    return [_name(rows[0]), ", ".join(links) or "-", *(_cell(by_count.get(count)) for count in COUNTS)]
+    cells = {counted(count, "GPU"): _cell(by_count.get(count)) for count in COUNTS}
+    return {"one model on": _name(rows[0]), "link": ", ".join(links) or "-", **cells}
 
 
 def _cell(row: OnGpus | None) -> Cell:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
 from trainer.cli.views.gpus import gpu_view
-from trainer.cli.views.table import STRONG, Cell, FittedTable, Inline, TableColumn, lines, styled
+from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, lines, styled
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.launch.candidates import PlanCandidate
@@ -23,16 +23,6 @@ from trainer.runs.deadline import CAUSES
 
 LONG_REHEARSAL_SECONDS = 900.0
 MOST_NAMES = 6  # of symbols; more are counted
-COLUMNS = (
-    TableColumn(title=""),
-    TableColumn(title="instance"),
-    TableColumn(title="market", leaves=1),
-    TableColumn(title="zones", right=True, leaves=3),
-    TableColumn(title="GPUs", leaves=2),
-    TableColumn(title="$/h", right=True),
-    TableColumn(title="est. time"),
-    TableColumn(title="est. cost"),
-)
 
 
 def work_view(work: Work, plan: LaunchPlan, data: Mapping[str, Any]) -> RenderableType:
@@ -44,56 +34,52 @@ def work_view(work: Work, plan: LaunchPlan, data: Mapping[str, Any]) -> Renderab
 
 def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableType:
     """Return the plan: the work, the candidates, and the hard stop."""
-    return lines(
-        Inline(
-            [
-                styled(job.name, STRONG),
-                *([plan.place.title] if plan.place.title else []),
-                _models(plan, job, candles),
-            ]
-        ),
-        Inline(_data(job, candles)),
-        *([Inline(_encoder(job))] if encoder_of(job.model) else []),
-        "",
-        *_candidates(plan),
-    )
+    about = [Inline(_data(job, candles)), *([Inline(_encoder(job))] if encoder_of(job.model) else [])]
+    return _plan(plan, job, _models(plan, job, candles), about)
 
 
 def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> RenderableType:
     """Return a script's plan: its command, files and data, the candidates, and the hard stop."""
-    size = f"{data['bytes'] / 1e6:,.1f} MB" if data["files"] else ""
-    sent = [
-        counted(len(data["script_files"]), "file"),
-        f"data: {counted(data['files'], 'file')}" if size else "no data",
-    ]
+    script = job.script
+    about = [Inline(_values(plan, job))] if script.over else []
+    about.append(
+        Inline(
+            [
+                counted(len(data["script_files"]), "file"),
+                f"data: {counted(data['files'], 'file')}" if data["files"] else "no data",
+                f"{data['bytes'] / 1e6:,.1f} MB" if data["files"] else "",
+                f"packages: {script.requirements}" if script.requirements else "",
+            ]
+        )
+    )
+    about += [Inline([f"secrets: {', '.join(script.secrets)}"])] if script.secrets else []
+    about += [_packages(data["packages"])] if "packages" in data else []
+    return _plan(plan, job, f"script: {script.command}", about)
+
+
+def _plan(plan: LaunchPlan, job: Job, what: str, about: Iterable[RenderableType]) -> RenderableType:
+    """Return the work, the candidates with their notes, the sources of prices and times, and the hard
+    stop.
+    """
+    rows = [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]
     return lines(
-        Inline(
-            [
-                styled(job.name, STRONG),
-                *([plan.place.title] if plan.place.title else []),
-                f"script: {job.script.command}",
-            ]
-        ),
-        *([Inline(_values(plan, job))] if job.script.over else []),
-        Inline(
-            [
-                *sent,
-                *([size] if size else []),
-                *([f"packages: {job.script.requirements}"] if job.script.requirements else []),
-            ]
-        ),
-        *([f"secrets: {', '.join(job.script.secrets)}"] if job.script.secrets else []),
-        *([_packages(data["packages"])] if "packages" in data else []),
+        Inline([styled(job.name, STRONG), plan.place.title, what]),
+        *about,
         "",
-        *_candidates(plan),
+        FittedTable(rows, right=("zones", "$/h"), leaving=("zones", "GPUs", "market")),
+        *_notes(plan),
+        "",
+        *([*gpu_view(plan.gpus), ""] if plan.gpus else []),
+        *_basis(plan),
+        _hard_stop(plan),
     )
 
 
-def _packages(packages: Mapping[str, Any]) -> RenderableType:
+def _packages(packages: Mapping[str, Any]) -> Inline:
     """Return the resolved packages: their source, their versions, and the ones that the image provides."""
-    left = [f"from the image: {', '.join(packages['of_the_image'])}"] if packages["of_the_image"] else []
+    left = f"from the image: {', '.join(packages['of_the_image'])}" if packages["of_the_image"] else ""
     first, *others = packages["packages"]
-    return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, *left])
+    return Inline([f"from {packages['from']} for Python {packages['python']}: {first}", *others, left])
 
 
 def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
@@ -104,20 +90,6 @@ def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
         values = dict.fromkeys(row[column] for row in combinations)
         yield f"{column}: {', '.join(values) if len(values) <= MOST_NAMES else counted(len(values), 'value')}"
     yield f"{job.script.gpus or 1:g} GPU{'s' if job.script.gpus > 1 else ''} each"
-
-
-def _candidates(plan: LaunchPlan) -> Iterator[RenderableType]:
-    """Yield the candidates with their notes, the sources of prices and times, and the hard stop."""
-    yield FittedTable(
-        COLUMNS, [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]
-    )
-    yield from _notes(plan)
-    yield ""
-    if plan.gpus:
-        yield from gpu_view(plan.gpus)
-        yield ""
-    yield from _basis(plan)
-    yield _hard_stop(plan)
 
 
 def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
@@ -157,22 +129,26 @@ def _encoder(job: Job) -> Iterator[str]:
         yield f"it has seen bars until {encoder.encoder_until}"
 
 
-def _row(number: int, candidate: PlanCandidate) -> list[Cell]:
+def _row(number: int, candidate: PlanCandidate) -> dict[str, Cell]:
     machine = candidate.machine
-    row = [
-        str(number),
-        machine.name,
-        candidate.market.replace("_", "-"),
-        str(len(candidate.zones)),
-        f"{machine.gpus:g}×{machine.gpu_model.removeprefix('NVIDIA ')}",
-        f"{candidate.price_usd_per_hour:.2f}",
-    ]
+    time = cost = "not estimated"
     if candidate.refused:
-        return [styled(cell, "dim") for cell in [*row, "skipped", ""]]
-    if not candidate.is_estimated:
-        return [*row, "not estimated", "not estimated"]
-    times = f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})"
-    return [*row, times, f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})"]
+        time, cost = "skipped", ""
+    elif candidate.is_estimated:
+        time = f"{duration(candidate.seconds_p50)} ({duration(candidate.seconds_p90)})"
+        cost = f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})"
+    row = {
+        "": str(number),
+        "instance": machine.name,
+        "market": candidate.market.replace("_", "-"),
+        "zones": str(len(candidate.zones)),
+        "GPUs": f"{machine.gpus:g}×{machine.gpu_model.removeprefix('NVIDIA ')}",
+        "$/h": f"{candidate.price_usd_per_hour:.2f}",
+        "est. time": time,
+        "est. cost": cost,
+    }
+    style = DIM if candidate.refused else ""
+    return {title: styled(cell, style) for title, cell in row.items()}
 
 
 def _notes(plan: LaunchPlan) -> Iterator[str]:
@@ -222,6 +198,6 @@ def _baking(baking: Baking) -> str:
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    alone = stop.cause == "max_duration" and not plan.first.rate.is_measured and not plan.is_script
-    why = CAUSES[stop.cause] + (" alone: no run has measured this model on this chip" if alone else "")
+    alone = stop.cause == "max_duration" and not plan.first.rate.has_run
+    why = CAUSES[stop.cause] + (" alone: no run has measured it on this chip" if alone else "")
     return f"Hard stop {after} after the launch ({cost}), even if this desk is off. Set by {why}."

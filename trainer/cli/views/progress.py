@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import RenderableType
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from trainer.cli.output import duration, money, one_line, pieces_counted
@@ -21,7 +21,7 @@ MOST_NAME = 24  # characters of a model's name
 SHORTEST_SHARE = 0.03  # done, before a time left is said
 PHASE_BAR, PIECE_BAR = 30, 20  # characters of a bar, where there is room
 AT_WORK = ("training", "scoring")  # states of the models that are drawn
-NARROW = 72  # columns below which a model's row has no bar
+INDENT = 6  # of what is below the current phase
 
 
 def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
@@ -46,81 +46,43 @@ def piece_share(piece: Mapping[str, Any]) -> float:
     )
 
 
-class PhaseEnded:
-    """A phase that has ended: `✓ boot  7s`, followed by as many details as fit in the line."""
-
-    def __init__(self, phase: str, seconds: float, details: Sequence[str] = ()) -> None:
-        """`details`: the most important first."""
-        self._phase, self._seconds, self._details = phase, seconds, details
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw one line."""
-        text = Text.assemble(
-            ("  ✓", GOOD), f" {self._phase:{PHASE_WIDTH}} {duration(self._seconds):>{TIME_WIDTH}}"
-        )
-        for detail in map(one_line, self._details):
-            if text.cell_len + 3 + cell_len(detail) > options.max_width:
-                break
-            text.append(f"   {detail}", DIM)
-        yield text
+def phase_ended(phase: str, seconds: float, details: Sequence[str] = ()) -> RenderableType:
+    """Return the line of a phase that has ended: `✓ boot  7s`, and details, the most important first."""
+    text = _line(("  ✓", GOOD), f" {phase:{PHASE_WIDTH}} {duration(seconds):>{TIME_WIDTH}}")
+    for detail in details:
+        text.append(f"   {one_line(detail)}", DIM)
+    return lines(text)
 
 
-class PhaseBar:
-    """The current phase: its time, and during training a bar with the share done, the time left and the
-    dollars.
+def current_phase(progress: RunProgress, seconds: float) -> RenderableType:
+    """Return the line of the current phase: its time, and during training a bar with the share done, the time
+    left and the dollars.
     """
-
-    def __init__(self, progress: RunProgress, seconds: float) -> None:
-        self._progress, self._seconds = progress, seconds
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw one line."""
-        progress = self._progress
-        begin = Text.assemble(
-            ("  ●", "cyan"),
-            (f" {progress.phase:{PHASE_WIDTH}} ", STRONG),
-            f"{duration(self._seconds):>{TIME_WIDTH}}",
-        )
-        if progress.phase != "train" or not progress.pieces:
-            yield from _cut(
-                begin.append(f"   {one_line(progress.message)}", DIM).append(
-                    f"   {money(progress.spent_usd)}"
-                ),
-                options,
-            )
-            return
-        share = share_done(progress.pieces.values(), progress.models_total)
-        if not share and progress.work != "train":  # which may tell nothing until it ends
-            yield from _cut(
-                begin.append(f"   {money(progress.spent_usd)}" if progress.spent_usd else ""), options
-            )
-            return
-        ends = [
-            f"{share:4.0%}",
-            time_left(self._seconds, share),
-            money(progress.spent_usd) if progress.spent_usd else "",
-        ]
-        end = "   ".join(filter(None, ends))
-        yield _with_bar(begin, share, end, options.max_width)
+    named = (f" {progress.phase:{PHASE_WIDTH}} ", STRONG)
+    begin = _line(("  ●", "cyan"), named, f"{duration(seconds):>{TIME_WIDTH}}")
+    if progress.phase != "train" or not progress.pieces:
+        return begin.append(f"   {one_line(progress.message)}", DIM).append(f"   {money(progress.spent_usd)}")
+    spent = money(progress.spent_usd) if progress.spent_usd else ""
+    share = share_done(progress.pieces.values(), progress.models_total)
+    if not share and progress.work != "train":  # which may tell nothing until it ends
+        return begin.append(f"   {spent}")
+    end = "   ".join(filter(None, [f"{share:4.0%}", time_left(seconds, share), spent]))
+    grid = Table.grid(Column(no_wrap=True), Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
+    grid.add_row(begin, _bar(share, PHASE_BAR), end)
+    return grid
 
 
-class PieceRows:
-    """The models in training, one per row: epoch, bar, loss."""
-
-    def __init__(self, pieces: Mapping[str, Mapping[str, Any]], *, work: str) -> None:
-        self._pieces, self._silent = pieces, "begins" if work == "train" else "runs"
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw a row for each model."""
-        begins = _aligned([_short(one_line(name)) for name in self._pieces])
-        epochs = _aligned([_epoch(piece) or self._silent for piece in self._pieces.values()])
-        ends = _aligned([_numbers(piece) for piece in self._pieces.values()])
-        for begin, epoch, end, piece in zip(begins, epochs, ends, self._pieces.values(), strict=True):
-            line = Text(f"      {begin}").append(f"  {epoch}", DIM)
-            if options.max_width < NARROW or not end.strip():
-                yield from _cut(line.append(f"  {end}"), options)
-            else:
-                yield _with_bar(line, piece_share(piece), end, options.max_width, widest=PIECE_BAR)
+def pieces_drawn(pieces: Mapping[str, Mapping[str, Any]], *, work: str) -> RenderableType:
+    """Return the models in training, one per row: epoch, bar, share, loss."""
+    silent = "begins" if work == "train" else "runs"
+    texts = [Column(no_wrap=True) for _ in range(3)]
+    grid = Table.grid(*texts[:2], Column(), texts[2], padding=(0, 2, 0, 0))
+    for name, piece in pieces.items():
+        epoch = f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else silent
+        numbers = _numbers(piece)
+        bar = _bar(piece_share(piece), PIECE_BAR) if numbers else ""
+        grid.add_row(_short(one_line(name)), Text(f"{epoch} ", DIM), bar, numbers)
+    return Padding(grid, (0, 0, 0, INDENT))
 
 
 def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> RenderableType:
@@ -128,7 +90,7 @@ def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> Rendera
     a hint.
     """
     if progress.phase != "train" or not progress.pieces:
-        return lines(PhaseBar(progress, seconds), *_footer([hint]))
+        return lines(current_phase(progress, seconds), *_footer([hint]))
     training = {name: piece for name, piece in progress.pieces.items() if piece.get("state") in AT_WORK}
     drawn = dict(sorted(training.items())[:MOST_ROWS])
     parts = [
@@ -136,7 +98,7 @@ def picture(progress: RunProgress, *, seconds: float, hint: str = "") -> Rendera
         *counts(progress),
         hint,
     ]
-    return lines(PhaseBar(progress, seconds), PieceRows(drawn, work=progress.work), *_footer(parts))
+    return lines(current_phase(progress, seconds), pieces_drawn(drawn, work=progress.work), *_footer(parts))
 
 
 def counts(progress: RunProgress) -> list[str]:
@@ -187,13 +149,7 @@ def models_line(progress: RunProgress) -> str:
 
 def _footer(parts: list[str]) -> Iterator[RenderableType]:
     if any(parts):
-        grid = Table.grid()
-        grid.add_row("      ", Inline([styled(part, DIM) for part in parts if part]))
-        yield grid
-
-
-def _epoch(piece: Mapping[str, Any]) -> str:
-    return f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else ""
+        yield Padding(Inline([styled(part, DIM) for part in parts]), (0, 0, 0, INDENT))
 
 
 def _numbers(piece: Mapping[str, Any]) -> str:
@@ -204,32 +160,14 @@ def _numbers(piece: Mapping[str, Any]) -> str:
     return share + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
 
 
-def _aligned(texts: list[str]) -> list[str]:
-    widest = max(map(cell_len, texts), default=0)
-    return [text + " " * (widest - cell_len(text)) for text in texts]
+def _bar(share: float, width: int) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=share, width=width, complete_style="cyan", finished_style=GOOD)
 
 
-def _with_bar(begin: Text, share: float, end: str, width: int, *, widest: int = PHASE_BAR) -> RenderableType:
-    """Return a line whose bar fills the rest of the width; without room, a line without a bar."""
-    room = width - begin.cell_len - cell_len(end) - 5
-    if room < 8:
-        return begin.append(f"  {end}")
-    grid = Table.grid(padding=0)
-    grid.add_row(
-        begin,
-        "   ",
-        ProgressBar(
-            total=1.0, completed=share, width=min(room, widest), complete_style="cyan", finished_style=GOOD
-        ),
-        Text(f" {end}"),
-    )
-    return grid
+def _line(*parts: str | tuple[str, str]) -> Text:
+    """Return a text that is cut where it does not fit."""
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _cut(text: Text, options: ConsoleOptions) -> Iterator[Text]:
-    text.truncate(options.max_width, overflow="ellipsis")
-    yield text
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…"
+def _short(name: str) -> Text:
+    return Text(name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…")

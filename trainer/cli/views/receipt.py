@@ -9,18 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from trainer.cli.output import bars_are, counted, duration, money
-from trainer.cli.views.table import (
-    BAD,
-    GOOD,
-    STRONG,
-    Blocks,
-    Cell,
-    FittedTable,
-    Inline,
-    TableColumn,
-    lines,
-    styled,
-)
+from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
 from trainer.targets.described import (
@@ -34,27 +23,12 @@ from trainer.targets.described import (
 
 MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
 FAILED_MARK = ("✗", BAD)
-MOST_SHOWN_FILES, MOST_SHOWN_VALUES, MOST_LAST_LINES = 40, 60, 3  # of a script; --json has all
+MOST_SHOWN_FILES, MOST_SHOWN_VALUES, MOST_LAST_LINES = 40, 60, 3  # --json has all
+ADDED = {None: "", True: "added", False: "checked"}  # what a refresh did with a file
 GAINS = {  # mark and meaning
     BEYOND_CHANCE: ("✓", "better than every baseline on the test span, beyond chance"),
     BETTER: ("+", "better than every baseline on the test span, chance not excluded"),
 }
-MACHINE = (
-    TableColumn(title="instance"),
-    TableColumn(title="type", leaves=1),
-    TableColumn(title="market", leaves=2),
-    TableColumn(title="zone", leaves=3),
-    TableColumn(title="end"),
-    TableColumn(title="proof", wraps=True),
-)
-VALUES = (
-    TableColumn(title=""),
-    TableColumn(title="value"),
-    TableColumn(title="end"),
-    TableColumn(title="best"),
-    TableColumn(title="time", right=True),
-    TableColumn(title="starts", right=True, leaves=1),
-)
 
 
 def receipt_view(receipt: dict[str, Any]) -> RenderableType:
@@ -68,57 +42,37 @@ def set_by(item: dict[str, Any]) -> str:
 
 
 def _entries(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    yield from _outcome(receipt)
-    yield "", ""
-    yield from _time(receipt)
-    yield "", ""
-    yield from _dollars(receipt)
-    yield "", ""
-    yield "machine", _machines(receipt["instances"]) if receipt["instances"] else _no_instance(receipt)
-    yield "", ""
-    yield from _WORK.get(receipt["work"], _outputs)(receipt)
-    if receipt.get("log_tail"):
-        yield "", ""
-        yield "its log", lines(*receipt["log_tail"].splitlines())
-    if receipt.get("note"):
-        yield "", ""
-        yield "note", styled(receipt["note"], "dim")
+    made = _WORK.get(receipt["work"], _outputs)
+    for part in (_outcome, _time, _dollars, _machines, made, _ends):
+        if blocks := list(part(receipt)):
+            yield from (blocks if part is _outcome else [("", ""), *blocks])
 
 
 def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     mark, style = MARKS.get(receipt["state"], FAILED_MARK)
-    made, failed = len(receipt["models"]), len(receipt["failed"])
-    models = counted(made, "model") if not failed else f"{made} of {counted(made + failed, 'model')}"
-    if receipt["work"] != "train":
-        models = counted(len(receipt["files"]), "file")
-    if len(scripts := receipt.get("scripts", ())) > 1:
-        done = sum(script["done"] for script in scripts)
-        models = f"{done} of {counted(len(scripts), 'value')} · {models}"
-    yield (
-        "outcome",
-        Inline(
-            [
-                styled(f"{mark} {receipt['state']}", f"{STRONG} {style}"),
-                models,
-                f"exit code {receipt['exit_code']}",
-            ]
-        ),
-    )
-    if error := receipt.get("error"):
-        why = f" ({error['why']})" if error.get("why") else ""
+    outcome = styled(f"{mark} {receipt['state']}", f"{STRONG} {style}")
+    yield "outcome", Inline([outcome, *_made(receipt), f"exit code {receipt['exit_code']}"])
+    if error := receipt["error"]:
+        why = f" ({error['why']})" if error["why"] else ""
         yield "because", f"{error['what']}{why}."
-        if error.get("do"):
+        if error["do"]:
             yield "", error["do"]
     yield "run", receipt["run_id"]
     if (data := receipt["data"]) and receipt["work"] in ("train", "prepare"):
-        bars = (
-            f"{data.get('bars', 0):,} bars ({bars_are(data.get('synthetic'))})"
-            if data.get("bars")
-            else "none read"
-        )
-        yield "data", Inline([bars, counted(data.get("holes", 0), "hole") if data.get("bars") else ""])
-    if inputs := receipt.get("inputs"):
+        read = [f"{data['bars']:,} bars ({bars_are(data['synthetic'])})", counted(data["holes"], "hole")]
+        yield "data", Inline(read if data["bars"] else ["none read"])
+    if inputs := receipt["inputs"]:
         yield from _cache(inputs)
+
+
+def _made(receipt: dict[str, Any]) -> list[str]:
+    """Return how much was made, as text."""
+    made, failed, scripts = len(receipt["models"]), len(receipt["failed"]), receipt["scripts"]
+    if receipt["work"] == "train":
+        return [f"{made} of {counted(made + failed, 'model')}" if failed else counted(made, "model")]
+    done = sum(script["done"] for script in scripts)
+    values = [f"{done} of {counted(len(scripts), 'value')}"] if len(scripts) > 1 else []
+    return [*values, counted(len(receipt["files"]), "file")]
 
 
 def _cache(inputs: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -135,29 +89,26 @@ def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     seconds = receipt["seconds"]
     yield "time", f"{duration(seconds['total'])} in all"
     yield "", Inline(f"{phase} {duration(value)}" for phase, value in seconds.items() if phase != "total")
-    if boot := receipt.get("boot"):
+    if boot := receipt["boot"]:
         image = "a baked image" if boot["baked"] else "AWS's image, not baked"
         yield "boot", Inline([image, *(f"{step} {duration(boot[step])}" for step in STEPS)])
-    if (
-        "deadline_cause" in receipt
-    ):  # format 1 had the run's deadline only, which need not be the one that held
-        yield "deadline", f"{receipt['deadline']}, {set_by(receipt)}"
+    yield "deadline", f"{receipt['deadline']}, {set_by(receipt)}"
 
 
 def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     dollars = receipt["dollars"]
-    if receipt.get("host"):
+    if receipt["host"]:
         yield "dollars", "none by Mayfly"
         return
     estimated = f"estimated {money(dollars['estimated'])}" if dollars["estimated"] else "not estimated"
     yield "dollars", Inline([f"spent {spent(dollars)}", estimated])
-    prices = {
+    prices = (
         f"{item['instance_type']} {item['market'].replace('_', '-')}: "
-        f"{money(item['price_usd_per_hour'])} an hour": (None)
+        f"{money(item['price_usd_per_hour'])} an hour"
         for item in receipt["instances"]
-        if item.get("price_usd_per_hour") is not None
-    }
-    for price in prices:
+        if item["price_usd_per_hour"] is not None
+    )
+    for price in dict.fromkeys(prices):
         yield "", price
 
 
@@ -167,26 +118,26 @@ def spent(dollars: dict[str, float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _no_instance(receipt: dict[str, Any]) -> str:
-    return f"{receipt['host']}: yours, no instance" if receipt.get("host") else "none was started"
+def _machines(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    none = f"{receipt['host']}: yours, no instance" if receipt["host"] else "none was started"
+    table = FittedTable(
+        map(_machine, receipt["instances"]), leaving=("zone", "market", "type"), wraps=("proof",)
+    )
+    yield "machine", table if receipt["instances"] else none
 
 
-def _machines(instances: list[dict[str, Any]]) -> FittedTable:
-    return FittedTable(MACHINE, map(_machine, instances))
-
-
-def _machine(instance: dict[str, Any]) -> list[Cell]:
-    proof, market = instance["proof"], instance["market"].replace("_", "-")
+def _machine(instance: dict[str, Any]) -> dict[str, Cell]:
+    proof = instance["proof"]
     mark, style = MARKS["done"] if proof else FAILED_MARK
     end = Text.assemble((f"{mark} ", style), styled(instance["state"], ""))
-    return [
-        instance["instance_id"],
-        instance["instance_type"],
-        market,
-        instance["availability_zone"],
-        end,
-        proof or "none",
-    ]
+    return {
+        "instance": instance["instance_id"],
+        "type": instance["instance_type"],
+        "market": instance["market"].replace("_", "-"),
+        "zone": instance["availability_zone"],
+        "end": end,
+        "proof": proof or "none",
+    }
 
 
 def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -195,63 +146,42 @@ def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     gains = {gain_over_baselines(model.get("metrics") or {}) for model in models}
     for mark, meaning in (GAINS[gain] for gain in GAINS if gain in gains):
         yield "", styled(f"{mark} {meaning}", "dim")
-    for failure in sorted(receipt["failed"], key=_piece):
-        yield (
-            "",
-            Text.assemble(
-                (f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", "")
-            ),
-        )
-    if receipt.get("retries"):
+    yield from _failures(receipt)
+    if receipt["retries"]:
         yield "", f"{counted(receipt['retries'], 'model was', 'models were')} retried"
 
 
+def _failures(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    mark, style = FAILED_MARK
+    for failure in sorted(receipt["failed"], key=_piece):
+        reason = styled(f"{failure['piece']}: {failure['reason']}", "")
+        yield "", Text.assemble((f"{mark} ", style), reason)
+
+
 def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    title = "files"
-    for file in receipt["files"]:
-        done = "added" if file["added"] else "checked"
-        yield title, Inline([file["file"], done, f"{file['bytes']:,} bytes", file["sha256"][:12]])
-        title = ""
-    if not receipt["files"]:
-        yield title, "none"
+    """Yield the output files, or those that a refresh added or checked."""
+    shown = [
+        Inline([file["file"], ADDED[file.get("added")], f"{file['bytes']:,} bytes", file["sha256"][:12]])
+        for file in receipt["files"][:MOST_SHOWN_FILES]
+    ]
+    more = len(receipt["files"]) - len(shown)
+    yield "files", lines(*shown, *([f"and {more:,} more"] if more else [])) if shown else "none"
 
 
 def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield a script's exit, its last lines, and its output files."""
     if len(receipt["scripts"]) > 1:
-        yield from _values(receipt["scripts"], receipt.get("devices", {}).get("out_of_service", ()))
+        yield from _values(receipt["scripts"], receipt["devices"].get("out_of_service", ()))
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
-        ended = (
-            f"exit code {script['exit_code']}"
-            if script["exit_code"] >= 0
-            else f"signal {-script['exit_code']}"
-        )
-        yield (
-            "script",
-            Inline(
-                filter(None, [script["piece"], ended, duration(script["seconds"]), starts, _best(script)])
-            ),
-        )
+        took = duration(script["seconds"])
+        yield "script", Inline([script["piece"], _ended(script), took, starts, _best(script)])
         yield from (("", styled(note, "")) for note in script["notes"])
         yield "", ""
         yield "last lines", lines(*script["last_lines"]) if script["last_lines"] else "it printed nothing"
-    for failure in receipt["failed"]:
-        yield (
-            "",
-            Text.assemble(
-                (f"{FAILED_MARK[0]} ", BAD), styled(f"{failure['piece']}: {failure['reason']}", "")
-            ),
-        )
+    yield from _failures(receipt)
     yield "", ""
-    title = "files"
-    for file in receipt["files"][:MOST_SHOWN_FILES]:
-        yield title, Inline([file["file"], f"{file['bytes']:,} bytes", file["sha256"][:12]])
-        title = ""
-    if len(receipt["files"]) > MOST_SHOWN_FILES:
-        yield "", f"and {len(receipt['files']) - MOST_SHOWN_FILES:,} more"
-    if not receipt["files"]:
-        yield title, "none"
+    yield from _files(receipt)
 
 
 def _best(script: Mapping[str, Any]) -> str:
@@ -267,7 +197,7 @@ def _values(
     done.
     """
     shown = sorted(scripts, key=lambda script: (script["done"], script["piece"]))[:MOST_SHOWN_VALUES]
-    yield "values", FittedTable(VALUES, [_value(script) for script in shown])
+    yield "values", FittedTable(map(_value, shown), right=("time", "starts"), leaving=("starts",))
     if len(scripts) > len(shown):
         yield "", f"and {len(scripts) - len(shown):,} more"
     yield from (("", styled(f"out of service: {line}", BAD)) for line in out_of_service)
@@ -277,65 +207,62 @@ def _values(
         yield "last lines", lines(f"of {script['piece']}:", *(told or ["it printed nothing"]))
 
 
-def _value(script: dict[str, Any]) -> list[Cell]:
+def _value(script: dict[str, Any]) -> dict[str, Cell]:
     mark, style = MARKS["done"] if script["done"] else FAILED_MARK
-    ended = (
-        f"exit code {script['exit_code']}" if script["exit_code"] >= 0 else f"signal {-script['exit_code']}"
-    )
-    best = _best(script).removeprefix("best ")
-    return [
-        styled(mark, style),
-        script["piece"],
-        ended,
-        best,
-        duration(script["seconds"]),
-        str(script["starts"]),
-    ]
+    return {
+        "": styled(mark, style),
+        "value": script["piece"],
+        "end": _ended(script),
+        "best": _best(script).removeprefix("best "),
+        "time": duration(script["seconds"]),
+        "starts": str(script["starts"]),
+    }
+
+
+def _ended(script: Mapping[str, Any]) -> str:
+    code = script["exit_code"]
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
 def _model_table(models: list[dict[str, Any]]) -> FittedTable:
     metrics = models[0].get("metrics") or {}  # a run trains one target
     names, first = titles(metrics), headline_column(metrics)
     # The headline stays longest, hashes leave first.
-    stays = [0 if place == first else place + 1 for place in range(len(names))]
-    scores = [
-        TableColumn(title=title, right=True, leaves=leaves)
-        for title, leaves in zip(names, stays, strict=True)
-    ]
-    ids = [
-        TableColumn(title=title, leaves=len(names) + place)
-        for place, title in enumerate(("model", "version", "sha256"), 1)
-    ]
-    columns = [
-        TableColumn(title=""),
-        TableColumn(title="symbol" if _of_symbols(models) else "piece"),
-        *scores,
-        *ids,
-    ]
-    return FittedTable(columns, [_model_row(model, scores=len(names)) for model in models])
+    scores = [name for place, name in enumerate(names) if place != first]
+    noun = "symbol" if all(model["series"] == [model["piece"]] for model in models) else "piece"
+    return FittedTable(
+        [_model_row(model, noun, names) for model in models],
+        right=names,
+        leaving=("sha256", "version", "model", *reversed(scores)),
+    )
 
 
-def _model_row(model: dict[str, Any], *, scores: int) -> list[Cell]:
+def _model_row(model: dict[str, Any], noun: str, scores: Sequence[str]) -> dict[str, Cell]:
     metrics = model.get("metrics") or {}
     mark, _ = GAINS.get(gain_over_baselines(metrics), ("", ""))
-    kind = "-".join(filter(None, (str(model["family"]), str(model.get("target") or ""))))
-    values = cells(metrics) if len(titles(metrics)) == scores else ["-"] * scores
-    return [
-        styled(mark, GOOD),
-        str(model["piece"]),
-        *values,
-        kind,
-        str(model["version_id"])[:8],
-        str(model["sha256"])[:12],
-    ]
-
-
-def _of_symbols(models: list[dict[str, Any]]) -> bool:
-    return all(model["series"] == [model["piece"]] for model in models if "series" in model)
+    values = cells(metrics) if len(titles(metrics)) == len(scores) else ["-"] * len(scores)
+    return {
+        "": styled(mark, GOOD),
+        noun: str(model["piece"]),
+        **dict(zip(scores, values, strict=True)),
+        "model": "-".join(filter(None, (str(model["family"]), str(model.get("target") or "")))),
+        "version": str(model["version_id"])[:8],
+        "sha256": str(model["sha256"])[:12],
+    }
 
 
 def _piece(entry: dict[str, Any]) -> str:
     return str(entry["piece"])
+
+
+def _ends(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the log of a boot that failed, and the note of the place."""
+    if log := receipt["log_tail"]:
+        yield "its log", lines(*log.splitlines())
+    if log and receipt["note"]:
+        yield "", ""
+    if receipt["note"]:
+        yield "note", styled(receipt["note"], "dim")
 
 
 _WORK = {"train": _models, "prepare": _files}  # any other command's is its outputs

@@ -8,16 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from trainer.cli.output import duration
-from trainer.cli.views.table import FittedTable, TableColumn, lines, styled
-
-COLUMNS = (
-    TableColumn(title="gpu"),
-    TableColumn(title="name", leaves=2),
-    TableColumn(title="use", right=True),
-    TableColumn(title="memory", right=True),
-    TableColumn(title="power", right=True),
-    TableColumn(title="temperature", right=True, leaves=1),
-)
+from trainer.cli.views.table import Cell, FittedTable, lines, styled
 
 
 def sample_view(sample: Mapping[str, Any]) -> RenderableType:
@@ -25,20 +16,23 @@ def sample_view(sample: Mapping[str, Any]) -> RenderableType:
     cpu = sample["cpu"]
     rows = [_row(str(gpu["gpu"]), gpu["name"], gpu) for gpu in sample["gpus"]]
     rows += [_row("cpu", f"{cpu['cores']} cores", cpu)] if cpu else []
+    table = FittedTable(
+        rows, right=("use", "memory", "power", "temperature"), leaving=("name", "temperature")
+    )
     note = [styled(sample["note"], "")] if sample["note"] else []
-    return lines(f"{duration(sample['age_seconds'])} ago", FittedTable(COLUMNS, rows), *note)
+    return lines(f"{duration(sample['age_seconds'])} ago", table, *note)
 
 
-def _row(number: str, name: str, figures: Mapping[str, float | None]) -> list[str]:
+def _row(number: str, name: str, figures: Mapping[str, float | None]) -> dict[str, Cell]:
     use, watts, celsius = (figures.get(key) for key in ("use_percent", "power_watts", "temperature_celsius"))
-    return [
-        number,
-        name,
-        "-" if use is None else f"{use:.0f}%",
-        _memory(figures["memory_used_mib"], figures["memory_mib"]),
-        "-" if watts is None else f"{watts:.0f} W",
-        "-" if celsius is None else f"{celsius:.0f} °C",
-    ]
+    return {
+        "gpu": number,
+        "name": name,
+        "use": "-" if use is None else f"{use:.0f}%",
+        "memory": _memory(figures["memory_used_mib"], figures["memory_mib"]),
+        "power": "-" if watts is None else f"{watts:.0f} W",
+        "temperature": "-" if celsius is None else f"{celsius:.0f} °C",
+    }
 
 
 def _memory(used: float | None, total: float | None) -> str:

@@ -5,12 +5,10 @@ Texts are literal: no markup. `trainer.cli.terminal` escapes control characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -20,78 +18,62 @@ from trainer.cli.output import one_line
 Cell = str | Text
 GAP = 2  # spaces between columns
 EMPTY = ("", "-")  # cells without a value
-WRAPPED, LEAST_WRAPPED = (
-    24,
-    12,
-)  # width that a text that wraps gets before other columns leave, and in the end
+WRAPPED, LEAST_WRAPPED = 24, 12  # width of a text that wraps: before other columns leave, and in the end
 SEPARATOR = " · "
 GOOD, BAD, DIM, STRONG = "green", "red", "dim", "bold"  # styles
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableColumn:
-    """A column of a table. If the width is too small, columns with the highest `leaves` are dropped first; 0
-    always stays.
-    """
-
-    title: str
-    right: bool = False
-    leaves: int = 0
-    wraps: bool = False  # a text for people, which may take several lines
-    style: str = ""
-
-
 class FittedTable:
-    """Rows under their titles, with as many columns as fit. Columns without a value are left out."""
+    """Rows by title, with as many columns as fit. Columns without a value are left out."""
 
     def __init__(
-        self, columns: Sequence[TableColumn], rows: Iterable[Sequence[Cell]], *, indent: int = 0
+        self,
+        rows: Iterable[Mapping[str, Cell]],
+        *,
+        right: Collection[str] = (),
+        leaving: Collection[str] = (),
+        wraps: Collection[str] = (),
     ) -> None:
-        """Each row has a cell for each column."""
-        cells = [[_text(cell) for cell in row] for row in rows]
-        shown = [
-            number
-            for number in range(len(columns))
-            if not cells or any(row[number].plain not in EMPTY for row in cells)
-        ]
-        self._columns = [columns[number] for number in shown]
-        self._rows = [[row[number] for number in shown] for row in cells]
-        self._indent = indent
+        """Each row has the same titles. `right`: those of numbers. `leaving`: those that go where the width
+        is too small, the first of them first. `wraps`: those of texts that may take several lines.
+        """
+        self._rows = [{title: _text(cell) for title, cell in row.items()} for row in rows]
+        titles = self._rows[0] if self._rows else {}
+        self._titles = [title for title in titles if any(row[title].plain not in EMPTY for row in self._rows)]
+        self._right, self._leaving, self._wraps = right, leaving, wraps
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table with the columns that fit."""
-        shown, fits = self._fitting(options.max_width - self._indent)
+        shown, fits = self._fitting(options.max_width)
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style=DIM)
-        for number in shown:
-            column = self._columns[number]
+        for title in shown:
             table.add_column(
-                _text(column.title),
-                justify="right" if column.right else "left",
-                style=column.style,
-                no_wrap=fits and not column.wraps,
+                _text(title),
+                justify="right" if title in self._right else "left",
+                no_wrap=fits and title not in self._wraps,
                 overflow="fold",
             )
         for row in self._rows:
-            table.add_row(*(row[number] for number in shown))
-        yield Padding(table, (0, 0, 0, self._indent), expand=False)
+            table.add_row(*(row[title] for title in shown))
+        yield table
 
-    def _fitting(self, width: int) -> tuple[list[int], bool]:
+    def _fitting(self, width: int) -> tuple[list[str], bool]:
         """Return the columns that stay, and whether they fit."""
-        shown = list(range(len(self._columns)))
-        while self._total(shown, WRAPPED) > width:
-            leaving = max(shown, key=lambda number: (self._columns[number].leaves, number))
-            if not self._columns[leaving].leaves:
-                return shown, self._total(shown, LEAST_WRAPPED) <= width
-            shown.remove(leaving)
-        return shown, True
+        shown = list(self._titles)
+        for title in self._leaving:
+            if self._total(shown, WRAPPED) <= width:
+                break
+            if title in shown:
+                shown.remove(title)
+        least = WRAPPED if self._total(shown, WRAPPED) <= width else LEAST_WRAPPED
+        return shown, self._total(shown, least) <= width
 
-    def _total(self, shown: Sequence[int], wrapped: int) -> int:
-        return sum(self._width(number, wrapped) + GAP for number in shown) - GAP
+    def _total(self, shown: Sequence[str], wrapped: int) -> int:
+        return sum(self._width(title, wrapped) + GAP for title in shown) - GAP
 
-    def _width(self, number: int, wrapped: int) -> int:
-        column = self._columns[number]
-        width = max(map(cell_len, [column.title, *(row[number].plain for row in self._rows)]))
-        return min(width, max(wrapped, cell_len(column.title))) if column.wraps else width
+    def _width(self, title: str, wrapped: int) -> int:
+        width = max(map(cell_len, [title, *(row[title].plain for row in self._rows)]))
+        return min(width, max(wrapped, cell_len(title))) if title in self._wraps else width
 
 
 class Inline:

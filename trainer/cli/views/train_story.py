@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
+from trainer.aws.place import HERE
 from trainer.cli.terminal import Console, is_terminal, show
 from trainer.control.progress import RunProgress
 from trainer.node.progress import Progress, advance
 from trainer.runs.deadline import Deadline
 from trainer.train.observing.events import Story, line_of
 
-NEVER = Deadline(at=datetime.max.replace(tzinfo=timezone.utc), cause="unknown")  # a desk's training has none
+NEVER = Deadline(
+    at=datetime.max.replace(tzinfo=timezone.utc), cause="max_duration"
+)  # a desk's training has none
 
 SHOWN_DIGITS = 12  # of a sha256, which a model's file is checked against in whole
 
@@ -51,15 +54,13 @@ class TrainStory(Story):
         if not is_terminal(sys.stdout):
             super().print_models(models)
             return
-        from trainer.cli.views.table import FittedTable, TableColumn  # late, as above
+        from trainer.cli.views.table import FittedTable  # late, as above
 
-        columns = [
-            TableColumn(title="model"),
-            TableColumn(title="file"),
-            TableColumn(title="sha256", leaves=1),
+        rows = [
+            {"model": model["piece"], "file": model["file"], "sha256": model["sha256"][:SHOWN_DIGITS]}
+            for model in sorted(models, key=lambda model: model["piece"])
         ]
-        rows = [(model["piece"], model["file"], model["sha256"][:SHOWN_DIGITS]) for model in models]
-        show(FittedTable(columns, sorted(rows)))
+        show(FittedTable(rows, leaving=("sha256",)))
 
     def _as_of_a_run(self) -> RunProgress:
         told = self._progress
@@ -68,6 +69,7 @@ class TrainStory(Story):
             state="running",
             outcome=None,
             phase="train",
+            place=HERE,
             elapsed_seconds=self._clock() - self._since,
             spent_usd=0.0,
             deadline=NEVER,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from trainer.cli.output import duration, money
 from trainer.cli.terminal import Console
-from trainer.cli.views.progress import PhaseEnded, models_line, picture
+from trainer.cli.views.progress import models_line, phase_ended, picture
 from trainer.cli.views.table import BAD, STRONG
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
@@ -21,12 +21,6 @@ PHASES = {
     "upload": "uploading what it made last",
     "terminate": "ending: waiting to see the machine gone",
 }
-HERE = {
-    **PHASES,
-    "boot": "the agent starts",
-    "stage": "devices and data",
-    "terminate": "ending",
-}  # on a machine of yours
 ORDER = ("preflight", *PHASES)
 
 
@@ -42,11 +36,8 @@ class Watch:
         console: Console,
         stop: StopSignal,
         *,
-        here: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`here`: a run on the user's machine, which is not terminated."""
-        self._here, self._words = here, HERE if here else PHASES
         self._console, self._stop, self._clock = console, stop, clock
         self._phase = ""
         self._settled: set[str] = set()
@@ -71,10 +62,7 @@ class Watch:
         elif progress.phase == "train" and progress.pieces:
             self._console.update(f"{_clock(progress)}  training  {models_line(progress)}".rstrip())
         else:
-            self._console.update(
-                f"{_clock(progress)}  {self._words.get(progress.phase, progress.phase)}"
-                f"  {progress.message}".rstrip()
-            )
+            self._console.update(f"{_clock(progress)}  {_words(progress)}  {progress.message}".rstrip())
 
     def _settle(self, progress: RunProgress) -> None:
         """Print the phases that have ended since the last look, and the models that failed."""
@@ -86,7 +74,7 @@ class Watch:
             if phase not in self._settled and progress.seconds.get(phase):
                 machines = self._new_instances(progress) if phase == "capacity" else []
                 details = [part for seen in machines for part in _machine(seen)]
-                self._console.show(PhaseEnded(phase, progress.seconds[phase], details))
+                self._console.show(phase_ended(phase, progress.seconds[phase], details))
                 self._settled.add(phase)
         for name, piece in progress.pieces.items():
             if piece.get("state") == "failed" and name not in self._ended:
@@ -114,7 +102,7 @@ class Watch:
                 )
         if progress.phase != self._phase:
             self._phase = progress.phase
-            self._line(progress, self._words.get(progress.phase, progress.phase))
+            self._line(progress, _words(progress))
 
     def _new_instances(self, progress: RunProgress) -> list[InstanceSeen]:
         new = [seen for seen in progress.instances if seen.instance_id not in self._instances]
@@ -127,9 +115,9 @@ class Watch:
             return
         self._wish = self._stop.wish
         if self._wish is Wish.END:
-            then = "" if self._here else ", then the machine is terminated"
+            then = ", then the machine is terminated" if progress.place.has_instances else ""
             self._console.line(f"Ending the run: what is finished is uploaded{then}.", STRONG)
-        if self._wish is Wish.LEAVE and not progress.instances and not self._here:
+        if self._wish is Wish.LEAVE and not progress.instances and progress.place.has_instances:
             self._console.line("Leaving the run as soon as its machine is started.", STRONG)
 
     def _hint(self, progress: RunProgress) -> str:
@@ -140,6 +128,10 @@ class Watch:
 
     def _line(self, progress: RunProgress, text: str) -> None:
         self._console.line(f"{_clock(progress)}  {text}")
+
+
+def _words(progress: RunProgress) -> str:
+    return dict(progress.place.phases).get(progress.phase) or PHASES.get(progress.phase, progress.phase)
 
 
 def _machine(seen: InstanceSeen) -> list[str]:

@@ -2,7 +2,7 @@
 ...}.
 
 The webhook's URL is a secret: an SSM SecureString that a person puts under the stack's path
-(docs/notifications.md). It is read at each call and is neither in the function's settings nor in its log.
+(docs/runs.md). It is read at each call and is neither in the function's settings nor in its log.
 Without it, nothing is posted. This module imports almost nothing, so that messages arrive even if control and
 sweeper are broken. Deployed as `trainer.control.functions.notify.handler`.
 """

@@ -26,12 +26,10 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, boot_allowance, read_lease, silent
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
-UNTAGGED_ALLOWANCE = timedelta(
-    minutes=1
-)  # tags come with the create call: an instance without them belongs to no run
-STALE_SCHEDULE = timedelta(
-    minutes=15
-)  # after its last change, with no instance of its run: launches take seconds
+# tags come with the create call: an instance without them belongs to no run
+UNTAGGED_ALLOWANCE = timedelta(minutes=1)
+# after its last change, with no instance of its run: launches take seconds
+STALE_SCHEDULE = timedelta(minutes=15)
 # If S3 hangs, a sweep skips the leases and ends within the function's 90 s: botocore's own limits are 60 s,
 # and five tries.
 S3_PATIENCE = Config(

@@ -1,21 +1,26 @@
-"""Candles: the bars of one symbol, joined from its files and checked. `reading` finds the files.
+"""Candles: the bars of one symbol, joined from its files, checked, and resampled. `reading` finds the files.
 
-Identical bars in two files count once; different bars for the same time are an error.
+Identical bars in two files count once; different bars for the same time are an error. A resampled bar begins
+at a multiple of its length since 1970 (weeks on Mondays) in UTC. It is made of the bars that exist in it;
+without any, it is missing too. The first and the last are dropped if the series does not cover them, so that
+no bar covers only a part of its time, in training or in a prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from trainer.base.errors import DataError
-from trainer.data.read.oddities import MOST_TIMES_OFF, spikes
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
-from trainer.data.resampling import resample
-from trainer.data.timeframes import SECOND
+from trainer.data.timeframes import DAY, EVENTS, SECOND, name_of, step_of
+
+MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
+_MONDAY = 4 * DAY  # 1970-01-05
+_WEEK = 7 * DAY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,8 @@ class Candles:
     close: np.ndarray
     volume: np.ndarray
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    files: tuple[str, ...] = ()  # flat names of those with its bars
+    file_rows: int = 0  # in these files, before they are joined and cut to the last bars
 
     def __len__(self) -> int:
         return len(self.timestamp)
@@ -56,53 +63,66 @@ class Candles:
         )
 
 
-def candles_of(
-    symbol: str,
-    timeframe: str,
-    parts: list[Series],
-    bars: int,
-    columns: Sequence[str] = (),
-    *,
-    base: str = "",
-    look: Callable[[str, str, np.ndarray, np.ndarray], None] | None = None,
+def join_series(
+    symbol: str, timeframe: str, parts: Sequence[Series], columns: Sequence[str] = (), *, bars: int = 0
 ) -> Candles:
     """Return the last `bars` bars (0: all) of a symbol, joined from `parts`. `columns` names the further rows
-    of values.
-
-    Bars of the timeframe `base` are resampled to `timeframe`. `look` is called with symbol, timeframe, times
-    and values of the bars before that. Raises DataError for impossible bars.
+    of values. Raises DataError for impossible bars.
     """
+    file_rows = sum(len(part.timestamp) for part in parts)
     timestamp, values = _merge(symbol, parts)
     for column in values[len(FIELDS) :]:
         column[:] = _carried(column)  # before the cut: the first bar kept may continue an older value
-    is_resampled = base not in ("", timeframe)
-    if bars and not is_resampled:
-        timestamp, values = timestamp[-bars:], values[:, -bars:]
+    timestamp, values = timestamp[-bars:], values[:, -bars:]
     _check_values(symbol, parts, timestamp, values, columns)
-    if look:
-        look(symbol, base or timeframe, timestamp, values)
-    if is_resampled:
-        timestamp, values = resample(timestamp, values, base, timeframe)
-        if not len(timestamp):
-            raise DataError(
-                f"{symbol} has no whole bar of {timeframe}",
-                why=f"its bars are of {base}",
-                do="Give more bars.",
-            )
-        timestamp, values = timestamp[-bars:], values[:, -bars:]
-    return _candles(symbol, timeframe, timestamp, values, columns)
-
-
-def _candles(
-    symbol: str, timeframe: str, timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]
-) -> Candles:
     return Candles(
         symbol=symbol,
         timeframe=timeframe,
         timestamp=timestamp,
         **dict(zip(FIELDS, values[: len(FIELDS)], strict=True)),
         columns=dict(zip(columns, values[len(FIELDS) :], strict=True)),
+        files=tuple(part.file for part in parts),
+        file_rows=file_rows,
     )
+
+
+def resample(candles: Candles, timeframe: str) -> Candles:
+    """Return longer bars; of a further column, each has the last value. Raises DataError if there is no whole
+    one.
+    """
+    short, long = step_of(candles.timeframe), step_of(timeframe)
+    origin = _MONDAY if long % _WEEK == 0 else 0
+    bins_N = (candles.timestamp - origin) // long
+    first_M = np.flatnonzero(np.diff(bins_N, prepend=bins_N[0] - 1))
+    last_M = np.append(first_M[1:], len(bins_N)) - 1
+    starts_M = bins_N[first_M] * long + origin
+    longer = replace(
+        candles,
+        timeframe=timeframe,
+        timestamp=starts_M,
+        open=candles.open[first_M],
+        high=np.maximum.reduceat(candles.high, first_M),
+        low=np.minimum.reduceat(candles.low, first_M),
+        close=candles.close[last_M],
+        volume=np.add.reduceat(candles.volume, first_M),
+        columns={name: values[last_M] for name, values in candles.columns.items()},
+    )
+    begin = int(candles.timestamp[0] != starts_M[0])
+    end = len(starts_M) - int(candles.timestamp[-1] + short < starts_M[-1] + long)
+    if begin >= end:
+        what = f"{candles.symbol} has no whole bar of {timeframe}"
+        raise DataError(what, why=f"its bars are of {candles.timeframe}", do="Give more bars.")
+    return longer.rows(begin, end)
+
+
+def commonest_step(timestamps: np.ndarray) -> str:
+    """Return the timeframe of the most frequent step of a sorted series; `events` if fewer than half of the
+    steps have it.
+    """
+    steps, counts = np.unique(np.diff(timestamps), return_counts=True)
+    if not len(steps) or counts.max() * 2 < counts.sum() or steps[counts.argmax()] <= 0:
+        return EVENTS
+    return name_of(int(steps[counts.argmax()]))
 
 
 def _carried(column_N: np.ndarray) -> np.ndarray:
@@ -111,7 +131,7 @@ def _carried(column_N: np.ndarray) -> np.ndarray:
     return np.asarray(column_N[last_N])
 
 
-def _merge(symbol: str, parts: list[Series]) -> tuple[np.ndarray, np.ndarray]:
+def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray]:
     """Return times (N,) and values (C, N) of sorted series, joined. Raises DataError if two differ for the
     same time.
     """
@@ -168,7 +188,7 @@ def check_order(series: Series) -> None:
 
 
 def _check_values(
-    symbol: str, parts: list[Series], timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]
+    symbol: str, parts: Sequence[Series], timestamp: np.ndarray, values: np.ndarray, columns: Sequence[str]
 ) -> None:
     """Raise DataError for impossible bars: not finite, a price not above zero, high below low, negative
     volume, a spike.
@@ -181,7 +201,7 @@ def _check_values(
     checks += [(f"{field} is not above zero", row <= 0) for field, row in zip(FIELDS, prices, strict=False)]
     checks += [("high is below low", values[1] < values[2]), ("volume is negative", volume < 0)]
     checks += [
-        (f"close is more than {MOST_TIMES_OFF} times off the bars before and after", spikes(values[3]))
+        (f"close is more than {MOST_TIMES_OFF} times off the bars before and after", _spikes(values[3]))
     ]
     for problem, bad in checks:
         if bad.any():
@@ -194,6 +214,17 @@ def _check_values(
                 why=f"{int(bad.sum())} such bars, the first at {time_text(timestamp[row])}",
                 do="Correct or drop those bars; a missing bar is handled as a hole.",
             )
+
+
+def _spikes(close_N: np.ndarray) -> np.ndarray:
+    """Return (N,) bool: closes that are MOST_TIMES_OFF times above, or below, the closes before and after."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.diff(np.log(close_N))
+    off = np.zeros(len(close_N), dtype=bool)
+    if len(close_N) > 2:
+        up, down = steps > np.log(MOST_TIMES_OFF), steps < -np.log(MOST_TIMES_OFF)
+        off[1:-1] = (up[:-1] & down[1:]) | (down[:-1] & up[1:])
+    return off
 
 
 def time_text(timestamp: int | np.integer) -> str:

@@ -8,7 +8,8 @@ from the most frequent step.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class CandleHeader:
     dates: str = ""  # the column of dates, if `timestamp` is a time of day
     ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
     adjusted: str = ""  # the column of adjusted closes
+    extra: tuple[str, ...] = ()  # the file's further columns to read
 
     @property
     def has_symbol_column(self) -> bool:
@@ -55,14 +57,29 @@ class CandleHeader:
         return (self.columns["timestamp"], self.dates) if self.dates else (self.columns["timestamp"],)
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """Return the numeric columns to read: those of a bar, further ones, and the adjusted close."""
+        fields = [self.columns[field] for field in FIELDS if field in self.columns]
+        return (*fields, *self.extra, *([self.adjusted] if self.adjusted else []))
+
+    @property
+    def bar_columns(self) -> list[str]:
+        """Return all columns to read, each once."""
+        symbol = [self.columns["symbol"]] if self.has_symbol_column else []
+        return list(dict.fromkeys([*self.times, *self.numbers, *symbol]))
+
+    @property
     def further(self) -> tuple[str, ...]:
         """Return the stripped names of the columns that are not part of a bar."""
         return tuple(name.strip() for name in self.names if name not in self.columns.values())
 
-    def column_of(self, name: str) -> str:
-        """Return the file's column for a name in a job. Raises DataError if it is missing or is part of the
-        bar.
+    def with_columns(self, names: Sequence[str]) -> CandleHeader:
+        """Return the header with further columns to read, as a job names them. Raises DataError for one that
+        is missing, or is part of the bar.
         """
+        return replace(self, extra=tuple(self._column_of(name) for name in names))
+
+    def _column_of(self, name: str) -> str:
         field = next((field for field, taken in self.columns.items() if taken.strip() == name), "")
         if field:
             raise DataError(
@@ -112,7 +129,7 @@ def open_source(path: Path, file: str = "") -> CandleHeader:
     if schema is not None:
         metadata = schema.metadata or {}
         ours = (columns["timestamp"], columns.get("symbol", ""))
-        texts = tuple(name for name in ours if name and _is_text(schema.field(name).type))
+        texts = tuple(name for name in ours if name and is_text(schema.field(name).type))
     date = next(
         (plain[name] for name in DATES if plain.get(name, columns["timestamp"]) != columns["timestamp"]), ""
     )
@@ -204,7 +221,8 @@ def _ticker(names: list[str]) -> str:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column of this type has texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
 
 

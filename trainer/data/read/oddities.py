@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.data.resampling import commonest_step
+from trainer.data.read.candles import Candles, commonest_step
 from trainer.data.timeframes import EVENTS, SECOND, step_of
 
-MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
 _FAR = np.log(
     10
 )  # log ratio of a close to the one before, or of a high or low to its bar, from which it is noted
@@ -37,26 +36,16 @@ class DataNote:
     detail: str = ""
 
 
-def spikes(close_N: np.ndarray) -> np.ndarray:
-    """Return (N,) bool: closes that are MOST_TIMES_OFF times above, or below, the closes before and after."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.diff(np.log(close_N))
-    off = np.zeros(len(close_N), dtype=bool)
-    if len(close_N) > 2:
-        up, down = steps > np.log(MOST_TIMES_OFF), steps < -np.log(MOST_TIMES_OFF)
-        off[1:-1] = (up[:-1] & down[1:]) | (down[:-1] & up[1:])
-    return off
-
-
-def oddities(symbol: str, timeframe: str, timestamp_N: np.ndarray, values_CN: np.ndarray) -> list[DataNote]:
-    """Return notes on implausible bars of a symbol, whose first four values are open, high, low and close."""
+def oddities(candles: Candles) -> list[DataNote]:
+    """Return notes on implausible bars of a symbol."""
+    symbol, timeframe, timestamp_N = candles.symbol, candles.timeframe, candles.timestamp
     notes = []
-    for text, odd_N in _cases(*values_CN[:4]):
+    for text, odd_N in _cases(candles.open, candles.high, candles.low, candles.close):
         if odd_N.any():
             count, first = int(odd_N.sum()), _time(timestamp_N[odd_N.argmax()])
             detail = f"at {first}" if count == 1 else f"{count} bars, the first at {first}"
             notes.append(DataNote(subject=symbol, text=text, detail=detail))
-    notes += _splits(symbol, timestamp_N, values_CN[0], values_CN[3])
+    notes += _splits(symbol, timestamp_N, candles.open, candles.close)
     if step_of(timeframe) and (step := commonest_step(timestamp_N)) not in (timeframe, EVENTS):
         text = f"bars should be of {timeframe}, but most are {step} apart"
         notes.append(DataNote(subject=symbol, text=text))

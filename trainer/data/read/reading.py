@@ -15,17 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from trainer.base.errors import DataError, nearest
-from trainer.data.read.arrays import ARRAY, append, close, load
-from trainer.data.read.candles import Candles, candles_of
+from trainer.data.read.candles import Candles, commonest_step, join_series, resample
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
 from trainer.data.read.oddities import DataNote, lines_of, oddities
-from trainer.data.read.parts import Part, series_of
+from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load_array
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Held, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol
-from trainer.data.resampling import commonest_step
 from trainer.data.timeframes import can_resample, canonical, step_of
 
 
@@ -51,15 +49,32 @@ class FileRead:
     synthetic: bool
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _CandleFile:
     """A candle file, or its split into `arrays` by symbol. `held` is known for symbols that were read."""
 
     source: CandleHeader
     timeframe: str
     written: Mapping[str, str]  # symbol -> its name in the file
-    arrays: Mapping[str, Path] | None = None
+    arrays: Mapping[str, Path] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+
+    def part(self, symbol: str) -> Part:
+        """Return the file, or the array, with a symbol's bars."""
+        return Part(header=self.source, timeframe=self.timeframe, array=self.arrays.get(symbol))
+
+    def summary(self, symbols: Sequence[str]) -> FileRead:
+        """Return what was read of the file, if these symbols are used."""
+        return FileRead(
+            path=self.source.path,
+            file=self.source.file,
+            timeframe=self.timeframe,
+            symbols=tuple(symbols),
+            bars=sum(self.held[symbol].bars for symbol in symbols if symbol in self.held),
+            holds=tuple(self.held[symbol] for symbol in sorted(self.held)),
+            further=self.source.further,
+            synthetic=self.source.synthetic,
+        )
 
 
 class CandleFolder:
@@ -83,23 +98,22 @@ class CandleFolder:
         columns: Sequence[str] = (),
         files: Collection[str] = (),
     ) -> None:
-        self._scratch, self._bars, self._columns, self._path = scratch, bars, tuple(columns), path
+        self._path = path
+        self._scratch = scratch
+        self._bars = bars
+        self._columns = tuple(columns)
         self._notes: list[DataNote] = []
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
-        looks = self._opened(wanted, chosen, files)
-        by_symbol = {symbol: _longest(looks, symbol, chosen) for file in looks for symbol in file.written}
+        opened = self._opened(wanted, chosen, files)
+        by_symbol = {symbol: _longest(opened, symbol, chosen) for file in opened for symbol in file.written}
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
-        _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in looks])
-        if (
-            chosen
-            and not wanted
-            and (exact := {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen})
-        ):
-            known = exact  # files of other timeframes are ignored
-        self.symbols = wanted or _without(path, known, exclude)
+        _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in opened])
+        exact = {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen}
+        # If some symbols have the chosen timeframe, files of others are ignored.
+        self.symbols = wanted or _without(path, exact or known, exclude)
         self._of = {symbol: by_symbol[symbol] for symbol in self.symbols}
-        self._files = [file for file in looks if any(file in held_by for held_by in self._of.values())]
+        self._files = [file for file in opened if any(file in held_by for held_by in self._of.values())]
         several = sorted({file.timeframe for file in self._files})
         if not chosen and len(several) > 1:
             raise DataError(
@@ -130,61 +144,28 @@ class CandleFolder:
 
     def parts(self, symbol: str) -> tuple[Part, ...]:
         """Return the files with the symbol's bars, for `read_parts`, possibly in another process."""
-        return tuple(
-            Part(
-                path=file.source.path if file.arrays is None else file.arrays[symbol],
-                file=file.source.file,
-                timeframe=file.timeframe if file.timeframe != self.timeframe else "",
-                is_adjusted=bool(file.source.adjusted),
-            )
-            for file in self._of[symbol]
-        )
+        return tuple(file.part(symbol) for file in self._of[symbol])
 
     def read(self, symbol: str) -> Candles:
         """Return the symbol's candles. Raises DataError for impossible bars, and for files that disagree."""
-        parts = self.parts(symbol)
-        series = series_of(symbol, parts, self._columns)
-        for file, one in zip(self._of[symbol], series, strict=True):
+        files = self._of[symbol]
+        series = [part.read(symbol, self._columns) for part in self.parts(symbol)]
+        for file, one in zip(files, series, strict=True):
             name = FileSymbol(symbol=symbol, written=file.written[symbol])
             file.held.setdefault(symbol, held_of(name, one.timestamp))
-        notes: list[DataNote] = []
-        base = parts[0].timeframe
-        candles = candles_of(
-            symbol,
-            self.timeframe,
-            series,
-            self._bars,
-            self._columns,
-            base=base,
-            look=lambda *bars: notes.extend(oddities(*bars)),
+        is_base = files[0].timeframe == self.timeframe
+        candles = join_series(
+            symbol, files[0].timeframe, series, self._columns, bars=self._bars if is_base else 0
         )
-        self._notes += [note for note in notes if note not in self._notes]
-        return candles
-
-    def rows(self, symbol: str) -> int:
-        """Return the number of rows in the files of a symbol that was read, before joining and cutting to the
-        last bars.
-        """
-        return sum(file.held[symbol].bars for file in self._of[symbol] if symbol in file.held)
+        self._notes += [note for note in oddities(candles) if note not in self._notes]
+        return candles if is_base else resample(candles, self.timeframe).rows(-self._bars)
 
     def files(self) -> tuple[FileRead, ...]:
         """Return the files. Call it after every symbol was read; bars of symbols that could not be read are
         not counted.
         """
-        taken = {
-            id(file): {symbol for symbol in self.symbols if file in self._of[symbol]} for file in self._files
-        }
         return tuple(
-            FileRead(
-                path=file.source.path,
-                file=file.source.file,
-                timeframe=file.timeframe,
-                symbols=tuple(sorted(taken[id(file)])),
-                bars=sum(file.held[symbol].bars for symbol in taken[id(file)] & file.held.keys()),
-                holds=tuple(file.held[symbol] for symbol in sorted(file.held)),
-                further=file.source.further,
-                synthetic=file.source.synthetic,
-            )
+            file.summary([symbol for symbol in sorted(self.symbols) if file in self._of[symbol]])
             for file in self._files
         )
 
@@ -195,51 +176,46 @@ class CandleFolder:
         listing = candle_files(self._path)
         for name in listing.not_read:
             text = f"its folder {name}/ is not read, because there are candle files beside it"
-            self._notes.append(DataNote(subject=str(self._path), text=text))
-        files = {file.file: file.path for file in listing.files if not known or file.file in known}
-        named = {file: parse_flat_name(stem_of(file))[1] for file in files}
-        first = [file for file in files if not chosen or named[file] in ("", chosen)]
-        looks = [self._look(open_candles(files[file], file), wanted) for file in first]
-        _settle(looks)
+            self._note(str(self._path), text)
+        paths = {file.file: file.path for file in listing.files if not known or file.file in known}
+        named = {file: parse_flat_name(stem_of(file))[1] for file in paths}
+        opened = [
+            self._open(paths[file], file, wanted)
+            for file in paths
+            if not chosen or named[file] in ("", chosen)
+        ]
+        _settle(opened)
         there = {
-            symbol for file in looks if not chosen or file.timeframe == chosen for symbol in file.written
+            symbol for file in opened if not chosen or file.timeframe == chosen for symbol in file.written
         }
         if chosen and (not there or set(wanted) - there):
-            shorter = [
-                file
-                for file in files
-                if named[file] and named[file] != chosen and can_resample(named[file], chosen)
+            opened += [
+                self._open(paths[file], file, wanted)
+                for file in paths
+                if named[file] not in ("", chosen) and can_resample(named[file], chosen)
             ]
-            looks += [self._look(open_candles(files[file], file), wanted) for file in shorter]
-        if not looks:
+        if not opened:
             raise _no_such_timeframe(self._path, chosen, named.values())
-        return looks
+        return opened
 
-    def _look(self, source: CandleHeader, wanted: tuple[str, ...]) -> _CandleFile:
+    def _open(self, path: Path, name: str, wanted: tuple[str, ...]) -> _CandleFile:
         """Return a file's symbols and timeframe; split it unless it is known to have one symbol of one
         timeframe.
         """
-        if (
-            self._path.is_file()
-            and len(wanted) == 1
-            and not source.name_timeframe
-            and not source.has_symbol_column
-        ):
+        source = open_candles(path, name)
+        timeframe = source.name_timeframe
+        if path == self._path and len(wanted) == 1 and not timeframe and not source.has_symbol_column:
             # `predict --data my.csv`: the name has no symbol, so it is the requested one
             source = replace(source, name_symbol=wanted[0])
         only = only_symbol(source)
-        if only is not None and source.name_timeframe:
-            return _CandleFile(
-                source=source, timeframe=source.name_timeframe, written={only.symbol: only.written}
-            )
+        if only is not None and timeframe:
+            return _CandleFile(source=source, timeframe=timeframe, written={only.symbol: only.written})
         # Without a timeframe in the name, the steps of the longest series determine it, whether it is wanted
         # or not.
-        arrays, held = self._split(source, set(wanted) if wanted and source.name_timeframe else None)
-        timeframe = source.name_timeframe
-        if not timeframe:
-            longest = max(held.values(), key=lambda item: item.bars)
-            if longest.bars > 1:
-                timeframe = commonest_step(np.sort(load(arrays[longest.symbol])["timestamp"]))
+        arrays, held = self._split(source, set(wanted) if wanted and timeframe else None)
+        longest = max(held.values(), key=lambda item: item.bars)
+        if not timeframe and longest.bars > 1:
+            timeframe = commonest_step(np.sort(load_array(arrays[longest.symbol])["timestamp"]))
         written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
         return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
 
@@ -252,15 +228,15 @@ class CandleFolder:
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         arrays: dict[str, Path] = {}
         held: dict[str, Held] = {}
-        for series, holds in stream_series(source, symbols, self._columns):
+        for series, holds in stream_series(source.with_columns(self._columns), symbols):
             for item in holds:
                 held[item.symbol] = held[item.symbol].joined(item) if item.symbol in held else item
             for part in series:
                 # By number: a symbol may not be a valid file name.
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
-                append(path, part)
+                append_array(path, part)
         for symbol, path in arrays.items():
-            close(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
+            close_array(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
         return arrays, held
 
     def _note_files(self) -> None:
@@ -269,25 +245,18 @@ class CandleFolder:
             source = file.source
             for symbol in sorted(self._of.keys() & file.written.keys()):
                 if (written := file.written[symbol]) != symbol:
-                    text = "a name can't contain a slash"
-                    self._notes.append(DataNote(subject=written, text=text, detail=f"it trains as {symbol}"))
+                    self._note(written, "a name can't contain a slash", f"it trains as {symbol}")
                 if file.timeframe != self.timeframe and file in self._of[symbol]:
-                    text = f"bars of {self.timeframe} are made from bars of {file.timeframe}"
-                    self._notes.append(DataNote(subject=symbol, text=text))
+                    self._note(symbol, f"bars of {self.timeframe} are made from bars of {file.timeframe}")
             if source.adjusted:
-                text = f"prices are adjusted by column {source.adjusted.strip()}"
-                self._notes.append(DataNote(subject=source.file, text=text))
+                self._note(source.file, f"prices are adjusted by column {source.adjusted.strip()}")
             if "volume" not in source.columns:
-                self._notes.append(
-                    DataNote(subject=source.file, text="there is no volume, so it counts as zero")
-                )
+                self._note(source.file, "there is no volume, so it counts as zero")
             elif source.columns["volume"] == source.ticks:
-                self._notes.append(
-                    DataNote(
-                        subject=source.file,
-                        text=f"volume is column {source.ticks.strip()}, as there is no other",
-                    )
-                )
+                self._note(source.file, f"volume is column {source.ticks.strip()}, as there is no other")
+
+    def _note(self, subject: str, text: str, detail: str = "") -> None:
+        self._notes.append(DataNote(subject=subject, text=text, detail=detail))
 
 
 def _settle(files: Sequence[_CandleFile]) -> None:
@@ -322,8 +291,11 @@ def read_parts(
     symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()
 ) -> Candles:
     """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
-    base = parts[0].timeframe if parts else ""
-    return candles_of(symbol, timeframe, series_of(symbol, parts, columns), bars, columns, base=base)
+    base = parts[0].timeframe
+    series = [part.read(symbol, columns) for part in parts]
+    if base == timeframe:
+        return join_series(symbol, base, series, columns, bars=bars)
+    return resample(join_series(symbol, base, series, columns), timeframe).rows(-bars)
 
 
 def read_candles(
@@ -352,11 +324,10 @@ def _refuse_unknown(
     for symbol in wanted:
         if symbol not in known:
             listed = sorted(known)
-            shown = ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")
-            at = f" at {chosen}" if chosen else ""
+            more = f" and {len(listed) - 20} more" if len(listed) > 20 else ""
             raise DataError(
                 f"unknown symbol '{symbol}'",
-                why=f"{path} holds{at} {shown}",
+                why=f"{path} holds{f' at {chosen}' if chosen else ''} {', '.join(listed[:20])}{more}",
                 do=nearest(symbol, known) or "Choose one of these.",
             )
 
@@ -368,16 +339,12 @@ def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str
     for symbol in exclude:
         if symbol not in known:
             do = nearest(symbol, known) or "Leave it out of data.exclude."
-            raise DataError(
-                f"unknown symbol '{symbol}' in data.exclude", why=f"{path} does not hold it", do=do
-            )
-    if not known - set(exclude):
-        raise DataError(
-            "no symbol is left to train",
-            why=f"data.exclude names all of {path}",
-            do="Leave one out of data.exclude.",
-        )
-    return tuple(sorted(known - set(exclude)))
+            what = f"unknown symbol '{symbol}' in data.exclude"
+            raise DataError(what, why=f"{path} does not hold it", do=do)
+    if left := known - set(exclude):
+        return tuple(sorted(left))
+    why = f"data.exclude names all of {path}"
+    raise DataError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
 
 
 def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTimeframe:

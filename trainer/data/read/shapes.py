@@ -9,68 +9,29 @@ FIELDS = ("open", "high", "low", "close", "volume")
 # Names of columns, preferred ones first, in the form of `plain_name`.
 NAMES: dict[str, tuple[str, ...]] = {
     "timestamp": (
-        *("timestamp", "open_time", "opentime", "datetime", "date_time", "time", "date", "ts", "t", "unix"),
-        "__index_level_0__",
-        *(
-            "window_start",
-            "time_period_start",
-            "ts_event",
-            "start_time",
-            "starttime",
-            "start",
-            "begins_at",
-            "gmt_time",
-        ),
-        *(
-            "local_time",
-            "time_utc",
-            "date_utc",
-            "datetime_utc",
-            "date(utc)",
-            "unix_time",
-            "unix_timestamp",
-            "timestamp_ms",
-        ),
-        *("open_timestamp", "dtyyyymmdd", "trade_date", "trading_date", "index", "", "unnamed:_0"),
+        *("timestamp", "open_time", "opentime", "datetime", "date_time", "time", "date", "ts", "t"),
+        *("unix", "__index_level_0__", "window_start", "time_period_start", "ts_event", "start_time"),
+        *("starttime", "start", "begins_at", "gmt_time", "local_time", "time_utc", "date_utc"),
+        *("datetime_utc", "date(utc)", "unix_time", "unix_timestamp", "timestamp_ms", "open_timestamp"),
+        *("dtyyyymmdd", "trade_date", "trading_date", "index", "", "unnamed:_0"),
     ),
     "open": ("open", "o", "open_price", "price_open"),
     "high": ("high", "h", "high_price", "price_high"),
     "low": ("low", "l", "low_price", "price_low"),
     "close": ("close", "c", "close_price", "price_close", "close/last", "last", "price"),
     "volume": (
-        *(
-            "volume",
-            "v",
-            "vol",
-            "base_volume",
-            "volume_base",
-            "volume_traded",
-            "vol.",
-            "real_volume",
-            "total_traded_quantity",
-        ),
-        *("shares", "qty", "quantity"),
+        *("volume", "v", "vol", "base_volume", "volume_base", "volume_traded", "vol.", "real_volume"),
+        *("total_traded_quantity", "shares", "qty", "quantity"),
     ),
     "symbol": ("symbol", "ticker", "sym", "instrument", "pair"),
 }
-VOLUME_OF = (
-    "volume_"  # prefix of volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`
-)
-DATES = (
-    "date",
-    "dtyyyymmdd",
-    "day",
-    "trade_date",
-    "trading_date",
-)  # combined with a time of day in another column
+# Prefix of volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`.
+VOLUME_OF = "volume_"
+# Combined with a time of day in another column.
+DATES = ("date", "dtyyyymmdd", "day", "trade_date", "trading_date")
 TICKS = ("tickvol", "tick_volume", "tick_vol", "ticks")  # used instead of a missing or all-zero volume
 ADJUSTED = (
-    "adj_close",
-    "adjclose",
-    "adjusted_close",
-    "adj._close",
-    "close_adj",
-    "adj_close_price",
+    *("adj_close", "adjclose", "adjusted_close", "adj._close", "close_adj", "adj_close_price"),
     "adjusted_close_price",
 )
 # First cells of the first two lines of a header as pandas writes columns of two levels: fields, tickers, name
@@ -82,43 +43,23 @@ TWO_LEVELS = {"price": "ticker", "attributes": "symbols"}
 class Headerless:
     """An export without a header: its columns, and a pattern of its first cells."""
 
-    source: str
     columns: tuple[str, ...]
     begins: str  # regular expression for the cells of time, joined by blanks
 
 
 _EPOCH, _DAY = r"\d{9,19}", r"\d{4}[-./]?\d{2}[-./]?\d{2}"
+_MOMENT = rf"({_EPOCH}|{_DAY})([ T]\d{{2}}:?\d{{2}}(:?\d{{2}})?Z?)?"
+_KLINES = ("close_time", "quote_volume", "trades", "taker_base_volume", "taker_quote_volume", "ignore")
 HEADERLESS = (
-    Headerless(
-        source="Binance klines",
-        columns=(
-            *(
-                "open_time",
-                *FIELDS,
-                "close_time",
-                "quote_volume",
-                "trades",
-                "taker_base_volume",
-                "taker_quote_volume",
-            ),
-            "ignore",
-        ),
-        begins=_EPOCH,
-    ),
-    Headerless(source="Kraken OHLCVT", columns=("time", *FIELDS, "trades"), begins=_EPOCH),
-    Headerless(
-        source="MetaTrader 4", columns=("date", "time", *FIELDS), begins=rf"{_DAY} \d{{2}}:\d{{2}}(:\d{{2}})?"
-    ),
-    Headerless(
-        source="time and bar",
-        columns=("time", *FIELDS),
-        begins=rf"({_EPOCH}|{_DAY})([ T]\d{{2}}:?\d{{2}}(:?\d{{2}})?Z?)?",
-    ),
-    Headerless(
-        source="time and prices",
-        columns=("time", *FIELDS[:4]),
-        begins=rf"({_EPOCH}|{_DAY})([ T]\d{{2}}:?\d{{2}}(:?\d{{2}})?Z?)?",
-    ),
+    # Binance klines
+    Headerless(columns=("open_time", *FIELDS, *_KLINES), begins=_EPOCH),
+    # Kraken OHLCVT
+    Headerless(columns=("time", *FIELDS, "trades"), begins=_EPOCH),
+    # MetaTrader 4
+    Headerless(columns=("date", "time", *FIELDS), begins=rf"{_DAY} \d{{2}}:\d{{2}}(:\d{{2}})?"),
+    # any other with a time and a bar
+    Headerless(columns=("time", *FIELDS), begins=_MOMENT),
+    Headerless(columns=("time", *FIELDS[:4]), begins=_MOMENT),
 )
 
 

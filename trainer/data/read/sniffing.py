@@ -48,7 +48,6 @@ class CsvShape:
     skip_rows: int = 0  # lines before the header, or before the first bar if `columns` are given
     columns: tuple[str, ...] = ()
     symbol: str = ""  # of a header of two levels
-    source: str = ""  # of an export without a header
     sample: dict[str, str] = field(
         default_factory=dict
     )  # cells of the first bar by column, if the header is known
@@ -201,7 +200,6 @@ def _headerless(path: Path, lines: list[str], encoding: str) -> CsvShape:
                 encoding=encoding,
                 columns=known.columns,
                 decimal=decimal,
-                source=known.source,
                 sample=dict(zip(known.columns, cells[0], strict=True)),
             )
     if cells and len(cells[0]) > 4 and all(_NUMBER.fullmatch(cell.strip()) for cell in cells[0][1:6]):

@@ -18,16 +18,15 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
-from trainer.data.read.adjusting import adjust
 from trainer.data.read.bounds import UNREADABLE, first_line, text_stream
 from trainer.data.read.headers import CandleHeader, open_source, read_options
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.symbol_columns import FileSymbol, checked, split_rows
-from trainer.data.read.time_texts import Evidence, evidence_of
-from trainer.data.read.times import check_units, decoded, is_number, nanoseconds, unreadable_time
+from trainer.data.read.times import Evidence, evidence_of, nanoseconds
 
 _BATCH_ROWS = 1 << 20  # per part of a parquet file
 _FEW_ROWS = 1 << 17  # of a parquet file: up to here decoding on several threads does not pay (2026-11-22)
+_CLOSE = FIELDS.index("close")
 _BLOCK_BYTES = 64 << 20  # per part of a CSV; column types are inferred from the first
 
 
@@ -62,32 +61,29 @@ class Held:
         return replace(self, bars=self.bars + later.bars, first=first, last=last)
 
 
-def read_series(source: CandleHeader, columns: Sequence[str] = ()) -> list[Series]:
-    """Return the bars of a file, a Series per symbol.
-
-    `columns` are further columns to read. Raises DataError, also for a column that is missing or not numeric.
+def read_series(source: CandleHeader) -> list[Series]:
+    """Return the bars of a file, a Series per symbol. Raises DataError, also for a column that is not
+    numeric.
     """
-    names, numbers = _names(source, columns)
-    table = _table(source, names, numbers)
+    (table,) = _tables(source, source.bar_columns, whole=True)
     if not table.num_rows:
         raise _empty(source)
-    return _series_of(source, table, columns, None)[0]
+    return _series_of(source, table, None)[0]
 
 
 def stream_series(
-    source: CandleHeader, symbols: set[str] | None, columns: Sequence[str] = ()
+    source: CandleHeader, symbols: set[str] | None
 ) -> Iterator[tuple[list[Series], list[Held]]]:
     """Yield parts of a file, in its order: the bars of `symbols` (None: all), and the part's content of every
     symbol.
 
     Only one part is in memory. Raises DataError.
     """
-    names, numbers = _names(source, columns)
-    evidence, is_empty = _evidence(source), True
-    for table in _batches(source, names, numbers):
+    evidence, is_empty = evidence_of(source, _tables(source, source.times)), True
+    for table in _tables(source, source.bar_columns):
         if table.num_rows:
             is_empty = False
-            yield _series_of(source, table, columns, symbols, evidence)
+            yield _series_of(source, table, symbols, evidence)
     if is_empty:
         raise _empty(source)
 
@@ -104,42 +100,20 @@ def open_candles(path: Path, file: str = "") -> CandleHeader:
 
 def _is_zero(source: CandleHeader, name: str) -> bool:
     """Return whether a column is all zeros."""
-    return not any(
-        np.any(_floats(source, name, table.column(0))) for table in _batches(source, [name], [name])
-    )
-
-
-def _numbers(source: CandleHeader, columns: Sequence[str]) -> list[str]:
-    """Return the file's numeric columns to read: those of a bar, further ones, and the adjusted close."""
-    fields = [source.columns[field] for field in FIELDS if field in source.columns]
-    adjusted = [source.adjusted] if source.adjusted else []
-    return [*fields, *(source.column_of(name) for name in columns), *adjusted]
-
-
-def _names(source: CandleHeader, columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the file's columns to read, each once, and the numeric ones among them."""
-    numbers = _numbers(source, columns)
-    symbol = [source.columns["symbol"]] if source.has_symbol_column else []
-    return list(dict.fromkeys([*source.times, *numbers, *symbol])), numbers
+    return not any(np.any(_floats(source, name, table.column(0))) for table in _tables(source, [name]))
 
 
 def _series_of(
-    source: CandleHeader,
-    table: pa.Table,
-    columns: Sequence[str],
-    symbols: set[str] | None,
-    evidence: Evidence | None = None,
+    source: CandleHeader, table: pa.Table, symbols: set[str] | None, evidence: Evidence | None = None
 ) -> tuple[list[Series], list[Held]]:
     timestamp = nanoseconds(source, [table.column(name) for name in source.times], evidence)
-    values = np.zeros((len(FIELDS) + len(columns), table.num_rows))  # a missing volume is zero
-    fields = [(row, source.columns[field]) for row, field in enumerate(FIELDS) if field in source.columns]
-    for row, name in [
-        *fields,
-        *((len(FIELDS) + row, source.column_of(name)) for row, name in enumerate(columns)),
-    ]:
-        values[row] = _floats(source, name, table.column(name))
+    values = np.zeros((len(FIELDS) + len(source.extra), table.num_rows))  # a missing volume is zero
+    columns = [source.columns.get(field) for field in FIELDS]
+    for row, name in enumerate([*columns, *source.extra]):
+        if name is not None:
+            values[row] = _floats(source, name, table.column(name))
     if source.adjusted:
-        adjust(source, timestamp, values, _floats(source, source.adjusted, table.column(source.adjusted)))
+        _adjust(source, timestamp, values, _floats(source, source.adjusted, table.column(source.adjusted)))
     if not source.has_symbol_column:
         one = checked(source, source.name_symbol)
         return [_series(source, one, timestamp, values)], [held_of(one, timestamp)]
@@ -149,6 +123,28 @@ def _series_of(
         if symbols is None or one.symbol in symbols:
             series.append(_series(source, one, timestamp[rows], values[:, rows]))
     return series, held
+
+
+def _adjust(
+    source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray
+) -> None:
+    """Adjust prices for splits and dividends, in place: scale each bar by adjusted close / close.
+
+    Volume stays as traded. Raises DataError for an adjusted close that is missing or not above zero.
+    """
+    close_N = values_CN[_CLOSE].copy()
+    bad_N = ~((adjusted_N > 0) & np.isfinite(adjusted_N)) & ~np.isnan(close_N)
+    if bad_N.any():
+        first = np.datetime64(int(timestamp_N[bad_N.argmax()]), "ns").astype("datetime64[s]")
+        column = source.adjusted.strip()
+        raise DataError(
+            f"{source.path} has no adjusted close in {int(bad_N.sum())} bars of column {column}",
+            why=f"the first at {first}Z",
+            do="Fill the column, or drop it: prices are then taken as traded.",
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):  # a close of zero is refused later
+        values_CN[:_CLOSE] *= adjusted_N / close_N
+    values_CN[_CLOSE] = np.where(np.isnan(close_N) | (close_N <= 0), close_N, adjusted_N)
 
 
 def _series(source: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray) -> Series:
@@ -171,56 +167,47 @@ def held_of(one: FileSymbol, timestamp: np.ndarray) -> Held:
     return Held(symbol=one.symbol, bars=len(timestamp), first=first, last=last, written=written)
 
 
-def _table(source: CandleHeader, names: Sequence[str], numbers: Collection[str] = ()) -> pa.Table:
-    """Return columns by their names in the file, in this order. Those of `numbers` are read as floats."""
+def _tables(source: CandleHeader, names: Sequence[str], *, whole: bool = False) -> Iterator[pa.Table]:
+    """Yield columns by their names in the file, in this order: a part at a time, or as one table."""
     try:
         if source.shape is None:
             # Not `read_table`, which builds a dataset per file: 20,000 bars take half as long again
             # (2026-11-22).
             with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
-                return file.read(columns=list(names), use_threads=file.metadata.num_rows > _FEW_ROWS).select(
-                    names
-                )
-        with text_stream(source.path) as stream:
-            return pa_csv.read_csv(stream, **_csv_options(source, names, numbers))
-    except UNREADABLE as error:
-        raise _unreadable(source, error) from error
-
-
-def _batches(source: CandleHeader, names: Sequence[str], numbers: Collection[str] = ()) -> Iterator[pa.Table]:
-    """Yield the same as `_table`, a part at a time."""
-    try:
-        if source.shape is None:
-            with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
+                if whole:
+                    threads = file.metadata.num_rows > _FEW_ROWS
+                    yield file.read(columns=list(names), use_threads=threads).select(names)
+                    return
                 for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
                     yield pa.Table.from_batches([batch]).select(names)
             return
-        options = _csv_options(source, names, numbers)
-        options["read_options"].block_size = _BLOCK_BYTES
-        with text_stream(source.path) as stream, pa_csv.open_csv(stream, **options) as reader:
-            for batch in reader:
-                yield pa.Table.from_batches([batch])
+        options = {**read_options(source.shape), "convert_options": _convert_options(source, names)}
+        with text_stream(source.path) as stream:
+            if whole:
+                yield pa_csv.read_csv(stream, **options)
+                return
+            options["read_options"].block_size = _BLOCK_BYTES
+            with pa_csv.open_csv(stream, **options) as reader:
+                for batch in reader:
+                    yield pa.Table.from_batches([batch])
     except UNREADABLE as error:
         raise _unreadable(source, error) from error
 
 
-def _csv_options(source: CandleHeader, names: Sequence[str], numbers: Collection[str]) -> dict[str, Any]:
+def _convert_options(source: CandleHeader, names: Collection[str]) -> pa_csv.ConvertOptions:
     # Not inferred: prices are numbers; symbols such as NA or 600519 and times of day such as 093000 are text.
-    types = {name: pa.float64() for name in numbers}
+    types = {name: pa.float64() for name in source.numbers}
     if source.has_symbol_column:
         types[source.columns["symbol"]] = pa.string()
     if source.dates:
         types[source.columns["timestamp"]] = pa.string()
     assert source.shape is not None
-    return {
-        **read_options(source.shape),
-        "convert_options": pa_csv.ConvertOptions(
-            include_columns=list(names),
-            column_types=types,
-            strings_can_be_null=False,
-            decimal_point=source.shape.decimal,
-        ),
-    }
+    return pa_csv.ConvertOptions(
+        include_columns=list(names),
+        column_types=types,
+        strings_can_be_null=False,
+        decimal_point=source.shape.decimal,
+    )
 
 
 def _unreadable(source: CandleHeader, error: Exception) -> DataError:
@@ -231,25 +218,6 @@ def _unreadable(source: CandleHeader, error: Exception) -> DataError:
         why=first_line(error),
         do="Replace the file, or move it out of the data folder.",
     )
-
-
-def _evidence(source: CandleHeader) -> Evidence:
-    """Return the evidence on the format of times from all of a file's rows. Raises DataError."""
-    evidence, last = Evidence(), np.empty(0)
-    for table in _batches(source, source.times):
-        columns = [table.column(name).drop_null() for name in source.times]
-        if pa.types.is_timestamp(columns[-1].type) and not source.dates:
-            return evidence  # timestamps are unambiguous
-        try:
-            columns = [decoded(column) for column in columns]
-            evidence = evidence.joined(evidence_of(columns))
-            if is_number(columns[-1].type):  # the unit might change between two parts
-                numbers = np.concatenate([last, columns[-1].to_numpy()])
-                check_units(numbers)
-                last = numbers[-1:]
-        except UNREADABLE as error:
-            raise unreadable_time(source, error) from error
-    return evidence
 
 
 def _floats(source: CandleHeader, name: str, column: Any) -> np.ndarray:

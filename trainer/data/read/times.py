@@ -1,12 +1,17 @@
-"""Convert the times of a candle file to nanoseconds UTC: timestamps, dates, text, epoch numbers, dates
-written as 20211231, and dates with a time of day in another column.
+"""Convert the times of a candle file to nanoseconds UTC.
 
-Epoch numbers are in s, ms, us or ns, by the size of the file's largest; a time without a zone is UTC.
+Times are timestamps, dates, text, epoch numbers, or dates written as 20211231; a time of day may be in
+another column than its date. All times of a file together decide what one of them leaves open: the unit of
+epoch numbers (s, ms, us or ns, by the largest), and whether the day or the month comes first. Dates that
+remain open are refused; with dots the day comes first. A time without a zone is UTC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -15,8 +20,8 @@ import pyarrow.compute as pc
 
 from trainer.base.errors import DataError
 from trainer.data.read.bounds import UNREADABLE, first_line
-from trainer.data.read.headers import CandleHeader
-from trainer.data.read.time_texts import Evidence, clock_nanoseconds, evidence_of, text_times
+from trainer.data.read.headers import CandleHeader, is_text
+from trainer.data.timeframes import DAY, SECOND
 
 # Epoch numbers by size: each unit until the year 2255, where int64 nanoseconds end, and from 1973 on.
 _EPOCH_UNITS = ((9e9, 1_000_000_000), (9e12, 1_000_000), (9e15, 1_000), (9e18, 1))
@@ -30,10 +35,63 @@ _JUMP, _JUMPS_FROM = 50, 1e7
 _FIRST, _LAST = np.datetime64("1800-01-01", "s"), np.datetime64("2200-01-01", "s")
 _MOST_TEXT = 64  # characters of a time
 
+_ISO = re.compile(
+    r"\d{4}[-/. ]?\d{1,2}[-/. ]?\d{1,2}([T ]\d{1,2}(:?\d{2})*(\.\d+)?(Z|[+-]\d{2}(:?\d{2})?)?)?"
+)
+_REST = (
+    r"(?:[T ]\s*(?P<hour>\d{1,2}):(?P<minute>\d{2})(?P<second>:\d{2}(?:\.\d+)?)?\s*(?P<half>[AaPp][Mm])?)?"
+    r"\s*(?P<zone>(?:GMT|UTC)?[+-]\d{2}:?\d{2}|GMT|UTC|Z)?"
+)
+_NUMBERED = r"(?P<first>\d{1,2})(?P<mark>[./-])(?P<second_part>\d{1,2})[./-](?P<year>\d{4})"
+_NAMED = r"(?P<day>\d{1,2})[ -](?P<month>[A-Za-z]{3})[a-z]*\.?[ -](?P<year>\d{4})"
+_US_NAMED = r"(?P<month>[A-Za-z]{3})[a-z]*\.? (?P<day>\d{1,2}), (?P<year>\d{4})"
+_YEAR_FIRST = r"(?P<year>\d{4})-(?P<month_number>\d{2})-(?P<day>\d{2})"
+_STYLES = tuple(re.compile(f"{style}{_REST}") for style in (_NUMBERED, _NAMED, _US_NAMED, _YEAR_FIRST))
+_YEAR_FIRST_HOUR = re.compile(r"(\d{4}-\d{2}-\d{2}) (\d{2})-([AP]M)")  # 2021-03-01 09-PM
+_MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?(?: ?([AaPp])[Mm])?")
 
-def is_number(kind: Any) -> bool:
-    """Return whether times of this arrow type are epoch numbers."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Facts about the times of a file that determine their format."""
+
+    largest: float | None = None  # of epoch numbers
+    has_digits: bool = False  # texts of 9 to 19 digits: epoch numbers as text
+    day_first: bool = False  # a first part above 12
+    month_first: bool = False  # a second part above 12
+    widest_clock: int = 0  # digits of a time of day
+
+    def joined(self, other: Evidence) -> Evidence:
+        """Return the combined evidence of two parts of a file."""
+        largest = [value for value in (self.largest, other.largest) if value is not None]
+        return Evidence(
+            largest=max(largest, default=None),
+            has_digits=self.has_digits or other.has_digits,
+            day_first=self.day_first or other.day_first,
+            month_first=self.month_first or other.month_first,
+            widest_clock=max(self.widest_clock, other.widest_clock),
+        )
+
+
+def evidence_of(source: CandleHeader, parts: Iterable[pa.Table]) -> Evidence:
+    """Return the evidence of a file's columns of times, read in parts. Raises DataError."""
+    evidence, last = Evidence(), np.empty(0)
+    for table in parts:
+        columns = [column.drop_null() for column in table.columns]
+        if pa.types.is_timestamp(columns[-1].type) and not source.dates:
+            return evidence  # timestamps are unambiguous
+        try:
+            columns = [_decoded(column) for column in columns]
+            evidence = evidence.joined(_evidence_of(columns))
+            if _is_number(columns[-1].type):  # the unit might change between two parts
+                numbers = np.concatenate([last, columns[-1].to_numpy()])
+                _check_units(numbers)
+                last = numbers[-1:]
+        except UNREADABLE as error:
+            raise _unreadable_time(source, error) from error
+    return evidence
 
 
 def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None) -> np.ndarray:
@@ -48,19 +106,43 @@ def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence
                 f"{source.path} has {column.null_count} bars without a time", do="Drop those rows."
             )
     try:
-        *clocks, days = (decoded(column) for column in columns)
-        evidence = evidence or evidence_of([*clocks, days])
+        *clocks, days = (_decoded(column) for column in columns)
+        evidence = evidence or _evidence_of([*clocks, days])
         times = _bounded(_moments(days, evidence).astype("datetime64[ns]"))
         for clock in clocks:
-            if (times % (86_400 * 10**9)).any():
+            if (times % DAY).any():
                 raise ValueError("the column of dates has times of day, too")
-            times = times + clock_nanoseconds(clock, evidence)
+            times = times + _clock_nanoseconds(clock, evidence)
         return times
     except UNREADABLE as error:
-        raise unreadable_time(source, error) from error
+        raise _unreadable_time(source, error) from error
 
 
-def unreadable_time(source: CandleHeader, error: Exception) -> DataError:
+def _evidence_of(columns: Sequence[Any]) -> Evidence:
+    """Return the evidence of a part's columns: times, or times of day and dates."""
+    *clocks, days = columns
+    widest = [
+        pc.max(pc.utf8_length(pc.utf8_trim_whitespace(clock))).as_py() or 0
+        for clock in clocks
+        if pa.types.is_string(clock.type) and len(clock)
+    ]
+    evidence = Evidence(widest_clock=max(widest, default=0))
+    if _is_number(days.type):
+        largest = pc.max(days).as_py()
+        return replace(evidence, largest=None if largest is None else float(largest))
+    if not is_text(days.type) or not len(days):
+        return evidence
+    texts = days.cast(pa.string())
+    if pc.all(pc.match_substring_regex(texts, r"^\d{9,19}$")).as_py():
+        return replace(evidence, has_digits=True, largest=float(pc.max(texts.cast(pa.int64())).as_py()))
+    parts = pc.extract_regex(texts, r"^\s*(?P<first>\d{1,2})[/-](?P<second>\d{1,2})[/-]\d{4}").drop_null()
+    if not len(parts):
+        return evidence
+    first, second = (pc.max(pc.struct_field(parts, place).cast(pa.int64())).as_py() for place in (0, 1))
+    return replace(evidence, day_first=first > 12, month_first=second > 12)
+
+
+def _unreadable_time(source: CandleHeader, error: Exception) -> DataError:
     """Return the error for a column of times that can't be read."""
     why = first_line(error)
     return DataError(
@@ -72,7 +154,7 @@ def unreadable_time(source: CandleHeader, error: Exception) -> DataError:
     )
 
 
-def check_units(numbers: np.ndarray) -> None:
+def _check_units(numbers: np.ndarray) -> None:
     """Raise ValueError for numbers that are not finite, and for neighbours of different units."""
     if not np.isfinite(numbers).all():
         raise ValueError("a time is not a number")
@@ -84,7 +166,7 @@ def check_units(numbers: np.ndarray) -> None:
         raise ValueError(f"it mixes units: {numbers[row]} is followed by {numbers[row + 1]}")
 
 
-def decoded(column: Any) -> Any:
+def _decoded(column: Any) -> Any:
     """Return a dictionary-encoded column decoded, any other unchanged. Raises ValueError for texts longer
     than a time.
     """
@@ -106,12 +188,12 @@ def _moments(column: Any, evidence: Evidence) -> np.ndarray:
         return np.array(
             column.cast(pa.timestamp("ns", zone)).cast(pa.int64()).to_numpy()
         )  # a copy, which torch may share
-    if not is_number(kind):
+    if not _is_number(kind):
         if not evidence.has_digits:
-            return text_times(column, evidence)
+            return _text_times(column, evidence)
         column = column.cast(pa.string()).cast(pa.int64())
     numbers = column.to_numpy()
-    check_units(numbers)
+    _check_units(numbers)
     return _from_epoch(numbers, float(numbers.max()) if evidence.largest is None else evidence.largest)
 
 
@@ -142,33 +224,27 @@ def _compact(numbers: np.ndarray) -> np.ndarray | None:
     """Return numbers such as 2021123109, 202112310930 or 20211231093000 as times; None if any is not such a
     number.
     """
-    digits = len(str(int(numbers[0]))) if numbers.dtype.kind in "iu" and len(numbers) else 0
-    if digits not in _COMPACT:
-        return None
-    years, months, days = (
-        numbers // 10 ** (digits - place) % 10**width for place, width in ((4, 4), (6, 2), (8, 2))
-    )
-    clocks = [numbers // 10 ** (digits - place) % 100 for place in range(10, digits + 1, 2)]
-    first = 1970 if digits == 10 else 1800  # hours of 1800 to 1969 could be epoch seconds of 2027 to 2032
-    may = (
-        (years >= first)
-        & (years < 2200)
-        & (months >= 1)
-        & (months <= 12)
-        & (days >= 1)
-        & (days <= 31)
-        & (clocks[0] < 24)
-    )
-    for clock in clocks[1:]:
-        may &= clock < 60
-    if not may.all():
+    style = _COMPACT.get(len(str(int(numbers[0])))) if numbers.dtype.kind in "iu" and len(numbers) else None
+    if style is None or not _has_style(str(numbers[0]), style):
         return None
     import pandas as pd  # late: half a second, and only numbers that are dates need it
 
+    times = pd.to_datetime(pd.Series(numbers.astype(str)), format=style, errors="coerce")
+    # Hours of 1800 to 1969 could be epoch seconds of 2027 to 2032.
+    first = 1970 if style == "%Y%m%d%H" else 1800
+    return np.asarray(times.to_numpy()) if times.dt.year.between(first, 2199).all() else None
+
+
+def _has_style(text: str, style: str) -> bool:
     try:
-        return np.asarray(pd.to_datetime(pd.Series(numbers.astype(str)), format=_COMPACT[digits]).to_numpy())
-    except ValueError:  # the 31st of a month of 30 days
-        return None
+        datetime.strptime(text, style)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _bounded(times: np.ndarray) -> np.ndarray:
@@ -179,3 +255,87 @@ def _bounded(times: np.ndarray) -> np.ndarray:
     if outside.any():
         raise ValueError(f"{times[int(outside.argmax())]} is outside the years 1800 to 2199")
     return np.asarray(times.astype("datetime64[ns]").astype(np.int64))
+
+
+def _text_times(column: Any, evidence: Evidence) -> np.ndarray:
+    """Return a column of texts as (N,) datetime64. Raises ValueError for one that is not a time, or is
+    ambiguous.
+    """
+    import pandas as pd  # late: half a second, and only text needs it
+
+    texts = column.cast(pa.string()).to_pylist()
+    if texts and not _ISO.fullmatch(texts[0]):
+        texts = [_iso(text, evidence) for text in texts]
+    parsed: pd.Series = pd.to_datetime(pd.Series(texts, dtype=object), utc=True, format="ISO8601")
+    return np.asarray(parsed.dt.tz_localize(None).to_numpy())
+
+
+def _clock_nanoseconds(column: Any, evidence: Evidence) -> np.ndarray:
+    """Return a column of times of day as (N,) int64 nanoseconds since midnight. Raises ValueError for another
+    text.
+    """
+    kind = column.type
+    if pa.types.is_time(kind):
+        return np.asarray(column.cast(pa.time64("ns")).cast(pa.int64()).to_numpy())
+    texts = column.cast(pa.string()).to_pylist()
+    known = {text: _clock(text.strip(), evidence.widest_clock) for text in set(texts)}
+    return np.array([known[text] for text in texts], dtype=np.int64)
+
+
+def _clock(text: str, widest: int) -> int:
+    if text.isascii() and text.isdecimal():  # 093000, or 0930 if none is longer
+        text = text.zfill(6 if widest > 4 else 4)
+        text = ":".join(text[place : place + 2] for place in range(0, len(text), 2))
+    match = _CLOCK.fullmatch(text)
+    if match:
+        hour, minute, second = (int(match[place] or 0) for place in (1, 2, 3))
+        if match[5] and 1 <= hour <= 12:
+            hour = hour % 12 + (12 if match[5].lower() == "p" else 0)
+        elif match[5]:
+            hour = 24
+        if hour < 24 and minute < 60 and second < 60:
+            fraction = int((match[4] or "").ljust(9, "0"))
+            return (hour * 3600 + minute * 60 + second) * SECOND + fraction
+    raise ValueError(f"{text[:40]!r} is not a time of day")
+
+
+def _iso(text: str, evidence: Evidence) -> str:
+    """Return a text as ISO 8601; unchanged if its style is unknown here."""
+    text = text.strip()
+    if match := _YEAR_FIRST_HOUR.fullmatch(text):
+        return f"{match[1]}T{_hour(match[2], match[3])}:00"
+    match = next((match for style in _STYLES if (match := style.fullmatch(text))), None)
+    if match is None:
+        return text
+    parts = match.groupdict()
+    if "first" in parts:
+        first, second = int(parts["first"]), int(parts["second_part"])
+        day, month = (second, first) if _month_comes_first(text, parts["mark"], evidence) else (first, second)
+    else:
+        month = (
+            int(parts["month_number"]) if "month_number" in parts else _MONTHS.get(parts["month"].lower(), 0)
+        )
+        day = int(parts["day"])
+    moment = f"{parts['year']}-{month:02}-{day:02}"
+    if parts["hour"]:
+        moment += f"T{_hour(parts['hour'], parts['half'])}:{parts['minute']}{parts['second'] or ''}"
+    zone = (parts["zone"] or "").removeprefix("GMT").removeprefix("UTC")
+    return f"{moment}{'T00:00' if zone and not parts['hour'] else ''}{zone}"
+
+
+def _hour(hour: str, half: str | None) -> str:
+    if half is None:
+        return f"{int(hour):02}"
+    if not 1 <= int(hour) <= 12:
+        raise ValueError(f"{hour} {half} is not an hour")
+    return f"{int(hour) % 12 + (12 if half.lower() == 'pm' else 0):02}"
+
+
+def _month_comes_first(text: str, mark: str, evidence: Evidence) -> bool:
+    if mark == ".":
+        return False
+    if evidence.day_first and evidence.month_first:
+        raise ValueError("some of its dates begin with the day, some with the month")
+    if not (evidence.day_first or evidence.month_first):
+        raise ValueError(f"{text[:40]} has two readings: no date of the file has a day above 12")
+    return evidence.month_first

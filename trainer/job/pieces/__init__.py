@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.job.job import Job
-from trainer.job.pieces.panel import PANEL
+from trainer.job.pieces.models import PANEL, POOLED, SYMBOL
 from trainer.job.pieces.piece import Kind, Piece, SeriesWork
-from trainer.job.pieces.pooled import POOLED
 from trainer.job.pieces.script import SCRIPT
-from trainer.job.pieces.symbol import SYMBOL
 
 # The last kind that takes a job makes its pieces.
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (SYMBOL, POOLED, PANEL, SCRIPT)}

@@ -33,19 +33,13 @@ def too_few(
     needed = first_bar(job, target, warmup) + 1 + target.bars_ahead
     if bars >= needed:
         return None
-    before = (
-        "before the columns' first values"
-        if warmup > job.data.warmup
-        else f"that {farthest_feature(job)} looks back"
-    )
-    return DataError(
-        f"{symbol} has {bars} bars",
-        why=(
-            f"one label needs {needed}: {warmup} {before}, {job.model.bars_seen} that the model sees, "
-            f"{target.bars_ahead} or more ahead"
-        ),
-        do=f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols.",
-    )
+    before = f"that {farthest_feature(job)} looks back"
+    if warmup > job.data.warmup:
+        before = "before the columns' first values"
+    model = f"{job.model.bars_seen} that the model sees"
+    why = f"one label needs {needed}: {warmup} {before}, {model}, {target.bars_ahead} or more ahead"
+    do = f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols."
+    return DataError(f"{symbol} has {bars} bars", why=why, do=do)
 
 
 def empty_span(symbol: str, bars: int, job: Job) -> DataError | None:
@@ -63,15 +57,9 @@ def empty_span(symbol: str, bars: int, job: Job) -> DataError | None:
         if span.stop - ahead > max(span.start, first_bar(job, job.target, warmup)):
             continue
         warm = f"the first {warmup} are the warm-up of {farthest_feature(job)}; " if warmup else ""
-        return DataError(
-            f"{symbol} has no bar left in {name}",
-            why=(
-                f"of {bars} bars {warm}{len(span)} are left for {name}, the model sees {job.model.bars_seen},"
-                f" a label takes {ahead} more"
-            ),
-            do=(
-                "Give more bars, or name features that look back less, such as --set"
-                " data.features=log_return_1,bar_range."
-            ),
-        )
+        sees = f"the model sees {job.model.bars_seen}, a label takes {ahead} more"
+        why = f"of {bars} bars {warm}{len(span)} are left for {name}, {sees}"
+        shorter = "such as --set data.features=log_return_1,bar_range"
+        do = f"Give more bars, or name features that look back less, {shorter}."
+        return DataError(f"{symbol} has no bar left in {name}", why=why, do=do)
     return None

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.model_names import ModelName, label
 
@@ -62,27 +61,16 @@ class Kind:
 
     name: str
     takes: Callable[[Job], bool]
-    pieces: Callable[
-        [Job, Sequence[SeriesWork], str], tuple[Piece, ...]
-    ]  # of the job, its series, their timeframe
+    # of the job, its series, their timeframe
+    pieces: Callable[[Job, Sequence[SeriesWork], str], tuple[Piece, ...]]
     each: str = "symbols"  # the label of its unit
+    command: str = "train"  # that makes its pieces on a machine
+    untimed: str = "the machine tries your own model first"  # why a plan may not know its times
+    reads_candles: bool = True  # of a data set, which a retrain may have to prepare
     # all devices of the machine train a piece together, one rank each (`trainer.train.ranks`)
     all_devices: bool = False
     # the series are split at the same instants: a model that sees several must not know one's future
     one_split: bool = False
-
-
-def refuse_namesake(job: Job, series: Sequence[SeriesWork], what: str) -> None:
-    """Raise DataError if a symbol has the name of the job, which is used for `what`, a model of several
-    series.
-    """
-    for one in series:
-        if one.symbol.casefold() == job.name.casefold():
-            raise DataError(
-                f"the job and its symbol {one.symbol} have the same name",
-                why=f"{what} is called by its job, and would be taken for the symbol's",
-                do="Give the job another name.",
-            )
 
 
 def models_of(
@@ -92,35 +80,32 @@ def models_of(
     kind: str,
     stem: str,
     timeframe: str,
-    source: str,
     source_by_fold: bool = False,
 ) -> list[Piece]:
     """Return a piece for each fold and seed of the job, all on these series. `stem` replaces the symbol in
-    their names.
+    their names; they have one source, or with `source_by_fold` one for each fold.
     """
     several = job.data.folds * job.train.seeds
+    grows = sum(one.memory_gib - one.once_gib for one in series)
     made = []
     for fold in range(1, job.data.folds + 1):
         for seed in range(job.train.seed, job.train.seed + job.train.seeds):
             numbers = {"fold": fold, "seed": seed} if several > 1 else {}
-            name = ModelName(
-                family=job.model.name, target=job.target.name, symbol=stem, timeframe=timeframe, **numbers
+            family, target = job.model.name, job.target.name
+            name = ModelName(family=family, target=target, symbol=stem, timeframe=timeframe, **numbers)
+            piece = Piece(
+                name=str(name),
+                title=label(stem, fold=fold, seed=seed, models_per_symbol=several),
+                kind=kind,
+                series=tuple(one.symbol for one in series),
+                source=f"{stem} f{fold}" if source_by_fold else stem,
+                estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
+                bars=sum(one.bars for one in series),
+                windows=sum(one.windows[fold - 1] for one in series),
+                memory_gib=grows + max(one.once_gib for one in series),
+                fold=fold,
+                seed=seed,
+                draws=name.draws,
             )
-            made.append(
-                Piece(
-                    name=str(name),
-                    title=label(stem, fold=fold, seed=seed, models_per_symbol=several),
-                    kind=kind,
-                    series=tuple(one.symbol for one in series),
-                    source=f"{source} f{fold}" if source_by_fold else source,
-                    estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
-                    bars=sum(one.bars for one in series),
-                    windows=sum(one.windows[fold - 1] for one in series),
-                    memory_gib=sum(one.memory_gib - one.once_gib for one in series)
-                    + max(one.once_gib for one in series),
-                    fold=fold,
-                    seed=seed,
-                    draws=name.draws,
-                )
-            )
+            made.append(piece)
     return made

@@ -13,18 +13,21 @@ from trainer.job.script import KIND
 
 
 def _pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
-    combinations = list(job.script.combinations)
+    name = f"{KIND}_{job.name}"
+    named = {title: f"{name}_{title}" for title in job.script.combinations} or {job.name: name}
+    estimate = 1.0  # of itself: rates are in scripts a second
     return tuple(
-        Piece(
-            name=f"{KIND}_{job.name}_{title}" if combinations else f"{KIND}_{job.name}",
-            title=title,
-            kind=KIND,
-            series=(),
-            source=title,
-            estimate=1.0,  # of itself: rates are in scripts a second
-        )
-        for title in combinations or [job.name]
+        Piece(name=name, title=title, kind=KIND, series=(), source=title, estimate=estimate)
+        for title, name in named.items()
     )
 
 
-SCRIPT = Kind(name=KIND, takes=lambda job: job.is_script, pieces=_pieces, each="script")
+SCRIPT = Kind(
+    name=KIND,
+    takes=lambda job: bool(job.script.command),
+    pieces=_pieces,
+    each="script",
+    command=KIND,
+    untimed="this script has not run yet",
+    reads_candles=False,
+)

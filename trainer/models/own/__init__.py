@@ -1,6 +1,6 @@
 """A model of the user's own: a class in a Python file, with the measurements of a trial.
 
-Settings, memory and cost, standard library only. `network` builds it. Docs: docs/own-model.md.
+Settings, memory and cost, standard library only. `network` builds it. Docs: docs/models.md.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from torch import Tensor
 from trainer.bars.document import SymbolPlan
 from trainer.bars.job_plan import plans_of_panel
 from trainer.bars.panel_plan import PanelCalendar, calendar_of
-from trainer.bars.symbol_plan import Plan, warmup_of
+from trainer.bars.series_plan import Plan
+from trainer.bars.symbol_plan import warmup_of
 from trainer.base.settings import CHUNKS
 from trainer.data.features import compute_each
 from trainer.data.ranks import ranks

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.bars.symbol_plan import Plan, plan_symbol
+from trainer.bars.series_plan import Plan
+from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError
 from trainer.base.settings import CONTEXT
 from trainer.data.context import context_of
@@ -171,7 +172,7 @@ def symbol_data(
     """
     train = plan.bars["train"]
     train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
-    train_labels_TK[plan.rows_of(train)] = plan.target.scale(plan.labels_TK[train], fitted)
+    train_labels_TK[plan.time.rows_of(train)] = plan.target.scale(plan.labels_TK[train], fitted)
     reads = plan.starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
     return SymbolData(
         candles=candles,

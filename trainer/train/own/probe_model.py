@@ -82,7 +82,7 @@ class _Trial:
         return outputs
 
 
-DO = "See docs/own-model.md."
+DO = "See docs/models.md."
 
 
 def measure_model(job: Job, say: Callable[[str], None]) -> OwnFile:

@@ -24,7 +24,7 @@ from trainer.targets.bars import Labels
 
 BARS = 6000
 TRIED = 12  # labels that are computed again with other bars around them
-DO = "See docs/own-model.md."
+DO = "See docs/models.md."
 
 
 def measure_target(job: Job, say: Callable[[str], None]) -> OwnFile:

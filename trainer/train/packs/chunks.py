@@ -17,7 +17,8 @@ import torch
 
 from trainer.job.job import Job
 from trainer.train.packs.layout import ONE, Layout
-from trainer.train.packs.pack import Member, SequentialPack
+from trainer.train.packs.pack import Member
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.precision import autocast
 from trainer.train.predict.readers import gather_chunks
 

@@ -1,8 +1,8 @@
 """The layout of a batch on processes: which rows this process takes, and how gradients of all processes are
 combined.
 
-    ONE             this process takes every batch whole: workers
-    distributed     ranks of one model share every batch (`trainer.train.ranks`)
+    ONE                    this process takes every batch whole: workers
+    trainer.train.ranks.layout     ranks of one model share every batch
 
 A pack asks its layout and knows nothing of processes. Rows are positions in the *global* batch, so that
 dropout, which is keyed by position, does not depend on the number of ranks.
@@ -11,72 +11,48 @@ dropout, which is keyed by position, does not depend on the number of ranks.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 from torch import nn
 
 
-class Layout(Protocol):
-    """Division of one model's batches among its ranks."""
+class Layout:
+    """Division of one model's batches among processes. This one is of a single process, which shares
+    nothing.
+    """
 
-    @property
-    def weight(self) -> float:
-        """Return the factor on a slice's loss with which the gradients of all ranks add up to the batch's."""
+    weight: float = (
+        1.0  # factor on a slice's loss with which the gradients of all ranks add up to the batch's
+    )
+    divides: bool = False  # each rank holds only a part of the weights
 
     def part(self, rows: int) -> range:
         """Return the consecutive rows of a batch that this process takes; may be empty if there are fewer
         rows than ranks.
         """
-
-    @property
-    def divides(self) -> bool:
-        """Return whether each rank holds only a part of the weights."""
+        return range(rows)
 
     def least_slices(self, rows: int, micro_batch: int) -> int:
         """Return the least number of slices that every process must take of a batch."""
+        return 1
 
-    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
+    def divide(self, model: nn.Module) -> None:
         """Divide a module's weights among the ranks, in place, if the layout does so."""
 
-    def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
+    def wrap(self, model: nn.Module, *, slices: int) -> nn.Module:
         """Return the module to run forward, which combines the gradients of all ranks.
 
-        `slices`: the most slices of a batch that one process takes; `is_any_module` as in `ModelSettings`.
+        `slices`: the most slices of a batch that one process takes.
         """
+        return model
 
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
         """Return the context of one slice's forward and backward. Gradients are exchanged only with the
         `last`.
         """
-
-
-class OneProcess:
-    """Layout of a single process."""
-
-    weight = 1.0
-    divides = False
-
-    def part(self, rows: int) -> range:
-        """See `Layout.part`."""
-        return range(rows)
-
-    def least_slices(self, rows: int, micro_batch: int) -> int:
-        """See `Layout.least_slices`."""
-        return 1
-
-    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
-        """See `Layout.divide`."""
-
-    def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
-        """See `Layout.wrap`."""
-        return model
-
-    def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-        """See `Layout.slicing`."""
         return nullcontext()
 
 
-ONE = OneProcess()
+ONE = Layout()
 
 
 def slices_of(part: range, micro_batch: int, *, least: int = 1) -> list[tuple[range, float]]:
@@ -85,8 +61,6 @@ def slices_of(part: range, micro_batch: int, *, least: int = 1) -> list[tuple[ra
     Missing slices are the batch's first row with factor 0: every rank must run backward to exchange
     gradients, and with divided weights also each forward.
     """
-    slices = [
-        (range(first, min(first + micro_batch, part.stop)), 1.0)
-        for first in range(part.start, part.stop, micro_batch)
-    ]
+    firsts = range(part.start, part.stop, micro_batch)
+    slices = [(range(first, min(first + micro_batch, part.stop)), 1.0) for first in firsts]
     return slices + [(range(1), 0.0)] * (max(1, least) - len(slices))

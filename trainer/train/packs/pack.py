@@ -7,18 +7,16 @@ device, runs forward, backward, clipping and optimizer, and returns each active 
 `trainer.train.loop` decides which model is active, its next batch and when it stops. A model's result does
 not depend on its pack.
 
-Here: the interface, and `SequentialPack`, one model after another. `trainer.train.packs.stacked` has two
-strategies for GPUs.
+Here: the interface, and what its implementations share: `sequential`, `chunks`, and `stacked`, two strategies
+for GPUs.
 
-Shapes: M models, B batch, T time steps, F features, L layers, K label columns, O outputs, R rows, C columns
-of the context.
+Shapes: M models, B batch, T time steps, F features, K label columns, O outputs, R rows, C columns of the
+context.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -27,23 +25,8 @@ from torch import nn
 
 from trainer.job.job import Job
 from trainer.models import network_of
-from trainer.models.pretrained import UNFREEZE, encoder_of
-from trainer.train.inputs.encoder import drop_early_gradients, start_from
-from trainer.train.packs.layout import ONE, Layout, slices_of
-from trainer.train.packs.tensors import (
-    buffers_of,
-    follow,
-    placed_like,
-    put_buffers,
-    put_tensors,
-    put_whole,
-    tensors_of,
-    weights_of,
-    whole,
-)
-from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
-from trainer.train.predict.readers import gather, gather_context
-from trainer.train.seeds import derive, drawing, dropout_keys, seed_generators
+from trainer.train.inputs.encoder import start_from
+from trainer.train.seeds import derive, seed_generators
 
 BETAS = (0.9, 0.999)  # Adam's, as in torch
 EPSILON = 1e-8
@@ -85,9 +68,8 @@ class ModelState:
     batches: int  # batches seen, skipped ones too: the step in dropout's key
     loss_scale: float = 1.0  # another only in fp16
     good_steps: int = 0  # since the scale last changed
-    average: Mapping[str, torch.Tensor] = field(
-        default_factory=dict
-    )  # of the weights, with buffers; empty without `ema`
+    # Of the weights, with buffers; empty without `ema`.
+    average: Mapping[str, torch.Tensor] = field(default_factory=dict)
     buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a user's own module
     # Optimizer steps of weights that took fewer than `updates`, because some batches do not use them.
     steps: Mapping[str, int] = field(default_factory=dict)
@@ -118,244 +100,6 @@ class Pack(Protocol):
 
     def restore(self, member: int, state: ModelState) -> None:
         """Continue the member from a state, which may come from another strategy."""
-
-
-class SequentialPack:
-    """Members one after another, each a plain module with its own optimizer; batches are sliced. The fastest
-    on a CPU.
-    """
-
-    def __init__(
-        self, members: Sequence[Member], job: Job, *, micro_batch: int = 256, layout: Layout = ONE
-    ) -> None:
-        self._members, self._job, self._layout = members, job, layout
-        # Models that can't be sliced get a batch of one window twice (`_step_one`).
-        self._may_slice = job.cost.may_slice
-        self._micro_batch = micro_batch if self._may_slice else max(2, job.train.batch)
-        self._seen, self._loss = job.model.bars_seen, loss_for(job)
-        self._steps_T1 = torch.arange(self._seen, device=members[0].rows_TF.device)[:, None]
-        self._models = [new_model(member, job) for member in members]
-        self._averages = (
-            [new_model(member, job).requires_grad_(False) for member in members] if job.train.ema else []
-        )
-        for model in (*self._models, *self._averages):
-            layout.divide(model, is_any_module=job.model.is_any_module)
-        self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
-        self._optimizers = [
-            torch.optim.AdamW(
-                [weight for weight in model.parameters() if weight.requires_grad],
-                lr=job.train.learning_rate,
-                betas=BETAS,
-                eps=EPSILON,
-                weight_decay=job.train.weight_decay,
-                fused=True,
-            )
-            for model in self._models
-        ]
-        self._batches = [0] * len(members)
-        self._dtype = resolve_precision(job, members[0].rows_TF.device)
-        self._scales = [first_scale(self._dtype)] * len(members)
-        self._good_steps = [0] * len(members)
-        self._num_dropouts = job.model.num_dropouts
-        encoder = encoder_of(job.model)
-        # Whether some weights may take fewer steps than others.
-        self._is_uneven = job.model.is_any_module or (
-            encoder is not None and encoder.encoder_training == UNFREEZE
-        )
-        # In a step the host waits for a GPU only if it has to decide something.
-        host_decides = (
-            self._dtype == torch.float16 or bool(self._averages) or job.model.is_any_module or layout.divides
-        )
-        self._skips_on_device = members[0].rows_TF.device.type == "cuda" and not host_decides
-        slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
-        self._networks = [
-            layout.wrap(model, slices=slices, is_any_module=job.model.is_any_module) for model in self._models
-        ]  # what runs forward
-
-    def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """See `Pack.step`."""
-        rows_TF = self._members[0].rows_TF
-        losses = torch.full((len(self._members),), torch.nan, device=rows_TF.device, dtype=rows_TF.dtype)
-        for number, member in enumerate(self._members):
-            if active[number]:
-                losses[number] = self._step_one(number, member, starts[number])
-        return losses
-
-    def model(self, member: int) -> nn.Module:
-        """See `Pack.model`."""
-        model = (self._averages or self._models)[member]
-        if self._layout.divides:
-            if member not in self._wholes:
-                self._wholes[member] = new_model(self._members[member], self._job)
-            put_whole(self._wholes[member], model)
-            return self._wholes[member]
-        return model.eval() if self._job.model.is_any_module else model
-
-    def set_learning_rate(self, member: int, learning_rate: float) -> None:
-        """See `Pack.set_learning_rate`."""
-        self._optimizers[member].param_groups[0]["lr"] = learning_rate
-
-    def snapshot(self, member: int) -> ModelState:
-        """See `Pack.snapshot`."""
-        weights, moments = dict(self._models[member].named_parameters()), self._optimizers[member].state
-        trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
-        updates = self._updates(member)
-
-        def moment(part: str) -> dict[str, torch.Tensor]:
-            return {
-                name: moments[weight][part].clone() if weight in moments else torch.zeros_like(weight)
-                for name, weight in trained.items()
-            }
-
-        return ModelState(
-            weights=weights_of(self._models[member]),
-            exp_avg=moment("exp_avg"),
-            exp_avg_sq=moment("exp_avg_sq"),
-            updates=updates,
-            batches=self._batches[member],
-            loss_scale=self._scales[member],
-            good_steps=self._good_steps[member],
-            average=tensors_of(self._averages[member]) if self._averages else {},
-            buffers=buffers_of(self._models[member]),
-            steps=self._fewer_steps(trained, moments, updates) if self._is_uneven else {},
-        )
-
-    def restore(self, member: int, state: ModelState) -> None:
-        """See `Pack.restore`."""
-        moments = self._optimizers[member].state
-        moments.clear()
-        put_tensors(self._models[member], {**state.weights, **state.buffers})
-        if self._averages:
-            put_tensors(self._averages[member], state.average)
-        self._batches[member] = state.batches
-        self._scales[member], self._good_steps[member] = state.loss_scale, state.good_steps
-        for name, weight in self._models[member].named_parameters():
-            if weight.requires_grad and (count := state.steps.get(name, state.updates)):
-                moments[weight] = {
-                    "step": torch.tensor(float(count), dtype=torch.float32, device=weight.device),
-                    "exp_avg": placed_like(weight, state.exp_avg[name]).clone(),
-                    "exp_avg_sq": placed_like(weight, state.exp_avg_sq[name]).clone(),
-                }
-
-    def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
-        model, optimizer, job = self._models[number], self._optimizers[number], self._job
-        keys_L2 = dropout_keys(
-            seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts
-        )
-        keys_L2 = keys_L2.to(starts_B.device)
-        if len(starts_B) == 1 and not self._may_slice:
-            starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
-        before = self._begin(number)
-        self._batches[number] += 1
-        optimizer.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
-        num_labels = self._num_labels(member, starts_B)
-        least = self._layout.least_slices(len(starts_B), self._micro_batch)
-        slices = slices_of(self._layout.part(len(starts_B)), self._micro_batch, least=least)
-        for place, (rows, counts) in enumerate(slices, 1):
-            is_last = place == len(slices)
-            with (
-                self._drawing(number, rows.start),
-                self._layout.slicing(self._networks[number], last=is_last),
-            ):
-                # Dividing each slice's sum by the whole batch gives the batch's mean gradient, whatever the
-                # slices.
-                share = (
-                    self._summed_loss(number, starts_B[rows.start : rows.stop], keys_L2, rows.start)
-                    / num_labels
-                )
-                # A loss that is not finite makes the gradients of every rank NaN, so that all of them skip
-                # the step.
-                one_or_nan = torch.where(share.detach().isfinite(), 1.0, torch.nan)
-                factor = self._scales[number] * self._layout.weight * counts
-                (share * one_or_nan * factor).backward()  # type: ignore[no-untyped-call]
-            if counts:
-                loss += share.detach()
-        drop_early_gradients(model, job, batches=self._batches[number] - 1)
-        if self._scales[number] != 1.0:
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(1 / self._scales[number])
-        norm = whole(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm))
-        if self._skips_on_device:
-            is_finite = torch.isfinite(norm)
-            optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]  # what GradScaler sets for fused optimizers
-            optimizer.step()
-            return loss.where(is_finite, torch.nan)
-        if torch.isfinite(norm):
-            optimizer.step()
-            self._count_good_step(number)
-            if self._averages:
-                self._follow(number)
-            return loss
-        put_buffers(model, before)
-        if self._scales[number] > 1.0:
-            self._scales[number], self._good_steps[number] = self._scales[number] / 2, 0
-        else:
-            loss.fill_(torch.nan)
-        return loss
-
-    def _begin(self, number: int) -> dict[str, torch.Tensor]:
-        """Put a user's own module into training mode; return its buffers, to restore them if the step is not
-        taken.
-        """
-        if not self._job.model.is_any_module:
-            return {}
-        return buffers_of(self._models[number].train())
-
-    def _drawing(self, number: int, first: int) -> AbstractContextManager[object]:
-        """Return a context that seeds a user's own module for the slice that starts at the batch's row
-        `first`.
-        """
-        if not self._job.model.is_any_module:
-            return nullcontext()
-        member, step = self._members[number], self._batches[number] - 1
-        seed = derive(member.seed, member.draws_as, "slice", step, first)
-        return drawing(self._models[number], seed=seed, device=member.rows_TF.device)
-
-    def _num_labels(self, member: Member, starts_B: torch.Tensor) -> int | torch.Tensor:
-        """Return the number of labels in a batch, the divisor of its summed loss."""
-        return len(starts_B)
-
-    def _summed_loss(
-        self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor, first: int
-    ) -> torch.Tensor:
-        """Return the loss, summed over labels, of the slice that starts at the batch's row `first`."""
-        member = self._members[number]
-        x_TBF = gather(member.rows_TF, starts_B, self._steps_T1, member.mean_F, member.std_F)
-        last_B = starts_B + (self._seen - 1)
-        labels_BK = member.labels_TK[last_B]
-        context = () if member.context_RC is None else (gather_context(member.context_RC, last_B),)
-        with autocast(self._dtype, starts_B.device):
-            outputs_BO = self._networks[number](x_TBF, keys_L2, first, *context)
-        return self._loss(outputs_BO, labels_BK).sum()
-
-    def _updates(self, number: int) -> int:
-        """Return how many optimizer steps a member has taken."""
-        counts = (
-            int(state["step"]) for state in self._optimizers[number].state.values()
-        )  # each waits for the GPU
-        return max(counts, default=0) if self._is_uneven else next(counts, 0)
-
-    def _fewer_steps(
-        self, weights: Mapping[str, torch.Tensor], moments: Mapping[torch.Tensor, Any], updates: int
-    ) -> dict[str, int]:
-        """Return the optimizer steps of weights that took fewer than `updates`."""
-        steps = {
-            name: int(moments[weight]["step"]) if weight in moments else 0 for name, weight in weights.items()
-        }
-        return {name: count for name, count in steps.items() if count != updates}
-
-    def _follow(self, number: int) -> None:
-        """Update the average of the weights after a step."""
-        share = newest_share(self._job.train.ema, self._updates(number))
-        follow(self._averages[number], self._models[number], share)
-
-    def _count_good_step(self, number: int) -> None:
-        if self._dtype == torch.float16:
-            self._good_steps[number] += 1
-            if self._good_steps[number] == GROWTH_STEPS:
-                self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
 
 
 def newest_share(decay: float, updates: int) -> float:

@@ -36,9 +36,8 @@ from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve
 from trainer.train.predict.readers import scale_
 from trainer.train.seeds import dropout_keys
 
-_WARM_UP_STEPS = (
-    3  # before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21)
-)
+# Before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21).
+_WARM_UP_STEPS = 3
 
 
 class _Stacked(ABC):
@@ -59,9 +58,8 @@ class _Stacked(ABC):
             matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
         )
         self._join_rows()
-        self._weights_MP = torch.stack(
-            [self._layout.flatten(model.state_dict()) for model in self._models]
-        ).detach()
+        flat = [self._layout.flatten(model.state_dict()) for model in self._models]
+        self._weights_MP = torch.stack(flat).detach()
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
@@ -89,15 +87,10 @@ class _Stacked(ABC):
         """See `Pack.step`."""
         lengths, keys = [], []
         for number, member in enumerate(self._members):
-            length = len(starts[number]) if active[number] else 0
+            length, step = len(starts[number]) if active[number] else 0, self._batches[number]
             lengths.append(length)
             keys.append(
-                dropout_keys(
-                    seed=member.seed,
-                    model=member.draws_as,
-                    step=self._batches[number],
-                    layers=self._num_dropouts,
-                )
+                dropout_keys(seed=member.seed, model=member.draws_as, step=step, layers=self._num_dropouts)
             )
             if length:
                 self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
@@ -111,7 +104,8 @@ class _Stacked(ABC):
         self._rates_M.copy_(torch.tensor(self._rates, dtype=torch.float64), non_blocking=True)
         self._keys_LM2.copy_(torch.stack(keys, dim=1), non_blocking=True)
         if self._device.type == "cuda":
-            self._replay()
+            self._graph = self._graph or self._record()
+            self._graph.replay()
         else:
             self._run()
         return self._losses_M.clone()
@@ -219,18 +213,13 @@ class _Stacked(ABC):
         correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
         decay = (1 - self._rates_M * job.train.weight_decay)[:, None].to(self._dtype)
         weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
-        for kept, moved in (
-            (self._weights_MP, weights),
-            (self._exp_avg_MP, exp_avg),
-            (self._exp_avg_sq_MP, exp_avg_sq),
-        ):
+        kept_MP = (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
+        for kept, moved in zip(kept_MP, (weights, exp_avg, exp_avg_sq), strict=True):
             kept.copy_(torch.where(moves_M1, moved, kept))
         if self._average_MP is not None:
             # `pack.newest_share`, row by row.
-            share_M1 = (
-                (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema).to(self._dtype)
-            )
-            average_MP = torch.lerp(self._average_MP, weights, share_M1)
+            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema)
+            average_MP = torch.lerp(self._average_MP, weights, share_M1.to(self._dtype))
             self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
         return moves_M | self._rescale(active_M, moves_M)
 
@@ -246,11 +235,6 @@ class _Stacked(ABC):
         self._scales_M.copy_(torch.where(halved_M, self._scales_M / 2, scales_M))
         self._good_steps_M.copy_(torch.where(doubled_M, 0, good_M))
         return halved_M
-
-    def _replay(self) -> None:
-        if self._graph is None:
-            self._graph = self._record()
-        self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph:
         """Record the step. Warm-up steps have no active model, so they change nothing."""
@@ -306,9 +290,7 @@ class Streams(_Stacked):
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
         if not self._streams:
-            return torch.stack(
-                [self._one(number, first, weight_MB[number]) for number in range(len(self._members))]
-            )
+            return torch.stack([self._one(number, first, one) for number, one in enumerate(weight_MB)])
         main = torch.cuda.current_stream()
         # Wait for one event: torch reuses 32 streams in turn, so `main` may also be a model's stream, and
         # waiting for all of `main` would wait for that model.

@@ -11,7 +11,8 @@ from trainer.job.job import Job
 from trainer.machines.kernels import cpu_slice
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.layout import ONE, Layout
-from trainer.train.packs.pack import Member, Pack, SequentialPack
+from trainer.train.packs.pack import Member, Pack
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 
 GPU_PLACES = 8

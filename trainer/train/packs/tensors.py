@@ -60,12 +60,9 @@ def placed_like(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with a weight's type and device; if the weight is divided among ranks, divided
     as well.
     """
-    if not _is_divided(like) or _is_divided(tensor):
-        return tensor.to(like.dtype) if _is_divided(tensor) else tensor.to(like)
-    from torch.distributed.tensor import (
-        DTensor,
-        distribute_tensor,
-    )  # late: takes a second, and only ranks need it
+    if not is_divided(like) or is_divided(tensor):
+        return tensor.to(like.dtype) if is_divided(tensor) else tensor.to(like)
+    from torch.distributed.tensor import DTensor, distribute_tensor  # late: takes a second; for ranks only
 
     assert isinstance(like, DTensor)
     # Every rank has the whole tensor: nothing is sent.
@@ -79,12 +76,13 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor divided among ranks gathered whole (all ranks must call this); any other tensor as it
     is.
     """
-    gathered: torch.Tensor = tensor.full_tensor() if _is_divided(tensor) else tensor  # type: ignore[attr-defined]
+    gathered: torch.Tensor = tensor.full_tensor() if is_divided(tensor) else tensor  # type: ignore[attr-defined]
     return gathered
 
 
-def _is_divided(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # torch's DTensor, which is loaded only by ranks
+def is_divided(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is divided among ranks: torch's DTensor, which only FSDP2 loads."""
+    return hasattr(tensor, "full_tensor")
 
 
 @torch.no_grad()

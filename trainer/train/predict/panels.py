@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainer.bars.panel_plan import PanelCalendar, calendar_of, first_row, whole_rows
+from trainer.bars.panel_plan import PanelCalendar, calendar_of
 from trainer.base.errors import DataError, TrainerError
 from trainer.base.settings import WINDOWS
 from trainer.data.feature_names import warmup_of_features
@@ -128,8 +128,9 @@ def _predict(
             continue
         entry = card.of(candles.symbol) if candles.symbol in card.symbols else common.unknown(candles.symbol)
         dates = calendar.dates(candles)
-        first = first_row(dates, warmups[candles.symbol], card.lookback)
-        whole = whole_rows(dates, calendar, first=first, bars_seen=card.lookback, reach=model.target.reach)
+        warmup, times = warmups[candles.symbol], calendar.times(candles)
+        first = times.first_row(warmup=warmup, bars_seen=card.lookback)
+        whole = times.readable(warmup=warmup, bars_seen=card.lookback, reach=model.target.reach)
         bars = model.target.with_unit(candles, whole)
         bars = bars if last is None else bars[max(0, len(bars) - last) :]
         if not len(bars):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainer.bars.symbol_plan import clear_of_holes
+from trainer.bars.series_plan import clear_of_holes
 from trainer.base.errors import DataError, TrainerError, UsageError, nearest
 from trainer.base.settings import WINDOWS
 from trainer.base.text import some_of

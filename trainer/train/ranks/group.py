@@ -5,9 +5,10 @@ Decisions of the host are exchanged over gloo even with GPUs, so that no GPU wai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
@@ -19,7 +20,6 @@ import torch.distributed as dist
 # exits aborts the process (torch 2.13).
 import torch.distributed.nn.functional
 
-from trainer.base.errors import UsageError
 from trainer.train.ranks.hanging import BOUND_SECONDS
 
 
@@ -32,6 +32,13 @@ class Ranks:
     rank: int
     count: int
     device: torch.device
+    group: dist.ProcessGroup | None = None  # None: the default one
+
+    def in_background(self) -> Ranks:
+        """Return the same ranks with a gloo group of their own, for another thread: its collectives may run
+        during the training's.
+        """
+        return replace(self, group=dist.new_group(backend="gloo", timeout=TIMEOUT))
 
     @property
     def is_first(self) -> bool:
@@ -40,13 +47,13 @@ class Ranks:
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks, in place; return it. The sum is bit-identical on all of them."""
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def numbers_of_first(self, numbers: Sequence[float]) -> list[float]:
         """Return rank 0's numbers, on every rank."""
         tensor = torch.tensor(numbers, dtype=torch.float64)
-        dist.broadcast(tensor, src=0)
+        dist.broadcast(tensor, src=0, group=self.group)
         return [float(number) for number in tensor.tolist()]
 
     def any(self, flag: bool) -> bool:
@@ -56,7 +63,7 @@ class Ranks:
     def most(self, number: float) -> float:
         """Return the largest of all ranks' numbers."""
         tensor = torch.tensor([number], dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
         return float(tensor.item())
 
     def texts(self, text: str) -> list[str]:
@@ -65,11 +72,11 @@ class Ranks:
         """
         content = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-        dist.all_gather(sizes, torch.tensor([len(content)]))
+        dist.all_gather(sizes, torch.tensor([len(content)]), group=self.group)
         padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
         padded[: len(content)] = content
         gathered = [torch.empty_like(padded) for _ in range(self.count)]
-        dist.all_gather(gathered, padded)
+        dist.all_gather(gathered, padded, group=self.group)
         return [
             bytes(part[: int(size)].tolist()).decode() for part, size in zip(gathered, sizes, strict=True)
         ]
@@ -81,33 +88,57 @@ class Ranks:
         padded = torch.zeros(max(counts), rows.shape[1], dtype=torch.float64)
         padded[: len(rows)] = torch.from_numpy(rows)
         gathered = [torch.empty_like(padded) for _ in range(self.count)]
-        dist.all_gather(gathered, padded)
+        dist.all_gather(gathered, padded, group=self.group)
         return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)]).numpy()
 
 
-def check_backend(kind: str) -> None:
-    """Raise UsageError if this torch lacks the backend for these devices."""
-    if kind == "cuda" and not dist.is_nccl_available():
-        raise UsageError(
-            "this torch has no NCCL, through which GPUs exchange gradients",
-            why=f"torch {torch.__version__} was built without it",
-            do="Install a CUDA build of torch, or set train.distributed to never.",
-        )
-    if not (dist.is_available() and dist.is_gloo_available()):
-        raise UsageError(
-            "this torch has no gloo",
-            why="it was built without torch.distributed or gloo",
-            do="Install torch from PyPI.",
-        )
+TIMEOUT = timedelta(seconds=BOUND_SECONDS)  # of a collective
+SECONDS = 0.5  # between agreements on the time, approximately
+MOST_READINGS = 256
+
+
+class AgreedClock:
+    """A clock that all ranks share: rank 0's time, which advances only when they agree on it.
+
+    Every rank must read it equally often. Ranks that read the same time make the same decisions by time
+    (progress reports, checkpoints). Rank 0 also sends the number of readings until the next agreement, so
+    that there are about two a second at any speed of the steps.
+    """
+
+    def __init__(self, ranks: Ranks, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ranks, self._clock = ranks, clock
+        self._agree(readings=1)
+
+    def __call__(self) -> float:
+        """Return the time of the last agreement, in seconds."""
+        if self._left == 0:
+            elapsed = self._clock() - self._now  # only rank 0's counts
+            self._agree(readings=readings_until_next(self._readings, elapsed))
+        self._left -= 1
+        return self._now
+
+    def _agree(self, *, readings: int) -> None:
+        self._now, agreed = self._ranks.numbers_of_first([self._clock(), readings])
+        self._readings = self._left = int(agreed)
+
+
+def readings_until_next(readings: int, elapsed: float) -> int:
+    """Return the readings until the next agreement, if the last `readings` took `elapsed` seconds."""
+    return max(1, min(MOST_READINGS, 2 * readings, round(readings * SECONDS / max(elapsed, 1e-9))))
+
+
+def share(count: int, *, rank: int, ranks: int) -> range:
+    """Return which of `count` items a rank takes: consecutive, as many as the others or one less; none if
+    there are fewer items than ranks.
+    """
+    return range(count * rank // ranks, count * (rank + 1) // ranks)
 
 
 @contextmanager
-def process_group(
-    rank: int, count: int, device: torch.device, *, timeout: timedelta = timedelta(seconds=BOUND_SECONDS)
-) -> Iterator[Ranks]:
+def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks]:
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
-    A rank that waits for the others longer than `timeout` fails with an error (gloo) or is killed (NCCL's
+    A rank that waits for the others longer than TIMEOUT fails with an error (gloo) or is killed (NCCL's
     watchdog).
     """
     on_gpu = device.type == "cuda"
@@ -115,7 +146,7 @@ def process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         rank=rank,
         world_size=count,
-        timeout=timeout,
+        timeout=TIMEOUT,
         device_id=device if on_gpu else None,
     )
     try:

@@ -68,8 +68,5 @@ def dump(rank: int) -> None:
     print(f"rank {rank} was asked for its stacks; all threads:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     recorded: bytes = _distributed_c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=True)  # type: ignore[attr-defined]
-    print(
-        f"rank {rank}, unfinished collectives: {recorded.decode(errors='replace')}",
-        file=sys.stderr,
-        flush=True,
-    )
+    collectives = recorded.decode(errors="replace")
+    print(f"rank {rank}, unfinished collectives: {collectives}", file=sys.stderr, flush=True)

@@ -1,122 +1,140 @@
-"""DDP as a pack's layout: each rank takes its share of every batch; gradients are summed during backward.
+"""The layouts of ranks, which share every batch: DDP, and FSDP2 for models that do not fit one GPU.
 
-DDP divides the sum of gradients by the number of ranks; `weight` undoes that. Each rank's loss is already
+By DDP every rank has the whole model, and gradients are summed during backward. By FSDP2 each rank holds a
+part of every weight and gathers one block at a time for its computation; its losses and gradients equal
+DDP's. Blocks, the members of a model's module lists, are also what is compiled.
+
+Both divide the sum of gradients by the number of ranks; `weight` undoes that. Each rank's loss is already
 divided by the number of labels in the whole batch, so the sum over ranks is the batch's mean even if the
 ranks' shares differ.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.train.machine_file import MachineFacts
+from trainer.train.packs.layout import Layout
 from trainer.train.precision import matmul_dtype
-from trainer.train.ranks.blocks import blocks_of
-from trainer.train.ranks.group import Ranks
-from trainer.train.ranks.sharing import share
+from trainer.train.ranks.group import Ranks, share
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
-class SharedBatch:
-    """Base of the layouts of ranks: the rows of a batch that a rank takes."""
+class _Shared(Layout):
+    """Base of the layouts of ranks: the rows of a batch that a rank takes, and compiled blocks."""
 
-    def __init__(self, ranks: Ranks, *, compiles: bool = False) -> None:
-        """`compiles`: compile each block of the model."""
-        self._ranks, self._compiles = ranks, compiles
-
-    @property
-    def weight(self) -> float:
-        """See `packs.layout.Layout.weight`: DDP and FSDP2 divide the sum of gradients by the number
-        of ranks.
-        """
-        return float(self._ranks.count)
+    def __init__(self, ranks: Ranks, job: Job) -> None:
+        self._ranks, self._job, self._on_gpu = ranks, job, ranks.device.type == "cuda"
+        self.weight = float(ranks.count)
 
     def part(self, rows: int) -> range:
-        """See `packs.layout.Layout.part`."""
+        """See `Layout.part`."""
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
 
+    def _compiled(self, model: nn.Module) -> list[nn.Module]:
+        """Compile the model's blocks unless the job forbids it; return them. They share one compiled code,
+        which takes a fraction of the model's time. `auto` compiles on GPUs, but no module of a user's own.
+        """
+        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+        blocks = [block for blocks in lists for block in blocks if any(True for _ in block.parameters())]
+        compiles = self._job.expert.compile
+        if compiles == "always" or (
+            compiles == "auto" and self._on_gpu and not self._job.model.is_any_module
+        ):
+            for block in blocks:
+                block.compile()
+        return blocks
 
-class DataParallel(SharedBatch):
-    """A layout by DDP; every rank has the whole model."""
 
-    divides = False
+class DataParallel(_Shared):
+    """A layout by DDP.
 
-    def __init__(self, ranks: Ranks, *, compress: bool = False, compiles: bool = False) -> None:
-        """`compress`: send gradients as bf16, half the bytes; `compiles` as in `SharedBatch`."""
-        super().__init__(ranks, compiles=compiles)
-        self._compress = compress
+    Gradients are compressed to bf16 if PCIe connects the GPUs and the job multiplies in half precision
+    anyway; over NVLink the casts cost more than the bytes. Only with NCCL: torch's hook refuses gloo.
+    """
 
-    def least_slices(self, rows: int, micro_batch: int) -> int:
-        """See `packs.layout.Layout.least_slices`."""
-        return 1
+    def __init__(self, ranks: Ranks, job: Job, *, link: str = "") -> None:
+        """`link` connects the GPUs: see `machine_file.MachineFacts`."""
+        super().__init__(ranks, job)
+        is_half = matmul_dtype(job, ranks.device) != torch.float32
+        self._compresses = self._on_gpu and is_half and link == "PCIe"
 
-    def divide(self, model: nn.Module, *, is_any_module: bool) -> None:
-        """See `packs.layout.Layout.divide`."""
-
-    def wrap(self, model: nn.Module, *, slices: int, is_any_module: bool) -> nn.Module:
-        """See `packs.layout.Layout.wrap`. Raises UsageError for batch norm on CPUs.
+    def wrap(self, model: nn.Module, *, slices: int) -> nn.Module:
+        """See `Layout.wrap`. Raises UsageError for batch norm on CPUs.
 
         A static graph needs one backward per step (with `no_sync` torch aborts in `expect_autograd_hooks_`)
         and the same weights in every batch, which a user's own module does not guarantee.
         """
-        on_gpu = self._ranks.device.type == "cuda"
-        if has_batch_norm(model):
-            if not on_gpu:
+        if any(isinstance(module, _BatchNorm) for module in model.modules()):
+            if not self._on_gpu:
                 raise UsageError(
                     "batch norm on several CPU ranks",
                     why="torch synchronizes its statistics on GPUs only, so each rank would have its own",
                     do="Set train.distributed to never, or use layer or group norm.",
                 )
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        if self._compiles:
-            for block in blocks_of(
-                model
-            ):  # blocks share one compiled code, which takes a fraction of the model's time
-                block.compile()
+        self._compiled(model)
+        is_any_module = self._job.model.is_any_module
         wrapped = DistributedDataParallel(
             model,
-            device_ids=[self._ranks.device.index] if on_gpu else None,
+            device_ids=[self._ranks.device.index] if self._on_gpu else None,
             gradient_as_bucket_view=True,
             static_graph=slices <= 1 and not is_any_module,
             find_unused_parameters=is_any_module,
             forward_sync_buffers=is_any_module,
         )
-        if self._compress:
+        if self._compresses:
             wrapped.register_comm_hook(None, bf16_compress_hook)
         return wrapped
 
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-        """See `packs.layout.Layout.slicing`."""
+        """See `Layout.slicing`."""
         assert isinstance(network, DistributedDataParallel)
         return nullcontext() if last else network.no_sync()
 
 
-def data_parallel(ranks: Ranks, job: Job, machine: MachineFacts) -> DataParallel:
-    """Return the DDP layout for a job on a machine.
+class FullySharded(_Shared):
+    """A layout by FSDP2."""
 
-    Gradients are compressed if PCIe connects the GPUs and the job multiplies in half precision anyway; over
-    NVLink the casts cost more than the bytes. Only with NCCL: torch's hook refuses gloo.
-    """
-    on_gpu = ranks.device.type == "cuda"
-    is_half = matmul_dtype(job, ranks.device) != torch.float32
-    return DataParallel(
-        ranks, compress=on_gpu and is_half and machine.link == "PCIe", compiles=compiles(job, on_gpu=on_gpu)
-    )
+    divides = True
 
+    def __init__(self, ranks: Ranks, job: Job) -> None:
+        super().__init__(ranks, job)
+        self._mesh = init_device_mesh(ranks.device.type, (ranks.count,))
 
-def compiles(job: Job, *, on_gpu: bool) -> bool:
-    """Return whether to compile blocks; a user's own module only if the job says so."""
-    if job.expert.compile != "auto":
-        return job.expert.compile == "always"
-    return on_gpu and not job.model.is_any_module
+    def least_slices(self, rows: int, micro_batch: int) -> int:
+        """See `Layout.least_slices`: as many as the rank with the most rows, since all gather together."""
+        return math.ceil(math.ceil(rows / self._ranks.count) / micro_batch)
 
+    def divide(self, model: nn.Module) -> None:
+        """See `Layout.divide`. Raises UsageError for a module of a user's own."""
+        if self._job.model.is_any_module:
+            raise UsageError(
+                "a model of your own can't be divided among GPUs",
+                why="its frozen, tied and unused weights are not known",
+                do="Take a GPU that it fits, or one of our models.",
+            )
+        from torch.distributed.fsdp import fully_shard  # late: takes two seconds, and DDP does not need it
 
-def has_batch_norm(model: nn.Module) -> bool:
-    """Return whether a module has batch norm of any dimension."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+        # Some models return views; we never change outputs in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        for block in (*self._compiled(model), model):
+            fully_shard(block, mesh=self._mesh)
+
+    def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+        """See `Layout.slicing`."""
+        cast("FSDPModule", network).set_requires_gradient_sync(last)
+        return nullcontext()

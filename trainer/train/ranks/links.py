@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,9 +22,8 @@ from trainer.train.machine_file import MachineFacts
 from trainer.train.ranks.group import Ranks
 
 POOR = 0.25  # share of the median copy rate below which a GPU's link is broken
-POOR_OF_EXPECTED = (
-    0.15  # share of the expected all-reduce rate below which it is broken; the expectation is an estimate
-)
+# Share of the expected all-reduce rate below which it is broken; the expectation is an estimate.
+POOR_OF_EXPECTED = 0.15
 GPU_BYTES, CPU_BYTES = 256 << 20, 4 << 20
 REPEATS = 5
 
@@ -70,12 +70,10 @@ def check_links(ranks: Ranks, machine: MachineFacts) -> Links:
 
 def measure(ranks: Ranks, machine: MachineFacts) -> Links:
     """Return every rank's device and the bandwidth of an all-reduce; the result is the same on every rank."""
-    seen = [
-        DeviceSeen(**json.loads(text)) for text in ranks.texts(json.dumps(asdict(device_seen(ranks.device))))
-    ]
+    texts = ranks.texts(json.dumps(asdict(device_seen(ranks.device))))
     on_gpu = ranks.device.type == "cuda"
     return Links(
-        devices=tuple(seen),
+        devices=tuple(DeviceSeen(**json.loads(text)) for text in texts),
         bus_gb_per_s=bus_bandwidth(ranks, num_bytes=GPU_BYTES if on_gpu else CPU_BYTES),
         expected_gb_per_s=(machine.bus_gb_per_s or None) if on_gpu else None,
     )
@@ -102,10 +100,8 @@ def faults(links: Links, machine: MachineFacts, *, on_gpu: bool) -> list[str]:
         if device.nvlinks is not None and device.nvlinks < nvlinks:
             found.append(f"GPU {number} has {device.nvlinks} NVLinks up, others {nvlinks}")
     if links.expected_gb_per_s and links.bus_gb_per_s < POOR_OF_EXPECTED * links.expected_gb_per_s:
-        found.append(
-            f"an all-reduce reaches {links.bus_gb_per_s:.1f} GB/s where about {links.expected_gb_per_s:g} are"
-            " expected"
-        )
+        expected = f"where about {links.expected_gb_per_s:g} are expected"
+        found.append(f"an all-reduce reaches {links.bus_gb_per_s:.1f} GB/s {expected}")
     return found
 
 
@@ -157,27 +153,18 @@ def _copy_bandwidth(device: torch.device) -> float:
 def _links_of(uuid: str) -> dict[str, int]:
     """Return a GPU's PCIe lanes and NVLinks from NVML, without those that the driver does not report."""
     seen: dict[str, int] = {}
-    try:
+    with suppress(pynvml.NVMLError):  # a virtual GPU, or an old driver; it needs no `nvmlShutdown`
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return seen
-    try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         seen["pcie_lanes"] = pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)
         seen["pcie_lanes_most"] = pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
         seen["nvlinks"] = _nvlinks_up(handle)
-    except pynvml.NVMLError:
-        pass  # a virtual GPU, or an old driver
-    finally:
-        pynvml.nvmlShutdown()
     return seen
 
 
 def _nvlinks_up(handle: Any) -> int:
     up = 0
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
+    with suppress(pynvml.NVMLError):  # no more links
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             up += pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED
-        except pynvml.NVMLError:
-            break  # no more links
     return up

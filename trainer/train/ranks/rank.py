@@ -10,12 +10,10 @@ the rank sends its traceback and ends, and torchrun restarts all ranks.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -26,17 +24,15 @@ from trainer.train.inputs.source import on_device, read_source
 from trainer.train.loop import Report, Run, train
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.layout import Layout
-from trainer.train.packs.pack import Member, ModelState, Pack
+from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, open_piece
-from trainer.train.ranks.agreement import AgreedClock, ticking
-from trainer.train.ranks.group import Ranks, process_group
-from trainer.train.ranks.layout import compiles, data_parallel
+from trainer.train.ranks.group import AgreedClock, Ranks, process_group
+from trainer.train.ranks.layout import DataParallel, FullySharded
 from trainer.train.ranks.links import check_links
-from trainer.train.ranks.sharding import FullySharded
-from trainer.train.ranks.shards import ShardedCheckpointWriter
+from trainer.train.ranks.shards import write_shards
 from trainer.train.ranks.validation import shared_outputs
-from trainer.train.ranks.voice import Assignment, Voice
+from trainer.train.ranks.voice import Voice
 from trainer.train.workers.devices import device_of
 from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.station import Station, set_up_process
@@ -45,9 +41,7 @@ from trainer.train.workers.station import Station, set_up_process
 @record
 def main() -> None:
     """Train the piece that the supervisor assigns, as one of its ranks."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole terminal group; the supervisor handles it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the whole terminal group; the supervisor acts
     place = environment.rank_environment()
     voice = Voice(place)
     try:
@@ -56,9 +50,7 @@ def main() -> None:
         # Not retried: it would fail the same way.
         failure = {**voice.assignment.piece.identity, "reason": str(error), "error": error.as_dict()}
         voice.report({"event": "model_failed", **failure})
-    except (
-        BaseException
-    ) as error:  # broad on purpose: report the error, then let the process end as it would have
+    except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
         voice.crashed(error)
         raise
 
@@ -75,46 +67,29 @@ def train_as(place: environment.RankEnvironment, voice: Voice) -> None:
     def speak(event: dict[str, Any]) -> None:
         voice.report(with_memory(event, device))
 
-    report: Report = speak if place.rank == 0 else _silent
-    bound = timedelta(seconds=assignment.bound_seconds)
-    with process_group(place.rank, place.count, torch.device(device), timeout=bound) as ranks:
+    report: Report = speak if place.rank == 0 else lambda event: None
+    with process_group(place.rank, place.count, torch.device(device)) as ranks:
         links = check_links(ranks, settings.machine)
         report({**links.to_event(), **piece.identity})
-        # For checkpoints only: their collectives run during the training's.
-        group = dist.new_group(backend="gloo", timeout=bound)
-        writer = ShardedCheckpointWriter(settings.checkpoints, report, group=group, choice=settings.choice)
-        files = PieceFiles(settings, device, report, writer)
+        store = partial(write_shards, ranks=ranks.in_background())
+        files = PieceFiles(settings, device, report, store=store)
         roster = _Roster(voice, ranks, files)
-        layout = layout_for(ranks, assignment)
-        clock = AgreedClock(ranks)
-
-        def form(members: Sequence[Member]) -> Pack:
-            return form_pack(members, settings.job, layout)
-
-        train(roster, ticking(form, clock), settings.job, report, clock=clock, total=ranks.sum_)
+        layout: Layout = DataParallel(ranks, settings.job, link=settings.machine.link)
+        if assignment.sharded:
+            layout = FullySharded(ranks, settings.job)
+        form = partial(form_pack, job=settings.job, layout=layout)
+        train(roster, form, settings.job, report, clock=AgreedClock(ranks), total=ranks.sum_)
         outputs = roster.outputs()
     if ranks.is_first and roster.opened is not None and outputs is not None:
         report(files.finish(roster.opened, outputs))
-
-
-def layout_for(ranks: Ranks, assignment: Assignment) -> Layout:
-    """Return the layout of an assignment: FSDP2 if it is sharded, else DDP."""
-    job, machine = assignment.settings.job, assignment.settings.machine
-    if assignment.sharded:
-        return FullySharded(ranks, compiles=compiles(job, on_gpu=ranks.device.type == "cuda"))
-    return data_parallel(ranks, job, machine)
 
 
 class _Roster:
     """The one run of a rank: see `loop.Roster`."""
 
     def __init__(self, voice: Voice, ranks: Ranks, files: PieceFiles) -> None:
-        self._assignment, self._report, self._ranks, self._files = (
-            voice.assignment,
-            voice.report,
-            ranks,
-            files,
-        )
+        self._assignment, self._report = voice.assignment, voice.report
+        self._ranks, self._files = ranks, files
         self.opened: Opened | None = None
         self._trained: nn.Module | None = None
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
@@ -127,9 +102,8 @@ class _Roster:
             return []
         piece, settings = self._assignment.piece, self._assignment.settings
         if self._ranks.is_first:
-            self._report(
-                {"event": "model_started", **piece.identity, "staged": False, "ranks": self._ranks.count}
-            )
+            started = {"event": "model_started", **piece.identity, "staged": False}
+            self._report({**started, "ranks": self._ranks.count})
         failure: TrainerError | None = None
         try:
             source = on_device(read_source(piece, settings.job, settings.data), str(self._ranks.device))
@@ -143,7 +117,9 @@ class _Roster:
         assert self.opened is not None
         self._files.resume(self.opened)
         run = self.opened.run
-        run.validate = _decided(run.validate, self._ranks)
+        validate = run.validate
+        # Every rank takes rank 0's loss, so that all make the same decisions.
+        run.validate = lambda network: self._ranks.numbers_of_first([validate(network)])[0]
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
@@ -163,15 +139,6 @@ class _Roster:
             self._files.flush()
             return None
         return self._files.evaluated(self.opened, self._trained, self._evaluate)
-
-
-def _decided(validate: Callable[[nn.Module], float], ranks: Ranks) -> Callable[[nn.Module], float]:
-    """Return `validate` with rank 0's loss on every rank, so that all make the same decisions."""
-    return lambda network: ranks.numbers_of_first([validate(network)])[0]
-
-
-def _silent(event: dict[str, Any]) -> None:
-    """Drop an event: only rank 0 reports."""
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from trainer.base import environment
@@ -23,13 +25,12 @@ from trainer.base.errors import DataError, UsageError
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.kernels import gains_from_threads
+from trainer.train.checkpoint import forget
 from trainer.train.cpu import num_cores
 from trainer.train.piece import kept
-from trainer.train.ranks.folder import RanksFolder
-from trainer.train.ranks.hanging import HangWatch
+from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch
 from trainer.train.ranks.voice import Assignment
 from trainer.train.workers.assignment import Outcome, WorkerSettings
-from trainer.train.workers.piece_files import forget_checkpoints
 
 Emit = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.2
@@ -42,11 +43,9 @@ def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
     for piece in pieces:
         shared = min(job.train.batch, piece.windows)
         if 0 < shared < ranks:  # 0: planning refused a series, which is reported when the piece starts
-            of = (
-                f"a batch of {job.train.batch:,}"
-                if job.train.batch <= piece.windows
-                else f"{piece.windows:,} {job.model.reads}"
-            )
+            of = f"a batch of {job.train.batch:,}"
+            if piece.windows < job.train.batch:
+                of = f"{piece.windows:,} {job.model.reads}"
             raise UsageError(
                 f"{ranks} ranks for {of} of {piece.title}",
                 why="a rank without a sample has nothing to train on",
@@ -96,9 +95,9 @@ class RankSupervisor:
     def run(self, pieces: Iterable[Piece]) -> Outcome:
         """Train every piece, longest first; return when each is done or has failed."""
         job = self._settings.job
-        threads = (
-            max(1, num_cores() // self._count) if self._kind == "cpu" and gains_from_threads(job.cost) else 1
-        )
+        threads = 1
+        if self._kind == "cpu" and gains_from_threads(job.cost):
+            threads = max(1, num_cores() // self._count)
         for piece in sorted(pieces, key=lambda piece: (-piece.estimate, piece.name)):
             self._train(replace(piece, threads=threads))
         return self._outcome
@@ -119,7 +118,7 @@ class RankSupervisor:
             self._emit(self._outcome.failed[piece.name])
             return
         if done:
-            forget_checkpoints(settings, piece)
+            forget(settings.checkpoints, piece.name)
             self._outcome.done[piece.name] = {**done, "kept": True}
             self._emit(self._outcome.done[piece.name])
             return
@@ -143,16 +142,16 @@ class _TorchRun:
         self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float], *, retries: int
     ) -> None:
         self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
-        self._watch = HangWatch(heard_at=clock(), bound_seconds=assignment.bound_seconds)
+        self._identity = {**assignment.piece.identity, "worker": 0}
+        self._watch = HangWatch(heard_at=clock())
         self.retries = 0
         self._restart = 0  # number of the current start of the ranks
         self._ranks: dict[Connection, _Rank] = {}
-        self._ends: list[
-            tuple[bool, dict[str, Any]]
-        ] = []  # lost ranks in order: whether another's end caused it, and why
+        # Lost ranks in order: whether another's end caused it, and why.
+        self._ends: list[tuple[bool, dict[str, Any]]] = []
         self._ended: dict[str, Any] | None = None
-        self._folder = RanksFolder()
-        folder = self._folder.path
+        self._folder = tempfile.TemporaryDirectory(prefix="mayfly-ranks-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "line"))
         self._listener.listen(count)
@@ -165,15 +164,8 @@ class _TorchRun:
             env=environment.for_ranks(folder / "line"),
             stdin=subprocess.PIPE,
         )
-        emit(
-            {
-                "event": "torchrun_started",
-                **self._identity(),
-                "pid": os.getpid(),
-                "torchrun": self._torchrun.pid,
-                "ranks": count,
-            }
-        )
+        started = {"event": "torchrun_started", **self._identity, "pid": os.getpid()}
+        emit({**started, "torchrun": self._torchrun.pid, "ranks": count})
 
     def to_the_end(self) -> dict[str, Any] | None:
         """Receive events until the piece is done or has failed; return its last event.
@@ -191,16 +183,14 @@ class _TorchRun:
             self._watch_out()
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
-                failed = (
-                    self._ended["event"] == "model_failed"
-                )  # other ranks may still wait for the failed one
+                failed = self._ended["event"] == "model_failed"  # others may wait for the rank that failed
                 if not alive or failed or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
                 if self.retries < self._most_retries:  # torchrun did not give up: a signal killed it
                     self._note_retry()
                     return None
-                return self._settle({"event": "model_failed", **self._identity(), **self._reason()})
+                return self._settle({"event": "model_failed", **self._identity, **self._reason()})
 
     def close(self) -> None:
         """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for
@@ -220,7 +210,7 @@ class _TorchRun:
                     rank.connection.recv_bytes()
             rank.connection.close()
         self._ranks.clear()
-        self._folder.remove()
+        self._folder.cleanup()
 
     def _greet(self) -> None:
         """Accept a rank and send it the piece. The first rank with a higher restart means that torchrun
@@ -246,7 +236,7 @@ class _TorchRun:
         self._ends.clear()
 
     def _note_retry(self) -> None:
-        self._emit({"event": "retry", **self._identity(), **self._reason()})
+        self._emit({"event": "retry", **self._identity, **self._reason()})
         self.retries += 1
 
     def _hear(self, rank: _Rank) -> None:
@@ -262,18 +252,14 @@ class _TorchRun:
         """Ask silent ranks where they are, and kill those that do not answer."""
         silence = self._watch.look([rank.number for rank in self._ranks.values()], self._clock())
         if silence.ask:
-            self._emit(
-                {"event": "ranks_silent", **self._identity(), "seconds": self._assignment.bound_seconds / 2}
-            )
+            self._emit({"event": "ranks_silent", **self._identity, "seconds": BOUND_SECONDS / 2})
         for rank in self._ranks.values():
             with suppress(OSError):  # it is gone: `_hear` handles that
                 if silence.ask:
                     rank.connection.send("where are you?")
                 if rank.number in silence.hung:
-                    bound = f"{self._assignment.bound_seconds:g} s"
-                    self._ends.insert(
-                        0, (False, {"reason": f"rank {rank.number} hung: it did not answer within {bound}"})
-                    )
+                    reason = f"rank {rank.number} hung: it did not answer within {BOUND_SECONDS:g} s"
+                    self._ends.insert(0, (False, {"reason": reason}))
                     os.kill(rank.pid, signal.SIGKILL)
 
     def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
@@ -285,6 +271,7 @@ class _TorchRun:
             rank.crash = event
         elif event["event"] in ("model_done", "model_failed"):
             if self._ended is None:
+                forget(self._assignment.settings.checkpoints, event["model"])
                 self._settle(event)
         else:
             self._emit(event)
@@ -294,11 +281,10 @@ class _TorchRun:
         if rank.crash is None:
             self._ends.append((False, {"reason": f"rank {rank.number} was killed"}))
         else:
-            why = {
-                "reason": f"rank {rank.number}: {rank.crash['reason']}",
-                "traceback": rank.crash["traceback"],
-            }
-            self._ends.append((rank.crash["follows"], why))
+            reason = f"rank {rank.number}: {rank.crash['reason']}"
+            self._ends.append(
+                (rank.crash["follows"], {"reason": reason, "traceback": rank.crash["traceback"]})
+            )
 
     def _reason(self) -> dict[str, Any]:
         """Return why the ranks ended: the first end that was not caused by another's."""
@@ -312,6 +298,3 @@ class _TorchRun:
         self._ended = event
         self._emit(event)
         return event
-
-    def _identity(self) -> dict[str, Any]:
-        return {**self._assignment.piece.identity, "worker": 0}

@@ -13,8 +13,7 @@ import numpy as np
 from torch import nn
 
 from trainer.train.predict.readers import Evaluate, Reader
-from trainer.train.ranks.group import Ranks
-from trainer.train.ranks.sharing import shares_of_series
+from trainer.train.ranks.group import Ranks, share
 
 
 def shared_outputs(ranks: Ranks, columns: int) -> Evaluate:
@@ -33,3 +32,22 @@ def shared_outputs(ranks: Ranks, columns: int) -> Evaluate:
         return ranks.joined(np.concatenate(own), counts)
 
     return evaluate
+
+
+def shares_of_series(units: Sequence[np.ndarray], *, rank: int, ranks: int) -> list[slice]:
+    """Return which outputs of each series a rank evaluates.
+
+    `units` has, for each series, the number of the batch (or chunk) that computes each output, ascending.
+    Batches are not divided, so that every output is computed exactly as in one process.
+    """
+    firsts = [
+        np.concatenate([[True], one[1:] != one[:-1]]) if len(one) else np.empty(0, dtype=bool)
+        for one in units
+    ]
+    own = share(sum(int(first.sum()) for first in firsts), rank=rank, ranks=ranks)
+    slices, before = [], 0
+    for first in firsts:
+        number = before + np.cumsum(first) - 1  # of the batch, over all series
+        slices.append(slice(int(np.searchsorted(number, own.start)), int(np.searchsorted(number, own.stop))))
+        before += int(first.sum())
+    return slices

@@ -18,9 +18,9 @@ from typing import Any
 
 from trainer.base.environment import RankEnvironment
 from trainer.job.pieces.piece import Piece
-from trainer.train.ranks.hanging import BOUND_SECONDS, dump
+from trainer.train.child_processes import die_with_the_parent
+from trainer.train.ranks.hanging import dump
 from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.parent import die_with_the_parent
 
 MOST_TRACEBACK = 8_000  # characters
 
@@ -33,7 +33,6 @@ class Assignment:
     settings: WorkerSettings
     kind: str  # cuda or cpu
     sharded: bool = False  # each rank holds a part of the model (FSDP2)
-    bound_seconds: float = BOUND_SECONDS  # timeout of a collective
 
 
 class Voice:
@@ -59,15 +58,10 @@ class Voice:
 
     def crashed(self, error: BaseException) -> None:
         """Send the error that ends this rank."""
-        lines = "".join(traceback.format_exception(error))
+        lines, reason = "".join(traceback.format_exception(error)), f"{type(error).__name__}: {error}"
+        crash = {"reason": reason[:500], "traceback": lines[-MOST_TRACEBACK:]}
         with suppress(OSError):  # the supervisor is gone
-            reason = f"{type(error).__name__}: {error}"[:500]
-            crash = {
-                "reason": reason,
-                "traceback": lines[-MOST_TRACEBACK:],
-                "follows": follows_another(error),
-            }
-            self.report({"event": "crashed", **crash})
+            self.report({"event": "crashed", **crash, "follows": follows_another(error)})
 
     def _wait_for_the_end(self) -> None:
         with suppress(EOFError, OSError):
@@ -80,7 +74,5 @@ class Voice:
 
 def follows_another(error: BaseException) -> bool:
     """Return whether an error only reports that another rank is gone or does not answer."""
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(
-        word in text for word in ("gloo", "nccl", "connection closed by peer")
-    )
+    words, text = ("gloo", "nccl", "connection closed by peer"), str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in text for word in words)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,8 +64,17 @@ def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], N
                 activation_checkpointing=again,
             )
             run = _in_a_process if device.type == "cpu" else _timed
-            rows.append(_row(batch, *run(candidate, option, device, seconds)))
-            say(_progress(rows[-1]))
+            timing, memory_gib = run(candidate, option, device, seconds)
+            row = Row(
+                batch=batch,
+                activation_checkpointing=again,
+                steps_per_second=timing.steps_per_second,
+                chunks_per_second=timing.windows_per_second,
+                memory_gib=memory_gib,
+                excluded=timing.excluded,
+            )
+            rows.append(row)
+            say(_progress(row))
     return rows
 
 
@@ -81,17 +91,6 @@ def num_chunks(job: Job, *, bars: int = 0) -> int:
 def num_parameters(job: Job) -> int:
     """Return the model's number of weights."""
     return job.model.cost(features=REFERENCE_FEATURES, outputs=job.target.outputs).weights
-
-
-def _row(batch: int, timing: Timing, memory_gib: float | None) -> Row:
-    return Row(
-        batch=batch,
-        activation_checkpointing=timing.candidate.activation_checkpointing,
-        steps_per_second=timing.steps_per_second,
-        chunks_per_second=timing.windows_per_second,
-        memory_gib=memory_gib,
-        excluded=timing.excluded,
-    )
 
 
 def _progress(row: Row) -> str:
@@ -138,7 +137,6 @@ def _measure(pipe: Connection, candidate: Candidate, job: Job, device: torch.dev
 def _resident_kib(key: str) -> int | None:
     """Return a field of /proc/self/status, in KiB; None on other systems than Linux."""
     with suppress(OSError):
-        for line in STATUS.read_text(encoding="ascii").splitlines():
-            if line.startswith(f"{key}:"):
-                return int(line.split()[1])
+        field = re.search(rf"^{key}:\s+(\d+)", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+        return int(field[1]) if field else None
     return None

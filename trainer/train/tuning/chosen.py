@@ -7,9 +7,9 @@ strategy for GPUs is used only after a trial in which it agreed with plain modul
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from trainer.base.settings import WINDOWS
+from trainer.base.strict_json import Unsound
 from trainer.job.job import Job
 from trainer.machines.choice import Choice
 from trainer.machines.measurements import (
@@ -31,6 +32,7 @@ from trainer.machines.measurements import (
 from trainer.machines.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
 from trainer.machines.ranks import place_on_gpus
 from trainer.machines.rates import rate_of
+from trainer.train.checkpoint_files import MANIFEST, read_manifest
 from trainer.train.inputs.survey import Survey
 from trainer.train.packs.strategy import concrete
 from trainer.train.tuning.tune import Tuning, candidates, entry_of, run_tuner, trial_seconds
@@ -127,7 +129,12 @@ def choose_settings(
         sources = dict.fromkeys(PARTS, "tuned here")
         told = _tuned(tuning, entry, trial, limit_seconds=seconds)
         emit({"event": "tuned", "profile": key, **told, "seconds": round(time.monotonic() - began, 1)})
-    wanted = tuned = with_entry(job, entry) if entry else _without_unproven(job, kind)
+    tuned = with_entry(job, entry) if entry else job
+    if (
+        entry is None and kind == "cuda" and job.expert.strategy != "auto"
+    ):  # no other strategy was compared with plain modules here
+        tuned = job.with_expert(strategy="sequential")
+    wanted = tuned
     tuned = tuned.with_train(batch=_batch(job, tuned, resumed, limit, windows=_fewest_windows(surveyed)))
     sharded = False
     if kind == "cuda" and site.together:
@@ -211,15 +218,6 @@ def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
     return job.expert.tune == "always" or run_seconds >= LONG_RUN_SECONDS
 
 
-def _without_unproven(job: Job, kind: str) -> Job:
-    """Return the job with plain modules instead of a strategy that was not compared with them here."""
-    return (
-        job.with_expert(strategy="sequential")
-        if kind == "cuda" and job.expert.strategy in ("streams", "fused")
-        else job
-    )
-
-
 def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int, *, windows: int) -> int:
     """Return the batch: the job's, else a resumed run's own (on any chip), else the trial's or 256, within
     the limit.
@@ -239,19 +237,16 @@ def _fewest_windows(surveyed: Survey) -> int:
 
 def _of_checkpoints(folder: Path, shape: str) -> dict[str, Any] | None:
     """Return the choice in the newest checkpoint of this job's shape; None if there is none."""
-    manifests = {path: path.stat().st_mtime for path in folder.glob("*/*/manifest.json")}
-    for path in sorted(manifests, key=lambda path: manifests[path], reverse=True):
-        try:
-            choice = json.loads(path.read_bytes())["choice"]
+    for path in sorted(folder.glob(f"*/*/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True):
+        with suppress(OSError, Unsound, KeyError, TypeError):  # damaged: try an older one
+            choice = dict(read_manifest(path.parent).choice)
             if (
                 choice["shape"] == shape
                 and sound_entry(choice)
                 and choice["profile"]
                 and dict(choice["from"])
             ):
-                return dict(choice)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # incomplete, or of a version without a choice: try an older one
+                return choice
     return None
 
 
@@ -269,14 +264,14 @@ def _parts(job: Job) -> dict[str, Any]:
 
 
 def _tuned(tuning: Tuning, entry: Entry | None, job: Job, *, limit_seconds: float) -> dict[str, Any]:
-    excluded = [timing for timing in tuning.timings if timing.excluded]
+    timed = [asdict(timing) for timing in tuning.timings]
     return {
         "shape": shape_of(job),
         "unit": job.model.reads,
         "entry": entry,
-        "candidates": [asdict(timing) for timing in tuning.timings if not timing.excluded],
+        "candidates": [one for one in timed if not one["excluded"]],
         "excluded": [
-            {"candidate": asdict(timing.candidate), "reason": timing.excluded} for timing in excluded
+            {"candidate": one["candidate"], "reason": one["excluded"]} for one in timed if one["excluded"]
         ],
         "limit_seconds": limit_seconds,
         "failure": tuning.failure,

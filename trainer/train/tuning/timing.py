@@ -17,7 +17,8 @@ import torch
 from trainer.base.settings import CHUNKS, CONTEXT, WINDOWS
 from trainer.job.job import Job, job_from
 from trainer.machines.memory import GIB
-from trainer.train.packs.pack import Member, Pack, SequentialPack
+from trainer.train.packs.pack import Member, Pack
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import matmul_dtype
 
@@ -77,19 +78,15 @@ def measure(
     unless `whole`: slices cost the same, and the optimizer little.
     """
     cuda = members[0].rows_TF.device.type == "cuda"
-    before = 0
+    before, job = 0, option.of(job)
+    reads = job.train.batch
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated() - _bytes_of(
-            members
-        )  # without the rows of members of larger packs
-    job = option.of(job)
-    reads = (
-        job.train.batch
-        if cuda or whole
-        else min(job.train.batch, max(option.micro_batch, CPU_READS[job.model.reads]))
-    )
+        # Without the rows of members of larger packs.
+        before = torch.cuda.memory_allocated() - _bytes_of(members)
+    elif not whole:
+        reads = min(reads, max(option.micro_batch, CPU_READS[job.model.reads]))
     try:
         step_seconds = _step_seconds(job.with_train(batch=reads), members, seconds)
     except RuntimeError as error:
@@ -136,11 +133,9 @@ def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
         starts = batches(members, job, step)
         expected, seen = (pack.step([True] * len(members), starts).double() for pack in (plain, other))
         worst = max(worst, float(((seen - expected) / expected).abs().nan_to_num(torch.inf).max()))
-    return (
-        ""
-        if worst <= allowed
-        else f"its losses differ by {worst:.1e} after {GATE_STEPS} steps, {allowed:.0e} is allowed"
-    )
+    if worst <= allowed:
+        return ""
+    return f"its losses differ by {worst:.1e} after {GATE_STEPS} steps, {allowed:.0e} is allowed"
 
 
 def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
@@ -149,18 +144,16 @@ def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
     """
     generator = torch.Generator().manual_seed(job.train.seed)
     rows, columns = places(job) * job.model.bars_out + job.model.bars_seen, job.target.label_columns
+    features = len(job.data.inputs)
+    context_RC = torch.ones(rows, len(CONTEXT), dtype=torch.int16, device=device)
     return [
         Member(
             name=f"m{number}",
-            rows_TF=torch.randn(rows, len(job.data.inputs), generator=generator).to(device),
+            rows_TF=torch.randn(rows, features, generator=generator).to(device),
             labels_TK=torch.randint(0, 2, (rows, columns), generator=generator).float().to(device),
-            mean_F=torch.zeros(len(job.data.inputs), device=device),
-            std_F=torch.ones(len(job.data.inputs), device=device),
-            context_RC=(
-                torch.ones(rows, len(CONTEXT), dtype=torch.int16, device=device)
-                if job.model.reads_context
-                else None
-            ),
+            mean_F=torch.zeros(features, device=device),
+            std_F=torch.ones(features, device=device),
+            context_RC=context_RC if job.model.reads_context else None,
         )
         for number in range(count)
     ]
@@ -198,8 +191,5 @@ def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
 
 
 def _bytes_of(members: Sequence[Member]) -> int:
-    return sum(
-        part.nbytes
-        for member in members
-        for part in (member.rows_TF, member.labels_TK, member.mean_F, member.std_F)
-    )
+    parts = [(one.rows_TF, one.labels_TK, one.mean_F, one.std_F) for one in members]
+    return sum(tensor.nbytes for tensors in parts for tensor in tensors)

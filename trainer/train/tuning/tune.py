@@ -13,7 +13,6 @@ first agree with plain modules over ten steps; otherwise it is excluded and the 
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,8 +34,8 @@ from trainer.machines.choice import Choice
 from trainer.machines.kernels import cpu_slice
 from trainer.machines.measurements import Entry, keep_here, shape_of
 from trainer.machines.memory import REFERENCE_BATCH
+from trainer.train.child_processes import ctrl_c_blocked, serve_the_parent
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.ctrl_c import ctrl_c_blocked
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import (
@@ -49,7 +48,6 @@ from trainer.train.tuning.timing import (
     warm_up,
 )
 from trainer.train.workers.devices import choose_device
-from trainer.train.workers.parent import end_with_the_parent
 
 # Of timing before training, without loading torch and comparing strategies: at most, and of each candidate.
 TRIAL_SECONDS, CANDIDATE_SECONDS = 12.0, 3.0
@@ -72,45 +70,33 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
     a stacked form, which fills a GPU alone: slices, with and without activation checkpointing if that can
     pay.
     """
-    model, cuda = job.model, kind == "cuda"
-    strategies, recompute = ["sequential"], {job.expert.activation_checkpointing}
-    if model.has_stacked_form and (cuda or job.expert.strategy != "auto"):
-        strategies = (
-            ["sequential", "streams", "fused"] if job.expert.strategy == "auto" else [job.expert.strategy]
-        )
+    expert, cuda = job.expert, kind == "cuda"
+    strategies, recompute = ["sequential"], {expert.activation_checkpointing}
+    if job.model.has_stacked_form and expert.strategy != "auto":
+        strategies = [expert.strategy]
+    elif job.model.has_stacked_form and cuda:
+        strategies = ["sequential", "streams", "fused"]
     if cuda and job.cost.recompute_pays:
         recompute.add(True)
-
-    def packs(strategy: str) -> Sequence[int]:
-        return (
-            (job.expert.pack,)
-            if job.expert.pack
-            else GPU_PACKS
-            if cuda and strategy != "sequential"
-            else (1,)
-        )
-
+    packs = {strategy: GPU_PACKS if cuda and strategy != "sequential" else (1,) for strategy in strategies}
     return [
         Candidate(strategy=strategy, pack=pack, micro_batch=size, activation_checkpointing=again)
         for strategy in strategies
-        for pack in packs(strategy)
-        for size in ([job.expert.micro_batch] if job.expert.micro_batch else _slices(job, cuda=cuda))
+        for pack in ((expert.pack,) if expert.pack else packs[strategy])
+        for size in ([expert.micro_batch] if expert.micro_batch else _slices(job, cuda=cuda))
         for again in sorted(recompute)
     ]
 
 
 def _slices(job: Job, *, cuda: bool) -> list[int]:
     batch = job.train.batch
-    if not job.cost.may_slice:
-        return [batch]
-    if job.model.reads == CHUNKS:
+    if job.model.reads == CHUNKS and job.cost.may_slice:
         base = batch if cuda else cpu_slice(job.cost)
-        return sorted(
-            {max(1, min(batch, size)) for size in (base // 4, base // 2, base, 2 * base)}, reverse=True
-        )
-    return (
-        [batch] if cuda else sorted({min(size, batch) for size in (*CPU_SLICES, min(batch, MOST_CPU_SLICE))})
-    )
+        sizes = {max(1, min(batch, size)) for size in (base // 4, base // 2, base, 2 * base)}
+        return sorted(sizes, reverse=True)
+    if cuda or not job.cost.may_slice:
+        return [batch]
+    return sorted({min(size, batch) for size in (*CPU_SLICES, MOST_CPU_SLICE)})
 
 
 def halved(job: Job) -> list[Candidate]:
@@ -121,13 +107,10 @@ def halved(job: Job) -> list[Candidate]:
     sizes = [own] if own else [size for size in (batch >> shift for shift in range(1, 12)) if size]
     if not job.cost.may_slice:
         return []
+    given = job.expert.activation_checkpointing
     return [
         Candidate(strategy="sequential", pack=1, micro_batch=size, activation_checkpointing=again)
-        for again in (
-            [job.expert.activation_checkpointing]
-            if job.expert.activation_checkpointing or job.model.is_any_module
-            else [False, True]
-        )
+        for again in ([given] if given or job.model.is_any_module else [False, True])
         for size in sizes
     ]
 
@@ -165,21 +148,17 @@ def tune(
         return first
     best = first[0].candidate
     whole = not job.expert.micro_batch and best.micro_batch == usual.train.batch
-    sizes = [
-        1 << power
-        for power in range(25)
-        if min(SMALLEST_AUTO_BATCH, batch_limit) <= 1 << power <= batch_limit
-    ]
+    smallest = min(SMALLEST_AUTO_BATCH, batch_limit)
     options = [
         replace(best, batch=size, micro_batch=size if whole else min(size, best.micro_batch))
-        for size in sizes
+        for size in (1 << power for power in range(25))
+        if smallest <= size <= batch_limit
     ]
     timings = search(options, usual, seconds=seconds / 2)
     if timings[0].excluded or not timings[0].candidate.batch:
         return [replace(first[0], candidate=replace(best, batch=usual.train.batch)), *timings, *first[1:]]
-    enough = [
-        timing for timing in timings if timing.windows_per_second >= AS_FAST * timings[0].windows_per_second
-    ]
+    least = AS_FAST * timings[0].windows_per_second
+    enough = [timing for timing in timings if timing.windows_per_second >= least]
     chosen = min(enough, key=lambda timing: timing.candidate.batch)
     return [chosen, *(timing for timing in timings if timing is not chosen), *first]
 
@@ -203,12 +182,11 @@ def _timed(
     for place, option in enumerate(options):
         left = ends - clock()
         reason = refused.get(option.strategy) or (NO_TIME if timings and left <= 0 else "")
-        share = max(0.0, left) / (len(options) - place)
-        timings.append(
-            Timing(candidate=option, excluded=reason)
-            if reason
-            else measured(option, members[: option.pack], job, share)
-        )
+        if reason:
+            timings.append(Timing(candidate=option, excluded=reason))
+        else:
+            share = max(0.0, left) / (len(options) - place)
+            timings.append(measured(option, members[: option.pack], job, share))
     if all(timing.excluded for timing in timings):
         for option in halved(job):
             timings.append(measured(option, members[:1], job, 0.0))
@@ -224,9 +202,7 @@ def _refused(options: Iterable[Candidate], members: Sequence[Member], job: Job, 
         few = members[:3]
         try:
             reason = disagreement(form_pack(few, job.with_expert(strategy=strategy)), few, job)
-        except (
-            RuntimeError
-        ) as error:  # this chip, driver or library can't record it: continue with the others
+        except RuntimeError as error:  # this chip, driver or library can't record it
             reason = reason_of(error)
         if reason:
             refused[strategy] = reason
@@ -306,11 +282,9 @@ def answer_of(
         with ctrl_c_blocked():
             process.start()
         theirs.close()
-        return (
-            (ours.recv(), "")
-            if ours.poll(limit_seconds)
-            else (None, f"it was not done after {limit_seconds:.0f} s")
-        )
+        if ours.poll(limit_seconds):
+            return ours.recv(), ""
+        return None, f"it was not done after {limit_seconds:.0f} s"
     except EOFError:
         process.join()
         return None, f"its process ended with exit code {process.exitcode}"
@@ -323,11 +297,7 @@ def answer_of(
 
 def tune_and_tell(pipe: Connection, job: Job, device: str, seconds: float, batch_limit: int) -> None:
     """Run the trial, cache the result on this machine, and send it."""
-    end_with_the_parent()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole terminal group; the supervisor handles it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    serve_the_parent()
 
     def say(line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)

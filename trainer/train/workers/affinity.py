@@ -65,14 +65,10 @@ def core_list(cores: Collection[int]) -> str:
 
 def _nodes(allowed: Collection[int], root: Path) -> list[frozenset[int]]:
     """Return the allowed cores of each node that has some, in the order of the nodes' numbers."""
-    folders = [
-        path for path in (root / "devices" / "system" / "node").glob("node*") if path.name[4:].isdecimal()
-    ]
-    nodes = [
-        _cores(folder / "cpulist") & set(allowed)
-        for folder in sorted(folders, key=lambda path: int(path.name[4:]))
-    ]
-    return [frozenset(cores) for cores in nodes if cores]
+    lists = (root / "devices" / "system" / "node").glob("node[0-9]*/cpulist")
+    in_order = sorted(lists, key=lambda path: int(path.parent.name.removeprefix("node")))
+    nodes = [frozenset(_cores(path) & set(allowed)) for path in in_order]
+    return [cores for cores in nodes if cores]
 
 
 def _cores(path: Path) -> set[int]:

@@ -46,9 +46,8 @@ def choose_device(job: Job, device: str) -> tuple[str, Choice]:
     kind = device_kind("cpu" if wish == "cpu" and device == "auto" else device)
     if kind == "cuda":
         # Every GPU gets the same number of workers, so the one with the least memory decides.
-        return kind, choose(
-            job.machine.gpu_profile, min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib)
-        )
+        smallest = min(gpus_here() or gpus_of_torch(), key=lambda gpu: gpu.free_gib)
+        return kind, choose(job.machine.gpu_profile, smallest)
     if device == "cpu" and wish not in ("", "cpu"):
         # A rehearsal's node, or a training on the CPU by choice: the job's GPU profile does not apply.
         why = f"--device cpu: {named_profile(wish).name} is for a GPU"

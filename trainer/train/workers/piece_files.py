@@ -1,16 +1,14 @@
 """Files of pieces during training: the checkpoint to resume from, new checkpoints, and the model. One per
-worker or rank.
+worker or rank; the supervisor deletes the checkpoints of a piece that has ended.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
-from trainer.base.errors import TrainerError
-from trainer.job.pieces.piece import Piece
-from trainer.train.checkpoint import CheckpointWriter, forget, newest
+from trainer.train.checkpoint import CheckpointWriter, Store, newest, write
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
@@ -19,37 +17,25 @@ from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.workers.assignment import WorkerSettings
 
 
-class Writer(Protocol):
-    """Writes checkpoints in the background."""
-
-    def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
-        """Queue this state. `run` is a copy that nothing else changes."""
-
-    def flush(self) -> None:
-        """Wait until everything queued is on disk."""
-
-
 class PieceFiles:
     """Files of the pieces that this process trains, in the folder of the models."""
 
     def __init__(
-        self, settings: WorkerSettings, device: str, report: Report, writer: Writer | None = None
+        self, settings: WorkerSettings, device: str, report: Report, *, store: Store = write
     ) -> None:
+        """`store` writes a checkpoint: see `CheckpointWriter`."""
         self._settings, self._device, self._report = settings, device, report
         self._folder = settings.checkpoints
-        self._writer = writer or CheckpointWriter(self._folder, report, choice=settings.choice)
+        self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
     def resume(self, opened: Opened) -> None:
         """Resume a run from its newest checkpoint of the same job, data and code, if there is one."""
         checkpoint = newest(self._folder, opened.piece.name, opened.source.origin.mark)
         if checkpoint is not None:
             checkpoint.put_into(opened.run)
-            place = {
-                "epoch": opened.run.epoch + 1,
-                "visited": opened.run.position,
-                "unit": self._settings.job.model.reads,
-            }
-            self._report({"event": "resumed", **opened.piece.identity, **place})
+            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position}
+            unit = self._settings.job.model.reads
+            self._report({"event": "resumed", **opened.piece.identity, **place, "unit": unit})
 
     def checkpoint(self, opened: Opened, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """Queue a checkpoint of the piece. `run` and `state` are copies that nothing else changes."""
@@ -60,34 +46,16 @@ class PieceFiles:
         self._writer.flush()
 
     def evaluated(self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of) -> Outputs:
-        """Return a trained model's outputs, from which it is scored. Deletes its checkpoints and raises if
-        its run failed.
+        """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if the run
+        failed.
         """
         self.flush()
         self._report({"event": "scoring", **opened.piece.identity})
-        try:
-            return outputs_of_trained(opened, model, self._settings.job, evaluate)
-        except TrainerError:
-            forget_checkpoints(self._settings, opened.piece)
-            raise
+        return outputs_of_trained(opened, model, self._settings.job, evaluate)
 
     def finish(self, opened: Opened, outputs: Outputs) -> dict[str, Any]:
-        """Score a trained model, write it, delete its checkpoints; return its `model_done` event. Raises
-        TrainerError.
-        """
+        """Score a trained model and write it; return its `model_done` event. Raises TrainerError."""
         settings = self._settings
-        try:
-            done = close_piece(
-                opened, outputs, settings.job, out=settings.out, device=self._device, choice=settings.choice
-            )
-        except TrainerError:
-            forget_checkpoints(settings, opened.piece)
-            raise
-        # Before the event is sent: after the last one the supervisor ends this process.
-        forget_checkpoints(settings, opened.piece)
-        return done
-
-
-def forget_checkpoints(settings: WorkerSettings, piece: Piece) -> None:
-    """Delete a finished piece's checkpoints."""
-    forget(settings.checkpoints, piece.name)
+        return close_piece(
+            opened, outputs, settings.job, out=settings.out, device=self._device, choice=settings.choice
+        )

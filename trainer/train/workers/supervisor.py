@@ -19,9 +19,11 @@ from typing import Any
 
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
+from trainer.train.checkpoint import forget
+from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.cpu import num_cores
-from trainer.train.ctrl_c import ctrl_c_blocked
 from trainer.train.inputs.staging import STAGE_GIB, stages
+from trainer.train.packs.strategy import places_of
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
@@ -67,18 +69,16 @@ def worker_context(kind: str) -> Any:
 
 
 class Supervisor:
-    """Train pieces on workers, `places` models at a time on each; `close` (or leaving the `with`) ends every
-    worker at once.
+    """Train pieces on workers, several models at a time on each if its device gains from that; `close` (or
+    leaving the `with`) ends every worker at once.
 
     When a worker dies, its models are retried together `train.retries` times, then each alone once. A model
     that was always alone gets no such extra retry.
     """
 
-    def __init__(
-        self, *, kind: str, num_workers: int, places: int, settings: WorkerSettings, emit: Emit
-    ) -> None:
-        self._kind, self._num_workers, self._places = kind, num_workers, places
-        self._settings, self._emit = settings, emit
+    def __init__(self, *, kind: str, num_workers: int, settings: WorkerSettings, emit: Emit) -> None:
+        self._kind, self._num_workers, self._settings, self._emit = kind, num_workers, settings, emit
+        self._places = places_of(settings.job, kind)
         self._context = worker_context(kind)
         self._workers: dict[int, _Worker] = {}
         self._queue = PieceQueue(())
@@ -219,11 +219,12 @@ class Supervisor:
         if kind == "crashed":
             worker.crash = event["reason"]
             return
-        self._emit(event)
         if kind in ("model_done", "model_failed"):
+            forget(self._settings.checkpoints, event["model"])
             (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
             del worker.pieces[event["model"]]
             worker.alone = worker.alone and bool(worker.pieces)
+        self._emit(event)
 
     def _bury(self, worker: _Worker) -> None:
         """Remove a dead worker, and retry or report its models."""

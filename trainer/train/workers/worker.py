@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import sys
 import threading
 import traceback
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 
 from trainer.base.errors import DataError, TrainerError
 from trainer.job.pieces.piece import Piece
+from trainer.train.child_processes import serve_the_parent
 from trainer.train.inputs.source import Source, Sources, on_device, read_source
 from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
@@ -31,8 +32,7 @@ from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
 from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.parent import end_with_the_parent
-from trainer.train.workers.piece_files import PieceFiles, forget_checkpoints
+from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.station import Station, set_up_process
 
 
@@ -52,26 +52,16 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     piece is `model_done` or `model_failed`. `crashed` means that this process ends and none of its pieces is
     finished.
     """
-    end_with_the_parent()
-    # Ctrl-C reaches the whole terminal group; the supervisor handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    serve_the_parent()
     placed = set_up_process(station)
     desk = _Desk(station, settings, connection)
     if placed:
         desk.report({"event": "worker_started", **placed})
     job = settings.job
     try:
-        train(
-            desk,
-            _former(station, settings, desk.report),
-            job,
-            desk.report,
-            places=places_of(job, station.device),
-        )
-    except (
-        BaseException
-    ) as error:  # broad on purpose: report the error, then let the process end as it would have
+        form = _former(station, settings, desk.report)
+        train(desk, form, job, desk.report, places=places_of(job, station.device))
+    except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
         desk.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
         raise
@@ -84,9 +74,7 @@ def _former(
     pack.
     """
 
-    def form(members: Sequence[Member]) -> Pack:
-        return form_pack(members, settings.job)
-
+    form = partial(form_pack, job=settings.job)
     if not settings.job.expert.trace_steps:
         return form
     from trainer.train.observing.trace import traced  # late: the profiler loads slowly
@@ -129,18 +117,16 @@ class _Desk:
         While other models train, a piece whose source is still being read waits, so that they don't have to.
         """
         runs: list[Run] = []
-        while (
-            len(runs) < free and (arrival := self._next(wait=wait and not runs, may_block=wait)) is not None
-        ):
+        while len(runs) < free:
+            arrival = self._next(wait=wait and not runs, may_block=wait)
+            if arrival is None:
+                break
             piece = arrival.piece
-            threads = {"threads": piece.threads} if piece.threads > 1 else {}
-            self.report(
-                {"event": "model_started", **piece.identity, "staged": arrival.staged is not None, **threads}
-            )
+            started = {"event": "model_started", **piece.identity, "staged": arrival.staged is not None}
+            self.report({**started, **({"threads": piece.threads} if piece.threads > 1 else {})})
             torch.set_num_threads(piece.threads)  # also for reading and scoring
             try:
                 if done := self._kept(piece):
-                    forget_checkpoints(self._settings, piece)
                     self.report({**done, "kept": True})
                     continue
                 opened = open_piece(piece, self._settings.job, self._source(arrival))
@@ -192,16 +178,12 @@ class _Desk:
                 self._waiting.append(self._arrived.get_nowait())
         if wait and not self._waiting:
             return self._arrived.get()
-        unread = {
-            arrival.piece.source
-            for arrival in self._waiting
-            if arrival.staged is not None and not arrival.staged.done()
-        }
-        ready = (arrival for arrival in self._waiting if may_block or arrival.piece.source not in unread)
-        first = next(ready, None)
-        if first is not None:
-            self._waiting.remove(first)
-        return first
+        unread = {one.piece.source for one in self._waiting if one.staged and not one.staged.done()}
+        for arrival in self._waiting:
+            if may_block or arrival.piece.source not in unread:
+                self._waiting.remove(arrival)
+                return arrival
+        return None
 
     def _source(self, arrival: _Arrival) -> Source:
         in_use = [opened.source for opened in self._opened.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import secrets
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ BARS = "time,open,high,low,close,volume\n" + "".join(
 
 
 @pytest.fixture
-def bucket(applied: Access) -> Iterator[str]:
-    s3, name = applied.client("s3"), "somebody-elses-candles"
+def bucket(applied: Access) -> str:
+    s3, name = applied.client("s3"), f"candles-{secrets.token_hex(4)}"
     s3.create_bucket(Bucket=name)
     keys = (
         "fx/symbol=EUR%2FUSD/part-0.csv",
@@ -33,10 +33,7 @@ def bucket(applied: Access) -> Iterator[str]:
     )
     for key in keys:
         s3.put_object(Bucket=name, Key=key, Body=BARS.encode())
-    yield name
-    for key in keys:
-        s3.delete_object(Bucket=name, Key=key)
-    s3.delete_bucket(Bucket=name)
+    return name
 
 
 def files(folder: Path) -> list[str]:

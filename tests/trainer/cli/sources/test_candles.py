@@ -13,8 +13,8 @@ import pytest
 
 from tests.jobs import job_of
 from trainer.aws.place import ACCOUNT
-from trainer.base.errors import DataError
-from trainer.cli.sources.candles import DataCheck, demo_data, find_candles
+from trainer.base.errors import DataError, UsageError
+from trainer.cli.sources.candles import demo_data, find_candles
 from trainer.cli.sources.check_child import CheckChild
 
 
@@ -45,17 +45,16 @@ def test_the_check_ends_when_the_other_end_of_its_pipe_closes_and_leaves_no_copi
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pipes are compared by /proc")
 def test_the_launcher_alone_holds_the_other_end_of_that_pipe(tmp_path):
-    check = DataCheck(job_of(data=str(tmp_path)))
+    check = CheckChild(tmp_path)
     try:
-        child = check.child.process
+        child = check.process
         child.send_signal(signal.SIGSTOP)  # as it is, while it is looked at
         given = int(child.args[-1])
-        assert Path(child.args[child.args.index("--scratch") + 1]) == Path(check.child.folder.name)
+        assert Path(child.args[child.args.index("--scratch") + 1]) == Path(check.folder.name)
         assert (
-            Path(f"/proc/{child.pid}/fd/{given}").readlink()
-            == Path(f"/proc/self/fd/{check.child.pipe}").readlink()
+            Path(f"/proc/{child.pid}/fd/{given}").readlink() == Path(f"/proc/self/fd/{check.pipe}").readlink()
         )
-        assert not os.get_inheritable(check.child.pipe)
+        assert not os.get_inheritable(check.pipe)
     finally:
         check.close()
 
@@ -85,4 +84,5 @@ def test_what_scripts_read_is_no_data_set_to_choose():
     with pytest.raises(DataError, match=r"there is no data set 'main' .*Choose one with data.set: forex; or"):
         find_candles(job_of(), None, objects, place=ACCOUNT)
     objects.folders = lambda prefix: (".files",)
-    assert find_candles(job_of(), None, objects, place=ACCOUNT).candles is None
+    with pytest.raises(UsageError, match="there is nothing to train on"):
+        find_candles(job_of(), None, objects, place=ACCOUNT)

@@ -13,7 +13,7 @@ from trainer.cli.sources.refresh_script import locked_modules, with_refresh_scri
 
 def test_a_script_goes_along_under_its_hash_and_a_job_without_one_as_it_is(tmp_path: Path) -> None:
     job = job_of(name="weekly")
-    assert with_refresh_script(job).job == job and with_refresh_script(job).files == {}
+    assert with_refresh_script(job) == (job, {})
     path = tmp_path / "fetch.py"
     lines = (
         "import csv, ccxt",
@@ -23,10 +23,10 @@ def test_a_script_goes_along_under_its_hash_and_a_job_without_one_as_it_is(tmp_p
         "except ImportError: pass",
     )
     path.write_text("\n".join(lines))
-    script = with_refresh_script(job_of(name="weekly", refresh=str(path), secrets=("API_KEY",)))
-    ((sha256, content),) = script.files.items()
+    sent, files = with_refresh_script(job_of(name="weekly", refresh=str(path), secrets=("API_KEY",)))
+    ((sha256, content),) = files.items()
     assert content == path.read_bytes()
-    assert (script.job.data.refresh, script.job.data.secrets) == (f"{sha256}.py", ("API_KEY",))
+    assert (sent.data.refresh, sent.data.secrets) == (f"{sha256}.py", ("API_KEY",))
 
 
 @pytest.mark.parametrize(

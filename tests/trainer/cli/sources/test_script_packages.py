@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.wheels import write_wheel
+from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.cli.sources import script_packages as module
 from trainer.cli.sources.script_packages import MADE, Target, resolve, target_of, with_packages
@@ -57,8 +58,8 @@ def test_packages_are_resolved_for_the_machine_with_hashes(wheels):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("gone", "gone was not found in script.files"),
-        ("tiny>=3", "only tiny==1.0 is available and the script requires tiny>=3"),
+        ("gone", "gone was not found in the provided package locations"),
+        ("tiny>=3", "only tiny==1.0 is available and you require tiny>=3"),
         ("aged", "aged==1.0 has no wheels with a matching Python"),
         ("mac", "mac==1.0 has no wheels with a matching platform tag"),
     ],
@@ -121,7 +122,7 @@ def test_packages_from_outside_the_public_index_are_refused(wheels, tmp_path, mo
 
 
 def packages(job, files, *, rehearsal=False):
-    return with_packages(job, files, "" if rehearsal else LINE, rehearsal=rehearsal, console=CONSOLE)
+    return with_packages(job, files, LINE, place=REHEARSAL if rehearsal else ACCOUNT, console=CONSOLE)
 
 
 def script_job(folder, **script):
@@ -151,9 +152,9 @@ def test_a_list_is_resolved_and_kept_beside_the_job(wheels, tmp_path, name, text
         f"{MADE} Python 3.13 on x86_64 Linux, from"
     )
     assert {path.name for path in tmp_path.iterdir()} == {name, "wheels"}, "a dry run keeps nothing"
-    assert made.keep() == f"kept: {made.place}"
+    assert made.keep() == f"kept: {made.path}"
     assert (
-        replace(made, place=tmp_path / "gone" / "x")
+        replace(made, path=tmp_path / "gone" / "x")
         .keep()
         .endswith("can't be written (No such file or directory)")
     )
@@ -161,7 +162,7 @@ def test_a_list_is_resolved_and_kept_beside_the_job(wheels, tmp_path, name, text
     assert none is None and again == sent and kept.script.requirements == "net.requirements.txt", (
         "with hashes it goes as it is"
     )
-    made.place.write_text("mine")
+    made.path.write_text("mine")
     with pytest.raises(UsageError, match="net.requirements.txt is in the way"):
         packages(script_job(tmp_path), files)
 
@@ -226,13 +227,13 @@ def test_requirements_with_hashes_that_a_rehearsals_environment_has_need_no_whee
     job, pip = script_job(tmp_path, requirements="r.txt"), versions_here()["pip"]
     ours = {"r.txt": f"pip=={pip} --hash=sha256:{'0' * 64}\n".encode(), **wheels.files}
     assert packages(job, ours, rehearsal=True) == (job, ours, None)
-    with pytest.raises(UsageError, match="pip was not found in script.files"):
+    with pytest.raises(UsageError, match="pip was not found in the provided"):
         packages(job, {**ours, "r.txt": ours["r.txt"].replace(pip.encode(), b"1.0")}, rehearsal=True)
 
 
 def test_the_python_of_a_machine_is_that_of_its_image_line_or_the_jobs():
-    assert target_of(LINE, given="", rehearsal=False) == LINUX
+    assert target_of(LINE, given="", here=False) == LINUX
     newer = Target(python="3.14", platform="x86_64-manylinux_2_34")
-    assert target_of(LINE, given="3.14", rehearsal=False) == newer
+    assert target_of(LINE, given="3.14", here=False) == newer
     with pytest.raises(UsageError, match="the Python of the image line mine is not known"):
-        target_of("mine", given="", rehearsal=False)
+        target_of("mine", given="", here=False)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from trainer.cli.main import main
-from trainer.cli.verbs.agent import _where as next_commands
 from trainer.cli.verbs.agent import python_of
+from trainer.cli.verbs.launch import _where as next_commands
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="rehearsals and agents need Linux")
 LAUNCH = ("launch", "--rehearse", "--instance", "g6.xlarge")
@@ -58,23 +58,13 @@ def test_requirements_without_a_wheel_are_refused_before_a_rehearsal_is_started(
 def test_a_secret_that_this_shell_lacks_or_that_logs_would_show_is_refused(
     desk_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    words = (
-        "agent",
-        "--here",
-        "--local",
-        "store",
-        "--script",
-        "train.py",
-        "--set",
-        "script.secrets=WANDB_API_KEY",
-    )
-    assert main([*words]) == 103
-    assert (
-        "the secret WANDB_API_KEY is not set (on your own machine it comes from the environment)"
-        in capsys.readouterr().err
-    )
+    script = ["--script", "train.py", "--set", "script.secrets=WANDB_API_KEY"]
+    words = ["agent", "--here", "--local", "store", *script]
+    assert main(words) == 103
+    line = "the secret WANDB_API_KEY is not set (on your own machine it comes from the environment)"
+    assert line in capsys.readouterr().err
     monkeypatch.setenv("WANDB_API_KEY", "abc")
-    assert main([*words]) == 103
+    assert main(words) == 103
     assert "the secret WANDB_API_KEY can't be used (it needs 4 characters or more" in capsys.readouterr().err
     assert not desk_home.exists() and not Path("store").exists()
 

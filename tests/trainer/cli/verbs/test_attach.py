@@ -150,7 +150,7 @@ def test_off_a_rehearsal_and_a_machine_that_boots_are_one_line_each(
     assert (
         code == 103
         and "machines of mayfly-dev can't be attached to (attach is off)" in err
-        and "docs/attach.md" in err
+        and "docs/scripts-and-machines.md" in err
     )
     stack_with("ssh")
     code, _, err = attach(OPEN_RUN, "--", "hostname")
@@ -164,7 +164,7 @@ def test_off_a_rehearsal_and_a_machine_that_boots_are_one_line_each(
     )
     monkeypatch.setattr("trainer.cli.verbs.attach.connected", lambda **_: nullcontext(access))
     code, _, err = attach(OPEN_RUN)
-    assert code == 2 and "there is nothing to attach to in a rehearsal" in err and err.count("\n") == 1
+    assert code == 2 and "there is no machine to attach to" in err and err.count("\n") == 1
 
 
 def test_a_shell_a_command_and_a_port_by_session_manager(

@@ -34,10 +34,7 @@ def test_the_table_says_what_counts_and_what_it_costs(capsys):
         ["cpu", "8", "on"],
     ]
     assert "100 epochs at $2.00 an hour: --price." in lines
-    assert (
-        lines[-1].startswith("it/s misleads: from 1 to 8 chunks a step")
-        and "chunks/s, is what counts." in lines[-1]
-    )
+    assert lines[-1].startswith("it/s misleads") and "chunks/s, is what counts." in lines[-1]
     assert len(err.splitlines()) == 4
 
 

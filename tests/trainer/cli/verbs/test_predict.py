@@ -154,7 +154,7 @@ def test_a_launch_whose_data_is_none_ends_before_anything_is_started(
     def started(*_: Any) -> Any:
         raise AssertionError("the data check was started")
 
-    monkeypatch.setattr("trainer.cli.sources.desk.DataCheck", started)
+    monkeypatch.setattr("trainer.cli.sources.desk.CheckChild", started)
     monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty" / ".hidden").mkdir(parents=True)

@@ -28,4 +28,5 @@ def test_what_a_script_runs_over_are_values_and_a_single_one_is_the_script():
 
 def test_a_script_and_a_prepare_run_made_files():
     made = {"models": [], "files": [{}, {}]}
-    assert _made({**made, "work": "script"}) == "2 files" and _made({**made, "models": [{}]}) == "1 model"
+    assert _made({**made, "work": "script"}) == "2 files"
+    assert _made({**made, "work": "train", "models": [{}]}) == "1 model"

@@ -4,6 +4,7 @@ import io
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from trainer.aws.place import ACCOUNT
 from trainer.cli.terminal import Console
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.watch import Watch
@@ -18,6 +19,7 @@ START = RunProgress(
     state="starting",
     outcome=None,
     phase="capacity",
+    place=ACCOUNT,
     elapsed_seconds=3,
     spent_usd=0,
     deadline=Deadline(at=datetime(2026, 11, 20, 13, 0, tzinfo=timezone.utc), cause="budget"),

@@ -110,7 +110,7 @@ def test_a_message_that_nobody_takes_is_a_problem_of_the_call_and_of_no_run(make
 
 def test_a_publication_of_another_format_fails_its_scheduled_time_and_nothing_else(make_cloud):
     cloud, record = make_cloud(driver="control")
-    cloud.objects.write(published_key("weekly"), to_json(replace(PUBLISHED, format=99)).encode())
+    cloud.objects.write(published_key("weekly"), to_json(replace(PUBLISHED, format=99)))
     cloud.clock = SUNDAY + timedelta(minutes=1)
     messages = []
     told = called(cloud, {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}, messages=messages)
@@ -161,8 +161,7 @@ def test_a_bad_end_that_an_attached_command_prints_is_not_told_as_one_without(ma
 
 def test_a_record_that_nobody_will_ever_read_is_told_and_does_not_fail_every_call(make_cloud):
     cloud, record = make_cloud()
-    body = to_json(record).replace('"format": 7', '"format": 99')
-    cloud.objects.write(record_key(record.run_id), body.encode())
+    cloud.objects.write(record_key(record.run_id), to_json(replace(record, format=99)))
     assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "retrains": {}, "problems": {}}
 
 
@@ -182,9 +181,8 @@ def test_a_scheduled_time_that_never_came_is_overdue_a_quarter_of_an_hour_later(
     assert overdue(home, changed_at=before) == []  # nothing was published
     write_published(cloud.objects, replace(PUBLISHED, published_at=before))
     assert overdue(home, changed_at=before) == ["weekly of 2026-11-22T03:00:00Z"]
-    assert (
-        overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []
-    )  # no time of the schedule that applies since then
+    # no time of the schedule that applies since then
+    assert overdue(home, changed_at=SUNDAY + timedelta(minutes=1)) == []
     cloud.clock = SUNDAY + timedelta(minutes=14)
     assert overdue(home, changed_at=before) == []
     begin_entry(cloud.objects, "weekly", SUNDAY, cloud.clock)

@@ -270,9 +270,8 @@ def test_a_lease_that_s3_does_not_give_out_spoils_one_instance_and_not_the_sweep
     clients = replace(account.clients, s3=Broken(account.s3, "get_object", fails))
     summary = account.sweep(clients=clients, later=timedelta(minutes=16))
     assert list(summary.spoiled) == [ids[0]] and summary.lease_check == "done"
-    assert sorted(summary.terminated) == sorted(
-        ids if dies else ids[1:]
-    )  # where we may not read, the deadline stands
+    # where we may not read, the deadline stands
+    assert sorted(summary.terminated) == sorted(ids if dies else ids[1:])
 
 
 def test_an_instance_that_brings_the_sweeper_down_is_reported_and_the_next_one_is_judged(

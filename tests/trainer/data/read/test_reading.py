@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.base.errors import DataError
-from trainer.data.read import arrays, parts, reading, sources
+from trainer.data.read import parts, reading, sources
 from trainer.data.read.candles import Candles
 from trainer.data.read.headers import open_source
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
 from trainer.data.read.shapes import FIELDS
-from trainer.data.read.sources import Series
 from trainer.data.read.writing import write_candles
 
 COLUMNS = ("timestamp", *FIELDS)
@@ -81,14 +80,12 @@ def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, m
     )
     streamed: list[str] = []
 
-    def counted(source: Any, symbols: Any, columns: Any) -> Iterator[Any]:
+    def counted(source: Any, symbols: Any) -> Iterator[Any]:
         streamed.append(source.path.name)
-        return sources.stream_series(source, symbols, columns)
+        return sources.stream_series(source, symbols)
 
     monkeypatch.setattr(reading, "stream_series", counted)
-    monkeypatch.setattr(
-        parts, "read_series", lambda source, columns: pytest.fail(f"{source.path} is read whole")
-    )
+    monkeypatch.setattr(parts, "read_series", lambda source: pytest.fail(f"{source.path} is read whole"))
     folder = CandleFolder(tmp_path, scratch)
     for symbol in folder.symbols:
         folder.read(symbol)
@@ -106,9 +103,7 @@ def test_no_part_of_a_stream_holds_more_than_a_batch(tmp_path, make_candles, sma
     )
 
 
-def test_a_file_that_its_name_or_its_statistics_show_to_hold_one_symbol_is_not_copied(
-    tmp_path, scratch, make_candles
-):
+def test_a_file_with_one_symbol_is_not_copied(tmp_path, scratch, make_candles):
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(300)])
     pq.write_table(table_of(make_candles(300, symbol="BBB")), tmp_path / "other_1m.parquet")
     folder = CandleFolder(tmp_path, scratch)
@@ -119,7 +114,7 @@ def test_a_file_that_its_name_or_its_statistics_show_to_hold_one_symbol_is_not_c
     assert folder.symbols == ("AAA", "BBB") and not list(scratch.iterdir())
 
 
-def test_where_no_name_says_a_timeframe_the_longest_series_does(tmp_path, scratch, make_candles, small_parts):
+def test_the_longest_series_determines_an_unnamed_timeframe(tmp_path, scratch, make_candles, small_parts):
     tables = [
         table_of(make_candles(300, symbol="AAA", timeframe="1h")),
         table_of(make_candles(100, symbol="BBB")),
@@ -128,7 +123,7 @@ def test_where_no_name_says_a_timeframe_the_longest_series_does(tmp_path, scratc
     assert CandleFolder(tmp_path, scratch, symbols=("BBB",)).timeframe == "1h"
 
 
-def test_epoch_seconds_of_before_1973_are_told_by_the_largest_of_the_file(tmp_path, scratch, small_parts):
+def test_the_largest_epoch_of_a_file_determines_its_unit(tmp_path, scratch, small_parts):
     days = np.arange(3000) * 86_400  # from 1970 to 1978: parts of the file alone would pass for dates
     columns = {name: np.full(6000, 2.0) for name in FIELDS}
     table = pa.table({"time": np.concatenate([days, days]), "symbol": ["A"] * 3000 + ["B"] * 3000, **columns})
@@ -143,11 +138,11 @@ def test_files_of_one_symbol_of_both_kinds_are_joined(tmp_path, scratch, make_ca
     pq.write_table(pa.concat_tables(tables), tmp_path / "more_1m.parquet")
     folder = CandleFolder(tmp_path, scratch, bars=500)
     read = folder.read("AAA")
-    assert np.array_equal(read.timestamp, whole.timestamp[-500:]) and folder.rows("AAA") == 700
+    assert np.array_equal(read.timestamp, whole.timestamp[-500:]) and read.file_rows == 700
     assert [part.file for part in folder.parts("AAA")] == ["AAA_1m.parquet", "more_1m.parquet"]
 
 
-def test_a_spoilt_order_is_found_where_two_parts_of_the_file_meet(tmp_path, make_candles, small_parts):
+def test_unsorted_bars_are_found_across_parts_of_a_file(tmp_path, make_candles, small_parts):
     candles = make_candles(128)
     turned = replace(candles, timestamp=np.roll(candles.timestamp, 64))
     tables = [table_of(turned), table_of(make_candles(64, symbol="BBB"))]
@@ -159,17 +154,4 @@ def test_a_spoilt_order_is_found_where_two_parts_of_the_file_meet(tmp_path, make
 def test_an_array_file_is_read_without_pickle(scratch):
     np.save(scratch / "0.npy", np.array([{"not": "numbers"}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
-        arrays.load(scratch / "0.npy")
-
-
-def test_a_series_grows_part_by_part(scratch):
-    for first in (0, 10, 20):
-        timestamp = np.arange(first, first + 10)
-        series = Series(
-            file="f", symbol="A", timestamp=timestamp, values=np.full((len(FIELDS), 10), float(first))
-        )
-        arrays.append(scratch / "0.npy", series)
-    arrays.close(scratch / "0.npy", values=len(FIELDS), bars=30)
-    rows = np.load(scratch / "0.npy", allow_pickle=False)
-    assert rows["timestamp"].tolist() == list(range(30))
-    assert rows["values"][:, 0].tolist() == [0.0] * 10 + [10.0] * 10 + [20.0] * 10
+        parts.load_array(scratch / "0.npy")

@@ -19,9 +19,7 @@ def test_candles_come_back_to_the_last_bit(tmp_path: Path, make_candles) -> None
             assert np.array_equal(getattr(item, name), getattr(read[item.symbol], name))
 
 
-def test_prices_are_split_by_byte_and_zipped_and_narrow_where_nothing_is_lost(
-    tmp_path: Path, make_candles
-) -> None:
+def test_candles_are_written_compressed_and_narrow_without_loss(tmp_path: Path, make_candles) -> None:
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(300, close=np.arange(1.0, 301.0))])
     file = pq.ParquetFile(tmp_path / "AAA_1m.parquet")
     assert (

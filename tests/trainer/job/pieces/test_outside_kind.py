@@ -51,7 +51,7 @@ def node(access: Access, tmp_path: Path) -> Node:
     )
 
 
-def test_pairs_from_outside_are_planned_trained_and_in_the_receipt(
+def test_a_kind_from_outside_goes_from_plan_to_receipt(
     tmp_path, make_candles, make_record, node, monkeypatch, forked_children
 ):
     monkeypatch.setitem(KINDS, "pair", PAIRS)
@@ -85,7 +85,8 @@ def test_pairs_from_outside_are_planned_trained_and_in_the_receipt(
     uploads.finish()
     ended = ending(status=node.status, stop_reason="", error=None, now=datetime.now(timezone.utc))
     reported = json.dumps(result(node.status, ended=ended, unfinished="", python_packages=""))
-    read = read_result(reported.encode(), models_prefix=node.status.identity.keys.models)
+    names = [piece.model for piece in record.pieces]
+    read = read_result(reported.encode(), models_prefix=node.status.identity.keys.models, names=names)
     receipt = make_receipt(record, Observation(result=read))
     assert (read.state, receipt["failed"]) == ("done", [])
     assert [(model["piece"], model["kind"], model["series"]) for model in receipt["models"]] == [

@@ -15,7 +15,7 @@ def work(symbol: str, folds: int = 1, *, bars: int = 1000) -> SeriesWork:
     return SeriesWork(symbol=symbol, bars=bars, windows=windows, visits=windows, memory_gib=0.5)
 
 
-def test_a_job_has_a_piece_for_each_symbol_with_its_own_source_and_estimate():
+def test_a_job_has_a_piece_for_each_symbol():
     job = job_of(epochs=3)
     one, other = pieces_of(job, [work("A"), work("B", bars=2000)], timeframe="1m")
     assert kind_of(job).name == one.kind == "symbol"
@@ -24,7 +24,7 @@ def test_a_job_has_a_piece_for_each_symbol_with_its_own_source_and_estimate():
     assert one.identity == {"model": "lstm-direction_A_1m", "piece": "A", "fold": 1, "seed": 0}
 
 
-def test_folds_and_seeds_of_a_symbol_are_pieces_of_one_source_that_are_told_apart():
+def test_folds_and_seeds_of_a_symbol_share_a_source():
     pieces = pieces_of(job_of(folds=2, seeds=2, seed=3), [work("A", 2)], timeframe="1m")
     assert [piece.title for piece in pieces] == ["A f1 s3", "A f1 s4", "A f2 s3", "A f2 s4"]
     assert pieces[-1].name == "lstm-direction_A_1m_f2_s4" and pieces[-1].draws == "lstm_A_1m"
@@ -32,7 +32,7 @@ def test_folds_and_seeds_of_a_symbol_are_pieces_of_one_source_that_are_told_apar
     assert pieces[-1].estimate == 2 * pieces[0].estimate
 
 
-def test_a_pooled_job_has_a_piece_of_all_symbols_for_each_fold_and_seed_and_a_source_for_each_fold():
+def test_a_pooled_job_has_a_piece_for_each_fold_and_seed():
     job = job_of(name="mix", pooled=True, folds=2, seeds=2, epochs=3)
     pieces = pieces_of(job, [work("A", 2), work("B", 2, bars=2000)], timeframe="1m")
     assert kind_of(job).one_split and {piece.kind for piece in pieces} == {"pooled"}
@@ -54,6 +54,6 @@ def test_a_pooled_job_has_a_piece_of_all_symbols_for_each_fold_and_seed_and_a_so
     )
 
 
-def test_a_pooled_job_may_not_be_called_as_one_of_its_symbols_whatever_the_case():
+def test_a_pooled_job_may_not_have_the_name_of_a_symbol():
     with pytest.raises(DataError, match="the job and its symbol MIX have the same name"):
         pieces_of(job_of(name="mix", pooled=True), [work("A"), work("MIX")], timeframe="1m")

@@ -18,34 +18,34 @@ def test_the_longest_goes_first():
         queue.take()
 
 
-def test_a_worker_stays_with_a_symbol_that_it_holds_while_that_is_nearly_the_longest():
+def test_a_worker_stays_with_its_symbol_while_nearly_the_longest():
     queue = PieceQueue([piece("A", estimate=100), piece("B", estimate=95), piece("B", estimate=50, seed=1)])
     assert queue.take(held={"B"}).source == "B"
     assert queue.take(held={"B"}).source == "A"  # the other of B is half as long: it can wait
 
 
-def test_a_worker_gets_what_was_staged_for_it_after_what_it_holds():
+def test_a_worker_gets_held_pieces_before_staged_ones():
     pieces = [piece("A", estimate=100), piece("B", estimate=95), piece("C", estimate=91)]
     assert PieceQueue(pieces).take(held={"B"}, staged="C").source == "B"
     assert PieceQueue(pieces).take(held={"X"}, staged="C").source == "C"
 
 
-def test_symbols_of_other_workers_are_left_to_them_while_others_are_as_long():
+def test_symbols_of_other_workers_are_left_to_them():
     pieces = [piece("A", estimate=100), piece("A", estimate=100, seed=1), piece("B", estimate=95)]
     assert PieceQueue(pieces).take(elsewhere={"A"}).source == "B"
 
 
-def test_a_free_worker_takes_what_was_staged_for_a_busy_one_when_nothing_else_is_as_long():
+def test_a_free_worker_takes_the_longest_staged_or_not():
     assert PieceQueue([piece("A", estimate=100), piece("B", estimate=50)]).take(elsewhere={"A"}).source == "A"
 
 
-def test_looking_takes_nothing_and_what_is_left_of_a_symbol_is_known():
+def test_peek_takes_nothing_and_has_knows_the_rest():
     queue = PieceQueue([piece("A", estimate=100)])
     assert queue.peek() == queue.take()
     assert not queue.has("A")
 
 
-def test_seeds_of_a_symbol_go_to_the_worker_that_began_it_and_every_piece_is_given_once():
+def test_seeds_of_a_symbol_go_to_the_worker_that_began_it():
     shuffled = random.Random(0)
     queue = PieceQueue(
         piece(f"S{number:03d}", estimate=1000 - number % 7, seed=seed)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.panel import job_for, planted_panel, scored
+from benchmarks.planted import panel_job, planted_panel
 from tests.jobs import keys_for, with_settings
 from tests.pieces import piece_of
 from trainer.bars.job_plan import symbol_plan
@@ -49,17 +49,14 @@ TRANSFORMER = {"model": "transformer", "preset": "tiny", "lookback": 8, "dropout
 
 
 def job_with(scaler: str = "rank", **settings: Any) -> Job:
-    job = with_settings(job_for(scaler, seed=0), features=FEATURES, hidden=4, batch=64, epochs=1)
+    job = with_settings(panel_job(scaler, seed=0), features=FEATURES, hidden=4, batch=64, epochs=1)
     return with_settings(job, **settings) if settings else job
 
 
 def prepared(panel: list[Candles], job: Job) -> PieceData:
     """Return the data of a panel's only fold, as its plan in memory has it."""
     named = {one.symbol: one for one in panel}
-    entries = [
-        symbol_plan(named[symbol], plans, files=[], rows=0)
-        for symbol, plans in plan_panel(named, job).items()
-    ]
+    entries = [symbol_plan(named[symbol], plans) for symbol, plans in plan_panel(named, job).items()]
     return read_panel(named, job, entries, 1)
 
 
@@ -311,12 +308,3 @@ def test_unseen_series_share_one_embedding(panel, folder, tmp_path, train_piece)
     )
     copy, new, seen = (one.columns["volatilities"] for one in made if isinstance(one, Predictions))
     assert np.array_equal(copy, new) and not np.allclose(copy, seen)
-
-
-@pytest.mark.slow
-def test_a_planted_order_is_found_and_a_shuffled_one_is_not():
-    planted, chance = (
-        scored(0, "rank", series=14, dates=300, shuffled=shuffled) for shuffled in (False, True)
-    )
-    assert planted["rank correlation"] > 0.3 < planted["low"] + 0.1
-    assert chance["low"] <= 0 <= chance["high"]

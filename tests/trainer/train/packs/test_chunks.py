@@ -1,5 +1,5 @@
-"""The step over chunks: against plain torch, in slices, with activations computed again, gone on with, and
-its inputs.
+"""The step over chunks: against plain torch, in slices, with activation checkpointing, resumed; its
+inputs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,8 @@ def member(dtype: torch.dtype = torch.float32, name: str = "tcn_A_1m") -> Member
     labels_T[torch.arange(ROWS) % 3 == 0] = torch.nan
     labels_T[-40:] = torch.nan
     rows_TF, labels_TK = rows_TF.to(dtype), labels_T.to(dtype)[:, None]
-    return Member(
-        name=name,
-        rows_TF=rows_TF,
-        labels_TK=labels_TK,
-        mean_F=rows_TF.mean(0),
-        std_F=rows_TF.std(0),
-        seed=JOB.train.seed,
-    )
+    scaler = {"mean_F": rows_TF.mean(0), "std_F": rows_TF.std(0)}
+    return Member(name=name, rows_TF=rows_TF, labels_TK=labels_TK, **scaler, seed=JOB.train.seed)
 
 
 def batch(step: int) -> torch.Tensor:
@@ -58,9 +52,8 @@ def test_thirty_steps_are_those_of_plain_torch():
     job, item = with_settings(JOB, dropout=0.0), member(torch.float64)
     ours = losses(Chunks([item], job, micro_batch=2), range(STEPS))
     model = new_model(item, job)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=job.train.learning_rate, weight_decay=job.train.weight_decay
-    )
+    rates = {"lr": job.train.learning_rate, "weight_decay": job.train.weight_decay}
+    optimizer = torch.optim.AdamW(model.parameters(), **rates)
     scaled = (item.rows_TF - item.mean_F) / item.std_F
     for step in range(STEPS):
         errors = []
@@ -86,7 +79,7 @@ def test_thirty_steps_are_those_of_plain_torch():
     ],
     ids=["in one slice", "activations computed again", "as the worker forms it"],
 )
-def test_slices_and_recomputed_activations_change_the_speed_and_not_the_model(
+def test_slices_and_recomputation_do_not_change_the_model(
     other: Callable[[Member], Chunks],
 ):
     alone = losses(Chunks([member(torch.float64)], JOB, micro_batch=1), range(STEPS))
@@ -105,13 +98,13 @@ def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
     assert cpu_slice(job_of(model="tcn", blocks=4, width=32, chunk=256).cost) > 64
 
 
-def test_it_learns():
+def test_a_pack_of_chunks_learns():
     told = losses(Chunks([member()], with_settings(JOB, dropout=0.0), micro_batch=4), range(180))
     assert told[-20:].mean() < 0.2 * told[:5].mean()
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped(ema: float):
+def test_a_resumed_run_is_bit_identical(ema: float):
     job = with_settings(JOB, ema=ema)
     whole = Chunks([member()], job, micro_batch=2)
     before = losses(whole, range(10))
@@ -125,7 +118,7 @@ def test_a_run_gone_on_with_is_bit_identical_to_one_that_never_stopped(ema: floa
     assert torch.equal(evaluated[0]["head.bias"], whole.snapshot(0).weights["head.bias"]) == (not ema)
 
 
-def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped():
+def test_neighbours_are_independent_and_a_stopped_one_stays():
     items, job = [member(), member(name="tcn_B_1m")], with_settings(JOB, ema=0.9)
     pack, alone = Chunks(items, job, micro_batch=4), Chunks(items[:1], job, micro_batch=4)
     still = pack.snapshot(1)
@@ -134,13 +127,11 @@ def test_a_model_does_not_depend_on_its_neighbour_nor_move_when_it_has_stopped()
         assert torch.equal(told[0], alone.step([True], [batch(step)])[0]) and torch.isnan(told[1])
     now = pack.snapshot(1)
     assert all(torch.equal(now.weights[name], weight) for name, weight in still.weights.items())
-    assert (
-        all(torch.equal(now.average[name], weight) for name, weight in still.average.items())
-        and still.average
-    )
+    assert all(torch.equal(now.average[name], weight) for name, weight in still.average.items())
+    assert still.average
 
 
-def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
+def test_bars_beyond_the_last_row_have_no_label():
     item = member()
     read_X = torch.arange(JOB.model.chunk + JOB.model.bars_seen - 1)
     x_BFX = gather_chunks(item.rows_TF, torch.tensor([ROWS - 40]), read_X, item.mean_F, item.std_F)
@@ -149,18 +140,17 @@ def test_a_chunk_beyond_the_last_row_stands_still_and_has_no_label_there():
     assert torch.isfinite(loss).all()
 
 
-def test_a_loss_that_is_not_finite_leaves_the_model_as_it_was():
+def test_a_non_finite_loss_leaves_the_model_unchanged():
     item = member()
     item.rows_TF[300] = torch.inf
-    pack = Chunks(
-        [replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))], JOB, micro_batch=4
-    )
+    broken = replace(item, mean_F=torch.zeros(5), std_F=torch.full((5,), torch.nan))
+    pack = Chunks([broken], JOB, micro_batch=4)
     before = pack.snapshot(0).weights
     assert torch.isnan(pack.step([True], [batch(0)])).all()
     assert all(torch.equal(pack.snapshot(0).weights[name], weight) for name, weight in before.items())
 
 
-def test_an_output_is_the_same_whichever_bars_are_asked_for():
+def test_an_output_does_not_depend_on_the_bars_asked_for():
     item = member()
     rows_TF = item.rows_TF.repeat(5, 1)  # more than two chunks of evaluation
     first = JOB.model.bars_seen - 1

@@ -1,4 +1,4 @@
-"""The strategies against each other: whatever a pack is made of, a model trains as it does alone."""
+"""A model trains alike in every strategy and pack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 from tests.jobs import job_of, with_settings
 from trainer.job.job import Job
 from trainer.targets import TARGETS
-from trainer.train.packs.pack import Member, Pack, SequentialPack, fresh_state
+from trainer.train.packs.pack import Member, Pack, fresh_state
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 
 pytestmark = pytest.mark.slow
@@ -30,21 +31,11 @@ def _members(dtype: torch.dtype = torch.float32) -> list[Member]:
     for number in range(MODELS):
         generator = torch.Generator().manual_seed(number)
         # Symbols of different length and scale: rows lie unpadded, and each model has its own scaler.
-        rows_TF = (
-            torch.randn(200 + 50 * number, 5, generator=generator, dtype=torch.float64) * (number + 1)
-            + number
-        )
-        labels_TK = (rows_TF[:, :1] > number).to(dtype)
-        mean_F, std_F = rows_TF.mean(0), rows_TF.std(0)
-        found.append(
-            Member(
-                name=f"m{number}",
-                rows_TF=rows_TF.to(dtype),
-                labels_TK=labels_TK,
-                mean_F=mean_F.to(dtype),
-                std_F=std_F.to(dtype),
-            )
-        )
+        rows_TF = torch.randn(200 + 50 * number, 5, generator=generator, dtype=torch.float64)
+        rows_TF = rows_TF * (number + 1) + number
+        parts = (rows_TF, rows_TF[:, :1] > number, rows_TF.mean(0), rows_TF.std(0))
+        rows, labels, mean, std = (part.to(dtype) for part in parts)
+        found.append(Member(name=f"m{number}", rows_TF=rows, labels_TK=labels, mean_F=mean, std_F=std))
     return found
 
 
@@ -78,9 +69,7 @@ def _trained(strategy: Strategy, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_thirty_steps_give_the_losses_of_models_trained_one_after_another(
-    strategy: Strategy, dtype: torch.dtype
-) -> None:
+def test_stacked_packs_have_the_losses_of_sequential_ones(strategy: Strategy, dtype: torch.dtype) -> None:
     expected = _trained(SequentialPack, dtype)
     torch.testing.assert_close(_trained(strategy, dtype), expected, rtol=RELATIVE[dtype], atol=0)
     assert (expected[-5:].mean(0) < expected[:5].mean(0)).all()
@@ -96,7 +85,7 @@ def test_a_model_in_a_pack_trains_as_it_does_alone(strategy: Strategy, dtype: to
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(strategy: Strategy) -> None:
+def test_a_stopped_and_a_broken_model_do_not_move(strategy: Strategy) -> None:
     members = _members()
     pack = strategy(members, with_settings(JOB, ema=0.9))
     for step in range(5):
@@ -107,9 +96,7 @@ def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(s
     else:
         pack._rows_RF[: len(members[0].rows_TF)] = torch.nan
     losses = [pack.step([True, False, True], _batches(members, step)) for step in range(5, 8)]
-    assert all(
-        torch.isnan(found[0]) and torch.isnan(found[1]) and torch.isfinite(found[2]) for found in losses
-    )
+    assert [torch.isfinite(loss).tolist() for loss in losses] == [[False, False, True]] * 3
     after = [pack.snapshot(number) for number in range(MODELS)]
     for number in (0, 1):  # the broken one does not move either
         for part in ("weights", "average", "exp_avg", "exp_avg_sq"):
@@ -123,10 +110,8 @@ def test_a_stopped_model_stays_bit_by_bit_while_its_neighbours_gradient_is_nan(s
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strategy) -> None:
     members = _members()
-    together, thinned = (
-        _trained(strategy, torch.float32),
-        _train(strategy(members, JOB), members, stop={1: 10}),
-    )
+    together = _trained(strategy, torch.float32)
+    thinned = _train(strategy(members, JOB), members, stop={1: 10})
     assert torch.isnan(thinned[10:, 1]).all()
     torch.testing.assert_close(thinned[:, [0, 2]], together[:, [0, 2]], rtol=1e-6, atol=0)
 
@@ -149,17 +134,17 @@ def test_learning_rates_are_per_model(strategy: Strategy) -> None:
     members = _members(torch.float64)
     pack = strategy(members, JOB)
     pack.set_learning_rate(1, 0.0)
-    before = [pack.snapshot(number).weights["head.weight"] for number in range(MODELS)]
+
+    def heads() -> list[torch.Tensor]:
+        return [pack.snapshot(number).weights["head.weight"] for number in range(MODELS)]
+
+    before = heads()
     pack.step([True] * MODELS, _batches(members, 1))
-    moved = [
-        not torch.equal(pack.snapshot(number).weights["head.weight"], before[number])
-        for number in range(MODELS)
-    ]
-    assert moved == [True, False, True]
+    assert [torch.equal(*pair) for pair in zip(before, heads(), strict=True)] == [False, True, False]
 
 
 @pytest.mark.parametrize("strategy", [Fused, Streams])
-def test_the_module_of_a_member_has_its_present_weights(strategy: Strategy) -> None:
+def test_a_members_module_has_its_current_weights(strategy: Strategy) -> None:
     members = _members()
     pack = strategy(members, JOB)
     pack.step([True] * MODELS, _batches(members, 1))
@@ -196,7 +181,7 @@ def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved_until_it_fits(
+def test_a_loss_scale_changes_nothing_and_is_halved_if_too_large(
     strategy: Strategy,
 ) -> None:
     members = _members()
@@ -210,9 +195,7 @@ def test_a_scaled_loss_trains_as_an_unscaled_one_and_a_scale_too_large_is_halved
     loss = scaled.step([True] * MODELS, _batches(members, 5))[1]
     after = scaled.snapshot(1)
     assert torch.isfinite(loss)  # the scale is to blame and not the model, so the loop hears nothing of it
-    assert (
-        after.loss_scale == 2.0**199 and after.updates == before.updates and scaled.snapshot(0).updates == 6
-    )
+    assert (after.loss_scale, after.updates, scaled.snapshot(0).updates) == (2.0**199, before.updates, 6)
     assert all(torch.equal(after.weights[name], weight) for name, weight in before.weights.items())
 
 
@@ -238,7 +221,7 @@ def test_strategies_agree_on_the_average_of_weights(strategy: Strategy, dtype: t
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(strategy: Strategy) -> None:
+def test_the_average_follows_its_formula_and_changes_nothing(strategy: Strategy) -> None:
     members, decay = _members(torch.float64), 0.7
     plain, averaged = strategy(members, JOB), strategy(members, with_settings(JOB, ema=decay))
     expected = [_row(plain.snapshot(number).weights) for number in range(MODELS)]
@@ -257,9 +240,7 @@ def test_the_average_is_the_written_one_and_the_training_does_not_hear_of_it(str
 
 @pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
 @pytest.mark.parametrize("first", [SequentialPack, Fused, Streams])
-def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(
-    first: Strategy, later: Strategy
-) -> None:
+def test_an_average_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     begun, continued = first(members, job), later(members, job)
     _averaged(begun, members, range(10))
@@ -273,7 +254,7 @@ def test_an_average_continues_in_any_strategy_and_bit_by_bit_in_its_own(
 
 
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
-def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) -> None:
+def test_a_restarted_model_restarts_its_average(strategy: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     pack = strategy(members, job)
     (best, *_) = _averaged(pack, members, range(5))
@@ -289,9 +270,9 @@ def test_a_model_that_begins_again_begins_its_average_again(strategy: Strategy) 
     torch.testing.assert_close(_row(state.average), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_members_that_share_rows_share_their_place() -> None:
+def test_members_that_share_rows_store_them_once() -> None:
     members = _members()
-    twin = Member(**{**members[0].__dict__, "name": "twin"})
+    twin = replace(members[0], name="twin")
     pack = Fused([members[0], twin, members[1]], JOB)
     assert len(pack._rows_RF) == len(members[0].rows_TF) + len(members[1].rows_TF)
     assert pack._offsets_M1[:, 0].tolist() == [0, 0, len(members[0].rows_TF)]
@@ -302,10 +283,7 @@ def test_members_that_share_rows_share_their_place() -> None:
 def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, target: str) -> None:
     job, members = with_settings(JOB, target=target), _members(torch.float64)
     packs = [SequentialPack(members, job, micro_batch=job.train.batch), strategy(members, job)]
-    plain, other = (
-        torch.stack([pack.step([True] * MODELS, _batches(members, step)) for step in range(10)])
-        for pack in packs
-    )
+    plain, other = (_train(pack, members, steps=10) for pack in packs)
     torch.testing.assert_close(other, plain, rtol=1e-9, atol=0)
 
 
@@ -317,14 +295,9 @@ def test_a_recorded_graph_gives_the_losses_of_plain_modules(
     strategy: Strategy, precision: str, tolerance: float
 ) -> None:
     job = with_settings(JOB, ema=0.9, precision=precision)
+    tensors = ("rows_TF", "labels_TK", "mean_F", "std_F")
     members = [
-        Member(
-            **{
-                key: value.cuda() if isinstance(value, torch.Tensor) else value
-                for key, value in member.__dict__.items()
-            }
-        )
-        for member in _members()
+        replace(member, **{name: getattr(member, name).cuda() for name in tensors}) for member in _members()
     ]
     batches = [[starts.cuda() for starts in _batches(members, step)] for step in range(STEPS)]
     plain, recorded = SequentialPack(members, job), strategy(members, job)

@@ -1,4 +1,4 @@
-"""Heads on a pretrained encoder, of a panel and on two ranks: what one process trains, whatever is frozen."""
+"""Heads on a pretrained encoder, of a panel and on two ranks, train as in one process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.panel import planted_panel
+from benchmarks.planted import planted_panel
 from tests.jobs import job_of
 from tests.models import SETTINGS, make_model
 from tests.pieces import piece_of
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, member_of
-from tests.trainer.train.ranks.test_sharding import layout_of
+from tests.trainer.train.ranks.test_layout import layout_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
 from trainer.data.read.shapes import FIELDS
@@ -60,7 +60,7 @@ def losses_and_weights(
 
 def on_rank(ranks: Ranks, job: Job, layout: str) -> list[float]:
     """Return `losses_and_weights` of one of two ranks."""
-    return losses_and_weights(job, layout_of(ranks, layout), ranks.sum_)
+    return losses_and_weights(job, layout_of(ranks, layout, job), ranks.sum_)
 
 
 @pytest.mark.parametrize("training", WAYS)
@@ -93,7 +93,7 @@ def before(candles: Candles, time: int) -> Candles:
 
 
 @pytest.mark.slow
-def test_a_panels_head_goes_on_from_a_panels_encoder_on_two_ranks(python, train_piece, tmp_path: Path):
+def test_a_panels_head_trains_on_a_panels_encoder_on_two_ranks(python, train_piece, tmp_path: Path):
     panel = planted_panel(0, series=8, dates=400)  # two series begin late, or end early
     ends = int(panel[0].timestamp[220])
     sets = {"early": [one for candles in panel if len(one := before(candles, ends))], "all": panel}

@@ -1,8 +1,9 @@
-"""Any number of ranks trains what one process trains: the same losses, the same validation, the same end."""
+"""Two ranks train what one process trains: the same losses, validation and end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,15 @@ from torch import nn
 
 from tests.jobs import job_of
 from tests.trainer.train.ranks.ranks import TwoRanks
+from tests.trainer.train.rosters import Roster
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.loop import Run, train
 from trainer.train.packs.layout import ONE, Layout
-from trainer.train.packs.pack import Member, ModelState
+from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
 from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, reader_of
-from trainer.train.ranks.agreement import AgreedClock, ticking
-from trainer.train.ranks.group import Ranks
+from trainer.train.ranks.group import AgreedClock, Ranks
 from trainer.train.ranks.layout import DataParallel
 from trainer.train.ranks.validation import shared_outputs
 
@@ -74,19 +75,17 @@ def losses_of(
     pack = form_pack([member], job, layout)
     losses = [float(total(pack.step([True], [starts]))[0]) for starts in batches_of(job, member)]
     state = pack.snapshot(0)
-    return [
-        *losses,
-        *(sum(float(one.double().sum()) for one in part.values()) for part in (state.weights, state.average)),
-    ]
+    parts = (state.weights, state.average)
+    return [*losses, *(sum(float(one.double().sum()) for one in part.values()) for part in parts)]
 
 
 def losses_on_rank(ranks: Ranks, job: Job, dtype: torch.dtype) -> list[float]:
     """Return `losses_of` as one of several ranks has them."""
-    return losses_of(job, dtype, DataParallel(ranks), ranks.sum_)
+    return losses_of(job, dtype, DataParallel(ranks, job), ranks.sum_)
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-def test_two_ranks_with_accumulation_and_without_have_the_losses_of_one(two_ranks: TwoRanks, name: str):
+def test_two_ranks_have_the_losses_of_one_process(two_ranks: TwoRanks, name: str):
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         alone = losses_of(job_for(name), dtype, ONE, lambda losses: losses)
         assert all(np.isfinite(alone)) and len({round(loss, 6) for loss in alone[:STEPS]}) > STEPS // 2
@@ -96,31 +95,12 @@ def test_two_ranks_with_accumulation_and_without_have_the_losses_of_one(two_rank
             np.testing.assert_allclose(first, alone, rtol=tolerance)
 
 
-class Kept:
-    """A roster of one run, which notes when its checkpoints are due."""
-
-    def __init__(self, run: Run) -> None:
-        self._waiting, self.checkpoints = [run], list[int]()
-
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        joined, self._waiting = self._waiting, []
-        return joined
-
-    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
-        self.checkpoints.append(state.batches)
-
-    def finished(self, run: Run, model: nn.Module) -> None:
-        pass
-
-
 def parts_of(member: Member, job: Job) -> list[tuple[np.ndarray, Reader]]:
     """Return bars of validation of three series, which neither batches nor ranks divide, with their
     readers.
     """
-    inputs, seen = (
-        Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F),
-        job.model.bars_seen,
-    )
+    inputs = Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F)
+    seen = job.model.bars_seen
     readers = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1, batch=16)
     return [(np.arange(first, last), readers) for first, last in ((20, 83), (90, 91), (100, 190))]
 
@@ -145,18 +125,18 @@ def train_on_rank(ranks: Ranks, job: Job) -> tuple[Any, ...]:
     ticks, outputs, events = iter(range(10_000)), list[np.ndarray](), list[dict[str, Any]]()
     run = run_of_noise(job, shared_outputs(ranks, 1), outputs)
     clock = AgreedClock(ranks, clock=lambda: next(ticks) * (1.0 - 0.7 * ranks.rank))
-    roster = Kept(run)
-    form = ticking(lambda members: form_pack(members, job, DataParallel(ranks)), clock)
+    roster = Roster(run)
+    form = partial(form_pack, job=job, layout=DataParallel(ranks, job))
     train(roster, form, job, events.append, clock=clock, total=ranks.sum_)
     told = [(event["event"], event.get("step"), event.get("rate")) for event in events]
     return run.history, run.best_epoch, roster.checkpoints, told, outputs
 
 
-def test_ranks_whose_clocks_differ_decide_the_same_and_stop_where_one_process_does(two_ranks: TwoRanks):
+def test_ranks_whose_clocks_differ_decide_the_same(two_ranks: TwoRanks):
     job = job_for("lstm", epochs=12, patience=2, checkpoint_seconds=2)
     outputs: list[np.ndarray] = []
     alone = run_of_noise(job, outputs_of, outputs)
-    train(Kept(alone), lambda members: form_pack(members, job), job, lambda event: None)
+    train(Roster(alone), lambda members: form_pack(members, job), job, lambda event: None)
     first, second = two_ranks(train_on_rank, job)
     for one, other in zip(first[:4], second[:4], strict=True):
         assert one == other
@@ -180,8 +160,8 @@ def exchanges_on_rank(ranks: Ranks, job: Job) -> tuple[int, int, int]:
 
     run = run_of_noise(job, shared_outputs(ranks, 1), [])
     clock = AgreedClock(ranks, clock=lambda: 0.0)  # it stands still: nothing is due
-    form = ticking(lambda members: form_pack(members, job, DataParallel(ranks)), clock)
-    train(Kept(run), form, job, count, clock=clock, total=ranks.sum_)
+    form = partial(form_pack, job=job, layout=DataParallel(ranks, job))
+    train(Roster(run), form, job, count, clock=clock, total=ranks.sum_)
     steps = -(-run.num_windows // job.train.batch) * (run.epoch - 1)
     return steps, run.epoch - 1, begun[-1] - begun[0]
 
@@ -202,7 +182,7 @@ def step_over_a_hole(ranks: Ranks, job: Job) -> tuple[list[float], float]:
     member = member_of(torch.float64)
     starts = reads_of(job, member)[:8]
     last_row = int(starts[-1]) + job.model.bars_seen - 1
-    pack, whole = form_pack([member], job, DataParallel(ranks)), member.rows_TF[last_row].clone()
+    pack, whole = form_pack([member], job, DataParallel(ranks, job)), member.rows_TF[last_row].clone()
     losses = []
     for row_F in (whole, whole * torch.nan, whole):
         member.rows_TF[last_row] = row_F
@@ -210,7 +190,7 @@ def step_over_a_hole(ranks: Ranks, job: Job) -> tuple[list[float], float]:
     return losses, sum(float(weight.sum()) for weight in pack.snapshot(0).weights.values())
 
 
-def test_a_step_whose_loss_is_not_finite_on_one_rank_is_skipped_by_all(two_ranks: TwoRanks):
+def test_all_ranks_skip_a_step_that_is_broken_on_one(two_ranks: TwoRanks):
     (first, weights), (second, others) = two_ranks(step_over_a_hole, job_for("lstm"))
     assert (
         [np.isfinite(loss) for loss in first] == [np.isfinite(loss) for loss in second] == [True, False, True]
@@ -235,9 +215,7 @@ def test_ranks_evaluate_exactly_what_one_process_does(two_ranks: TwoRanks, name:
 def refuse_batch_norm(ranks: Ranks) -> str:
     """Return the error for a module with batch norm on CPU ranks."""
     try:
-        DataParallel(ranks).wrap(
-            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), slices=1, is_any_module=True
-        )
+        DataParallel(ranks, job_for("lstm")).wrap(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), slices=1)
     except UsageError as error:
         return str(error)
     return ""

@@ -1,14 +1,19 @@
-"""The process group of ranks, from its start to its end."""
+"""The process group of ranks, the shares of each rank, and the clock on which they agree."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.forks import ROOT
+from trainer.train.packs.layout import slices_of
+from trainer.train.ranks.group import MOST_READINGS, readings_until_next, share
 
 LEAVING = """
 from pathlib import Path
@@ -29,9 +34,34 @@ assert not threads(), threads()
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are listed in /proc")
-def test_the_groups_threads_end_with_it_and_not_with_the_interpreter(python):
+def test_the_groups_threads_end_with_it(python):
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(
         [*python, "-c", LEAVING], cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@given(count=st.integers(0, 300), ranks=st.integers(1, 16), micro_batch=st.integers(1, 50))
+@settings(deadline=None, max_examples=60)
+def test_ranks_take_every_row_once_in_equal_shares(count, ranks, micro_batch):
+    shares = [share(count, rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert [row for part in shares for row in part] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    for part in shares:
+        least = math.ceil(math.ceil(count / ranks) / micro_batch)  # of the rank with the most rows
+        slices = slices_of(part, micro_batch)
+        assert slices, "a rank without rows takes part in the exchange all the same"
+        assert len(slices_of(part, micro_batch, least=least)) == max(1, least), (
+            "where weights are divided, in every forward's"
+        )
+        assert [row for rows, counts in slices if counts for row in rows] == list(part)
+        assert max(len(rows) for rows, _ in slices) <= micro_batch
+
+
+def test_ranks_agree_on_the_time_about_twice_a_second():
+    assert readings_until_next(1, elapsed=3.0) == 1
+    # At most twice as many as before: one slow step may have been chance.
+    assert readings_until_next(8, elapsed=0.01) == 16
+    assert readings_until_next(16, elapsed=1.0) == 8
+    assert readings_until_next(MOST_READINGS, elapsed=0.0) == MOST_READINGS

@@ -1,4 +1,4 @@
-"""A rank that hangs is found within a bound: all are asked where they are, and who does not answer is
+"""A rank that hangs is found within a bound: all ranks are asked for their stacks, and a silent one is
 killed.
 """
 
@@ -19,7 +19,7 @@ from trainer.train.ranks.supervisor import RankSupervisor
 from trainer.train.workers.assignment import WorkerSettings
 
 
-def test_silent_ranks_are_asked_once_and_who_has_not_answered_by_the_bound_hangs():
+def test_a_silent_rank_is_asked_once_then_counts_as_hung():
     watch = HangWatch(heard_at=100.0, bound_seconds=60.0)
     assert watch.look([0, 1], 129.0) == Silence()
     assert watch.look([0, 1], 130.0) == Silence(ask=True)
@@ -28,7 +28,7 @@ def test_silent_ranks_are_asked_once_and_who_has_not_answered_by_the_bound_hangs
     assert watch.look([0, 1], 160.0) == Silence(hung=(1,))
 
 
-def test_ranks_that_answer_may_go_on_and_any_event_ends_the_silence():
+def test_an_answer_or_an_event_ends_the_silence():
     watch = HangWatch(heard_at=0.0, bound_seconds=60.0)
     assert watch.look([0, 1], 30.0).ask
     watch.answer(0)
@@ -53,9 +53,8 @@ class Hanging:
     def emit(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         if event["event"] == "checkpoint" and not self._stopped:
-            self._stopped = next(
-                one["pid"] for one in self.events if one["event"] == "rank_started" and one["worker"] == 1
-            )
+            started = [one for one in self.events if one["event"] == "rank_started"]
+            (self._stopped,) = (one["pid"] for one in started if one["worker"] == 1)
             os.kill(self._stopped, signal.SIGSTOP)
 
     def clock(self) -> float:
@@ -66,30 +65,19 @@ class Hanging:
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_named_and_killed_after_the_others_have_told_where_they_wait(
+def test_a_stopped_rank_is_killed_after_stacks_are_logged(
     tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str], forked_children: None
 ):
     (tmp_path / "candles").mkdir()
     write_candles(tmp_path / "candles", "A-USD", bars=900)
-    keys = {
-        "layers": 1,
-        "hidden": 4,
-        "lookback": 20,
-        "batch": 64,
-        "epochs": 500,
-        "patience": 500,
-        "checkpoint_seconds": 1,
-    }
-    job = job_of(**keys, distributed="always", retries=0, timeframe="1m")
+    small = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "timeframe": "1m"}
+    endless = {"epochs": 500, "patience": 500, "checkpoint_seconds": 1}
+    job = job_of(**small, **endless, distributed="always", retries=0)
     data = open_data(job, tmp_path / "candles", scratch=tmp_path, plan=None)
     hanging = Hanging()
     settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
-    known = {
-        "kind": "cpu",
-        "ranks": 2,
-        "settings": settings,
-        "sharded": True,
-    }  # by FSDP2, from the source to a checkpoint
+    # By FSDP2, from the source to a checkpoint.
+    known = {"kind": "cpu", "ranks": 2, "settings": settings, "sharded": True}
     with RankSupervisor(**known, emit=hanging.emit, clock=hanging.clock) as supervisor:
         outcome = supervisor.run(survey(job, data.plan).pieces)
     (failed,) = outcome.failed.values()

@@ -1,8 +1,9 @@
-"""Checkpoints that ranks write together are read as wholes by any number of them, and hold no pickle."""
+"""Checkpoints that ranks write together are read as whole tensors by any number of ranks."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.train.ranks.ranks import TwoRanks
-from trainer.train.checkpoint import newest
+from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.checkpoint_files import MANIFEST
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, ModelState
@@ -39,16 +40,15 @@ def state(batches: int) -> tuple[Run, ModelState]:
 
 def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
     """Write three checkpoints as one of the ranks, then one on a disk that refuses; return the events."""
-    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    from trainer.train.ranks.shards import ShardedCheckpointWriter
+    from trainer.train.ranks.shards import write_shards
 
     mesh = init_device_mesh("cpu", (ranks.count,))
     events: list[dict[str, Any]] = []
-    group = dist.new_group(backend="gloo")
-    writer = ShardedCheckpointWriter(folder / "checkpoints", events.append, group=group)
+    store = partial(write_shards, ranks=ranks.in_background())
+    writer = CheckpointWriter(folder / "checkpoints", events.append, store=store)
 
     def divided(tensors: Any) -> dict[str, torch.Tensor]:
         cut = ("halved", "one_row", "half")
@@ -63,7 +63,7 @@ def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
         parts = {"weights": divided(plain.weights), "exp_avg": divided(plain.exp_avg), "exp_avg_sq": {}}
         writer.submit(run, ModelState(**parts, updates=batches, batches=batches), MARK, snapshot_seconds=0.5)
     writer.flush()
-    refused = ShardedCheckpointWriter(folder / "file", events.append, group=group)
+    refused = CheckpointWriter(folder / "file", events.append, store=store)
     refused.submit(run, ModelState(**parts, updates=1, batches=1), MARK, snapshot_seconds=0.5)
     refused.flush()
     return events
@@ -77,7 +77,7 @@ def written(two_ranks: TwoRanks, tmp_path_factory: Any) -> tuple[Path, list[list
     return folder / "checkpoints", two_ranks(write_as_rank, folder)
 
 
-def test_parts_of_two_ranks_are_read_as_the_whole(written):
+def test_parts_of_two_ranks_are_read_as_whole_tensors(written):
     folder, _ = written
     found = newest(folder, "m0", MARK)
     run, expected = state(9)
@@ -89,7 +89,7 @@ def test_parts_of_two_ranks_are_read_as_the_whole(written):
     assert torch.equal(found.best_weights["halved"], run.best_weights["halved"])
 
 
-def test_each_rank_writes_its_part_and_what_all_have_is_written_once(written):
+def test_ranks_write_their_parts_and_shared_tensors_once(written):
     folder, _ = written
     assert [place.name for place in sorted((folder / "m0").iterdir())] == [
         "000000000008",
@@ -97,14 +97,14 @@ def test_each_rank_writes_its_part_and_what_all_have_is_written_once(written):
     ]  # older are dropped
     place = folder / "m0" / "000000000009"
     shards = [f"shard-{number}-of-2.safetensors" for number in (1, 2)]
-    assert sorted(file.name for file in place.iterdir()) == [MANIFEST, *shards]  # and no pickle of DCP's
+    assert sorted(file.name for file in place.iterdir()) == [MANIFEST, *shards]
     tensors = {row["name"]: row["chunks"] for row in json.loads((place / MANIFEST).read_text())["tensors"]}
     assert [chunk[1:] for chunk in sorted(tensors["weights.halved"])] == [[[0, 0], [3, 3]], [[3, 0], [2, 3]]]
     assert {chunk[0] for chunk in tensors["weights.halved"]} == set(shards)
     assert len(tensors["weights.whole"]) == len(tensors["weights.number"]) == 1
 
 
-def test_a_spoilt_shard_spoils_its_checkpoint_and_the_one_before_counts(written, tmp_path):
+def test_a_damaged_shard_makes_the_previous_checkpoint_count(written, tmp_path):
     folder, _ = written
     shard = folder / "m0" / "000000000009" / "shard-2-of-2.safetensors"
     content = shard.read_bytes()
@@ -116,7 +116,7 @@ def test_a_spoilt_shard_spoils_its_checkpoint_and_the_one_before_counts(written,
         shard.write_bytes(content)
 
 
-def test_a_disk_that_refuses_costs_the_checkpoint_and_every_rank_goes_on(written):
+def test_a_disk_error_costs_the_checkpoint_and_no_rank(written):
     _, events = written
     for rank in range(2):
         names = [event["event"] for event in events[rank]]

@@ -1,4 +1,4 @@
-"""The store of torchrun: on loopback alone, and a new one for each start of the ranks."""
+"""The store of torchrun is on loopback alone, and new for each start of the ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listening_on(port: int) -> set[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="by the kernel's table")
-def test_the_store_listens_on_loopback_alone_and_ranks_that_start_again_find_nothing_of_the_dead():
+def test_each_start_has_a_new_store_on_loopback_alone():
     rendezvous = LoopbackRendezvous("run")
     ports = []
     for start in range(2):

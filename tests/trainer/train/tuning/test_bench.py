@@ -1,4 +1,4 @@
-"""The table of the TCN: its rows, what does not fit, and the arithmetic of an epoch."""
+"""The benchmark of the TCN: its rows, exclusions, and the arithmetic of an epoch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_row_has_its_own_memory(monkeypatch, forked_children):
     assert small < recomputed < large
 
 
-def test_a_process_that_the_system_ends_is_an_answer(monkeypatch, forked_children):
+def test_a_process_that_the_system_ends_excludes_its_row(monkeypatch, forked_children):
     monkeypatch.setattr(benching, "_measure", _ended)  # pickled by its name, so that the child finds this one
     monkeypatch.setattr(
         multiprocessing, "get_context", lambda method, made=multiprocessing.get_context: made("spawn")
@@ -63,7 +63,7 @@ def test_a_process_that_the_system_ends_is_an_answer(monkeypatch, forked_childre
     "error",
     [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")],
 )
-def test_out_of_memory_on_a_gpu_is_an_answer(monkeypatch, error):
+def test_out_of_memory_on_a_gpu_excludes_a_row(monkeypatch, error):
     def too_much(*given: object) -> float:
         raise error
 

@@ -1,5 +1,5 @@
-"""How a training is chosen: which source wins, when a tuner is worth its time, and what is said of it. No
-tuner runs here.
+"""The choice of training settings: precedence of sources, when to run a trial, and the events. No trial
+runs here.
 """
 
 from __future__ import annotations
@@ -13,35 +13,51 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import job_of
+from tests.jobs import job_of, sets
 from tests.pieces import piece
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import Choice, choose
 from trainer.machines.kernels import CPU_SLICE
-from trainer.machines.measurements import keep_here, known_here, shape_of
+from trainer.machines.measurements import OPEN, keep_here, known_here, shape_of
 from trainer.store.card import read_card
 from trainer.train.checkpoint import write
 from trainer.train.inputs.survey import Survey
 from trainer.train.loop import Run
-from trainer.train.packs.pack import SequentialPack
+from trainer.train.packs.sequential import SequentialPack
 from trainer.train.tuning.chosen import Chosen, Site, choose_settings, look_ahead, placed
 from trainer.train.tuning.timing import Candidate, Timing, make_members
 from trainer.train.tuning.tune import Tuning, entry_of
 
 CPU = Site(kind="cpu", profile=choose("cpu", None), workers=2)
-H200 = Site(kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=140.0), workers=1)
 WINDOWS, BARS = {"train": 300_000, "validation": 50_000, "test": 50_000}, 430_000
-SLICES = Timing(
-    candidate=Candidate(strategy="sequential", pack=1, micro_batch=64), windows_per_second=9_000.0
-)
 FUSED = Timing(candidate=Candidate(strategy="fused", pack=16, micro_batch=256), windows_per_second=900_000.0)
 
 
-@pytest.fixture(autouse=True)
-def profiles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "gpu_profiles.toml"))
+def plain(micro_batch: int, *, memory_gib: float = 0.0, **keys: Any) -> Timing:
+    """Return the timing of plain modules in slices."""
+    candidate = Candidate(strategy="sequential", pack=1, micro_batch=micro_batch, **keys)
+    return Timing(candidate=candidate, windows_per_second=9_000.0, memory_per_model_gib=memory_gib)
+
+
+def gpu(profile: str, memory_gib: float, **keys: Any) -> Site:
+    choice = Choice(profile=named_profile(profile), why="", memory_gib=memory_gib)
+    return Site(kind="cuda", profile=choice, **{"workers": 1, **keys})
+
+
+def settings_of(chosen: Chosen) -> tuple[str, int, int]:
+    """Return the strategy, the models at a time and the size of a slice."""
+    return chosen.job.expert.strategy, chosen.job.expert.pack, chosen.job.expert.micro_batch
+
+
+def batch_of(chosen: Chosen) -> tuple[int, str]:
+    """Return the batch and its source."""
+    return chosen.job.train.batch, chosen.choice["from"]["batch"]
+
+
+SLICES, H200 = plain(64), gpu("h200", 140.0)
+LARGE = plain(64, batch=1024)
 
 
 def surveyed(job: Job, *, models: int = 4, windows: dict[str, int] = WINDOWS) -> Survey:
@@ -64,35 +80,17 @@ class Choosing:
             self.timed = job
             return self.tuning
 
-        found = found or surveyed(job)
-        return choose_settings(
-            job,
-            site=site,
-            surveyed=found,
-            checkpoints=self.out / "checkpoints",
-            emit=self.events.append,
-            run=run,
-        )
+        known = {"surveyed": found or surveyed(job), "checkpoints": self.out / "checkpoints"}
+        return choose_settings(job, site=site, **known, emit=self.events.append, run=run)
 
 
 def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     choosing = Choosing(tmp_path, SLICES)
     chosen = choosing(Job())
-    assert (chosen.job.expert.strategy, chosen.job.expert.pack, chosen.job.expert.micro_batch) == (
-        "sequential",
-        1,
-        64,
-    )
-    assert chosen.choice["from"] == {
-        "strategy": "tuned here",
-        "pack": "tuned here",
-        "micro_batch": "tuned here",
-        "activation_checkpointing": "tuned here",
-        "batch": "job",
-    }
-    assert choosing.asked == [{"device": "cpu", "seconds": 9.0, "batch_limit": 2048}], (
-        "three candidates, 3 s each"
-    )
+    assert settings_of(chosen) == ("sequential", 1, 64)
+    assert chosen.choice["from"] == {**dict.fromkeys(OPEN, "tuned here"), "batch": "job"}
+    # Three candidates, 3 s each.
+    assert choosing.asked == [{"device": "cpu", "seconds": 9.0, "batch_limit": 2048}]
     assert [event["event"] for event in choosing.events] == ["tuning", "tuned"]
     assert (choosing.events[0]["seconds"], choosing.events[1]["limit_seconds"]) == (9.0, 9.0)
     assert choosing.events[1]["entry"] == entry_of(SLICES) and choosing.events[1]["failure"] == ""
@@ -100,31 +98,24 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     short = Choosing(tmp_path, SLICES)
     chosen = short(job_of(epochs=1), found=surveyed(job_of(epochs=1), models=1))
     assert not short.asked and not short.events
-    assert (chosen.job.expert.strategy, chosen.job.expert.pack, chosen.job.expert.micro_batch) == (
-        "sequential",
-        1,
-        CPU_SLICE,
-    )
+    assert settings_of(chosen) == ("sequential", 1, CPU_SLICE)
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
-def test_a_run_is_as_long_as_its_windows_take_at_the_profiles_rate():
-    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
+def estimate(job: Job = Job(), rate: float = 2_000.0) -> bool:
+    """Return whether a run is estimated by this rate of windows a second."""
+    seconds, _ = look_ahead(job, CPU, surveyed(Job()))
+    return seconds == pytest.approx(4 * 15 * 300_000 / rate / 2)
 
 
-def test_a_rate_that_is_remembered_here_beats_the_profiles():
+def test_a_runs_seconds_follow_from_the_measured_rate(tmp_path):
+    assert estimate()
     keep_here("cpu", shape_of(Job()), entry_of(replace(SLICES, windows_per_second=4_000.0)))
-    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 4_000 / 2)
-    assert look_ahead(job_of(hidden=128), CPU, surveyed(Job()))[0] > 4 * 15 * 300_000 / 2_000 / 2, (
-        "another shape"
-    )
+    assert estimate(rate=4_000) and not estimate(job_of(hidden=128), rate=4_000)  # another shape
     keep_here("cpu", shape_of(Job()), {**entry_of(SLICES), "windows_per_second": 1e11})
-    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 2_000 / 2), "absurd"
-
-
-def test_a_cache_that_cannot_be_read_leaves_the_estimate(tmp_path):
+    assert estimate()  # that is absurd
     (tmp_path / "measurements.json").write_text("{")
-    assert look_ahead(Job(), CPU, surveyed(Job()))[0] == pytest.approx(4 * 15 * 300_000 / 2_000 / 2)
+    assert estimate()
 
 
 def test_workers_that_share_a_gpu_share_its_rate():
@@ -133,7 +124,7 @@ def test_workers_that_share_a_gpu_share_its_rate():
     assert seconds[0] == seconds[1]
 
 
-def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
+def test_a_tcns_run_is_estimated_by_its_bars():
     """The full size on 41,123 bars took 15 to 25 s an epoch on two cores (AMD EPYC, 2026-11-21): no time for
     a tuner.
     """
@@ -144,7 +135,7 @@ def test_a_tcns_run_is_estimated_by_its_bars_as_the_survey_counts_them():
     assert 5 < seconds < 100
 
 
-def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing_open_is_not(tmp_path):
+def test_tune_never_and_always_and_a_fixed_job_are_respected(tmp_path):
     never, always, named = (Choosing(tmp_path, SLICES) for _ in range(3))
     never(job_of(tune="never"))
     assert not never.asked
@@ -154,7 +145,7 @@ def test_a_job_says_that_it_is_never_or_always_tuned_and_one_that_leaves_nothing
     assert not named.asked
 
 
-def test_what_was_tuned_here_before_is_remembered_and_not_measured_again(tmp_path):
+def test_earlier_settings_are_not_measured_again(tmp_path):
     keep_here("cpu", shape_of(Job()), entry_of(SLICES))
     choosing = Choosing(tmp_path)
     chosen = choosing(Job())
@@ -165,7 +156,7 @@ def test_what_was_tuned_here_before_is_remembered_and_not_measured_again(tmp_pat
 
 
 @pytest.mark.parametrize("failure", ["its process ended with exit code -9", "it was not done after 60 s"])
-def test_a_tuner_that_fails_costs_its_time_and_defaults_are_taken_and_told(tmp_path, failure):
+def test_a_failed_trial_leaves_the_defaults(tmp_path, failure):
     choosing = Choosing(tmp_path, failure=failure)
     chosen = choosing(job_of(tune="always"), H200)
     assert (chosen.job.expert.strategy, choosing.events[-1]["failure"]) == ("sequential", failure)
@@ -174,46 +165,31 @@ def test_a_tuner_that_fails_costs_its_time_and_defaults_are_taken_and_told(tmp_p
 
 def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
     chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), H200)
-    assert (chosen.job.expert.strategy, chosen.job.expert.pack, chosen.job.expert.micro_batch) == (
-        "fused",
-        16,
-        256,
-    )
-    tight = Site(
-        kind="cuda", profile=Choice(profile=named_profile("h200"), why="", memory_gib=3.0), workers=1
-    )
-    chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), tight)
+    assert settings_of(chosen) == ("fused", 16, 256)
+    chosen = Choosing(tmp_path, FUSED)(job_of(tune="always"), gpu("h200", 3.0))
     assert 1 <= chosen.job.expert.pack < 16 and chosen.choice["from"]["pack"] == "memory"
 
 
-def test_a_tcn_nobody_measured_is_sliced_by_the_formula_and_what_was_measured_wins(tmp_path):
+def test_a_tcns_slices_follow_the_formula_unless_measured(tmp_path):
     job = job_of(model="tcn", batch=200, tune="never")
     whole = Choosing(tmp_path)(job, H200)
-    assert (whole.job.expert.pack, whole.job.expert.micro_batch, whole.choice["from"]["micro_batch"]) == (
-        1,
-        200,
-        "default",
-    )
-    l4 = Site(kind="cuda", profile=Choice(profile=named_profile("l4"), why="", memory_gib=22.0), workers=1)
+    assert settings_of(whole)[1:] == (1, 200) and whole.choice["from"]["micro_batch"] == "default"
+    l4 = gpu("l4", 22.0)
     sliced = Choosing(tmp_path)(job, l4)
     assert 1 < sliced.job.expert.micro_batch < 200 and not sliced.job.expert.activation_checkpointing
     assert sliced.choice["from"]["micro_batch"] == "memory"
-    seen = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=200),
-        windows_per_second=300.0,
-        memory_per_model_gib=17.0,
-    )
-    keep_here("l4", shape_of(job), entry_of(seen))
+    keep_here("l4", shape_of(job), entry_of(plain(200, memory_gib=17.0)))
     measured = Choosing(tmp_path)(job, l4)
     assert (measured.job.expert.micro_batch, measured.choice["from"]["micro_batch"]) == (200, "remembered")
     assert measured.choice["memory_per_model_gib"] == 17.0, "for who goes on with it"
 
 
-def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_this_chip(tmp_path):
+def test_a_jobs_gpu_strategy_must_first_agree_on_this_chip(tmp_path):
     job = job_of(strategy="fused", tune="never", epochs=1)
     good = Choosing(tmp_path, FUSED)
     chosen = good(job, H200, surveyed(job, models=1))
-    assert len(good.asked) == 1 and (chosen.job.expert.strategy, chosen.choice["from"]["strategy"]) == (
+    assert (len(good.asked), chosen.job.expert.strategy, chosen.choice["from"]["strategy"]) == (
+        1,
         "fused",
         "job",
     )
@@ -223,84 +199,56 @@ def test_a_strategy_for_gpus_that_a_job_names_is_only_taken_once_it_agreed_on_th
     assert "losses differ" in bad.events[-1]["failure"]
 
 
-def test_an_auto_batch_is_the_tuners_else_256_and_never_more_than_leaves_a_hundred_steps(tmp_path):
+def test_an_auto_batch_is_the_tuners_else_256_within_the_limit(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=128, batch=1024),
-        windows_per_second=9e3,
-    )
-    chosen = Choosing(tmp_path, large)(auto)
-    assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (1024, "tuned here")
-    chosen = Choosing(tmp_path)(job_of(batch=0, tune="never"))
-    assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (256, "default")
+    assert batch_of(Choosing(tmp_path, LARGE)(auto)) == (1024, "tuned here")
+    assert batch_of(Choosing(tmp_path)(job_of(batch=0, tune="never"))) == (256, "default")
     few = surveyed(auto, windows={"train": 6_500, "validation": 1_000, "test": 1_000})
-    keep_here("cpu", shape_of(auto), entry_of(large))
+    keep_here("cpu", shape_of(auto), entry_of(LARGE))
     chosen = Choosing(tmp_path)(auto, found=few)
-    assert (chosen.job.train.batch, chosen.job.expert.micro_batch, chosen.choice["from"]["batch"]) == (
-        64,
-        64,
-        "memory",
-    )
+    assert batch_of(chosen) == (64, "memory") and chosen.job.expert.micro_batch == 64  # a hundred steps
 
 
 def checkpoint(out: Path, chosen: Chosen) -> None:
     (member,) = make_members(1, job_of(hidden=4, lookback=6), torch.device("cpu"))
     pack = SequentialPack([member], job_of(hidden=4, lookback=6))
-    run = Run(
-        member=member, title="C0", reads=torch.arange(9), validate=lambda model: 0.0, learning_rate=1e-3
-    )
+    reads = torch.arange(9)
+    run = Run(member=member, title="C0", reads=reads, validate=lambda model: 0.0, learning_rate=1e-3)
     write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
 
 
-def test_a_resumed_training_goes_on_as_its_checkpoints_say_though_nothing_else_remembers(tmp_path):
+def test_a_resumed_training_keeps_its_checkpoints_settings(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3
-    )
-    first = Choosing(tmp_path, large)(auto)
+    first = Choosing(tmp_path, LARGE)(auto)
     checkpoint(tmp_path, first)
     assert known_here("cpu", auto, torch=torch.__version__) is None
     again = Choosing(tmp_path)
     assert again(auto) == first and not again.asked
     # On another chip the batch, which is the model's, stands; the rest is that chip's.
     elsewhere = Choosing(tmp_path, FUSED)(job_of(batch=0, tune="always"), H200)
-    assert (elsewhere.job.train.batch, elsewhere.job.expert.strategy, elsewhere.job.expert.pack) == (
-        1024,
-        "fused",
-        16,
-    )
+    assert elsewhere.job.train.batch == 1024 and settings_of(elsewhere)[:2] == ("fused", 16)
     checkpoint(tmp_path, Chosen(job=first.job, choice={**first.choice, "strategy": "fused", "torch": "1.0"}))
-    newer = Choosing(
-        tmp_path, failure="no time"
-    )  # of another torch nobody knows whether it agrees with plain modules
+    # Of another torch nobody knows whether the strategy agrees with plain modules.
+    newer = Choosing(tmp_path, failure="no time")
     assert newer(job_of(batch=0, tune="always"), CPU).job.expert.strategy == "sequential" and newer.asked
     other = Choosing(tmp_path, SLICES)
     assert other(job_of(hidden=32, batch=128)).job.expert.micro_batch == 64 and other.asked
 
 
-def test_a_batch_that_was_chosen_for_more_data_is_not_taken_from_its_checkpoint(tmp_path):
+def test_a_checkpoints_batch_for_more_data_is_not_kept(tmp_path):
     auto = job_of(batch=0)
-    large = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=64, batch=1024), windows_per_second=9e3
-    )
-    checkpoint(tmp_path, Choosing(tmp_path, large)(auto))
+    checkpoint(tmp_path, Choosing(tmp_path, LARGE)(auto))
     few = surveyed(auto, windows={**WINDOWS, "train": 6_700})
-    chosen = Choosing(tmp_path)(auto, found=few)
-    assert (chosen.job.train.batch, chosen.choice["from"]["batch"]) == (64, "memory")
+    assert batch_of(Choosing(tmp_path)(auto, found=few)) == (64, "memory")
 
 
 @pytest.mark.slow
-def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_candles, python):
+def test_the_chosen_auto_batch_is_in_event_and_card(tmp_path, write_candles, python):
     write_candles(tmp_path, "SIG-USD", bars=4000)
-    settings = ("train.batch=auto", "expert.tune=never", "model.hidden=4", "model.lookback=6")
     command = [*python, "-m", "trainer.train", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     command += ["--events", str(tmp_path / "events"), "--device", "cpu", "--epochs", "1"]
-    done = subprocess.run(
-        [*command, *(word for setting in settings for word in ("--set", setting))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command += sets("train.batch=auto", "expert.tune=never", "model.hidden=4", "model.lookback=6")
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "events" / "events.jsonl").read_text().splitlines()
     (choice,) = [event["choice"] for event in map(json.loads, lines) if event["event"] == "started"]
@@ -310,7 +258,7 @@ def test_the_batch_that_auto_became_stands_in_event_and_card(tmp_path, write_can
     assert (training["strategy"], training["pack"], training["micro_batch"]) == ("sequential", 1, 16)
 
 
-def test_a_torn_checkpoint_says_nothing(tmp_path):
+def test_a_damaged_checkpoint_is_ignored(tmp_path):
     place = tmp_path / "checkpoints" / "lstm_C0_1m" / "000000000001"
     place.mkdir(parents=True)
     for text in ("{", "{}", '{"choice": {}}', '{"choice": {"shape": 3}}'):
@@ -319,41 +267,23 @@ def test_a_torn_checkpoint_says_nothing(tmp_path):
 
 
 def test_a_tcn_is_chosen_in_chunks(tmp_path):
-    job = job_of(model="tcn", batch=8, tune="never")
-    chosen = Choosing(tmp_path)(job, H200)
-    assert (
-        chosen.job.train.batch,
-        chosen.job.expert.micro_batch,
-        chosen.job.expert.pack,
-        chosen.job.expert.strategy,
-    ) == (
-        8,
-        8,
-        1,
-        "sequential",
-    )
-    best = Timing(
-        candidate=Candidate(strategy="sequential", pack=1, micro_batch=4, activation_checkpointing=True),
-        windows_per_second=3.0,
-    )
+    chosen = Choosing(tmp_path)(job_of(model="tcn", batch=8, tune="never"), H200)
+    assert chosen.job.train.batch == 8 and settings_of(chosen) == ("sequential", 1, 8)
+    best = plain(4, activation_checkpointing=True)
     chosen = Choosing(tmp_path, best)(job_of(model="tcn", batch=8, tune="always"), H200)
-    assert (
-        chosen.job.expert.micro_batch,
-        chosen.job.expert.activation_checkpointing,
-        chosen.job.train.batch,
-    ) == (4, True, 8)
+    assert chosen.job.train.batch == 8 and settings_of(chosen) == ("sequential", 1, 4)
+    assert chosen.job.expert.activation_checkpointing
 
 
 A_YEAR = 525_600  # minutes
 
 
 def place(job: Job, memory_gib: float = 22.35, *, tuned: Job | None = None, workers_per_gpu: int = 1) -> Job:
-    choice = Choice(profile=named_profile("l4"), why="", memory_gib=memory_gib)
-    site = Site(kind="cuda", profile=choice, workers=workers_per_gpu, workers_per_gpu=workers_per_gpu)
+    site = gpu("l4", memory_gib, workers=workers_per_gpu, workers_per_gpu=workers_per_gpu)
     return placed(job, site, tuned=tuned or job, bars=A_YEAR)
 
 
-def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
+def test_a_gpu_trains_as_many_models_as_fit():
     alone = place(Job())
     assert (alone.expert.pack, alone.expert.micro_batch, alone.train.batch) == (7, 0, 256)
     assert 1 <= place(Job(), 3.0, workers_per_gpu=2).expert.pack < alone.expert.pack
@@ -362,7 +292,7 @@ def test_a_gpu_trains_as_many_models_as_fill_it_and_fit_and_the_batch_stays():
     assert place(job_of(pack=3)).expert.pack == 3
 
 
-def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_word():
+def test_tuned_settings_are_taken_as_far_as_they_fit():
     tuned = job_of(strategy="fused", pack=32, micro_batch=128)
     assert place(Job(), 141.0, tuned=tuned) == tuned
     small = place(Job(), 3.0, tuned=tuned)
@@ -370,25 +300,23 @@ def test_what_was_tuned_is_taken_as_far_as_it_fits_and_never_over_the_jobs_own_w
     assert place(job_of(pack=2), 3.0, tuned=job_of(pack=2, micro_batch=128)).expert.pack == 2
 
 
-def test_ranks_hold_parts_of_a_model_only_where_it_fits_no_gpu_as_a_whole(tmp_path):
-    def ranks_of(memory_gib: float) -> Site:
-        profile = Choice(profile=named_profile("a100_40gb"), why="", memory_gib=memory_gib)
-        return Site(kind="cuda", profile=profile, workers=8, together=True)
-
+def test_ranks_divide_only_a_model_that_fits_no_gpu(tmp_path):
     job = job_of(model="tcn", width=2048, batch=64, tune="never", distributed="always")
-    roomy, tight = (
-        Choosing(tmp_path)(job, ranks_of(memory), surveyed(job, models=1)) for memory in (40.0, 8.0)
-    )
-    assert (
-        not roomy.sharded and roomy.choice["layout"] == "ddp" and roomy.job.expert.micro_batch <= 8
-    )  # a rank's share of 64
+
+    def chosen(memory_gib: float) -> Chosen:
+        ranks = gpu("a100_40gb", memory_gib, workers=8, together=True)
+        return Choosing(tmp_path)(job, ranks, surveyed(job, models=1))
+
+    roomy, tight = chosen(40.0), chosen(8.0)
+    assert not roomy.sharded and roomy.choice["layout"] == "ddp"
+    assert roomy.job.expert.micro_batch <= 8  # a rank's share of 64
     assert tight.sharded and tight.choice["layout"] == "fsdp" and tight.job.train.batch == 64
     with pytest.raises(UsageError, match="does not fit on each of 8 NVIDIA A100"):
-        Choosing(tmp_path)(job, ranks_of(2.0), surveyed(job, models=1))
+        chosen(2.0)
     assert "layout" not in Choosing(tmp_path)(job_of(tune="never")).choice
 
 
-def test_ranks_time_their_share_of_the_batch_as_a_plain_module_and_slice_it_as_the_trial_found(tmp_path):
+def test_ranks_are_tuned_by_their_share_of_the_batch(tmp_path):
     ranks = replace(CPU, workers=4, together=True)
     job = job_of(batch=1000, tune="always", distributed="always", strategy="fused")
     choosing = Choosing(tmp_path, SLICES)

@@ -1,8 +1,8 @@
-"""What one way to train is timed on, and the ten steps in which a strategy has to agree with plain
-modules.
-"""
+"""Timing of one candidate, and the comparison of a strategy with plain modules over ten steps."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,16 +24,11 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing_of, "CHUNKS", 8)
 
 
-def test_windows_a_second_are_steps_a_second_times_what_a_step_takes():
+def test_windows_per_second_are_steps_times_batch():
     option = Candidate(strategy="sequential", pack=1, micro_batch=16)
     found = measure(option, make_members(1, JOB, CPU), JOB, 0.01)
     assert found.windows_per_second == pytest.approx(found.steps_per_second * 32)
-    auto = measure(
-        Candidate(strategy="sequential", pack=1, micro_batch=16, batch=64),
-        make_members(1, JOB, CPU),
-        JOB,
-        0.01,
-    )
+    auto = measure(replace(option, batch=64), make_members(1, JOB, CPU), JOB, 0.01)
     assert auto.windows_per_second == pytest.approx(auto.steps_per_second * 64)
 
 
@@ -46,18 +41,16 @@ def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
 
     monkeypatch.setattr(timing_of, "form_pack", form)
     large = job_of(hidden=4, lookback=6, batch=4096)
-    found = measure(
-        Candidate(strategy="sequential", pack=1, micro_batch=64), make_members(1, large, CPU), large, 0.01
-    )
+    option = Candidate(strategy="sequential", pack=1, micro_batch=64)
+    found = measure(option, make_members(1, large, CPU), large, 0.01)
     assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
 
 
-def test_a_tcns_chunks_are_timed_with_and_without_checkpointing_and_lie_within_its_rows():
+def test_a_tcns_timed_chunks_lie_within_its_rows():
     members = make_members(1, STREAM, CPU)
     (starts,) = batches(members, STREAM, 0)
-    assert len(starts) == 4 and int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1 <= len(
-        members[0].rows_TF
-    )
+    last = int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1
+    assert len(starts) == 4 and last <= len(members[0].rows_TF)
     for again in (False, True):
         option = Candidate(strategy="sequential", pack=1, micro_batch=2, activation_checkpointing=again)
         assert measure(option, members, STREAM, 0.01).windows_per_second > 0
@@ -75,34 +68,26 @@ def _while_recording(error: RuntimeError) -> RuntimeError:
     [
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 TB"),
-        torch.AcceleratorError(
-            "CUDA error: out of memory"
-        ),  # of the driver: a graph's own memory, or a kernel's
+        torch.AcceleratorError("CUDA error: out of memory"),  # of the driver: a graph's memory, or a kernel's
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         _while_recording(torch.OutOfMemoryError("CUDA out of memory")),
     ],
 )
-def test_out_of_memory_is_an_answer_and_another_error_is_one_of_a_strategy_and_none_of_plain_modules(
-    monkeypatch, error
-):
+def test_only_errors_of_plain_modules_are_raised(monkeypatch, error):
     def form(members, job):
         raise error
 
     monkeypatch.setattr(timing_of, "form_pack", form)
-    option = Candidate(strategy="sequential", pack=1, micro_batch=16)
-    assert measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded == "out of memory"
+    members, option = make_members(1, JOB, CPU), Candidate(strategy="sequential", pack=1, micro_batch=16)
+    assert measure(option, members, JOB, 0.01).excluded == "out of memory"
     error = RuntimeError("no kernel image is available")
-    option = Candidate(strategy="streams", pack=1, micro_batch=16)
-    assert (
-        measure(option, make_members(1, JOB, CPU), JOB, 0.01).excluded
-        == "it fails here: no kernel image is available"
-    )
-    option = Candidate(strategy="sequential", pack=1, micro_batch=16)
+    streams = measure(replace(option, strategy="streams"), members, JOB, 0.01)
+    assert streams.excluded == "it fails here: no kernel image is available"
     with pytest.raises(RuntimeError, match="no kernel image"):
-        measure(option, make_members(1, JOB, CPU), JOB, 0.01)
+        measure(option, members, JOB, 0.01)
 
 
-def test_a_strategy_that_agrees_with_plain_modules_passes_and_one_that_does_not_is_told_by_how_much():
+def test_a_disagreeing_strategy_is_reported_with_its_error():
     members = make_members(3, JOB, CPU)
     assert disagreement(Fused(members, JOB), members, JOB) == ""
     broken = Fused(members, JOB)

@@ -1,4 +1,4 @@
-"""Which cores a worker gets, by trees of sysfs as machines show them."""
+"""The cores of a worker, by trees of sysfs as machines have them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_gpus_worker_runs_on_the_cores_near_it(tmp_path):
     assert cores_near_gpu(GPU, range(6), root=root) == {4, 5}
 
 
-def test_a_gpus_worker_is_left_alone_where_there_is_no_choice_or_nothing_known(tmp_path):
+def test_a_gpus_worker_is_not_pinned_without_a_choice(tmp_path):
     root = _machine(tmp_path, "0-3", "4-7", gpu="4-7")
     assert cores_near_gpu(GPU, {5, 6}, root=root) == set()  # all that it may use is near
     assert cores_near_gpu(GPU, {0, 1}, root=root) == set()  # nothing that it may use is
@@ -49,7 +49,7 @@ def test_a_node_with_fewer_allowed_cores_gets_fewer_workers(tmp_path):
     assert all(cores in ({4}, {0, 1, 2}) for cores in dealt)
 
 
-def test_nothing_is_set_with_one_node_or_one_that_may_be_used_or_no_sysfs(tmp_path):
+def test_cpu_workers_are_not_pinned_on_a_single_node(tmp_path):
     assert cores_of_worker(0, range(4), root=_machine(tmp_path / "one", "0-3")) == set()
     assert cores_of_worker(1, {0, 1}, root=_machine(tmp_path / "two", "0-3", "4-7")) == set()
     assert cores_of_worker(0, range(4), root=tmp_path / "none") == set()

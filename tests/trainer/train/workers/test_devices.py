@@ -1,3 +1,5 @@
+"""The device and profile of a training."""
+
 from __future__ import annotations
 
 import pytest
@@ -22,7 +24,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus_here", lambda: found)
 
 
-def test_the_gpu_with_the_least_room_decides(gpus):
+def test_the_gpu_with_the_least_memory_decides(gpus):
     kind, choice = choose_device(Job(), "auto")
     assert (kind, choice.profile.name, choice.memory_gib) == ("cuda", "l4", 8.0)
 
@@ -32,12 +34,12 @@ def test_the_cpus_profile_means_the_cpu(gpus):
     assert (kind, choice.profile.name) == ("cpu", "cpu")
 
 
-def test_a_profile_larger_than_the_chip_ends_it_before_anything_starts(gpus):
+def test_a_profile_larger_than_the_chip_is_refused(gpus):
     with pytest.raises(UsageError, match=r"GPU profile h200 is larger than the chip .* Take l4"):
         choose_device(job_of(gpu_profile="h200"), "auto")
 
 
-def test_a_gpus_profile_waits_while_the_cpu_was_asked_for_and_is_refused_where_there_is_no_gpu(monkeypatch):
+def test_a_gpu_profile_needs_a_gpu_unless_the_cpu_was_chosen(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     kind, choice = choose_device(job_of(gpu_profile="h200"), "cpu")
     assert (kind, choice.profile.name, choice.why) == ("cpu", "cpu", "--device cpu: h200 is for a GPU")

@@ -1,4 +1,4 @@
-"""What a worker is given of the machine."""
+"""A worker's share of the machine: threads, memory, cores."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def dealt(num_pieces: int, *, num_workers: int, cores: int = 8, **settings: Any)
 
 
 @pytest.mark.parametrize("settings", [{"model": "tcn"}, {"model": "lstm"}, {"hidden": 128}])
-def test_where_models_are_fewer_than_cores_each_gets_its_share_of_them(settings):
+def test_fewer_models_than_cores_share_the_cores(settings):
     assert dealt(1, num_workers=1, **settings) == [8]
     assert dealt(3, num_workers=3, **settings) == [2, 2, 2]
     assert dealt(2, num_workers=1, **settings) == [8, 8]
     assert dealt(8, num_workers=8, **settings) == [1] * 8
 
 
-def test_what_is_left_for_the_end_gets_the_cores_of_those_that_are_done():
+def test_the_last_models_share_the_cores():
     assert dealt(3, num_workers=2, cores=2) == [1, 1, 2]
     assert dealt(11, num_workers=8) == [1] * 8 + [2] * 3
     assert dealt(15, num_workers=8) == [1] * 15
@@ -45,14 +45,14 @@ def test_what_is_left_for_the_end_gets_the_cores_of_those_that_are_done():
 
 
 @pytest.mark.parametrize("settings", [{"model": "tcn", "width": 32}, {"hidden": 32}, {"pack": 2}])
-def test_a_model_that_would_lose_by_it_has_one_thread(settings):
+def test_a_model_that_gains_nothing_has_one_thread(settings):
     assert dealt(1, num_workers=1, **settings) == [1]
 
 
 @pytest.mark.parametrize(
     ("said", "then"), [("", "1000"), ("OMP_WAIT_POLICY", ""), ("KMP_BLOCKTIME", ""), ("GOMP_SPINCOUNT", "5")]
 )
-def test_idle_threads_may_sleep_unless_the_user_said_how_they_wait(monkeypatch, said, then):
+def test_idle_threads_sleep_early_unless_set_otherwise(monkeypatch, said, then):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         monkeypatch.setenv(name, "")  # so that the end of the test restores what the call sets
         monkeypatch.delenv(name)
@@ -62,7 +62,7 @@ def test_idle_threads_may_sleep_unless_the_user_said_how_they_wait(monkeypatch, 
     assert os.environ.get("GOMP_SPINCOUNT", "") == then
 
 
-def test_workers_that_share_a_gpu_have_room_for_all_of_them_and_their_contexts():
+def test_workers_that_share_a_gpu_leave_room_for_contexts():
     assert memory_fraction(1, 80 * GIB) < 1
     for sharing, gib in ((2, 80), (4, 16)):
         assert sharing * (memory_fraction(sharing, gib * GIB) * gib + 0.75) == pytest.approx(gib)
@@ -71,7 +71,7 @@ def test_workers_that_share_a_gpu_have_room_for_all_of_them_and_their_contexts()
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
+def test_a_worker_that_shares_a_gpu_gets_only_its_share():
     code = (
         "import torch; from trainer.train.workers.station import Station, set_up_process;"
         "found = set_up_process(Station(number=0, device='cuda:0', sharing=4)); print(found);"
@@ -83,7 +83,7 @@ def test_a_worker_that_shares_a_gpu_is_refused_more_than_its_share():
 
 
 @pytest.mark.slow
-def test_a_worker_begins_with_one_thread_and_says_nothing_where_all_is_as_usual(python):
+def test_a_cpu_worker_begins_with_one_thread(python):
     code = (
         "import torch; from trainer.train.workers.station import Station, set_up_process;"
         "print(set_up_process(Station(number=0, device='cpu')), torch.get_num_threads())"

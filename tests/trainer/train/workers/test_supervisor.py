@@ -1,6 +1,4 @@
-"""Many models on many workers, workers that die at any moment, and a command that is stopped and
-given again.
-"""
+"""Many models on many workers, workers that die at any moment, and a command that is stopped and resumed."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ import pytest
 
 from tests.jobs import sets
 from tests.pieces import piece
+from tests.processes import alive
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import read_card
@@ -33,11 +32,8 @@ from trainer.train.workers.supervisor import Supervisor
 
 BATCH = 64
 TINY = (*sets("model.hidden=2", "model.layers=1", "model.lookback=5"), "--epochs", "1")
-LONG = (
-    "--workers",
-    "2",
-    *sets("train.epochs=14", "train.patience=14", "train.checkpoint_seconds=1", "train.retries=9"),
-)
+EPOCHS = sets("train.epochs=14", "train.patience=14", "train.checkpoint_seconds=1", "train.retries=9")
+LONG = ("--workers", "2", *EPOCHS)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +48,9 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
 def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, python: list[str]) -> Path:
     """Return the models of the training that nothing disturbs."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    small = (
-        "--device",
-        "cpu",
-        *sets("model.hidden=4", f"train.batch={BATCH}", "model.lookback=20"),
-    )  # conftest's
+    small = sets("model.hidden=4", f"train.batch={BATCH}", "model.lookback=20")  # conftest's
     command = [*python, "-m", "trainer.train", "--data", str(data), "--out", str(out), *small, *LONG]
+    command += ["--device", "cpu"]
     command += ["--events", str(out.parent / "events")]
     subprocess.run(command, check=True, capture_output=True)
     return out
@@ -138,9 +131,8 @@ class Workers:
             self.connections[number].send({"event": "model_done", **taken.identity, "worker": number})
 
     def _hear(self) -> None:
-        for connection in wait(
-            list(self.connections.values()), timeout=0.05
-        ):  # a worker may only come to be meanwhile
+        # A worker may only come to be meanwhile.
+        for connection in wait(list(self.connections.values()), timeout=0.05):
             (number,) = (number for number, known in self.connections.items() if known is connection)
             message = connection.recv()
             if isinstance(message, Piece):
@@ -149,25 +141,20 @@ class Workers:
                 self.given.append((number, message.source))
 
 
-def test_500_symbols_on_8_workers_are_each_trained_once_and_no_worker_is_idle_for_longer_than_a_model(
-    monkeypatch, tmp_path
-):
+def test_500_symbols_train_once_and_no_worker_idles(monkeypatch, tmp_path):
     workers = Workers(8, 500)
     monkeypatch.setattr(supervising, "worker_context", lambda kind: workers)
     pieces = [piece(f"C{number:03d}-USD", estimate=420 + number % 100) for number in range(500)]
     settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path, checkpoints=tmp_path / "checkpoints")
     player = threading.Thread(target=workers.play, daemon=True)
     player.start()
-    with Supervisor(
-        kind="cpu", num_workers=8, places=1, settings=settings, emit=lambda event: None
-    ) as supervisor:
+    with Supervisor(kind="cpu", num_workers=8, settings=settings, emit=lambda event: None) as supervisor:
         outcome = supervisor.run(pieces)
     player.join()
     names = sorted(one.source for one in pieces)
     assert sorted(event["piece"] for event in outcome.done.values()) == names
-    assert (
-        sorted(symbol for _, symbol in workers.given) == names and not outcome.failed and outcome.retries == 0
-    )
+    assert sorted(symbol for _, symbol in workers.given) == names
+    assert not outcome.failed and outcome.retries == 0
     assert {number for number, _ in workers.done} == set(range(8))
     longest = {one.source for one in pieces if one.estimate >= 510}
     assert {symbol for _, symbol in workers.given[:8]} <= longest
@@ -195,18 +182,15 @@ def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, wri
 
 
 @pytest.mark.slow
-def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_and_disturb_no_other(
-    start, data, whole
-):
+def test_killed_workers_resume_from_their_checkpoints(start, data, whole):
     chance = random.Random(20)
     training = start(data, *LONG)
     for kill in range(3):
         training.await_event("epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + 1)
         if kill:  # the first comes before anything is saved
             training.let_it_save(symbol="LONG-USD")
-            training.await_event(
-                "epoch", symbol="LONG-USD", count=len(_of(training, "epoch")) + chance.randrange(1, 3)
-            )
+            later = len(_of(training, "epoch")) + chance.randrange(1, 3)
+            training.await_event("epoch", symbol="LONG-USD", count=later)
         started = _of(training, "model_started")
         os.kill(started[-1]["pid"], signal.SIGKILL)
         training.await_event("model_started", symbol="LONG-USD", count=len(started) + 1)
@@ -224,60 +208,46 @@ def test_workers_killed_at_random_moments_cost_the_steps_since_their_checkpoint_
     # On a slow machine the first kill may come after a checkpoint, too.
     assert retried == {"LONG-USD": 3} and len(training.events("resumed")) in (2, 3)
     epochs = [event["epoch"] for event in _of(training, "epoch")]
-    assert (
-        sorted(set(epochs)) == list(range(1, 15)) and epochs.count(1) <= 2
-    )  # what was saved was not trained again
+    # What was saved was not trained again.
+    assert sorted(set(epochs)) == list(range(1, 15)) and epochs.count(1) <= 2
     assert [event["epoch"] for event in _of(training, "epoch", symbol="SHORT-USD")] == list(range(1, 15))
     assert _same_models(training.out, whole)
     assert not (training.out / "checkpoints").exists()
 
 
 @pytest.mark.slow
-def test_the_events_of_a_training_tell_who_and_what_and_when(whole):
-    events = [
-        json.loads(line) for line in (whole.parent / "events" / "events.jsonl").read_text().splitlines()
-    ]
+def test_the_events_of_a_training_name_models_and_workers(whole):
+    lines = (whole.parent / "events" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
     (started,) = [event for event in events if event["event"] == "started"]
     assert (started["workers"], started["device"], started["data"]["bars"]) == (2, "cpu", 8000)
     assert [model["piece"] for model in started["models"]] == ["LONG-USD", "SHORT-USD"]
     (ended,) = [event for event in events if event["event"] == "ended"]
     assert (ended["done"], ended["failed"], ended["retries"]) == (2, 0, 0)
     done = {event["piece"]: event for event in events if event["event"] == "model_done"}
-    assert {symbol: read_card(whole / event["file"]).of().symbol for symbol, event in done.items()} == {
-        symbol: symbol for symbol in ("LONG-USD", "SHORT-USD")
-    }
+    assert done.keys() == {"LONG-USD", "SHORT-USD"}
+    assert all(read_card(whole / event["file"]).of().symbol == symbol for symbol, event in done.items())
     assert all("time" in event for event in events)
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_had_not_been(
-    start, data, whole
-):
+def test_a_stopped_training_resumes_when_started_again(start, data, whole):
     stopped = start(data, *LONG)
     stopped.await_event("model_done", symbol="SHORT-USD")
     stopped.let_it_save(symbol="LONG-USD")
     family = {event["pid"] for event in stopped.events("model_started")}
     stopped.process.terminate()
     assert stopped.end() == 130
-    assert not [
-        pid
-        for pid in family
-        if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
-    ]
-    assert [path.name for path in sorted(stopped.out.glob("lstm-*"))] == [
-        "lstm-direction_SHORT-USD_1m.json",
-        "lstm-direction_SHORT-USD_1m.safetensors",
-    ]
+    assert not any(map(alive, family))
+    assert {path.stem for path in stopped.out.glob("lstm-*")} == {"lstm-direction_SHORT-USD_1m"}
     stopped.events_file.unlink()
     again = start(data, *LONG)
     assert again.end() == 0
     kept = {event["piece"]: event.get("kept", False) for event in again.events("model_done")}
     assert kept == {"SHORT-USD": True, "LONG-USD": False}
     (resumed,) = again.events("resumed")
-    assert resumed["piece"] == "LONG-USD" and (resumed["epoch"], resumed["visited"]) > (
-        1,
-        0,
-    )  # in the first epoch, or later
+    assert resumed["piece"] == "LONG-USD"
+    assert (resumed["epoch"], resumed["visited"]) > (1, 0)  # in the first epoch, or later
     epochs = [event["epoch"] for event in again.events("epoch")]
     assert epochs == list(range(resumed["epoch"], 15))
     assert not (again.out / "checkpoints").exists()
@@ -285,9 +255,7 @@ def test_a_training_that_was_stopped_goes_on_when_given_again_and_ends_as_if_it_
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a worker on every core reads nothing ahead")
-def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_without(
-    start, tmp_path, write_candles
-):
+def test_the_next_symbol_is_read_ahead_with_the_same_model(start, tmp_path, write_candles):
     for number, name in enumerate("ABCD"):
         write_candles(tmp_path, f"{name}-USD", bars=1500 - 200 * number, seed=number)
     settings = ("--workers", "1", "--epochs", "1", "--set", "expert.strategy=sequential")
@@ -305,16 +273,9 @@ def test_the_next_symbol_is_read_while_one_trains_and_its_model_is_the_same_as_w
 
 
 @pytest.mark.skipif(num_cores() < 2, reason="needs a second core")
-def test_a_model_alone_trains_on_all_cores_and_is_the_same_as_on_one(start, data, tmp_path):
-    hidden = (
-        *sets("model.hidden=64", "model.layers=1"),
-        "--epochs",
-        "1",
-        "--symbols",
-        "SHORT-USD",
-        "--set",
-        "train.batch=256",
-    )
+def test_a_single_model_trains_on_all_cores(start, data, tmp_path):
+    hidden = ("--epochs", "1", "--symbols", "SHORT-USD")
+    hidden += sets("model.hidden=64", "model.layers=1", "train.batch=256")
     alone = start(data, *hidden, name="alone")
     assert alone.end() == 0
     assert alone.events("model_started")[0]["threads"] == num_cores()

@@ -1,0 +1,264 @@
+"""What control takes over from a prepare run, whose node runs a script of the user's: nothing that can't be
+verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.manifests import manifest
+from tests.records import intent
+from tests.trainer.control.conftest import MemoryObjects
+from trainer.base.errors import DataError
+from trainer.base.strict_json import Unsound
+from trainer.control import takeover
+from trainer.control.takeover import take_over
+from trainer.launch.inputs import list_inputs
+from trainer.runs.keys import NodeKeys
+from trainer.runs.manifest import ManifestInput
+from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.record_json import to_json
+from trainer.runs.reports import read_result
+from trainer.runs.store import manifest_key
+
+FILE, BODY = "BTC-USD_1m_2026.parquet", b"bars of a week"
+SHA256 = hashlib.sha256(BODY).hexdigest()
+INDEX = {
+    "timeframe": "1m",
+    "synthetic": False,
+    "further": [],
+    "holds": [
+        {"symbol": "BTC-USD", "bars": 10_080, "first": "2026-11-15T00:00:00Z", "last": "2026-11-21T23:59:00Z"}
+    ],
+}
+
+
+class PreparedRun:
+    """A prepare run that has ended, with what its node left in a bucket."""
+
+    def __init__(self, objects: MemoryObjects, record: RunRecord) -> None:
+        (self.keys,) = record.nodes
+        self.objects, self.record = objects, record
+        self.files: list[dict[str, Any]] = []
+        self.pins: list[ManifestInput] = []
+        self.unchecked: list[str] = []
+        objects.write(self.keys.result, b"{}")
+
+    def add(self, file: str = FILE, body: bytes = BODY, *, checksum: str | None = None) -> None:
+        """Put a file where a node puts it, and report it."""
+        sha256 = hashlib.sha256(body).hexdigest()
+        self.write(f"{self.keys.files}{file}", body, sha256 if checksum is None else checksum)
+        self.index(sha256)
+        self.files.append({"file": file, "sha256": sha256, "bytes": len(body), "added": True})
+
+    def index(self, sha256: str = SHA256, **changed: Any) -> None:
+        self.objects.write(f"{self.keys.index}{sha256}.json", json.dumps(INDEX | changed).encode())
+
+    def write(self, key: str, body: bytes, checksum: str = "") -> str:
+        self.objects.write(key, body)
+        self.objects.stored[key][-1] = replace(
+            self.objects.stored[key][-1], checksum=checksum, sha256=checksum
+        )
+        return self.objects.stored[key][-1].version_id
+
+    def there_before(
+        self, file: str = FILE, body: bytes = BODY, *, indexed: bool = False, **reported: Any
+    ) -> None:
+        """Put a file in the set as `aws s3 cp` does, and report that the node looked at it."""
+        version = self.write(f"raw/main/{file}", body)
+        key, path = f"raw/main/{file}", f"data/{file}"
+        self.pins.append(ManifestInput(path=path, key=key, version_id=version, sha256="", bytes=1))
+        self.unchecked += [] if indexed else [file]
+        pinned = manifest(inputs=tuple(self.pins), documents={"unchecked.json": self.unchecked})
+        self.objects.write(manifest_key(self.record.run_id), to_json(pinned))
+        sha256 = hashlib.sha256(body).hexdigest()
+        self.index(sha256)
+        self.files.append({"file": file, "sha256": sha256, "bytes": len(body), "added": False} | reported)
+
+    def taken(self) -> str:
+        body = json.dumps({"state": "done", "files": self.files}).encode()
+        files = read_result(body, models_prefix=self.keys.models).files
+        return take_over(self.objects, self.record, {"files": files})
+
+    @property
+    def set(self) -> list[str]:
+        return [key for key in self.objects.stored if key.startswith("raw/")]
+
+    def refused(self, why: str) -> None:
+        """Check that nothing of it is taken, with this reason."""
+        before, index = self.set, [key for key in self.objects.stored if key.startswith("raw-index/")]
+        with pytest.raises((DataError, Unsound), match=why):
+            self.taken()
+        assert (
+            self.set == before
+            and [key for key in self.objects.stored if key.startswith("raw-index/")] == index
+        )
+
+
+@pytest.fixture
+def run(make_cloud: Callable[..., Any], make_record: Callable[..., RunRecord]) -> PreparedRun:
+    record = make_record(
+        work="prepare", leaves="candles", job={"name": "weekly", "data": {"set": "main", "symbols": []}}
+    )
+    launch = intent(instance_ids=("i-1",))
+    cloud, _ = make_cloud()
+    return PreparedRun(cloud.objects, replace(record, attempts=(Attempt(number=1, launches=(launch,)),)))
+
+
+def test_new_files_join_the_set_and_a_plan_finds_them_twice_is_as_good_as_once(run: PreparedRun) -> None:
+    run.add()
+    run.index(file="another.parquet", note="whatever else a node writes")
+    run.add("ETH-USD_1m_2026.parquet", b"other bars")
+    assert run.taken() == "2 new files, 20,160 bars"
+    assert run.taken() == "2 new files, 20,160 bars"
+    assert run.set == [f"raw/main/{FILE}", "raw/main/ETH-USD_1m_2026.parquet"]
+    first, second = list_inputs(run.objects, "main")
+    assert (first.key, first.sha256, first.bytes, first.summary["holds"]) == (
+        f"raw/main/{FILE}",
+        SHA256,
+        len(BODY),
+        INDEX["holds"],
+    )
+    assert first.summary.keys() == {*INDEX, "file", "bytes", "sha256"}
+    assert (first.summary["file"], first.summary["sha256"]) == (FILE, SHA256)
+    assert all(len(items) == 1 for key, items in run.objects.stored.items() if key.startswith("raw/"))
+    assert second.summary
+
+
+def test_files_that_came_by_other_means_are_found_by_hash_from_then_on(run: PreparedRun) -> None:
+    run.there_before()
+    assert list_inputs(run.objects, "main")[0].summary == {}
+    assert run.taken() == "1 checked"
+    (item,) = list_inputs(run.objects, "main")
+    assert (item.sha256, item.summary["holds"]) == (SHA256, INDEX["holds"])
+
+
+def test_no_file_is_no_change(run: PreparedRun) -> None:
+    assert run.taken() == "no new files" and run.set == []
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../../retrains/weekly.json",
+        "/etc/passwd",
+        "a/b.parquet",
+        "..",
+        ".hidden.parquet",
+        "a\\b.csv",
+        "a\n.csv",
+        "x" * 201,
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_no_result(run: PreparedRun, file: str) -> None:
+    run.add()
+    run.files[0]["file"] = file
+    run.refused("file")
+
+
+@pytest.mark.parametrize(
+    ("reported", "why"),
+    [
+        ({"sha256": "ab" * 32}, "index entry|sha256"),
+        ({"sha256": ""}, "no sha256"),
+        ({"sha256": "../../x"}, "sha256"),
+        ({"bytes": 13}, "13 were reported"),
+        ({"bytes": 0}, "bytes"),
+        ({"bytes": 6 * 2**30}, "bytes"),
+        ({"file": "another.parquet"}, "not in the bucket"),
+        ({"added": False}, "no such file to check"),
+    ],
+)
+def test_a_report_that_the_bucket_does_not_bear_out_is_refused(
+    run: PreparedRun, reported: dict[str, Any], why: str
+) -> None:
+    run.add()
+    run.files[0] |= reported
+    run.objects.write(manifest_key(run.record.run_id), to_json(manifest()))
+    run.refused(why)
+
+
+def test_the_hash_is_s3s_own_and_not_the_writers_word(run: PreparedRun) -> None:
+    run.add(checksum="")
+    key = f"{run.keys.files}{FILE}"
+    run.objects.stored[key][-1] = replace(run.objects.stored[key][-1], sha256=SHA256)  # as its metadata says
+    run.refused("its sha256 is unknown to S3")
+    run.write(key, b"other bars too", hashlib.sha256(b"other bars too").hexdigest())
+    run.refused("was reported")
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        [{"symbol": "../../x", "bars": 1, "first": "", "last": ""}],
+        [{"symbol": "BTC-USD", "bars": -1, "first": "", "last": ""}],
+        [{"symbol": "BTC-USD", "bars": "many", "first": "", "last": ""}],
+        [],
+        "BTC-USD",
+    ],
+)
+def test_an_index_entry_that_no_data_check_wrote_is_refused(run: PreparedRun, holds: Any) -> None:
+    run.add()
+    run.index(holds=holds)
+    run.refused("index entry .* can't be used")
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{" * 100_000, b'{"holds": 1e999}'])
+def test_an_index_entry_that_is_none_is_refused(run: PreparedRun, body: bytes) -> None:
+    run.add()
+    run.objects.write(f"{run.keys.index}{SHA256}.json", body)
+    run.refused("index entry .* can't be used")
+
+
+def test_a_file_of_the_set_is_never_replaced(run: PreparedRun) -> None:
+    run.write(f"raw/main/{FILE}", b"bars that somebody trusts")
+    run.add("ETH-USD_1m_2026.parquet", b"other bars")
+    run.add()
+    run.refused("the set has a file of that name, with other bytes")
+    (there,) = run.objects.stored[f"raw/main/{FILE}"]
+    assert there.body == b"bars that somebody trusts"
+
+
+def test_a_false_hash_of_a_file_that_the_set_had_is_found_out(run: PreparedRun) -> None:
+    run.there_before(sha256="ab" * 32)
+    run.index("ab" * 32)
+    run.refused("was reported")
+
+
+def test_a_file_that_was_indexed_before_is_none_to_look_at(run: PreparedRun) -> None:
+    run.there_before(indexed=True)
+    run.refused("no such file to check")
+
+
+def test_limits_hold_before_anything_is_read(run: PreparedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.add()
+    run.add("ETH-USD_1m_2026.parquet", b"other bars")
+    monkeypatch.setattr(takeover, "MOST_ADDED_FILES", 1)
+    run.refused("1 files of each kind and 2 GiB are the most")
+    monkeypatch.undo()
+    monkeypatch.setattr(takeover, "MOST_ADDED_BYTES", 20)
+    run.refused("the prepare run reports 2 files")
+    monkeypatch.undo()
+    monkeypatch.setattr(takeover, "MOST_INDEX_BYTES", 2 * len(json.dumps(INDEX)) - 1)
+    run.refused("entries take more than")
+
+
+def test_two_files_of_one_name_are_no_result(run: PreparedRun) -> None:
+    run.add()
+    run.files *= 2
+    run.refused("names a file twice")
+
+
+def test_what_another_instance_wrote_is_not_read(run: PreparedRun) -> None:
+    run.add()
+    stranger = NodeKeys(role_id="AROA1", instance_id="i-2", run_id=run.record.run_id, attempt=1)
+    for key in list(run.objects.stored):
+        if key.startswith(run.keys.folder):
+            run.objects.stored[key.replace(run.keys.folder, stranger.folder)] = run.objects.stored.pop(key)
+    run.refused("is gone")

@@ -1,0 +1,187 @@
+"""FSDP2 trains what DDP trains, and a training resumes on another number of ranks."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.jobs import job_of, with_settings
+from tests.trainer.train.ranks.ranks import TwoRanks
+from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
+from tests.trainer.train.rosters import MARK, Killed, Roster
+from trainer.base.errors import UsageError
+from trainer.job.job import Job
+from trainer.train.checkpoint import CheckpointWriter
+from trainer.train.loop import Run, Total, train
+from trainer.train.packs.layout import ONE, Layout
+from trainer.train.packs.pack import Member, ModelState, fresh_state
+from trainer.train.packs.strategy import form_pack
+from trainer.train.ranks.group import Ranks
+from trainer.train.ranks.layout import DataParallel, FullySharded
+
+STEPS = 20
+NETS = Path(__file__).parents[2] / "outside" / "nets.py"
+TRANSFORMER = job_of(
+    model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2
+)
+
+
+def layout_of(ranks: Ranks, name: str, job: Job) -> Layout:
+    """Return one of the ranks' layouts."""
+    return {"ddp": DataParallel, "fsdp": FullySharded}[name](ranks, job)
+
+
+def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[float]]:
+    """Return losses and weights by each layout; half-way the state goes from each to the other."""
+    member, losses = member_of(dtype), dict[str, list[float]]()
+    packs = {name: form_pack([member], job, layout_of(ranks, name, job)) for name in ("ddp", "fsdp")}
+    batches = batches_of(job, member)[:STEPS]
+    assert len(batches) == STEPS
+    for half in (batches[: STEPS // 2], batches[STEPS // 2 :]):
+        for name, pack in packs.items():
+            losses.setdefault(name, []).extend(
+                float(ranks.sum_(pack.step([True], [starts]))[0]) for starts in half
+            )
+        if len(losses[name]) == STEPS // 2:
+            whole = packs["ddp"].snapshot(0)
+            parts = packs["fsdp"].snapshot(0)
+            packs["fsdp"].restore(0, whole)
+            assert parts.weights.keys() == whole.weights.keys()
+            packs["fsdp"].restore(0, parts)  # its own again: parts, as a step that goes back restores them
+    for name, pack in packs.items():
+        losses[name] += [float(weight.double().sum()) for weight in pack.model(0).parameters()]
+    return losses
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        job_for("lstm", micro_batch=2),
+        with_settings(job_for("tcn"), activation_checkpointing=True),
+        with_settings(TRANSFORMER, activation_checkpointing=True, micro_batch=2, ema=0.9),
+    ],
+    ids=lambda job: job.model.name,
+)
+def test_fsdp_has_the_losses_and_weights_of_ddp(two_ranks: TwoRanks, job: Job):
+    first, second = two_ranks(losses_beside, job, torch.float64)
+    assert first == second
+    np.testing.assert_allclose(first["fsdp"], first["ddp"], rtol=1e-9)
+    assert len({round(loss, 6) for loss in first["ddp"][:STEPS]}) > STEPS // 2
+
+
+def parts_held(ranks: Ranks, job: Job) -> tuple[float, list[float]]:
+    """Return the share of its weights that a rank holds under FSDP, and the loss and moments after a step of
+    no number.
+    """
+    member = member_of(torch.float64)
+    pack = form_pack([member], job, layout_of(ranks, "fsdp", job))
+    starts = reads_of(job, member)[:4]
+    assert np.isfinite(float(pack.step([True], [starts])[0]))
+    before = pack.snapshot(0)
+    held = sum(weight.to_local().numel() for weight in before.weights.values())  # type: ignore[attr-defined]
+    whole = sum(weight.numel() for weight in before.weights.values())
+    pack.set_learning_rate(0, float("inf"))
+    pack.step([True], [starts])
+    broken = float(pack.step([True], [starts])[0])
+    best = {name: tensor.detach().clone() for name, tensor in pack.model(0).named_parameters()}
+    best = {name: torch.full_like(tensor, 0.01) for name, tensor in best.items()}
+    pack.restore(0, fresh_state(best, like=pack.snapshot(0)))  # wholes, as the loop keeps its best weights
+    pack.set_learning_rate(0, 1e-3)
+    return held / whole, [broken, float(ranks.sum_(pack.step([True], [starts]))[0])]
+
+
+def test_each_rank_holds_its_part_and_all_see_a_nan_loss(two_ranks: TwoRanks):
+    (share, first), (other_share, second) = two_ranks(parts_held, job_for("lstm"))
+    assert share + other_share == pytest.approx(1) and 0.3 < share < 0.7
+    assert np.isnan(first[0]) and np.isnan(second[0])
+    assert first[1] == second[1] and np.isfinite(first[1])
+
+
+def refuse_own(ranks: Ranks) -> str:
+    """Return the error for a module of a user's own."""
+    try:
+        layout_of(ranks, "fsdp", job_of(model=f"{NETS}:Norm")).divide(nn.Linear(2, 2))
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def test_a_module_of_a_users_own_is_not_divided(two_ranks: TwoRanks):
+    assert set(two_ranks(refuse_own)) == {
+        "a model of your own can't be divided among GPUs (its frozen, tied and unused weights are not known)."
+        " Take a GPU that it fits, or one of our models."
+    }
+
+
+class Continued(Roster):
+    """A roster that writes a checkpoint each step by a writer, and dies at a step."""
+
+    def __init__(self, run: Run, folder: Path, writer: CheckpointWriter, *, dies_at: int) -> None:
+        super().__init__(run, folder=folder)
+        self._writer, self._dies_at = writer, dies_at
+
+    def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
+        self.checkpoints.append(state.batches)
+        self._writer.submit(run, state, MARK, snapshot_seconds=snapshot_seconds)
+        if state.batches == self._dies_at:
+            raise Killed
+
+
+def go_on(
+    job: Job, layout: Layout, folder: Path, writer: Any, dies_at: int, **total: Total
+) -> tuple[int, list[dict[str, Any]]]:
+    """Train until a step, or the end; return where it went on and the history."""
+    member: Member = member_of(torch.float64)
+    firsts = reads_of(job, member)[:75]  # ten steps an epoch, the last of three samples
+    run = Run(member=member, title="S", reads=firsts, validate=_loss, learning_rate=3e-4)
+    ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
+    roster = Continued(run, folder, writer, dies_at=dies_at)
+    with suppress(Killed):
+        form = partial(form_pack, job=job, layout=layout)
+        train(roster, form, job, lambda event: None, clock=lambda: next(ticks), **total)
+    writer.flush()
+    return roster.resumed.get(member.name, 0), run.history
+
+
+def _loss(model: nn.Module) -> float:
+    """Return a number that depends on every weight."""
+    return float(sum((weight.detach().double() ** 2).sum() for weight in model.parameters()))
+
+
+def go_on_as_rank(
+    ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Train as one of two ranks, by one of their layouts."""
+    from trainer.train.ranks.shards import write_shards
+
+    store = partial(write_shards, ranks=ranks.in_background())
+    writer = CheckpointWriter(folder, lambda event: None, store=store)
+    return go_on(job, layout_of(ranks, name, job), folder, writer, dies_at, total=ranks.sum_)
+
+
+def test_training_resumes_on_other_numbers_of_ranks(two_ranks: TwoRanks, tmp_path: Path):
+    job = with_settings(job_for("lstm"), epochs=4, patience=4, checkpoint_seconds=1)
+    _, alone = go_on(
+        job, ONE, tmp_path / "alone", CheckpointWriter(tmp_path / "alone", lambda event: None), 0
+    )
+    assert len(alone) == 4
+    moments = sorted(random.Random(14).sample(range(2, 38), 3))
+    folder = tmp_path / "cut"
+    (start, _), _ = two_ranks(go_on_as_rank, "ddp", job, folder, moments[0])
+    assert start == 0
+    resumed, _ = go_on(job, ONE, folder, CheckpointWriter(folder, lambda event: None), moments[1])
+    assert resumed == moments[0]
+    (resumed, _), _ = two_ranks(go_on_as_rank, "fsdp", job, folder, moments[2])
+    assert resumed == moments[1]
+    (resumed, history), (_, other) = two_ranks(go_on_as_rank, "ddp", job, folder, 0)
+    assert resumed == moments[2] and history == other
+    for here, there in zip(alone, history, strict=True):
+        assert there == pytest.approx(here, rel=1e-9)

@@ -1,0 +1,87 @@
+"""Child processes leave Ctrl-C to their parent."""
+
+from __future__ import annotations
+
+import signal
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+import pytest
+
+from trainer.train.child_processes import ctrl_c_blocked
+from trainer.train.tuning.tune import answer_of
+from trainer.train.workers.supervisor import worker_context
+
+
+def blocked() -> bool:
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+class Starting:
+    """A context of multiprocessing whose one process answers, as it starts, whether Ctrl-C is blocked."""
+
+    def Pipe(self, **_: Any) -> tuple[Any, Any]:  # noqa: N802
+        return self, self
+
+    def Process(self, **_: Any) -> Any:  # noqa: N802
+        return self
+
+    def start(self) -> None:
+        self.answer = blocked()
+
+    def poll(self, _: Any) -> bool:
+        return True
+
+    def recv(self) -> bool:
+        return self.answer
+
+    def close(self) -> None:
+        pass
+
+    kill = join = close
+    pid = 1
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_as_at_a_terminal() -> None:
+    """Raise KeyboardInterrupt: a process that a script started in the background ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests/conftest.py puts back what was there
+
+
+def test_a_blocked_ctrl_c_is_delivered_afterwards() -> None:
+    with pytest.raises(KeyboardInterrupt), ctrl_c_blocked():
+        signal.raise_signal(signal.SIGINT)
+        waited = blocked()
+    assert waited and not blocked()
+
+
+def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def ensure_running() -> None:
+        resource_tracker.ensure_running()  # as it does first
+        seen.append(blocked())
+
+    monkeypatch.setattr(resource_tracker, "_resource_tracker", tracker := resource_tracker.ResourceTracker())
+    monkeypatch.setattr(resource_tracker, "ensure_running", tracker.ensure_running)
+    monkeypatch.setattr(forkserver, "ensure_running", ensure_running)
+    worker_context("cpu")
+    assert answer_of(Starting(), print) == (True, "")  # type: ignore[arg-type]
+    assert seen == [True] and not blocked()
+    tracker._stop()
+
+
+def test_a_ctrl_c_while_the_tuner_starts_ends_it() -> None:
+    class Interrupted(Starting):
+        killed = False
+
+        def start(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        def kill(self) -> None:
+            self.killed = True
+
+    starting = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        answer_of(starting, print)  # type: ignore[arg-type]
+    assert starting.killed

@@ -1,0 +1,281 @@
+"""Plan one series: which bars train, validate and test, by its candles, times, spans and labels. No job.
+
+A bar t is valid if
+- the bars that the model sees, and those that its label reads before t, are after the warm-up of the features
+  and each column's first value,
+- there is no hole in them, nor just before the first (whose return would span the hole), nor in the label,
+- it has a label, and
+- it and its whole label are in one span. The model may see bars of the previous span: past inputs are no
+  leak, labels are.
+
+Windows are cut out of a series' rows: its bars, or in a panel the dates from its first bar to its last. A
+window may include a date without a bar, which is masked, but no hole of the calendar; a label neither.
+Shapes: T bars, R rows, K label columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.base.errors import DataError
+from trainer.base.settings import CHUNKS, ModelSettings
+from trainer.data.calendar import holes, infer_calendar, session_clock
+from trainer.data.read.candles import Candles, time_text
+from trainer.data.splits import Span, Spans
+from trainer.models.pretrained import encoder_of, nanoseconds_of
+from trainer.targets.target import TargetSettings
+
+FEWEST_TEST_LABELS = 20  # non-overlapping, when a horizon is chosen: fewer say next to nothing of a forecast
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarTimes:
+    """Holes, session clock and rows of a series' bars, by its calendar."""
+
+    calendar: str
+    clock: np.ndarray  # (T,) calendar.session_clock
+    holes: np.ndarray  # (T,) bool: whether there is a hole, or a missing date, before this bar
+    breaks: np.ndarray  # (R,) bool: whether there is a hole before this row
+    rows: np.ndarray | None = None  # (T,) int64: the row of each bar of a panel; None: the bar's number
+
+    def rows_of(self, bars: np.ndarray) -> np.ndarray:
+        """Return the rows of bars."""
+        return bars if self.rows is None else np.asarray(self.rows[bars])
+
+    def first_row(self, *, warmup: int, bars_seen: int) -> int:
+        """Return the first row whose inputs are complete."""
+        if self.rows is not None:
+            warmup = int(self.rows[warmup]) if warmup < len(self.rows) else int(self.rows[-1]) + 1
+        return warmup + bars_seen - 1
+
+    def readable(self, *, warmup: int, bars_seen: int, reach: int) -> np.ndarray:
+        """Return the bars (N,) int64 at which a model can forecast, with or without a label.
+
+        `reach` is the number of bars before it that the target reads.
+        """
+        rows_T = self.rows_of(np.arange(len(self.holes), dtype=np.int64))
+        bars = np.flatnonzero(rows_T >= self.first_row(warmup=warmup, bars_seen=bars_seen))
+        bars = bars[bars >= reach]
+        passed_T = np.cumsum(self.breaks)[rows_T]
+        broken_T = np.diff(passed_T, prepend=passed_T[:1]) > 0  # missing dates don't count
+        bars = bars[clear_of_holes(broken_T, bars - reach, bars)]
+        return np.asarray(bars[clear_of_holes(self.breaks, rows_T[bars] - bars_seen + 1, rows_T[bars])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """The labels of one target. `bars` are those with complete inputs; some have no label, since the price
+    does not move.
+    """
+
+    target: TargetSettings
+    labels_TK: np.ndarray
+    ends: np.ndarray  # (T,) int64: the last bar that each label reads
+    bars: np.ndarray
+
+    @property
+    def longest(self) -> int:
+        """Return the length of the longest label in bars."""
+        return int((self.ends[self.bars] - self.bars).max(initial=0))
+
+    def within(self, span: Span) -> np.ndarray:
+        """Return the bars that are in the span with their whole label."""
+        return np.asarray(self.bars[(self.bars >= span.start) & (self.ends[self.bars] < span.stop)])
+
+    def num_separate(self, span: Span) -> int:
+        """Return how many labels within the span don't overlap, each starting where the previous ended or
+        later.
+        """
+        return count_separate(self.within(span), self.ends)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Bars of a series that train, validate and test in one fold."""
+
+    time: BarTimes
+    target: TargetSettings  # the job's, with values chosen for open settings
+    labels_TK: np.ndarray  # float32; NaN at bars that are not valid
+    ends: np.ndarray  # (T,) int64: the last bar that each label reads
+    warmup: int  # rows at the head of the series that no output depends on
+    spans: Spans
+    bars: dict[str, np.ndarray]  # "train", "validation", "test" -> int64 bars, ascending
+    bars_seen: int
+    ties: int  # bars without a label because the price does not move
+    horizon_bars: int  # length of the longest label; the embargo is at least this
+    chunks: np.ndarray | None  # int64: the first output row of each training chunk; None: windows are read
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """Return the row (T,) of each bar in a panel; None: the bar's number."""
+        return self.time.rows
+
+    @property
+    def starts(self) -> dict[str, np.ndarray]:
+        """Return the first row that each bar's output depends on, by span."""
+        return {span: self.time.rows_of(bars) - self.bars_seen + 1 for span, bars in self.bars.items()}
+
+    @property
+    def first_row(self) -> int:
+        """Return the first row whose inputs are complete."""
+        return self.time.first_row(warmup=self.warmup, bars_seen=self.bars_seen)
+
+    @property
+    def num_reads(self) -> int:
+        """Return how many windows, or chunks, an epoch visits."""
+        return len(self.bars["train"]) if self.chunks is None else len(self.chunks)
+
+
+def times_of(timestamp: np.ndarray, timeframe: str, calendar: str) -> BarTimes:
+    """Return the times of bars, or of a panel's dates. `calendar` is a value of data.calendar.
+
+    Raises DataError if they do not fit the named exchange.
+    """
+    name = infer_calendar(timestamp, timeframe) if calendar == "auto" else calendar
+    hole = holes(timestamp, timeframe, name)
+    clock = session_clock(timestamp, timeframe, name)
+    return BarTimes(calendar=name, clock=clock, holes=hole, breaks=hole)
+
+
+def label_bars(
+    candles: Candles, target: TargetSettings, time: BarTimes, *, warmup: int, bars_seen: int
+) -> Labelled:
+    """Return the labels of a series, and the bars without a hole in inputs and label."""
+    bars = time.readable(warmup=warmup, bars_seen=bars_seen, reach=target.reach)
+    if not len(bars):
+        labels_TK = np.full((len(candles), target.label_columns), np.nan, dtype=np.float32)
+        ends = np.full(len(candles), -1, dtype=np.int64)
+        return Labelled(target=target, labels_TK=labels_TK, ends=ends, bars=bars)
+    labels = target.label(candles, time.clock)
+    ends = labels.ends_T
+    bars = bars[ends[bars] >= 0]
+    unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
+    bars = bars[clear_of_holes(time.holes, bars + 1, unbroken[bars])]
+    return Labelled(target=target, labels_TK=labels.values_TK, ends=ends, bars=bars)
+
+
+def lay_out(
+    candles: Candles,
+    labelled: Labelled,
+    time: BarTimes,
+    folds: Sequence[Spans],
+    *,
+    model: ModelSettings,
+    warmup: int,
+    horizon_bars: int,
+) -> tuple[Plan, ...]:
+    """Return the plan of a series for the spans of each fold. A span may have no bar.
+
+    Raises DataError if the model's encoder has seen bars or labels of validation or later.
+    """
+    _refuse_late_encoder(candles, model, folds)
+    has_label = np.isfinite(labelled.labels_TK).all(axis=1)
+    labels_TK = np.full_like(labelled.labels_TK, np.nan)
+    labels_TK[labelled.bars] = labelled.labels_TK[labelled.bars]
+    first = max(time.first_row(warmup=warmup, bars_seen=model.bars_seen), labelled.target.reach)
+    plans = []
+    for spans in folds:
+        inside = {name: labelled.within(span) for name, span in spans.items()}
+        bars = {name: one[has_label[one]] for name, one in inside.items()}
+        train_rows = time.rows_of(bars["train"])
+        plans.append(
+            Plan(
+                time=time,
+                target=labelled.target,
+                labels_TK=labels_TK,
+                ends=labelled.ends,
+                warmup=warmup,
+                spans=spans,
+                bars=bars,
+                bars_seen=model.bars_seen,
+                ties=sum(len(inside[name]) - len(bars[name]) for name in inside),
+                horizon_bars=horizon_bars,
+                chunks=chunk_grid(train_rows, first, model.bars_out) if model.reads == CHUNKS else None,
+            )
+        )
+    return tuple(plans)
+
+
+def _refuse_late_encoder(candles: Candles, model: ModelSettings, folds: Sequence[Spans]) -> None:
+    """Raise DataError if the model's encoder was trained or selected on bars or labels of validation or
+    later.
+    """
+    encoder = encoder_of(model)
+    if encoder is None or not encoder.encoder_until:
+        return
+    until = nanoseconds_of(encoder.encoder_until)
+    for spans in folds:
+        begins = int(candles.timestamp[spans.validation.start]) if len(spans.validation) else until
+        if until > begins:
+            raise DataError(
+                f"the encoder has seen bars and labels until {encoder.encoder_until}",
+                why=(
+                    f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would"
+                    " not be out of sample"
+                ),
+                do="Pretrain on older bars, or give this job later ones.",
+            )
+
+
+def choose_target(
+    target: TargetSettings,
+    num_separate: Callable[[TargetSettings], int],
+    *,
+    series: str,
+    shorter: str,
+    remark: str = "",
+) -> TargetSettings:
+    """Return the target with open settings chosen: the first option, the farthest, with enough labels in test
+    that don't overlap, which `num_separate` counts.
+
+    Raises DataError if none has; `series`, `shorter` (keys that make the model see less) and `remark` are for
+    its text.
+    """
+    options, separate = target.options(), 0
+    if len(options) == 1:
+        return options[0]
+    for option in options:
+        separate = num_separate(option)
+        if separate >= FEWEST_TEST_LABELS:
+            return option
+    raise DataError(
+        f"{series} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
+        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least{remark}",
+        do=(
+            f"Give more bars, raise data.test_fraction, lower {shorter}, or accept these:"
+            f" {target.farther} = 1."
+        ),
+    )
+
+
+def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return (N,) bool: whether there is no hole before any of the bars `first` to `last`, both included."""
+    passed = np.concatenate([[0], np.cumsum(hole)])
+    return np.asarray(passed[last + 1] == passed[first])
+
+
+def count_separate(bars: np.ndarray, ends: np.ndarray) -> int:
+    """Return how many non-overlapping labels these bars (ascending) have, each starting where the previous
+    ended or later.
+    """
+    count, place = 0, 0
+    while place < len(bars):
+        count += 1
+        place = int(np.searchsorted(bars, ends[bars[place]]))
+    return count
+
+
+def chunk_grid(rows: np.ndarray, first: int, chunk: int) -> np.ndarray:
+    """Return the first output rows of the chunks, on a grid from `first` on, that contain any of the rows
+    (ascending).
+    """
+    return np.asarray(first + np.unique((rows - first) // chunk) * chunk)
+
+
+def longest_stretch(hole: np.ndarray) -> int:
+    """Return the largest number of consecutive bars without a hole between them."""
+    edges = np.concatenate([[0], np.flatnonzero(hole), [len(hole)]])
+    return int(np.diff(edges).max())

@@ -1,0 +1,258 @@
+"""One piece of a command: its files, its process, which is restarted if a signal killed it, its events and
+its outcome.
+
+command_run.py decides when it begins and on which devices.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.base.errors import TrainingFailed
+from trainer.node.command_process import CommandProcess
+from trainer.node.events import MOST_BYTES, BestMetric, CommandEvents, EventFile, StepRate
+from trainer.node.outputs import Outputs
+from trainer.node.own_user import OwnUser
+from trainer.node.progress import advance
+from trainer.node.shared import Node
+from trainer.runs.manifest import Command, ManifestPiece
+
+log = logging.getLogger("trainer.node")
+MOST_LAST_BLOCKS = 15  # of an ended piece's events: it may have left a file without end
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceToRun:
+    """A process to start: its piece, if the agent tells it, and its folders and file."""
+
+    piece: ManifestPiece | None
+    folder: Path  # to run in
+    copy_of: Path | None = None  # copied to `folder` when it begins; None if `folder` exists already
+    prefix: str = ""  # of its files in OUT: its name and a slash, or nothing
+    events: Path
+
+    @property
+    def title(self) -> str:
+        """Return its display name, '' without a piece."""
+        return self.piece.piece if self.piece else ""
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """Return the values that it runs over."""
+        return self.piece.values if self.piece else {}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return its piece in events."""
+        return {"model": self.piece.model, **self.piece.identity} if self.piece else {}
+
+
+class CommandWork:
+    """The parts that all pieces of a command share; `several` is whether there is more than one."""
+
+    def __init__(
+        self, node: Node, command: Command, outputs: Outputs, own_user: OwnUser | None, *, pieces: int
+    ) -> None:
+        self.node, self.command, self.outputs, self.own_user = node, command, outputs, own_user
+        self.several, self.log_share = pieces > 1, 1 / pieces
+        self._told = EventFile(node.work / "events" / "events.jsonl", most_bytes=MOST_BYTES[command.tells])
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Add an event to the progress and to the file that the agent uploads."""
+        self.node.status.progress = advance(self.node.status.progress, event)
+        self._told.write(event)
+
+
+class PieceRun:
+    """A piece that has begun on a place, which is a number; `starts` counts those of an earlier try, too."""
+
+    def __init__(
+        self,
+        work: CommandWork,
+        piece: PieceToRun,
+        *,
+        place: int,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        starts: int = 0,
+        note: str = "",
+    ) -> None:
+        self.piece, self.place, self.starts = piece, place, starts
+        self.done = self.asked_to_end = False
+        self.failure: TrainingFailed | None = None
+        self._work, self._words, self._variables, self._note = work, words, variables, note
+        self._events = CommandEvents(piece.events, work.node.redaction, tells=work.command.tells)
+        self._rate, self._best = StepRate(), BestMetric()
+        self._began, self._started, self._seconds = time.monotonic(), 0.0, 0.0
+        self._open = ExitStack()
+        self._process: CommandProcess | None = None
+        self._late = False  # it exceeded its time limit
+        self._exit_code = 0
+        self._last_lines: list[str] = []
+
+    @property
+    def seconds_at_work(self) -> float:
+        """Return the seconds since it was last started, 0 if it could not be."""
+        return time.monotonic() - self._started if self._started else 0.0
+
+    def begin(self) -> bool:
+        """Start it; one that can't be started has failed. Return whether it runs."""
+        return self._has_files() and self._start()
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        self._open.close()
+
+    def leave(self) -> None:
+        """Note that it is over, and remove its copy of the command's files."""
+        self._seconds = time.monotonic() - self._began
+        if self.piece.copy_of is not None:
+            shutil.rmtree(self.piece.folder, ignore_errors=True)
+
+    def has_ended(self) -> bool:
+        """Follow it, and restart it if a signal killed it; return whether it has ended."""
+        assert self._process is not None
+        command, stopping = self._work.command, self._work.node.is_stopping()
+        if (code := self._process.poll()) is None:
+            self._late = self._late or 0 < command.seconds < self.seconds_at_work
+            self.asked_to_end = self.asked_to_end or stopping
+            if self._late or self.asked_to_end:
+                self._process.stop()
+            self.follow()
+            return False
+        self.close()
+        self.follow()
+        for _ in range(MOST_LAST_BLOCKS):  # it may write all of its events as it ends
+            if self._events.has_more:
+                self.follow()
+        self._exit_code, self._last_lines = code, self._process.output.last_lines
+        log.info("%s ended with exit code %d", self.piece.title if self.piece.values else command.title, code)
+        if self._events.unsound and not self.piece.piece:
+            log.warning("%d lines of its events could not be read", self._events.unsound)
+        if code < 0 and not (self._late or stopping) and self.starts <= command.restarts:
+            self.tell("retry", worker=self.place, reason=f"it was {_killed(code)}")
+            return not self._start()
+        self._decide()
+        return True
+
+    def follow(self) -> None:
+        """Take in its new events: as they are, or as numbers of its piece."""
+        for event in self._events.new():
+            if self.piece.piece:
+                self._tell_numbers(event)
+                continue
+            try:
+                self._work.outputs.announced.add(event)
+                self._work.tell(event)
+            except (KeyError, TypeError, ValueError, AttributeError):  # none of ours
+                self._events.unsound += 1
+
+    def tell(self, kind: str, **more: Any) -> None:
+        """Tell an event of the piece, unless its command tells its own."""
+        if self.piece.piece:
+            self._work.tell({"event": kind, **self.piece.identity, **more})
+
+    def result(self, piece: ManifestPiece) -> dict[str, Any]:
+        """Return the receipt's entry of its piece."""
+        notes = [self._note] if self._note else []
+        notes += self._work.outputs.notes(self.piece.prefix)
+        if self._events.unsound:
+            notes.append(f"{self._events.unsound:,} lines of its events could not be read")
+        return {
+            **piece.identity,
+            "values": dict(piece.values),
+            "sha256": self._work.command.sha256,
+            "done": self.done,
+            "exit_code": self._exit_code,
+            "starts": self.starts,
+            "best": self._best.to_dict(),
+            "seconds": round(self._seconds or time.monotonic() - self._began, 3),
+            "last_lines": self._last_lines,
+            "notes": notes,
+        }
+
+    def _has_files(self) -> bool:
+        """Copy the command's files for a value, since several run at once and may write beside them; return
+        whether they fit.
+        """
+        if self.piece.copy_of is None:
+            return True
+        try:
+            shutil.copytree(self.piece.copy_of, self.piece.folder)
+            if self._work.own_user is not None:
+                self._work.own_user.give(self.piece.folder)
+        except OSError as error:  # the disk is full
+            do = "Have it keep less on its disk, or give the machine a larger one."
+            what = f"{self._work.command.title}'s files can't be copied for it"
+            self._fail(TrainingFailed(what, why=str(error), do=do), what)
+            return False
+        return True
+
+    def _start(self) -> bool:
+        """Start the command; return whether this machine can run it."""
+        work, piece = self._work, self.piece
+        try:
+            process = CommandProcess(
+                self._words,
+                folder=piece.folder,
+                environment=self._variables,
+                own_user=work.own_user,
+                grace_seconds=work.node.place.stop_seconds,
+                redaction=work.node.redaction,
+                name=piece.title if work.several else "",
+                share=work.log_share,
+                mark=f"MAYFLY_EVENTS={piece.events}" if work.several or work.own_user is None else "",
+            )
+        except TrainingFailed as error:
+            self._fail(error, error.what)
+            return False
+        self._process = self._open.enter_context(process)
+        self.starts, self._started = self.starts + 1, time.monotonic()
+        self.tell("model_started", worker=self.place)
+        log.info("started%s: %s", f" {piece.title}" if work.several else "", " ".join(self._words))
+        return True
+
+    def _decide(self) -> None:
+        """Record the outcome, once it is not restarted."""
+        if self.asked_to_end and self.piece.piece:  # not done, even if it exits with 0
+            return
+        if self._exit_code == 0 and not self._late:
+            self.done = True
+            self.tell("script_done", worker=self.place)
+            return
+        command = self._work.command
+        how = f"ended with exit code {self._exit_code}"
+        if self._late:
+            how = f"did not end within {command.seconds / 60:.0f} minutes"
+        elif self._exit_code < 0:
+            how = f"was {_killed(self._exit_code)}"
+        why = self._last_lines[-1] if self._last_lines else "it printed nothing"
+        failure = TrainingFailed(f"{command.title} {how}", why=why, do="Read `mayfly logs`.")
+        self._fail(failure, f"it {how}: {why}", worker=self.place)
+
+    def _fail(self, failure: TrainingFailed, reason: str, **more: Any) -> None:
+        self.failure = failure
+        self.tell("model_failed", reason=reason, **more)
+
+    def _tell_numbers(self, event: Mapping[str, Any]) -> None:
+        counts, values = event["counts"], event["values"]
+        self._best.add(event)
+        if "steps" in counts or "epochs" in counts:  # a progress bar needs both; a missing one counts as one
+            counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
+        rate = self._rate.update(counts["step"]) if "step" in event["counts"] else self._rate.value
+        numbers = {"rate": round(rate, 3), "unit": "steps", "loss": event["loss"], "values": values}
+        self.tell("script", **counts, worker=self.place, **numbers)
+        losses = {key: values[key] for key in ("train_loss", "validation_loss") if key in values}
+        if losses and "epoch" in event["counts"]:
+            self.tell("epoch", epoch=counts["epoch"], **losses)
+
+
+def _killed(code: int) -> str:
+    return f"killed by signal {-code}"

@@ -1,0 +1,56 @@
+"""Child processes: they leave Ctrl-C to their parent, and end when it ends, for any reason."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@contextmanager
+def ctrl_c_blocked() -> Iterator[None]:
+    """Start processes in here: they inherit a blocked SIGINT. Ours waits for the end, unless another thread
+    takes it.
+
+    Ctrl-C reaches the whole terminal group. Our processes ignore it once they run; but until then, for the
+    seconds in which they import torch, it would end them with a traceback.
+    """
+    resource_tracker.ensure_running()  # whose start would unblock it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def serve_the_parent() -> None:
+    """Leave Ctrl-C to the parent, let SIGTERM end this process, and end it at once when the parent ends, by
+    kill -9, too.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()  # returns when the parent's end of a pipe closes
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def die_with_the_parent() -> None:
+    """Have the kernel kill this process, even a stopped one, when its parent ends for any reason.
+    Linux only.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
