@@ -48,8 +48,7 @@ from trainer.job.job import Job, parse_job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import SeriesWork
 from trainer.store.card import read_card
-from trainer.targets import TARGETS, scores_of
-from trainer.targets.direction.scores import baselines, metrics
+from trainer.targets import TARGETS
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import SymbolData, prepare
@@ -167,15 +166,15 @@ def planted(seed: int, *, moves: int, epochs: int = PLANTED.train.epochs) -> dic
     data = prepare(candles, PLANTED, features=features, warmup=0)
     bars, labels = data.bars("test"), data.labels("test")
     known = np.where(direction_of(features[:, 1].double().numpy())[bars + 1] > 0, 0.9, 0.1)
-    oracle = metrics(data.target, known, labels)
-    simple = baselines(data.target, data.scored("test"))["logistic"]
+    oracle = data.target.scores(known, labels)
+    simple = data.target.baselines(data.scored("test"))["logistic"]
     began = time.perf_counter()
     scored = learn(data, PLANTED.with_train(seed=seed, epochs=epochs))
     return {
         "seed": seed,
         "auc": scored["auc"],
         "attainable": oracle["auc"],
-        "logistic on the last bar": metrics(data.target, simple, labels)["auc"],
+        "logistic on the last bar": data.target.scores(simple, labels)["auc"],
         "test windows": scored["n"],
         "seconds": round(time.perf_counter() - began, 1),
     }
@@ -197,10 +196,10 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
     began = time.perf_counter()
     scored = learn(data, job)
     headline = data.target.metrics[0].name
-    scores, labels = scores_of(data.target), data.labels("test")
+    labels = data.labels("test")
     simple = [
-        scores.metrics(data.target, forecast, labels)[headline]
-        for forecast in scores.baselines(data.target, data.scored("test")).values()
+        data.target.scores(forecast, labels)[headline]
+        for forecast in data.target.baselines(data.scored("test")).values()
     ]
     return {
         "pair": pair,
@@ -266,10 +265,9 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
     data = prepare(candles, job)
     model = trained(data, job)
     outputs = {span: reader_for(data, job).outputs(model, data.bars(span)) for span in ("validation", "test")}
-    scores = scores_of(data.target)
-    fitted = scores.calibrate(data.target, outputs["validation"], data.labels("validation"), data.fitted)
-    forecast, rows = scores.forecast(data.target, outputs["test"], fitted), data.scored("test")
-    simple = scores.baselines(data.target, rows)
+    fitted = data.target.calibrate(outputs["validation"], data.labels("validation"), data.fitted)
+    forecast, rows = data.target.forecast(outputs["test"], fitted), data.scored("test")
+    simple = data.target.baselines(rows)
     name = next(
         name for name, other in simple.items() if len(np.unique(other.reshape(len(other), -1), axis=0)) == 1
     )
@@ -296,7 +294,7 @@ def _coverage_interval(
     """Return the 99 % interval of the coverage on test over resampled days of test and of validation. Each
     replicate calibrates on its validation days, since both spans contribute to the error of the coverage.
     """
-    scores, random, covered = scores_of(data.target), np.random.default_rng(0), []
+    random, covered = np.random.default_rng(0), []
     days = {}
     for span in outputs:
         block = data.candles.timestamp[data.bars(span)] // DAY
@@ -307,11 +305,11 @@ def _coverage_interval(
             for span, rows in days.items()
         }
         labels = {span: data.labels(span)[rows] for span, rows in drawn.items()}
-        again = scores.calibrate(
-            data.target, outputs["validation"][drawn["validation"]], labels["validation"], fitted
+        again = data.target.calibrate(
+            outputs["validation"][drawn["validation"]], labels["validation"], fitted
         )
-        forecast = scores.forecast(data.target, outputs["test"][drawn["test"]], again)
-        covered.append(scores.metrics(data.target, forecast, labels["test"])["covered"])
+        forecast = data.target.forecast(outputs["test"][drawn["test"]], again)
+        covered.append(data.target.scores(forecast, labels["test"])["covered"])
     low, high = np.quantile(covered, [0.005, 0.995])
     return float(low), float(high)
 
@@ -372,10 +370,7 @@ def learn(data: SymbolData, job: Job) -> dict[str, Any]:
     """Train one model; return its metrics on test, without intervals."""
     model = trained(data, job)
     outputs = reader_for(data, job).outputs(model, data.bars("test"))
-    scores = scores_of(data.target)
-    return dict(
-        scores.metrics(data.target, scores.forecast(data.target, outputs, data.fitted), data.labels("test"))
-    )
+    return dict(data.target.scores(data.target.forecast(outputs, data.fitted), data.labels("test")))
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

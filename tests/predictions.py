@@ -1,4 +1,4 @@
-"""What predictions are worth, by hand: for tests that compare them with a card's scores."""
+"""Predictions of a model by bar, for tests that compare them with its card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.train.predict.symbols import Predictions, predict_models
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a model forecasts at one bar, times as ISO 8601."""
+    """The forecast of a model at one bar, times as ISO 8601."""
 
     bar: str
     available_at: str

@@ -1,5 +1,5 @@
-"""Homes of models and targets: what each file may import, that settings load nothing heavy, and that nobody
-else knows a name.
+"""Homes of models and targets: imports of each file, settings that load nothing heavy, names that nobody else
+knows.
 
 A member's name, its import, or a metric's name outside its home and the table of names is the beginning of
 the next "if tcn".
@@ -16,14 +16,29 @@ from pathlib import Path
 
 import pytest
 
+from trainer import models, targets
 from trainer.models import MODELS
 from trainer.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = ("trainer/models/__init__.py", "trainer/targets/__init__.py")
-FILES = {"models": {"__init__", "network", "stacked"}, "targets": {"__init__", "labels", "loss", "scores"}}
 HEAVY = ("torch", "numpy", "pandas", "scipy", "pyarrow", "boto3", "botocore")
-HOMES = sorted(path.parent for part in FILES for path in (ROOT / "trainer" / part).glob("*/__init__.py"))
+
+
+def files_of(home: type) -> list[Path]:
+    """Return the files of a home: a folder's, or `direction.py` with `direction_scores.py`."""
+    place = ROOT / home.__module__.replace(".", "/")
+    return [
+        *place.glob("*.py"),
+        *place.parent.glob(f"{place.name}.py"),
+        *place.parent.glob(f"{place.name}_*.py"),
+    ]
+
+
+HOMES = {
+    home.__module__: files_of(home) for home in (*MODELS.values(), models.OWN, *TARGETS.values(), targets.OWN)
+}
+EVERY = pytest.mark.parametrize("home", HOMES)
 METRICS = {metric.name for home in TARGETS.values() for metric in home.metrics}
 MODEL = re.compile("|".join(MODELS), re.IGNORECASE)
 # Texts that hold a member's name and mean something else.
@@ -32,8 +47,8 @@ NAMED_AFTER = ("crypto-lstm",)  # the example's job
 
 def elsewhere() -> list[Path]:
     """Return the files of the trainer that are neither in a home nor a table."""
-    files = sorted((ROOT / "trainer").rglob("*.py"))
-    return [path for path in files if path.parent not in HOMES and str(path.relative_to(ROOT)) not in TABLES]
+    known = {path for files in HOMES.values() for path in files} | {ROOT / table for table in TABLES}
+    return [path for path in sorted((ROOT / "trainer").rglob("*.py")) if path not in known]
 
 
 def words(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
@@ -55,26 +70,31 @@ def words(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
             yield line, node.module or "", False
 
 
+def home_of(word: str) -> str | None:
+    """Return the home that a dotted name of a module begins with."""
+    module = ".".join(word.split(".")[:3])
+    return module if module in HOMES else None
+
+
 def member_named(word: str, is_text: bool) -> bool:
     """Return whether a word names a model, a target's home, or is the text of a target's or a
     metric's name.
     """
     for other in NAMED_AFTER:
         word = word.replace(other, "")
-    home = re.match(r"trainer\.(models|targets)\.(\w+)", word)
-    if home and any(place.name == home[2] for place in HOMES):
+    if home_of(word):
         return True
     return bool(MODEL.search(word)) or (is_text and (word in TARGETS or word in METRICS))
 
 
 @pytest.mark.parametrize("path", elsewhere(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_nobody_but_its_home_and_the_table_knows_a_member_or_a_metric_by_name(path):
+def test_names_of_models_targets_and_metrics_stay_in_their_homes(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = sorted({f"{line}: {word}" for line, word, is_text in words(tree) if member_named(word, is_text)})
     assert not found, f"{path.relative_to(ROOT)}: ask the settings instead"
 
 
-def test_the_rule_finds_what_it_is_for():
+def test_a_name_outside_its_home_is_found():
     source = (
         "from trainer.models.lstm import x\n"
         'if job.model.name == "tcn" or "qlike" in test or target == "direction":\n    TcnData()\n'
@@ -84,37 +104,34 @@ def test_the_rule_finds_what_it_is_for():
     assert not member_named("direction", False) and not member_named("examples/crypto-lstm.toml", True)
 
 
-@pytest.mark.parametrize("home", HOMES, ids=lambda home: f"{home.parent.name}.{home.name}")
-def test_a_home_has_its_files_and_knows_no_other_home(home):
-    part = home.parent.name
-    assert {path.stem for path in home.glob("*.py")} <= FILES[part]
-    for path in home.glob("*.py"):
+@EVERY
+def test_a_home_knows_no_other_home(home):
+    for path in HOMES[home]:
         for _, name, _ in words(ast.parse(path.read_text(encoding="utf-8"))):
-            other = re.match(r"trainer\.(models|targets)\.(\w+)", name)
-            if other and any(place.name == other[2] for place in HOMES):
-                assert (other[1], other[2]) == (part, home.name), f"{path.relative_to(ROOT)} imports {name}"
+            assert home_of(name) in (None, home), f"{path.relative_to(ROOT)} imports {name}"
 
 
-@pytest.mark.parametrize("home", HOMES, ids=lambda home: f"{home.parent.name}.{home.name}")
-def test_settings_import_the_standard_library_and_settings_alone(home):
-    tree = ast.parse((home / "__init__.py").read_text(encoding="utf-8"))
-    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    ours = {name for name in names if name and name.startswith("trainer")}
+@EVERY
+def test_settings_load_the_standard_library_and_ours_alone(home):
+    (path,) = [path for path in HOMES[home] if path.stem in ("__init__", home.rpartition(".")[2])]
+    body = ast.parse(path.read_text(encoding="utf-8")).body  # imports in functions load later
+    names = {node.module or "" for node in body if isinstance(node, ast.ImportFrom)}
+    names |= {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+    ours = {name for name in names if name.startswith("trainer")}
     assert ours <= {
         "trainer.base.settings",
         "trainer.base.errors",
         "trainer.base.strict_json",
         "trainer.base.own_file",
         "trainer.models.pretrained",
+        "trainer.targets.target",
     }
-    assert {name.split(".")[0] for name in names - ours if name} <= set(sys.stdlib_module_names)
+    assert {name.split(".")[0] for name in names - ours} <= set(sys.stdlib_module_names)
 
 
-def test_every_settings_file_and_the_job_load_with_heavy_libraries_blocked():
-    modules = [f"trainer.{home.parent.name}.{home.name}" for home in HOMES]
+def test_settings_and_the_job_load_without_heavy_libraries():
     script = (
-        f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\nimport importlib\nfor name in {modules}:"
+        f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\nimport importlib\nfor name in {list(HOMES)}:"
         " importlib.import_module(name)\nfrom trainer.job.job import job_from\nfrom trainer.machines.kernels import window_costs\nfrom trainer.models import"
         " MODELS\nfrom trainer.targets import TARGETS\nfor model in MODELS:\n    for target in TARGETS:\n   "
         "     job = job_from({'model': {'name': model}, 'target': {'name': target}})\n        assert job.model.bars_seen > 1 and"

@@ -1,4 +1,4 @@
-"""What must hold for any card and any header of a model's file: it is read, and predicts or is refused, with
+"""Properties of any card and any header of a model's file: it is read, and predicts or is refused, with
 one error.
 """
 

@@ -127,11 +127,20 @@ def weights(model: str = "lstm_BTC-USD_1m") -> bytes:
     """Return a whole model file of no tensors: a safetensors header with a card."""
     lists: dict[str, Any] = {"features": [], "architecture": {}, "training": {}, "data": {}}
     names = {"model": model, "family": "lstm", "piece": "BTC-USD", "kind": "symbol", "timeframe": "1m"}
-    series = CardSeries(
-        symbol="BTC-USD", calendar="24x7", horizon=5, scaler={"mean": [], "std": []}, splits={}
-    )
+    scaler = {"mean": [], "std": [], "limit": 10.0}
+    series = CardSeries(symbol="BTC-USD", calendar="24x7", horizon=5, scaler=scaler, splits={})
     texts = {"features_version": "v1", "code_sha256": "", "created_at": "", "mayfly": "0"}
-    card = Card(**names, **texts, **lists, series=[series], lookback=60, metrics=METRICS, seed=0)
+    card = Card(
+        **names,
+        **texts,
+        **lists,
+        series=[series],
+        lookback=60,
+        target="direction",
+        target_settings={},
+        metrics=METRICS,
+        seed=0,
+    )
     header = json.dumps({"__metadata__": {METADATA_KEY: card.to_json()}}).encode()
     return len(header).to_bytes(8, "little") + header
 

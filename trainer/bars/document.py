@@ -18,7 +18,6 @@ from typing import Any
 
 from trainer.base.errors import DataError
 from trainer.base.own_file import OwnFile
-from trainer.base.settings import TargetSettings
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
 from trainer.data.feature_names import FEATURES, warmup_of_features
@@ -26,6 +25,7 @@ from trainer.data.splits import Span, Spans
 from trainer.data.table import CALENDARS, EXCHANGES
 from trainer.job.job import Job
 from trainer.models.pretrained import encoder_of
+from trainer.targets.target import TargetSettings
 
 FORMAT = 2
 MOST_NOTES = 1_000

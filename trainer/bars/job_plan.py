@@ -29,13 +29,13 @@ from trainer.bars.panel_plan import calendar_of, plan_panel
 from trainer.bars.series_plan import BarTimes, Plan
 from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
-from trainer.base.settings import TargetSettings
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.reading import CandleFolder, FileRead
 from trainer.data.read.shapes import FIELDS
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
+from trainer.targets.target import TargetSettings
 
 
 def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = ()) -> CandleFolder:

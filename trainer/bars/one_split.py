@@ -16,11 +16,11 @@ import numpy as np
 from trainer.bars.series_plan import Plan
 from trainer.bars.symbol_plan import plan_by_spans, warmup_of
 from trainer.base.errors import DataError
-from trainer.base.settings import TargetSettings
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans, walk_forward
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
+from trainer.targets.target import TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,10 @@ from trainer.bars.one_split import Cut, Timeline
 from trainer.bars.series_plan import BarTimes, Labelled, Plan, choose_target, label_bars, lay_out, times_of
 from trainer.bars.symbol_plan import refuse_empty_columns, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
-from trainer.base.settings import TargetSettings
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans
 from trainer.job.job import Job
-from trainer.targets import labels_of
+from trainer.targets.target import TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +188,7 @@ def _refuse_empty(job: Job, plans: Sequence[Plan], cut: Cut, *, fold: int) -> No
             )
     target = plans[0].target
     labels_NK = np.concatenate([plan.labels_TK[plan.bars["train"]] for plan in plans])
-    what, why = labels_of(target).flaw(target, labels_NK)
+    what, why = target.flaw(labels_NK)
     if what:
         raise DataError(f"{where} has {what}", why=why, do=f"Give more bars, or another {target.farther}.")
     refuse_large_batch(where, job, sum(plan.num_reads for plan in plans))

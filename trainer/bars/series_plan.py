@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.base.errors import DataError
-from trainer.base.settings import CHUNKS, ModelSettings, TargetSettings
+from trainer.base.settings import CHUNKS, ModelSettings
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans
 from trainer.models.pretrained import encoder_of, nanoseconds_of
-from trainer.targets import labels_of
+from trainer.targets.target import TargetSettings
 
 FEWEST_TEST_LABELS = 20  # non-overlapping, when a horizon is chosen: fewer say next to nothing of a forecast
 
@@ -149,7 +149,7 @@ def label_bars(
         labels_TK = np.full((len(candles), target.label_columns), np.nan, dtype=np.float32)
         ends = np.full(len(candles), -1, dtype=np.int64)
         return Labelled(target=target, labels_TK=labels_TK, ends=ends, bars=bars)
-    labels = labels_of(target).label(target, candles, time.clock)
+    labels = target.label(candles, time.clock)
     ends = labels.ends_T
     bars = bars[ends[bars] >= 0]
     unbroken = ends if labels.unbroken_T is None else labels.unbroken_T

@@ -22,12 +22,12 @@ from trainer.bars.series_plan import (
     times_of,
 )
 from trainer.base.errors import DataError
-from trainer.base.settings import CHUNKS, TargetSettings
+from trainer.base.settings import CHUNKS
 from trainer.data.read.candles import Candles
 from trainer.data.splits import Spans, walk_forward
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import farthest_feature, too_few
-from trainer.targets import labels_of
+from trainer.targets.target import TargetSettings
 
 SpansOf = Callable[[int], Sequence[Spans]]  # from an embargo in bars to the spans of each fold, oldest first
 
@@ -90,7 +90,7 @@ def plan_by_spans(
     plans = lay_out(candles, labelled, time, folds, model=job.model, warmup=warmup, horizon_bars=horizon_bars)
     for plan in plans:
         _refuse_empty_spans(candles, job, plan, labelled)
-        what, why = labels_of(target).flaw(chosen, plan.labels_TK[plan.bars["train"]])
+        what, why = chosen.flaw(plan.labels_TK[plan.bars["train"]])
         if what:
             do = f"Give more bars, or another {target.farther}."
             raise DataError(f"{candles.symbol} has {what}", why=why, do=do)

@@ -136,7 +136,8 @@ def training_sha256(homes: tuple[str, ...]) -> str:
 def _home_of(dotted: str, modules: Collection[str]) -> str | None:
     """Return the home that an import in a table of homes leads to."""
     parts = dotted.split(".")[:3]
-    is_home = parts[0] == "trainer" and len(parts) == 3 and f"{parts[1]}/{parts[2]}/__init__.py" in modules
+    place = "/".join(parts[1:])
+    is_home = len(parts) == 3 and (f"{place}/__init__.py" in modules or f"{place}.py" in modules)
     return ".".join(parts) if is_home else None
 
 

@@ -1,4 +1,4 @@
-"""Declare, read and check the keys of a job's tables; base classes of the settings of models and targets.
+"""Declare, read and check the keys of a job's tables; base class of the settings of models.
 
 Standard library only: the control plane reads and prices a job by these. A home is described in
 docs/models.md.
@@ -18,7 +18,6 @@ MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
 WINDOWS, CHUNKS = "windows", "chunks"  # a model's reads: with one output, or with one for each bar
 FLOAT, HALF = 4, 2  # bytes of a number
 RECURRENT, CONVOLUTION, ATTENTION, UNKNOWN = "recurrent", "convolution", "attention", "unknown"  # kernels
-HIGHER, LOWER = "higher", "lower"
 # Columns of a bar's context, with their largest number; 0 is unknown, or not meaningful for the timeframe. A
 # series' number is its place in its piece, from 1 on, and has no limit; the others are of the bar's start,
 # UTC (trainer/data/context.py).
@@ -67,16 +66,6 @@ def read_keys(table: str, cls: Any, values: Mapping[str, Any]) -> dict[str, Any]
 def _hints(cls: Any) -> dict[str, Any]:
     """Return the types of a dataclass's fields; a millisecond, which each of many cards would take."""
     return get_type_hints(cls)
-
-
-def horizon_setting() -> Any:
-    """Declare `horizon`, which several targets have in common."""
-    return setting(5, "Bars ahead: from a bar to the end of its label.", least=1, most=100_000)
-
-
-def volatility_bars_setting() -> Any:
-    """Declare `volatility_bars`, which several targets have in common."""
-    return setting(60, "Bars of the trailing volatility, the unit of the label.", least=2, most=1_000_000)
 
 
 def bad_value(key: str, value: Any, expected: str) -> UsageError:
@@ -293,78 +282,3 @@ class ModelSettings(HomeSettings):
     def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of an architecture, and of keys from which parts of it follow."""
         return dict(architecture)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """A score: its name in the card, its title for people, and which direction is better."""
-
-    name: str
-    title: str
-    better: str = HIGHER
-    unit: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of a receipt: the path of its value in the scores of a span, and of the value in brackets."""
-
-    title: str
-    value: tuple[str, ...]
-    beside: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetSettings(HomeSettings):
-    """A target's settings, and what follows from them without numpy. `labels.py`, `loss.py` and `scores.py`
-    do the rest.
-    """
-
-    part = "target"
-    label_columns: ClassVar[int] = 1
-    metrics: ClassVar[tuple[Metric, ...]] = ()  # the first is the headline
-    gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
-    table: ClassVar[tuple[Column, ...]] = ()
-    farther: ClassVar[str] = "target.horizon"  # keys that change how far a label looks ahead, for messages
-    needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers fitted in training, needed to read an output
-
-    def __post_init__(self) -> None:
-        check_values("target", self)
-
-    @property
-    def outputs(self) -> int:
-        """Return how many numbers the model gives for each bar."""
-        return 1
-
-    @property
-    def unit_bars(self) -> int:
-        """Return the bars of the trailing volatility that is the unit of its labels; 0: they have another
-        unit.
-        """
-        return 0
-
-    @property
-    def reach(self) -> int:
-        """Return how many bars before its own a label or a column of a prediction reads."""
-        return self.unit_bars
-
-    @property
-    def bars_ahead(self) -> int:
-        """Return how many bars a label reads after its own, at least."""
-        return 1
-
-    def options(self) -> tuple[Self, ...]:
-        """Return the settings to choose from for a series: the first that leaves enough separate labels in
-        test.
-        """
-        return (self,)
-
-    def about(self) -> dict[str, Any]:
-        """Return the description of its metrics for the card."""
-        described = {}
-        for metric in self.metrics:
-            described[metric.name] = {"title": metric.title, "better": metric.better, "unit": metric.unit}
-        table = [
-            {"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table
-        ]
-        return {"headline": self.metrics[0].name, "metrics": described, "table": table}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
@@ -13,6 +14,12 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(letter if letter in "\n\t" or not _obeyed(letter) else _escaped(letter) for letter in text)
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """Return the first names as text, such as `A, B and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _obeyed(letter: str) -> bool:

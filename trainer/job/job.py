@@ -26,7 +26,6 @@ from trainer.base.settings import (
     HomeSettings,
     ModelCost,
     ModelSettings,
-    TargetSettings,
     bad_value,
     brief,
     keys_of,
@@ -53,6 +52,7 @@ from trainer.job.tables import (
     with_keys,
 )
 from trainer.job.train import AUTO, BATCH_OF_THE_MODEL, ExpertSettings, TrainSettings
+from trainer.targets.target import TargetSettings
 
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>

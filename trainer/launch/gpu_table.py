@@ -17,12 +17,11 @@ from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.machines.compatibility import judge
 from trainer.machines.instances import InstanceType, catalogue
-from trainer.machines.links import link_of
 from trainer.machines.memory import fit
 from trainer.machines.planner import Workload, dollars, estimate, profile_on
 from trainer.machines.ranks import Placement, place_on_gpus
 from trainer.machines.rates import Rate, rate_of
-from trainer.machines.scaling import POINTLESS, speedup
+from trainer.machines.scaling import POINTLESS, link_of, speedup
 
 COUNTS = (1, 2, 4, 8)
 

@@ -11,7 +11,7 @@ from trainer.launch.bundle import BundleName
 from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task
 from trainer.machines.instances import InstanceType
-from trainer.machines.links import link_of
+from trainer.machines.scaling import link_of
 from trainer.runs.manifest import ExpectedMachine, Manifest
 from trainer.runs.record import Rung, RunRecord
 from trainer.runs.record_json import to_json

@@ -19,7 +19,7 @@ from trainer.launch.machines import on_demand_price
 from trainer.launch.plan import RunPlan, rungs_of_type
 from trainer.launch.preflight import Offers, look
 from trainer.launch.work import Account
-from trainer.machines.cpu_instances import cpu_instance_type
+from trainer.machines.instances import cpu_instance_type
 from trainer.machines.planner import dollars
 from trainer.runs.deadline import TimeLimit, time_limit
 

@@ -56,9 +56,8 @@ class GpuProfile:
         if self.share < 1:
             return f"{self.name}_1of{round(1 / self.share)}"
         if self.name == "unknown":
-            return (
-                "unknown_" + "".join(letter if letter.isalnum() else "_" for letter in self.chip.lower())[:60]
-            )
+            plain = "".join(letter if letter.isalnum() else "_" for letter in self.chip.lower())
+            return f"unknown_{plain[:60]}"
         return self.name
 
 
@@ -128,9 +127,8 @@ def user_tables() -> dict[str, dict[str, Any]]:
     path = user_file()
     try:
         text = path.read_text(encoding="utf-8-sig")
-        tables: dict[str, dict[str, Any]] = (
-            json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        )
+        read = json.loads if path.suffix == ".json" else tomllib.loads
+        tables: dict[str, dict[str, Any]] = read(text)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors

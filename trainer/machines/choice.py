@@ -20,9 +20,8 @@ QUERY = (
     "--query-gpu=name,memory.total,memory.free,compute_cap",
     "--format=csv,noheader,nounits",
 )
-TOLERANCE = (
-    1.08  # the profile's memory may be this many times what the chip shows: a "16 GiB" T4 with ECC shows 15.0
-)
+# The profile's memory may be this many times what the chip shows: a "16 GiB" T4 with ECC shows 15.0.
+TOLERANCE = 1.08
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +178,7 @@ def _on_cpu(why: str) -> Choice:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB / cores
     cpuinfo = Path("/proc/cpuinfo")  # on Linux; elsewhere no bf16 is assumed
-    bf16 = (
-        cpuinfo.exists()
-        and re.search(r"^flags\b.* amx_bf16\b", cpuinfo.read_text(), re.MULTILINE) is not None
-    )
+    flags = cpuinfo.read_text() if cpuinfo.exists() else ""
+    bf16 = re.search(r"^flags\b.* amx_bf16\b", flags, re.MULTILINE) is not None
     profile = replace(named_profile("cpu"), memory_gib=round(memory_gib, 2), bf16=bf16)
     return Choice(profile=profile, why=f"{why}: {cores} cores, a worker each", memory_gib=profile.memory_gib)

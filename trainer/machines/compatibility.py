@@ -135,10 +135,8 @@ def judge(instance_type: str, line: str) -> Compatibility:
         return Compatibility(why=why, do="Choose a type with a newer GPU.")
     built = next((one for one in matrix().builds if (one.torch, one.index) == (TORCH, image.index)), None)
     if built is not None and not built.has_code_for(chip):
-        why = (
-            f"torch {TORCH} as built for {image.index} has no code for the {chip.capability} of its"
-            f" {chip.gpu}"
-        )
+        built_as = f"torch {TORCH} as built for {image.index}"
+        why = f"{built_as} has no code for the {chip.capability} of its {chip.gpu}"
         return Compatibility(why=why, do="Choose a type with a newer GPU.")
     return Compatibility(unproven=instance_type.split(".")[0] not in image.families)
 

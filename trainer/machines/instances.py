@@ -24,6 +24,23 @@ REPLACEMENTS = {
 }
 
 
+# Types without a GPU, for prepare runs; any of them will do. List prices of us-east-1, Linux, on demand, and
+# the quota that all of them count against. T3 types launch in unlimited mode: CPU above their baseline costs
+# $0.05 a vCPU-hour besides, which these prices leave out.
+CPU_PRICE_DATE, CPU_QUOTA = "2026-11-22", "L-1216C47A"  # Running On-Demand Standard instances
+CPU_TYPES = {  # vCPUs, memory in GiB, dollars an hour
+    "t3.large": (2, 8.0, 0.0832),
+    "t3.xlarge": (4, 16.0, 0.1664),
+    "t3.2xlarge": (8, 32.0, 0.3328),
+    "m6i.large": (2, 8.0, 0.096),
+    "m6i.xlarge": (4, 16.0, 0.192),
+    "m7i.large": (2, 8.0, 0.1008),
+    "m7i.xlarge": (4, 16.0, 0.2016),
+    "r6i.large": (2, 16.0, 0.126),
+    "r6i.xlarge": (4, 32.0, 0.252),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Boot:
     """Boot times of a type, in seconds. boot.csv has the figures with their basis: few are measured."""
@@ -44,20 +61,19 @@ class InstanceType:
 
     name: str
     status: str  # current, previous_generation, legacy_limited or retired
-    gpus: float
-    gpu_model: str
-    gpu_memory_gib: float  # of one GPU
-    compute_capability: str
-    gpu_interconnect: str  # pcie, nvlink, nvswitch, or of a type with one GPU none
-    nvlink_gb_per_s: float  # nominal, of one GPU, both directions; 0: PCIe only
+    gpus: float = 0.0
+    gpu_model: str = ""
+    gpu_memory_gib: float = 0.0  # of one GPU
+    compute_capability: str = ""
+    gpu_interconnect: str = "none"  # pcie, nvlink, nvswitch, or of a type with one GPU none
+    nvlink_gb_per_s: float = 0.0  # nominal, of one GPU, both directions; 0: PCIe only
     vcpus: int
     memory_gib: float
-    price_usd_per_hour: (
-        float | None
-    )  # on demand, Linux, in us-east-1 unless `launch.prices` says otherwise; None: not sold there
+    # On demand, Linux, in us-east-1 unless `launch.prices` says otherwise; None: not sold there.
+    price_usd_per_hour: float | None
     price_date: str
     on_demand_quota_code: str
-    spot_quota_code: str
+    spot_quota_code: str = ""
     boot: Boot
     local_disk_gb: float = 0.0  # of its instance store, all disks together
 
@@ -88,6 +104,25 @@ def instance_type(name: str) -> InstanceType:
             do=nearest(name, known) or "Known types are such as g6.xlarge, g5.12xlarge or p5.4xlarge.",
         )
     return known[name]
+
+
+def cpu_instance_type(name: str) -> InstanceType:
+    """Look up a type without a GPU. Raises UsageError with the nearest names."""
+    if name not in CPU_TYPES:
+        every = f"Set the stack's setting prepare_type to one of {', '.join(CPU_TYPES)}."
+        do = nearest(name, CPU_TYPES) or every
+        raise UsageError(f"unknown instance type '{name}' for prepare runs", do=do)
+    vcpus, memory_gib, price = CPU_TYPES[name]
+    return InstanceType(
+        name=name,
+        status="current",
+        vcpus=vcpus,
+        memory_gib=memory_gib,
+        price_usd_per_hour=price,
+        price_date=CPU_PRICE_DATE,
+        on_demand_quota_code=CPU_QUOTA,
+        boot=boot_of(name),
+    )
 
 
 def replacements(retired: InstanceType) -> tuple[InstanceType, ...]:

@@ -25,25 +25,20 @@ GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
 USABLE = 0.9  # share of the free memory: the allocator leaves gaps
 PROCESS_GIB = 0.75  # CUDA's context and its libraries in one process; an estimate of 2026-11-21
-BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = (
-    2,
-    16,
-)  # a persistent LSTM kernel's residency; an estimate of 2026-11-20
+# A persistent LSTM kernel's residency; an estimate of 2026-11-20.
+BLOCKS_PER_MULTIPROCESSOR, WINDOWS_PER_BLOCK = 2, 16
 FEWEST_STEPS = 100  # optimizer steps per epoch that a batch ceiling must leave
 MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # data of the listed ceilings: seven years of 24x7 bars
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 TRAINING_SHARE = 0.7
 REFERENCE_FEATURES, REFERENCE_BATCH = 37, 256
-BELIEVED = (
-    100.0  # factor from the profile's rate, either way, beyond which a measured rate is wrong or hostile
-)
+# Factor from the profile's rate, either way, beyond which a measured rate is wrong or hostile.
+BELIEVED = 100.0
 LANE_COPIES = 4  # weights, gradients, two moments
-STACKED_COPIES = (
-    LANE_COPIES + 1 + 6
-)  # and modules for evaluation, and temporaries of the update over all rows
-STREAM_WORKSPACE = (
-    2 * 8 * 2**20
-)  # cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
+# And modules for evaluation, and temporaries of the update over all rows.
+STACKED_COPIES = LANE_COPIES + 1 + 6
+# cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
+STREAM_WORKSPACE = 2 * 8 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +73,9 @@ def is_half(job: Job, *, on_gpu: bool) -> bool:
     """Return whether matrix products run in bf16 or fp16: with `auto` on a GPU, except for a user's own
     module.
     """
-    return (
-        on_gpu and not job.model.is_any_module
-        if job.train.precision == "auto"
-        else job.train.precision != "fp32"
-    )
+    if job.train.precision == "auto":
+        return on_gpu and not job.model.is_any_module
+    return job.train.precision != "fp32"
 
 
 def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool = True) -> Footprint:
@@ -91,10 +84,8 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
 
     If the job leaves its strategy open, it is the larger of fused and not fused.
     """
-    stacks = job.model.has_stacked_form
-    kinds = (
-        {"auto": (False, True), "fused": (True,)}.get(job.expert.strategy, (False,)) if stacks else (False,)
-    )
+    strategy = job.expert.strategy if job.model.has_stacked_form else ""
+    kinds = {"auto": (False, True), "fused": (True,)}.get(strategy, (False,))
     options = [
         _footprint(job, features=features, bars=bars, reads=windows, on_gpu=on_gpu, fused=fused)
         for fused in kinds
@@ -115,9 +106,8 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         reserve=CUDNN_RESERVE,
     )
     part = cost.activations(training, reads)
-    streams = (
-        stacked and not fused and on_gpu and job.expert.strategy in ("auto", "streams")
-    )  # one stream per model
+    # One stream per model.
+    streams = stacked and not fused and on_gpu and job.expert.strategy in ("auto", "streams")
     weights, trained = FLOAT * cost.weights, FLOAT * cost.trained
     averages = 1 if job.train.ema else 0
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if cost.counts_gradients else 0)
@@ -180,13 +170,9 @@ def chunk_slices(profile: GpuProfile, model: str) -> tuple[int, int]:
     """
     room, on_gpu, most = room_gib(profile.memory_gib), profile.name != CPU, 1 << 20
     plain = job_from({"model": {"name": model}, "train": {"batch": most}})
-    plain_size, size = (
-        _largest(
-            room, job, most=most, features=REFERENCE_FEATURES, bars=MINUTES_OF_SEVEN_YEARS, on_gpu=on_gpu
-        )
-        for job in (plain, plain.with_expert(activation_checkpointing=True))
-    )
-    return plain_size, size
+    again = plain.with_expert(activation_checkpointing=True)
+    known: dict[str, Any] = {"features": REFERENCE_FEATURES, "bars": MINUTES_OF_SEVEN_YEARS, "on_gpu": on_gpu}
+    return _largest(room, plain, most=most, **known), _largest(room, again, most=most, **known)
 
 
 def _largest(room: float, job: Job, *, most: int, features: int, bars: int, on_gpu: bool) -> int:
@@ -267,11 +253,9 @@ def _reference_ceilings(room: float, *, on_gpu: bool) -> Mapping[str, int]:
 def _measured(profile: GpuProfile, part: Footprint) -> dict[str, Any]:
     """Return the figures from the measurement of the reference model; {} if its rate is implausible."""
     entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
-    if (
-        not entry
-        or not entry["date"]
-        or not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED
-    ):
+    if not entry or not entry["date"]:
+        return {}
+    if not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED:
         return {}
     figures: dict[str, Any] = {"windows_per_second": round(entry["windows_per_second"])}
     if entry["memory_per_model_gib"]:  # measured on few bars and without the copies
@@ -314,13 +298,9 @@ def fit(
             do="Set data.bars lower, or take a larger GPU.",
         )
     known = figures(profile, memory_gib=memory_gib)["models_per_gpu"]
-    filling = (
-        1
-        if job.model.reads == CHUNKS
-        else filling_models(profile)
-        if known.basis == "estimate"
-        else int(known.value)
-    )
+    filling = filling_models(profile) if known.basis == "estimate" else int(known.value)
+    if job.model.reads == CHUNKS:
+        filling = 1
     # Models of a sequential pack step in turn and share the memory of a step.
     shared = (part.kept + part.workspace) / GIB if candidate.expert.strategy == "sequential" else 0.0
     models = job.expert.pack or max(

@@ -25,21 +25,16 @@ from trainer.machines.chips import GpuProfile, named_profile
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType
 from trainer.machines.kernels import window_costs
-from trainer.machines.links import link_of
-from trainer.machines.memory import figures
-from trainer.machines.rates import Rate
-from trainer.machines.scaling import Together, speedup, together_of
+from trainer.machines.rates import Rate, reference_rate
+from trainer.machines.scaling import Together, link_of, speedup, together_of
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
 # Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the
 # type's: boot.csv.
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
-SHORTEST_ATTEMPT, SHORTEST_WORK, LONGEST_DEADLINE = (
-    timedelta(minutes=30),
-    timedelta(minutes=15),
-    timedelta(hours=12),
-)
+SHORTEST_ATTEMPT, SHORTEST_WORK = timedelta(minutes=30), timedelta(minutes=15)
+LONGEST_DEADLINE = timedelta(hours=12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +115,8 @@ def estimate(
         )
     else:
         training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
-    return Estimate(
-        seconds_p50=boot + training + after, seconds_p90=(boot + training) * SLOWER + after * SLOWER
-    )
+    p90 = (boot + training) * SLOWER + after * SLOWER
+    return Estimate(seconds_p50=boot + training + after, seconds_p90=p90)
 
 
 def around(machine: InstanceType, place: Place) -> tuple[float, float]:
@@ -134,13 +128,12 @@ def windows_per_second(machine: InstanceType) -> float:
     """Return the rate of one of the machine's GPUs for the reference model; an unknown chip counts as
     a T4.
     """
-    rate = figures(profile_on(machine, ACCOUNT))["windows_per_second"].value
-    return float(rate if rate is not None else figures(named_profile("t4"))["windows_per_second"].value)
+    return reference_rate(profile_on(machine, ACCOUNT))
 
 
 def cpu_windows_per_second() -> float:
     """Return the rate of one core of a desk for the reference model."""
-    return float(figures(named_profile("cpu"))["windows_per_second"].value)
+    return reference_rate(named_profile("cpu"))
 
 
 def profile_on(machine: InstanceType, place: Place) -> GpuProfile:

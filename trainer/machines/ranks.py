@@ -22,9 +22,8 @@ from trainer.machines.memory import CPU, GIB, Footprint, footprint, room_gib, sl
 # and trees; and its kernels. An estimate of 2026-11-22 by
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, not measured.
 NCCL_GIB = 0.5
-GATHERED_BLOCKS = (
-    2  # whole blocks at once under FSDP2: the one that computes, and the next, which is being gathered
-)
+# Whole blocks at once under FSDP2: the one that computes, and the next, which is being gathered.
+GATHERED_BLOCKS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +121,9 @@ def place_on_gpus(
                 )
             needed = min(needed, part.total / GIB)
     millions = job.model.cost(features=features, outputs=job.target.outputs).weights / 1e6
-    parts = (
-        f"on each of {devices} {profile.chip}, also in parts (FSDP)"
-        if devices > 1
-        else f"on one {profile.chip}"
-    )
+    parts = f"on one {profile.chip}"
+    if devices > 1:
+        parts = f"on each of {devices} {profile.chip}, also in parts (FSDP)"
     raise UsageError(
         f"a model of {millions:.1f} M weights does not fit {parts}",
         why=f"it needs {needed:.1f} of {room:.1f} GiB by the memory formula, in its smallest slices",

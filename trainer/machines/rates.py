@@ -86,20 +86,20 @@ def visits_per_second(profile: GpuProfile, job: Job) -> float:
     On a GPU the rate is limited by its peak: the reference model is bound by kernel launches, a large one by
     multiplications.
     """
-    rate = (
-        figures(profile)["windows_per_second"].value
-        or figures(named_profile("t4"))["windows_per_second"].value
-    )
-    cost = job.cost
+    rate, cost = reference_rate(profile), job.cost
     cpu, gpu = window_costs(cost)
     if profile.name == CPU:
-        return float(rate) / cpu
-    by_cost, a_visit = float(rate) / gpu, cost.flops / job.model.bars_out
-    return (
-        min(by_cost, MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / a_visit)
-        if a_visit
-        else by_cost
-    )
+        return rate / cpu
+    by_cost, a_visit = rate / gpu, cost.flops / job.model.bars_out
+    if not a_visit:
+        return by_cost
+    return min(by_cost, MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / a_visit)
+
+
+def reference_rate(profile: GpuProfile) -> float:
+    """Return the windows per second of the reference model on one device; an unknown chip counts as a T4."""
+    known = figures(profile)["windows_per_second"].value
+    return float(known or figures(named_profile("t4"))["windows_per_second"].value)
 
 
 def peak_flops(profile: GpuProfile, *, half: bool) -> float:

@@ -31,10 +31,8 @@ class PretrainedSettings(ModelSettings):
     its end.
     """
 
-    own_of_a_head: ClassVar[tuple[str, ...]] = (
-        "outputs",
-        "dropout",
-    )  # of an architecture: encoder and job may differ in these
+    # Of an architecture: encoder and job may differ in these.
+    own_of_a_head: ClassVar[tuple[str, ...]] = ("outputs", "dropout")
 
     encoder: str = setting(
         "", "Model file to start from, all but its head: a model of the same sizes and inputs."

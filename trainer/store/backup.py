@@ -51,13 +51,11 @@ class BackupReport:
     moved: list[str] = field(default_factory=list)  # uploaded or restored
     moved_bytes: int = 0
     unchanged: int = 0
-    differing: list[str] = field(
-        default_factory=list
-    )  # files that differ from the backup: skipped by a restore
+    # Files that differ from the backup: skipped by a restore.
+    differing: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # path -> why; the others were backed up or restored all the same
+    # Path -> why; the others were backed up or restored all the same.
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def back_up(
@@ -176,13 +174,10 @@ def _refuse_large_index(names: Set[str]) -> None:
     accepts.
     """
     if len(names) > MOST_FILES:
-        do = (
-            "Copy it elsewhere in the bucket and delete it: the next backup makes a new one, and sends no"
-            " file twice."
-        )
-        raise UsageError(
-            f"{INDEX} would name more than {MOST_FILES:,} files", why="it keeps files of all folders", do=do
-        )
+        what = f"{INDEX} would name more than {MOST_FILES:,} files"
+        later = "the next backup makes a new one, and sends no file twice"
+        do = f"Copy it elsewhere in the bucket and delete it: {later}."
+        raise UsageError(what, why="it keeps files of all folders", do=do)
 
 
 def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:

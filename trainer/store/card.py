@@ -33,11 +33,9 @@ class CardSeries:
     horizon: int  # of the longest label, in bars
     scaler: dict[str, Any]  # mean and std by feature; limit: deviations to which scaled features are clamped
     splits: dict[str, Any]
-    fitted: dict[str, Any] = field(default_factory=dict)  # by the target, on this fold: scale and calibration
+    fitted: dict[str, float] = field(default_factory=dict)  # by the target on this fold: scale, calibration
     data: dict[str, Any] = field(default_factory=dict)  # bars, first, last, holes, ties
-    metrics: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # by span; empty for a model of one series
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # by span; empty with one series
     number: int = 0  # number in a panel's embedding; 0: it had no training windows
 
 
@@ -77,26 +75,18 @@ class Card:
     features: list[str]  # the inputs of each bar, in order
     features_version: str
     lookback: int
-    metrics: dict[
-        str, dict[str, Any]
-    ]  # by span, over all series; `about`: see `settings.TargetSettings.about`
+    metrics: dict[str, dict[str, Any]]  # by span, over all series; `about`: see `TargetSettings.about`
     training: dict[str, Any]
     data: dict[str, Any]
     code_sha256: str
     seed: int
     created_at: str
     mayfly: str
-    target: str = ""  # empty in cards from before 2026-11-22: the model's default
-    target_settings: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] = field(
-        default_factory=list
-    )  # the last ones of `features`: columns of the candle files
-    own_files: dict[str, dict[str, str]] = field(
-        default_factory=dict
-    )  # the user's files by table: file, class, sha256, text
-    parent: dict[str, str] = field(
-        default_factory=dict
-    )  # the model that it started from: model, sha256, until, ...
+    target: str
+    target_settings: dict[str, Any]
+    columns: list[str] = field(default_factory=list)  # the last of `features`: columns of the candle files
+    own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # by table: file, class, sha256, text
+    parent: dict[str, str] = field(default_factory=dict)  # the model that it started from
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     panel: CardPanel | None = None
@@ -120,7 +110,7 @@ class Card:
 
 
 def card_from_json(text: str) -> Card:
-    """Read a card. Raises DataError for an unknown format and for a malformed card."""
+    """Read a card. Raises DataError for another format and for a malformed card."""
     values = read_values(text)
     panel = CardPanel(**values["panel"]) if values["panel"] else None
     return Card(**{**values, "series": [CardSeries(**one) for one in values["series"]], "panel": panel})

@@ -30,9 +30,8 @@ from trainer.store.production import PRODUCTION
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
 
-FIRST_BYTES = (
-    256 * 1024
-)  # of a model's object, to read its card: about 10 KB; a longer header costs a second request
+# Of a model's object, to read its card: about 10 KB; a longer header costs a second request.
+FIRST_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +48,18 @@ class Model:
     piece: str  # display name of its piece; empty for a production model without a card
     series: tuple[str, ...]
     created_at: datetime
+    stored_after: datetime  # at most the time of its upload, from which experiments expire
     fold: int = 1
     seed: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
     state: str = ""  # of its run; empty for a production model
-    stored_after: datetime | None = None  # at most the time of its upload, from which experiments expire
 
     def expires(self, experiment_days: int) -> date | None:
         """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no
         days (0).
         """
-        if self.stage == "production" or self.stored_after is None or not experiment_days:
+        if self.stage == "production" or not experiment_days:
             return None
         return (self.stored_after + timedelta(days=experiment_days)).date()
 
@@ -144,9 +143,8 @@ def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[
     hash).
     """
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
-        folders = [
-            into / str(number) for number, _ in enumerate(models)
-        ]  # two runs may each have a model of one name
+        # Two runs may each have a model of one name.
+        folders = [into / str(number) for number, _ in enumerate(models)]
         return list(pool.map(partial(save_model, objects), models, folders))
 
 

@@ -90,10 +90,8 @@ def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Sto
             source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag
         )
     except Conflict as error:  # also of this call itself, which botocore repeats if its answer is lost
-        there, meant = (
-            objects.head(key=current.key),
-            objects.head(key=current.key, version_id=wanted[0].version_id),
-        )
+        there = objects.head(key=current.key)
+        meant = objects.head(key=current.key, version_id=wanted[0].version_id)
         if there is None or meant is None or not there.sha256 or there.sha256 != meant.sha256:
             raise UsageError(
                 f"'{name}' was replaced at the same moment", do="Look again, then roll back."
@@ -106,12 +104,8 @@ def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -
     name, what = _file(model).removesuffix(MODEL_SUFFIX), f"cannot verify {model['key']}"
     do = "It stays an experiment; train it again."
     if stored is None or stored.size > MOST_PROMOTED_BYTES:
-        why = (
-            f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}"
-            if stored
-            else "it is not there"
-        )
-        raise ConfigError(what, why=why, do=do)
+        size = f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}" if stored else ""
+        raise ConfigError(what, why=size or "it is not there", do=do)
     read = objects.get(key=str(model["key"]), version_id=str(model["version_id"]))
     if read is None or hashlib.sha256(read.body).hexdigest() != model["sha256"]:
         raise ConfigError(what, why="its bytes have another sha256 than its receipt says", do=do)

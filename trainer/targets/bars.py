@@ -9,11 +9,10 @@ Shapes: T bars, K label columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from trainer.base.settings import TargetSettings
+from trainer.data.timeframes import DAY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +46,6 @@ def squared_returns(close_T: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.diff(np.log(close_T)) ** 2])
 
 
-def move_ahead(close_T: np.ndarray, horizon: int) -> np.ndarray:
-    """Return (T,) float64: log close[t + horizon] / close[t]; NaN past the end."""
-    moves_T, log_T = np.full(len(close_T), np.nan), np.log(close_T)
-    moves_T[: max(0, len(close_T) - horizon)] = log_T[horizon:] - log_T[:-horizon]
-    return moves_T
-
-
 def ends_after(num_bars: int, horizon: int) -> np.ndarray:
     """Return (T,) int64: the bar `horizon` bars later; -1 past the end."""
     ends_T = np.arange(num_bars, dtype=np.int64) + horizon
@@ -80,25 +72,31 @@ def volatility_unit(close_T: np.ndarray, *, horizon: int, span: int) -> np.ndarr
     return np.asarray(trailing_deviation(close_T, span) * np.sqrt(horizon))
 
 
-def with_unit(target: TargetSettings, close_T: np.ndarray, bars_N: np.ndarray) -> np.ndarray:
-    """Return the bars at which the unit of a target's labels is known: where the close moved, if it is
+def moves_in_volatilities(close_T: np.ndarray, *, horizon: int, span: int) -> Labels:
+    """Return log close[t + horizon] / close[t] in units of `volatility_unit`; NaN past the end, and without
     trailing volatility.
     """
-    if not target.unit_bars:
-        return bars_N
-    return np.asarray(bars_N[np.isfinite(trailing_deviation(close_T, target.unit_bars)[bars_N])])
+    bars, log_T = len(close_T), np.log(close_T)
+    moves_T = np.full(bars, np.nan)
+    moves_T[: max(0, bars - horizon)] = log_T[horizon:] - log_T[:-horizon]
+    moves_T /= volatility_unit(close_T, horizon=horizon, span=span)
+    return Labels(values_TK=moves_T.astype(np.float32)[:, None], ends_T=ends_after(bars, horizon))
 
 
-def unfitted(target: TargetSettings, labels_NK: np.ndarray) -> dict[str, Any]:
-    """Return {}: the `fit` of a target whose labels are not scaled."""
-    return {}
+def log_root(sums: np.ndarray) -> np.ndarray:
+    """Return the log of the root of each sum; NaN if the sum is zero."""
+    with np.errstate(divide="ignore"):
+        logs = 0.5 * np.log(sums)
+    return np.where(np.isfinite(logs), logs, np.nan)
 
 
-def unscaled(target: TargetSettings, labels_NK: np.ndarray, fitted: dict[str, Any]) -> np.ndarray:
-    """Return the labels unchanged: the `scale` that goes with `unfitted`."""
-    return labels_NK
+def past_log_volatility(close_T: np.ndarray, clock: np.ndarray, sessions: int) -> np.ndarray:
+    """Return the log realized volatility (T,) float64 over the `sessions` sessions that end at each bar.
 
-
-def flawless(target: TargetSettings, labels_NK: np.ndarray) -> tuple[str, str]:
-    """Return no flaw: the `flaw` of a target that can train on any labels."""
-    return "", ""
+    NaN if the series does not reach so far back, or if the close did not move. Bar t uses bars up to t.
+    """
+    begins = np.searchsorted(clock, clock - sessions * DAY, side="right") - 1
+    known = np.flatnonzero(begins >= 0)
+    logs_T = np.full(len(clock), np.nan)
+    logs_T[known] = log_root(sums_over(squared_returns(close_T), begins[known] + 1, known - begins[known]))
+    return logs_T

@@ -1,6 +1,6 @@
-"""Format scores as text, by their description in the card (`settings.TargetSettings.about`).
+"""Format scores as text, by their description in the card (`TargetSettings.about`).
 
-Standard library only. Scores from before 2026-11-22 have no description and are shown as a dash.
+Standard library only. Scores of a script have no description and are shown as a dash.
 """
 
 from __future__ import annotations
@@ -82,11 +82,8 @@ def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
     about, scores = metrics.get("about") or {}, metrics.get("test") or {}
     name = about.get("headline") or ""
     ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
-    theirs = (
-        {baseline: _at(other, (name,)) for baseline, other in others.items()}
-        if isinstance(others, Mapping)
-        else {}
-    )
+    others = others if isinstance(others, Mapping) else {}
+    theirs = {baseline: _at(other, (name,)) for baseline, other in others.items()}
     known = {baseline for baseline, value in theirs.items() if isinstance(value, (int, float))}
     if not known or not isinstance(ours, (int, float)):
         return ""

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from trainer.base.settings import TargetSettings
 from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
 
@@ -30,9 +29,8 @@ class Rows:
     fitted: Mapping[str, Any]
     train: np.ndarray  # rows
     scored: np.ndarray
-    features: Callable[
-        [np.ndarray], np.ndarray
-    ]  # rows (N,) -> scaled features (N, F) float32, clamped to ten deviations
+    # Rows (N,) -> scaled features (N, F) float32, clamped to ten deviations.
+    features: Callable[[np.ndarray], np.ndarray]
 
     def labels(self, bars: np.ndarray) -> np.ndarray:
         """Return the labels (N, K) float64 of bars."""
@@ -75,38 +73,27 @@ def block_length(timestamps: np.ndarray, horizon: int) -> int:
     return max(horizon, int(np.median(np.unique(timestamps // DAY, return_counts=True)[1])))
 
 
-def weighted_means(parts: Mapping[str, np.ndarray], place: np.ndarray) -> Statistic:
+def weighted_means(
+    parts: Mapping[str, np.ndarray], place: np.ndarray
+) -> Callable[[np.ndarray], dict[str, float]]:
     """Return a function of block weights (B,) that gives the mean of each part (N,). `place` (N,) is the
     block of each bar.
     """
     sums = {name: np.bincount(place, weights=part) for name, part in parts.items()}
     counts_B = np.bincount(place).astype(np.float64)
 
-    def values(weights_B: np.ndarray) -> dict[str, float | None]:
+    def values(weights_B: np.ndarray) -> dict[str, float]:
         total = float(counts_B @ weights_B)
         return {name: float(sums_B @ weights_B) / total for name, sums_B in sums.items()}
 
     return values
 
 
-def whole(target: TargetSettings, forecast_N: np.ndarray) -> np.ndarray:
-    """Return the forecast (N,) itself: the `order` of a target that forecasts one number."""
-    return forecast_N
-
-
-def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float | None:
-    """Return the weighted correlation; None if either is constant."""
-    share = weights / weights.sum()
-    x, y = x - share @ x, y - share @ y
-    spread = float(np.sqrt((share @ (x * x)) * (share @ (y * y))))
-    return float(share @ (x * y)) / spread if spread > 1e-12 else None
-
-
 def block_correlation(
     x: np.ndarray, y: np.ndarray, place: np.ndarray
 ) -> Callable[[np.ndarray], float | None]:
-    """Return a function of block weights (B,) that gives `correlation`. `place` (N,) is the block of each
-    bar.
+    """Return a function of block weights (B,) that gives the correlation of x and y (N,); None if either is
+    constant. `place` (N,) is the block of each bar.
 
     It uses sums over blocks: over hundreds of thousands of bars, each replicate would take milliseconds.
     """
@@ -124,21 +111,17 @@ def block_correlation(
     return value
 
 
-def plain(statistic: Callable[[np.ndarray], Statistic], n: int) -> dict[str, Any]:
-    """Return n and the values of an unweighted statistic. `statistic` takes the block (N,) of each bar."""
-    return {"n": n, **statistic(np.zeros(n, dtype=np.int64))(np.ones(1))}
-
-
 def linear(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
     """Return the forecasts (N,) of a ridge regression on scaled features, fitted on training, for the scored
     bars.
     """
-    x = _with_intercept(x_train)
+    x = with_intercept(x_train)
     ridge = np.full(x.shape[1], RIDGE)
     ridge[-1] = 1e-9  # the intercept is not penalized
     weights = np.linalg.solve(x.T @ x + np.diag(ridge), x.T @ labels)
-    return np.asarray(_with_intercept(x_scored) @ weights)
+    return np.asarray(with_intercept(x_scored) @ weights)
 
 
-def _with_intercept(columns: np.ndarray) -> np.ndarray:
+def with_intercept(columns: np.ndarray) -> np.ndarray:
+    """Return columns (N, F) with a column of ones after them, float64."""
     return np.concatenate([columns.astype(np.float64), np.ones((len(columns), 1))], axis=1)

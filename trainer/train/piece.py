@@ -20,7 +20,6 @@ from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, read_card
 from trainer.store.weights import save
-from trainer.targets import labels_of
 from trainer.train.cpu import on_one_thread
 from trainer.train.evaluate.cards import card_of_training
 from trainer.train.evaluate.panel_scores import score_panel
@@ -83,9 +82,7 @@ def run_of(
         draws=draws,
     )
     parts = readings(data, job, "validation")
-    scaled = [
-        labels_of(one.target).scale(one.target, one.labels("validation"), one.fitted) for one in data.series
-    ]
+    scaled = [one.target.scale(one.labels("validation"), one.fitted) for one in data.series]
     loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
 
     def validate(network: torch.nn.Module) -> float:

@@ -1,4 +1,4 @@
-"""What a baked image would save, and from how many runs a month on."""
+"""Savings of a baked image, and the runs a month from which it pays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_without_a_measurement_the_install_is_assumed() -> None:
     assert weighed.usd_per_run == pytest.approx(0.029)
 
 
-def test_it_pays_from_as_many_runs_on_as_cost_what_the_pipeline_does() -> None:
+def test_baking_pays_once_runs_save_the_pipelines_cost() -> None:
     weighed = baking({"plain": PLAIN}, usd_per_hour=36.0, in_use=False)
     assert (weighed.saved_seconds, weighed.runs_measured) == (30.0, 3)
     assert (

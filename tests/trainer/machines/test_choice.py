@@ -48,7 +48,7 @@ def test_a_slice_of_a_divided_chip_has_its_share():
     assert slice_.chip.startswith("12% of")
 
 
-def test_the_name_given_wins_over_the_environment_and_that_over_the_device(monkeypatch):
+def test_a_given_profile_overrides_environment_and_device(monkeypatch):
     here = device("NVIDIA H200", 140.4)
     assert choose("", here).profile.name == "h200"
     monkeypatch.setenv("GPU_PROFILE", "h100")
@@ -57,19 +57,19 @@ def test_the_name_given_wins_over_the_environment_and_that_over_the_device(monke
     assert choose("l4", here).profile.name == "l4"
 
 
-def test_free_memory_is_what_may_be_used_and_is_said():
+def test_only_free_memory_is_used_and_named():
     found = choose("", device("NVIDIA GeForce RTX 4090", 24.0, free_gib=9.0))
     assert found.memory_gib == 9.0
     assert found.why == "this is NVIDIA GeForce RTX 4090 with 24.0 GiB, 9.0 GiB of it free"
 
 
-def test_without_a_gpu_a_core_of_this_machine_holds():
+def test_without_a_gpu_the_profile_is_the_cpus():
     found = choose("", None)
     assert found.profile.name == "cpu" and found.profile.memory_gib > 0
     assert found.why.startswith("no GPU here")
 
 
-def test_a_profile_larger_than_the_chip_is_refused_and_the_right_one_named():
+def test_a_profile_larger_than_the_chip_is_refused():
     with pytest.raises(
         UsageError,
         match=r"GPU profile h200 is larger than the chip \(it is for 141\.0 GiB, .*\)\. Take l4, or",

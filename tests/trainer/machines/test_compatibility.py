@@ -14,14 +14,14 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "compatibility.md"
 LINE = f"oss-nvidia-driver-gpu-pytorch-{TORCH}-ubuntu-26.04"
 
 
-def test_every_type_that_can_be_launched_has_its_chip_in_the_table() -> None:
+def test_every_launchable_type_has_its_chip_in_the_table() -> None:
     for machine in catalogue().values():
         chip = chip_of(machine.name)
         assert chip is not None, machine.name
         assert chip.gpu in machine.gpu_model
 
 
-def test_the_builds_are_those_of_the_torch_that_this_code_needs() -> None:
+def test_builds_are_of_the_torch_that_this_code_needs() -> None:
     """A newer torch needs its rows: what has code for which chip changes with each minor."""
     assert {build.torch for build in matrix().builds} == {TORCH}
     for image in matrix().images:
@@ -30,13 +30,13 @@ def test_the_builds_are_those_of_the_torch_that_this_code_needs() -> None:
 
 
 @pytest.mark.parametrize("family", ["g4dn", "g5", "g6", "g6e", "p4d", "p5", "p5en", "p6-b200"])
-def test_what_the_release_notes_name_works(family: str) -> None:
+def test_types_of_the_release_notes_work(family: str) -> None:
     verdict = judge(f"{family}.48xlarge", LINE)
     assert verdict.works and not verdict.unproven
 
 
 @pytest.mark.parametrize("name", ["g7.2xlarge", "g7e.2xlarge", "p6-b300.48xlarge", "h9.large"])
-def test_what_nobody_names_is_unproven_and_not_refused(name: str) -> None:
+def test_an_unnamed_type_is_unproven_and_not_refused(name: str) -> None:
     verdict = judge(name, LINE)
     assert verdict.works and verdict.unproven
 
@@ -64,12 +64,12 @@ def test_what_nobody_names_is_unproven_and_not_refused(name: str) -> None:
         ),
     ],
 )
-def test_what_cannot_work_says_why_and_what_to_do(name: str, line: str, why: str, do: str) -> None:
+def test_an_incompatible_type_says_why_and_what_to_do(name: str, line: str, why: str, do: str) -> None:
     verdict = judge(name, line)
     assert why in verdict.why and do in verdict.do
 
 
-def test_code_of_an_earlier_minor_runs_and_of_another_major_only_as_ptx() -> None:
+def test_code_of_an_earlier_minor_runs_another_major_needs_ptx() -> None:
     build = next(one for one in matrix().builds if one.index == "cu130")
     runs = {one.gpu: build.has_code_for(one) for one in matrix().chips}
     assert runs["L4"] and runs["B300"] and runs["RTX PRO 6000"]  # 8.9 by 8.6, 10.3 by 10.0, 12.0 its own

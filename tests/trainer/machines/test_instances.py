@@ -12,7 +12,7 @@ from trainer.machines.instances import catalogue, instance_type, replacements
 from trainer.runs.lease import BOOT_ALLOWANCE, LONGEST_BOOT
 
 
-def test_the_catalogue_holds_every_type_of_the_table_with_a_dated_price():
+def test_every_type_of_the_table_has_a_dated_price():
     known = catalogue()
     assert len(known) == 68
     assert all(machine.price_date for machine in known.values() if machine.price_usd_per_hour is not None)

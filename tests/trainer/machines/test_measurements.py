@@ -1,4 +1,4 @@
-"""What tuners found: kept by chip and shape, taken where the job leaves it open, and read with care."""
+"""The cache of measurements: kept by chip and shape, used where the job leaves it open, read strictly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENTRY: Entry = {
 }
 
 
-def test_the_next_run_of_this_shape_takes_what_was_found_and_no_other_does(user_file):
+def test_measurements_are_kept_by_chip_shape_and_torch(user_file):
     keep_here("h200", shape_of(JOB), ENTRY)
     assert known_here("h200", JOB, torch="2.13") == ENTRY
     assert known_here("t4", JOB, torch="2.13") is None
@@ -46,13 +46,13 @@ def test_the_next_run_of_this_shape_takes_what_was_found_and_no_other_does(user_
     assert known_here("h200", JOB, torch="2.13") == ENTRY
 
 
-def test_what_was_found_under_a_jobs_own_word_is_not_taken_where_the_word_is_missing(user_file):
+def test_measurements_under_fixed_settings_are_kept_apart(user_file):
     keep_here("h200", shape_of(with_settings(JOB, pack=2)), ENTRY)
     assert known_here("h200", JOB, torch="2.13") is None
     assert known_here("h200", with_settings(JOB, pack=2), torch="2.13") == ENTRY
 
 
-def test_what_the_job_names_itself_stands():
+def test_settings_that_the_job_fixes_are_kept():
     found = with_entry(JOB, {**ENTRY, "activation_checkpointing": True})
     expert = found.expert
     assert (expert.strategy, expert.pack, expert.micro_batch, expert.activation_checkpointing) == (
@@ -67,14 +67,14 @@ def test_what_the_job_names_itself_stands():
     assert with_entry(job_of(batch=0), {**ENTRY, "batch": 512}).train.batch == 512
 
 
-def test_a_tcns_shape_is_its_own():
+def test_a_tcns_shape_depends_on_its_batch_not_its_horizon():
     assert shape_of(job_of(model="tcn", horizon_sessions=4)) == shape_of(
         job_of(model="tcn", horizon_sessions=8)
     )
     assert shape_of(job_of(model="tcn", batch=8)) != shape_of(job_of(model="tcn"))
 
 
-def test_a_shape_has_its_number_of_inputs_where_columns_change_it():
+def test_a_shape_has_an_unusual_number_of_inputs():
     assert "inputs" not in shape_of(JOB)
     assert " inputs=2 " in shape_of(with_settings(JOB, columns="a,b", features="none"))
     assert shape_of(with_settings(JOB, columns="a")) == shape_of(with_settings(JOB, columns="b"))
@@ -89,13 +89,13 @@ def test_a_share_of_a_chip_and_an_unknown_chip_are_kept_apart():
     )
 
 
-def test_the_stored_form_is_read_back_and_anything_else_holds_nothing():
+def test_stored_measurements_come_back_and_other_bytes_do_not():
     assert from_bytes(to_bytes({"h200": {shape_of(JOB): ENTRY}})) == {"h200": {shape_of(JOB): ENTRY}}
     for body in (b"{", b"[]", b"3", b"\xff", b"[" * 100_000):
         assert from_bytes(body) == {}
 
 
-def test_of_two_entries_for_one_shape_the_newer_is_kept():
+def test_the_newer_of_two_entries_is_kept():
     newer = {"h200": {"a": {**ENTRY, "pack": 2}}, "t4": {"a": ENTRY}}
     both = merged({"h200": {"a": ENTRY, "b": ENTRY}}, newer)
     assert both == {
@@ -121,23 +121,16 @@ def test_of_two_entries_for_one_shape_the_newer_is_kept():
         {"date": "\x1b[31mtoday"},
     ],
 )
-def test_of_values_from_somewhere_else_only_what_is_well_formed_is_taken(spoilt):
+def test_malformed_entries_are_dropped(spoilt):
     shapes = {"good": {**ENTRY, "more": "left out"}, "bad": {**ENTRY, **spoilt}, "x" * 1000: ENTRY}
     assert sound({"l4": shapes, "../run": shapes, "": shapes, "t4": 3, 4: shapes}) == {"l4": {"good": ENTRY}}
     assert sound({"l4": {"bad": 3, 4: ENTRY}}) == {"l4": {}} and sound(None) == {}
 
 
-def test_a_file_that_cannot_be_read_counts_as_nothing_and_is_replaced(user_file):
+def test_an_unreadable_measurements_file_is_replaced(user_file):
     file = user_file.with_name("measurements.json")
     for text in ("{", "[]", '{"cpu": 3}'):
         file.write_text(text)
         assert known_here("cpu", JOB, torch="2.13") is None
     assert keep_here("cpu", shape_of(JOB), ENTRY) == file
     assert known_here("cpu", JOB, torch="2.13") == ENTRY
-
-
-def test_the_files_of_the_version_before_are_ignored(user_file):
-    for name in ("tuned.json", "gpu_measured.json"):
-        user_file.with_name(name).write_text("{")
-    assert known_here("cpu", JOB, torch="2.13") is None
-    assert named_profile("cpu").measured == {}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from trainer.machines.memory import (
     FEWEST_STEPS,
     FLOAT,
     REFERENCE_FEATURES,
+    Fit,
     batch_limit,
     chunk_slices,
     figures,
@@ -25,6 +27,10 @@ from trainer.machines.memory import (
 )
 from trainer.models import network_of
 from trainer.train.packs.pack import architecture_of
+
+
+def fitted(profile: str, job: Job, memory_gib: float, *, bars: int = 500_000, **options: Any) -> Fit:
+    return fit(named_profile(profile), job, memory_gib=memory_gib, features=37, bars=bars, **options)
 
 
 def test_the_reference_has_the_features_of_today():
@@ -48,7 +54,7 @@ print(peak(int(sys.argv[1])) - small)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count memory otherwise")
-def test_the_formula_foretells_the_peak_of_a_step_on_this_cpu():
+def test_the_formula_predicts_the_peak_of_a_step_on_this_cpu():
     windows = 512
     done = subprocess.run(
         [sys.executable, "-c", PEAK, str(windows)], capture_output=True, text=True, check=True
@@ -60,7 +66,7 @@ def test_the_formula_foretells_the_peak_of_a_step_on_this_cpu():
     assert int(done.stdout) == pytest.approx(part.kept + part.workspace, rel=0.25)
 
 
-def test_every_chip_trains_at_least_one_model_and_no_more_than_fit():
+def test_every_chip_trains_at_least_one_model():
     for profile in packaged().values():
         found = figures(profile)
         assert 1 <= found["models_per_gpu"].value <= filling_models(profile)
@@ -68,7 +74,7 @@ def test_every_chip_trains_at_least_one_model_and_no_more_than_fit():
         assert all(batch & (batch - 1) == 0 for batch in found["batch"].value.values())
 
 
-def test_a_larger_chip_has_the_higher_ceiling_and_few_bars_bound_it_everywhere():
+def test_a_larger_chip_has_a_higher_batch_ceiling():
     small, large = (figures(packaged()[name])["batch"].value for name in ("v100_16gb", "h200"))
     assert small["1m"] < large["1m"]
     assert small["1d"] == large["1d"] <= 7 * 365 * 0.7 / FEWEST_STEPS
@@ -81,21 +87,21 @@ def test_memory_that_others_hold_leaves_room_for_fewer():
 
 def test_a_small_chip_takes_the_same_batch_in_slices():
     job = job_of(batch=65_536)
-    large = fit(packaged()["h200"], job, memory_gib=141.0, features=37, bars=3_700_000)
-    small = fit(packaged()["l4_eighth"], job, memory_gib=2.79, features=37, bars=3_700_000)
+    large = fitted("h200", job, 141.0, bars=3_700_000)
+    small = fitted("l4_eighth", job, 2.79, bars=3_700_000)
     assert large.micro_batch == job.train.batch
     assert small.micro_batch < job.train.batch and small.models == 1
     assert small.memory_per_model_gib < 2.79
 
 
-def test_what_the_job_says_of_pack_and_slices_stands():
+def test_pack_and_slices_of_the_job_are_kept():
     found = fit(
         packaged()["h100"], job_of(pack=3, micro_batch=64), memory_gib=80.0, features=37, bars=100_000
     )
     assert (found.models, found.micro_batch) == (3, 64)
 
 
-def test_what_was_measured_or_said_of_models_is_the_limit():
+def test_models_are_limited_by_the_users_figure_and_by_memory():
     profile = replace(packaged()["h100"], yours={"models_per_gpu": 40})
     assert fit(profile, Job(), memory_gib=80.0, features=37, bars=100_000).models == 40
     assert fit(profile, Job(), memory_gib=8.0, features=37, bars=3_700_000).models < 40, (
@@ -103,14 +109,14 @@ def test_what_was_measured_or_said_of_models_is_the_limit():
     )
 
 
-def test_rows_that_do_not_fit_are_refused_with_the_two_numbers():
+def test_rows_that_do_not_fit_are_refused_with_both_numbers():
     with pytest.raises(
         UsageError, match=r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"
     ):
-        fit(named_profile("l4_eighth"), Job(), memory_gib=2.79, features=37, bars=20_000_000)
+        fitted("l4_eighth", Job(), 2.79, bars=20_000_000)
 
 
-def test_an_auto_batch_has_the_timeframes_ceiling_and_leaves_a_hundred_steps():
+def test_an_auto_batch_leaves_a_hundred_steps_per_epoch():
     known = {"memory_gib": 140.0, "features": 37, "bars": 3_679_200, "timeframe": "1m"}
     h200 = named_profile("h200")
     assert batch_limit(h200, job_of(batch=0), windows=2_500_000, **known) == 16_384
@@ -122,59 +128,48 @@ def test_an_auto_batch_has_the_timeframes_ceiling_and_leaves_a_hundred_steps():
     assert batch_limit(mine, job_of(batch=0), windows=2_500_000, **{**known, "timeframe": "5m"}) == 16_384
 
 
-def test_a_job_whose_batch_is_not_settled_yet_is_placed_as_the_reference():
-    found = fit(named_profile("l4"), job_of(batch=0), memory_gib=22.0, features=37, bars=500_000)
-    assert found == fit(named_profile("l4"), Job(), memory_gib=22.0, features=37, bars=500_000)
+def test_an_open_batch_is_placed_as_the_reference_batch():
+    found = fitted("l4", job_of(batch=0), 22.0)
+    assert found == fitted("l4", Job(), 22.0)
 
 
 TCN = job_of(model="tcn", batch=1500)
 
 
-def test_a_tcns_chunks_go_at_once_where_they_fit_and_else_in_slices():
-    large = fit(
-        named_profile("h200"), with_settings(TCN, batch=64), memory_gib=140.0, features=37, bars=500_000
-    )
+def test_a_tcns_chunks_are_sliced_unless_they_fit():
+    large = fitted("h200", with_settings(TCN, batch=64), 140.0)
     assert (large.models, large.micro_batch, large.activation_checkpointing) == (1, 64, False)
-    small = fit(named_profile("l4"), TCN, memory_gib=22.0, features=37, bars=500_000)
+    small = fitted("l4", TCN, 22.0)
     assert 1 < small.micro_batch < 200 and not small.activation_checkpointing
     needed = footprint(TCN, features=37, bars=500_000, windows=2 * small.micro_batch).total
     assert needed > 22.0 * 2**30 * 0.9, "twice the slice would not have fitted"
 
 
-def test_where_not_one_chunk_fits_its_activations_are_made_again():
+def test_activations_are_recomputed_if_no_chunk_fits():
     long = with_settings(TCN, chunk=32_768, batch=4)
-    found = fit(named_profile("l4_eighth"), long, memory_gib=4.0, features=37, bars=500_000)
+    found = fitted("l4_eighth", long, 4.0)
     assert (found.micro_batch, found.activation_checkpointing) == (2, True)
     with pytest.raises(UsageError, match="l4_eighth has room for 1"):
-        fit(
-            named_profile("l4_eighth"),
-            with_settings(long, chunk=131_072),
-            memory_gib=2.79,
-            features=37,
-            bars=500_000,
-        )
+        fitted("l4_eighth", with_settings(long, chunk=131_072), 2.79)
 
 
-def test_what_a_tuner_saw_a_model_take_wins_over_the_formula():
-    l4 = {"memory_gib": 22.0, "features": 37, "bars": 500_000}
+def test_memory_measured_by_a_tuner_overrides_the_formula():
     tuned = with_settings(TCN, micro_batch=500)
-    assert fit(named_profile("l4"), TCN, tuned=tuned, **l4).micro_batch < 500, (
-        "the formula would have sliced it"
-    )
-    assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=15.0, **l4).micro_batch == 500
-    assert fit(named_profile("l4"), TCN, tuned=tuned, measured_gib=19.0, **l4).micro_batch < 500, (
+    assert fitted("l4", TCN, 22.0, tuned=tuned).micro_batch < 500, "the formula would have sliced it"
+    assert fitted("l4", TCN, 22.0, tuned=tuned, measured_gib=15.0).micro_batch == 500
+    assert fitted("l4", TCN, 22.0, tuned=tuned, measured_gib=19.0).micro_batch < 500, (
         "beside the bars it is too much"
     )
     own = with_settings(TCN, micro_batch=3)
-    assert fit(named_profile("l4"), own, **l4).micro_batch == 3
+    assert fitted("l4", own, 22.0).micro_batch == 3
 
 
-def test_a_larger_chip_takes_more_chunks_and_checkpointing_more_still():
+def test_larger_chips_and_checkpointing_fit_more_chunks():
     small, large = (chunk_slices(packaged()[name], "tcn") for name in ("t4", "h200"))
     assert 0 < small[0] < small[1] and small[0] < large[0] < large[1]
 
 
-def test_a_sequential_pack_shares_the_room_that_one_step_needs():
+def test_a_sequential_pack_shares_the_memory_of_a_step():
     rooms = {"memory_gib": 3.0, "features": 37, "bars": 300_000}
     many = job_of(batch=2048)
     profile = replace(named_profile("h100"), yours={"models_per_gpu": 40})
@@ -191,7 +186,7 @@ SMALL_TCN = job_of(model="tcn", blocks=4, width=32, chunk=256)
 @pytest.mark.parametrize(
     "job", [Job(), job_of(layers=1, hidden=24), SMALL_TCN, with_settings(SMALL_TCN, width=len(FEATURES))]
 )
-def test_it_counts_the_weights_that_the_model_has(job):
+def test_the_formula_counts_the_models_weights(job):
     model = network_of(job.model.name).build(architecture_of(job, features=len(FEATURES)))
     assert job.model.cost(features=len(FEATURES), outputs=1).weights == sum(
         parameter.numel() for parameter in model.parameters()
@@ -199,7 +194,7 @@ def test_it_counts_the_weights_that_the_model_has(job):
 
 
 @pytest.mark.parametrize("job", [job_of(strategy="sequential"), job_of(strategy="fused"), SMALL_TCN])
-def test_an_average_of_the_weights_is_one_copy_more_and_one_in_its_checkpoints(job):
+def test_an_average_of_the_weights_is_one_more_copy(job):
     one = FLOAT * job.model.cost(features=37, outputs=1).weights
     plain, averaged = (
         footprint(each, features=37, bars=0, windows=8) for each in (job, with_settings(job, ema=0.99))
@@ -212,7 +207,7 @@ def test_an_average_of_the_weights_is_one_copy_more_and_one_in_its_checkpoints(j
     )
 
 
-def test_rows_are_on_the_device_once_and_those_of_a_joined_table_twice():
+def test_rows_are_on_the_device_once_and_twice_if_stacked():
     rows = [
         footprint(job_of(strategy=name), features=37, bars=1_000_000, windows=1).rows
         for name in ("sequential", "fused")
@@ -220,7 +215,7 @@ def test_rows_are_on_the_device_once_and_those_of_a_joined_table_twice():
     assert rows == [168e6, 320e6]
 
 
-def test_memory_grows_with_the_slice_and_an_open_strategy_is_the_dearer_one():
+def test_an_open_strategy_counts_as_the_larger_one():
     small, large = (
         footprint(Job(), features=37, bars=1_000, windows=windows).total for windows in (256, 512)
     )
@@ -232,20 +227,19 @@ def test_memory_grows_with_the_slice_and_an_open_strategy_is_the_dearer_one():
     assert small == max(kinds)
 
 
-def test_half_precision_is_what_a_gpu_does_unless_the_job_says_otherwise():
+def test_a_gpu_trains_in_half_precision_by_default():
     assert is_half(Job(), on_gpu=True) and not is_half(Job(), on_gpu=False)
-    assert is_half(job_of(precision="bf16"), on_gpu=False) and not is_half(
-        job_of(precision="fp32"), on_gpu=True
-    )
+    assert is_half(job_of(precision="bf16"), on_gpu=False)
+    assert not is_half(job_of(precision="fp32"), on_gpu=True)
 
 
-def test_gradients_of_several_slices_lie_beside_what_is_kept():
+def test_several_slices_add_the_memory_of_gradients():
     whole = footprint(with_settings(SMALL_TCN, batch=4), features=37, bars=0, windows=4)
     slices = footprint(with_settings(SMALL_TCN, batch=8), features=37, bars=0, windows=4)
     assert 0 < slices.step - whole.step <= FLOAT * SMALL_TCN.model.cost(features=37, outputs=1).weights
 
 
-def test_a_stream_of_its_own_has_a_workspace_of_its_own_on_a_gpu():
+def test_each_stream_has_a_workspace_on_a_gpu():
     on_gpu, on_cpu = (
         footprint(job_of(strategy="streams", precision="fp32"), features=37, bars=0, windows=8, on_gpu=gpu)
         for gpu in (True, False)

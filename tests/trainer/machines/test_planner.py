@@ -36,14 +36,14 @@ def test_longest_first_gives_the_long_job_a_lane_of_its_own():
     assert longest_first([], 4) == 0
 
 
-def test_work_counts_the_training_span_less_one_lookback_and_no_more_than_the_bars_asked_for():
+def test_work_counts_the_windows_of_the_training_span():
     work = workload(JOB, {"A": 10_060, "B": 500_000})
     assert windows(work) == {"A": 4_970, "B": 249_940}
     few = workload(job_of(bars=10_060, validation_fraction=0.2, test_fraction=0.3), {"B": 500_000})
     assert windows(few) == {"B": 4_970}
 
 
-def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back_on():
+def test_a_tcns_cost_follows_weights_and_receptive_field():
     small = workload(job_of(model="tcn", blocks=1, width=512), {"A": 100_000})
     double = workload(job_of(model="tcn", blocks=1, width=1024), {"A": 100_000})
     assert double.window_cost_cpu == pytest.approx(4 * small.window_cost_cpu)
@@ -53,7 +53,7 @@ def test_a_bar_of_a_tcn_costs_its_weights_and_the_bars_that_its_chunk_looks_back
     assert 800 < cpu_windows_per_second() / short.window_cost_cpu < 1400
 
 
-def test_every_fold_and_seed_is_work_and_older_folds_have_less_of_it():
+def test_every_fold_and_seed_is_work_less_for_older_folds():
     work = workload(
         job_of(folds=2, seeds=2, validation_fraction=0.2, test_fraction=0.3, lookback=60), {"A": 10_000}
     )
@@ -79,7 +79,7 @@ def test_on_aws_four_gpus_take_four_symbols_at_once():
     assert one == pytest.approx(4 * four)
 
 
-def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
+def test_a_measured_rate_is_that_of_one_device():
     work, extra = (
         workload(JOB, dict.fromkeys("ABCD", 4_000_000)),
         sum(around(instance_type("g6.xlarge"), place=ACCOUNT)),
@@ -99,7 +99,7 @@ def test_a_measured_rate_is_one_devices_and_as_many_work_as_there_are():
     )
 
 
-def test_a_rehearsals_measured_rate_is_a_cores():
+def test_a_rehearsals_measured_rate_is_that_of_a_core():
     work, extra = (
         workload(JOB, dict.fromkeys("ABCD", 100_000)),
         sum(around(instance_type("p3.8xlarge"), place=REHEARSAL)),
@@ -140,9 +140,7 @@ def test_dollars_are_by_the_second_and_sixty_at_least():
         ),  # one that boots as slowly as it may has 15 minutes for its work
     ],
 )
-def test_the_longest_run_is_three_times_the_slow_estimate_and_long_enough_to_boot(
-    name, seconds_p90, expected
-):
+def test_the_longest_run_is_three_times_the_slow_estimate(name, seconds_p90, expected):
     assert default_max_duration(seconds_p90, instance_type(name)) == expected
     uncapped = max(expected, timedelta(seconds=3 * seconds_p90))
     assert three_times_slow(seconds_p90, instance_type(name)) == uncapped, (

@@ -23,7 +23,7 @@ def test_one_device_takes_what_a_sequential_pack_takes():
     assert one == footprint(alone, windows=4, **KNOWN)
 
 
-def test_buckets_hold_all_gradients_throughout_and_nccl_has_buffers_on_gpus():
+def test_ddp_holds_all_gradients_and_nccls_buffers():
     job = with_settings(JOB, strategy="sequential", batch=4)
     one = footprint(job, windows=4, **KNOWN)  # frees each gradient's part as it comes
     ranks, on_cpus = (
@@ -34,7 +34,7 @@ def test_buckets_hold_all_gradients_throughout_and_nccl_has_buffers_on_gpus():
     assert on_cpus.total - footprint(job, windows=4, on_gpu=False, **KNOWN).total <= gradients
 
 
-def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_a_time():
+def test_fsdp_divides_memory_but_for_gathered_blocks():
     known = {"windows": 1, "features": 37, "bars": 0}
     whole, halves, eighths = (
         rank_footprint(JOB, devices=devices, sharded=sharded, **known)
@@ -48,7 +48,7 @@ def test_parts_are_a_share_of_weights_moments_and_copies_and_blocks_come_one_at_
     assert eighths.total < halves.total < whole.total
 
 
-def test_a_model_lies_whole_on_each_gpu_while_any_slice_fits_and_in_parts_only_then():
+def test_a_model_is_divided_only_if_no_slice_fits():
     small = place_on_gpus(T4, JOB, devices=4, memory_gib=16.0, **KNOWN)
     assert not small.sharded and small.micro_batch <= 4
     wide = with_settings(JOB, width=2048)
@@ -63,7 +63,7 @@ def test_a_users_own_module_is_placed_without_recomputation():
     assert (placement.micro_batch, placement.activation_checkpointing) == (32, False)
 
 
-def test_a_model_that_does_not_fit_is_one_clear_line():
+def test_a_model_that_does_not_fit_is_one_error_line():
     wide = with_settings(JOB, width=8192)
     with pytest.raises(
         UsageError, match=r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"

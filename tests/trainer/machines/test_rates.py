@@ -25,14 +25,14 @@ ENTRY = {
 }
 
 
-def test_the_reference_model_trains_at_the_profiles_rate_and_a_larger_one_slower():
+def test_the_reference_model_has_the_profiles_rate():
     cpu, l4 = named_profile("cpu"), named_profile("l4")
     assert visits_per_second(cpu, Job()) == pytest.approx(2_000)
     assert visits_per_second(cpu, job_of(hidden=256)) == pytest.approx(2_000 / 8)
     assert visits_per_second(l4, job_of(lookback=120)) == pytest.approx(visits_per_second(l4, Job()) / 2)
 
 
-def test_a_large_model_waits_for_multiplications_of_which_a_chip_has_a_peak():
+def test_a_large_models_rate_is_limited_by_the_chips_peak():
     t4, h100 = named_profile("t4"), named_profile("h100")
     large = job_of(model="transformer", preset="large")
     flops = large.cost.flops
@@ -52,7 +52,7 @@ def test_a_tcns_rate_is_in_bars():
     assert small < large < 2 * small  # the receptive field is read again for each chunk
 
 
-def test_a_measured_rate_of_the_same_shape_wins_and_says_when():
+def test_a_measured_rate_of_this_shape_overrides_the_estimate():
     l4 = named_profile("l4")
     assert rate_of(l4, Job(), ENTRY) == Rate(per_second=900_000.0, basis="measured on 2026-11-20", models=16)
     assert rate_of(l4, Job()) == Rate(per_second=150_000.0, basis="estimate")
@@ -66,7 +66,7 @@ def test_a_tcn_was_measured_in_chunks_and_is_planned_in_bars():
     assert rate_of(named_profile("l4"), job, entry).per_second == 300.0 * 1024
 
 
-def test_a_pack_that_is_not_full_is_no_faster_a_step():
+def test_a_pack_that_is_not_full_takes_as_long_per_step():
     rate = Rate(per_second=900_000.0, basis="", models=16)
     assert (rate.with_models(4), rate.with_models(16), rate.with_models(100)) == (
         225_000.0,
@@ -75,7 +75,7 @@ def test_a_pack_that_is_not_full_is_no_faster_a_step():
     )
 
 
-def test_the_users_own_word_stands_over_what_was_measured():
+def test_the_users_figure_overrides_the_measured_rate():
     mine = replace(named_profile("l4"), yours={"windows_per_second": 70_000})
     assert rate_of(mine, Job(), ENTRY) == Rate(per_second=70_000.0, basis="yours")
 
@@ -93,7 +93,7 @@ def test_the_users_own_word_stands_over_what_was_measured():
     ],
     ids=str,
 )
-def test_a_hostile_or_absurd_entry_leaves_the_estimate(wrong):
+def test_a_malformed_or_absurd_entry_is_ignored(wrong):
     shape = shape_of(Job())
 
     def read(entry):

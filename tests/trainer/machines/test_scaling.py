@@ -3,14 +3,13 @@ from __future__ import annotations
 import pytest
 
 from trainer.machines.instances import catalogue, instance_type
-from trainer.machines.links import Link, link_of
-from trainer.machines.scaling import BUCKET_BYTES, Together, speedup
+from trainer.machines.scaling import BUCKET_BYTES, Link, Together, link_of, speedup
 
 LARGE = Together(weights=151_000_000, visits=2048.0)  # one step of 2,048 windows
 NVSWITCH, PCIE = Link(name="NVSwitch", bus_gb_per_s=230.0), Link(name="PCIe", bus_gb_per_s=7.0)
 
 
-def test_a_ring_carries_its_bytes_twice_but_for_one_share_and_backward_hides_them():
+def test_speed_up_follows_the_law_of_a_ring():
     # One GPU takes 8 s a step, 8 take 1 s: 1.057 GB travel in 4.6 ms behind 667 ms of backward, but for one
     # bucket.
     bucket = 2 * 7 / 8 * BUCKET_BYTES / 230e9
@@ -24,7 +23,7 @@ def test_a_ring_carries_its_bytes_twice_but_for_one_share_and_backward_hides_the
     )
 
 
-def test_it_grows_with_the_link_and_with_the_batch_and_never_beyond_the_gpus():
+def test_speed_up_grows_with_link_and_batch_up_to_the_gpus():
     by_link = [
         speedup(LARGE, devices=4, visits_per_second=20_000, link=Link(name="x", bus_gb_per_s=rate))
         for rate in (1, 10, 100)
@@ -35,7 +34,7 @@ def test_it_grows_with_the_link_and_with_the_batch_and_never_beyond_the_gpus():
     assert by_batch == sorted(by_batch)
 
 
-def test_parts_travel_more_than_whole_gradients_and_one_device_or_cpu_ranks_exchange_nothing():
+def test_sharding_exchanges_more_and_cpu_ranks_nothing():
     whole, parts = (
         speedup(LARGE, devices=8, visits_per_second=50_000, link=NVSWITCH, sharded=sharded)
         for sharded in (False, True)
@@ -45,7 +44,7 @@ def test_parts_travel_more_than_whole_gradients_and_one_device_or_cpu_ranks_exch
     assert speedup(LARGE, devices=2, visits_per_second=1.0, link=None) == 2
 
 
-def test_every_type_of_several_gpus_has_a_link_and_one_gpu_has_none():
+def test_every_type_of_several_gpus_has_a_link():
     for machine in catalogue().values():
         link = link_of(machine)
         assert (link.bus_gb_per_s > 0) == (machine.num_workers > 1), machine.name

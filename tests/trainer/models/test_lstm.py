@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.jobs import job_of
-from trainer.models.dropout import keep_mask
+from trainer.models.layers import keep_mask
 from trainer.models.lstm.network import Lstm, build, run_in
 
 
@@ -17,7 +17,7 @@ def _keys(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int32).view(-1, 2)
 
 
-def test_single_layers_over_each_other_are_torchs_stacked_lstm():
+def test_single_layers_equal_torchs_stacked_lstm():
     torch.manual_seed(0)
     model = Lstm(features=5, hidden=8, layers=2, dropout=0.3)
     stacked = nn.LSTM(5, 8, num_layers=2)
@@ -29,7 +29,7 @@ def test_single_layers_over_each_other_are_torchs_stacked_lstm():
     assert torch.allclose(model(x_TBF), expected, atol=1e-6)
 
 
-def test_a_layer_in_other_numbers_is_that_layer_and_its_weights_get_their_gradients_in_their_own():
+def test_a_layer_in_half_precision_has_gradients_in_full():
     torch.manual_seed(0)
     lstm, x_TBF = nn.LSTM(5, 8), torch.randn(11, 3, 5)
     plain = nn.LSTM(5, 8).double()
@@ -40,9 +40,8 @@ def test_a_layer_in_other_numbers_is_that_layer_and_its_weights_get_their_gradie
     expected.square().sum().backward()
     found.square().sum().backward()
     for weight, exact in zip(lstm.parameters(), plain.parameters(), strict=True):
-        assert weight.grad.dtype == torch.float32 and torch.allclose(
-            weight.grad.double(), exact.grad, rtol=1e-6
-        )
+        assert weight.grad.dtype == torch.float32
+        assert torch.allclose(weight.grad.double(), exact.grad, rtol=1e-6)
 
 
 def test_dropout_is_off_without_keys_and_a_function_of_them_with():
@@ -63,7 +62,7 @@ def test_dropout_of_a_slice_is_the_slice_of_the_batchs_dropout():
 
 
 @pytest.mark.parametrize("probability", [0.5, 0.9])
-def test_dropout_keeps_the_share_it_should_and_its_masks_are_unrelated(probability):
+def test_dropout_keeps_its_share_with_independent_masks(probability):
     shape = (60, 128, 64)
     masks = [
         keep_mask(_keys(step, 77), first_row=0, shape_TBH=shape, probability=probability) for step in range(3)

@@ -82,7 +82,7 @@ def test_a_step_has_the_operations_of_the_formula(shape):
 
 
 @pytest.mark.slow
-def test_on_a_frozen_encoder_the_head_alone_has_operations_of_a_backward_pass():
+def test_on_a_frozen_encoder_only_the_head_runs_backward():
     settings = job_of(
         model="transformer", **SHAPES[0], encoder="one.safetensors", encoder_training="frozen"
     ).model
@@ -114,7 +114,7 @@ def test_a_steps_memory_is_what_the_formula_says(batch, again, precision):
     assert found.peak == pytest.approx(part.kept + part.workspace, rel=ALLOWED)
 
 
-def test_an_output_depends_on_every_bar_of_its_window_and_on_no_other_window():
+def test_an_output_depends_on_every_bar_of_its_window_alone():
     transformer, x_TBF = model(), windows().requires_grad_()
     transformer(x_TBF)[2].sum().backward()
     moved_TB = x_TBF.grad.abs().sum(-1) > 0
@@ -131,7 +131,7 @@ def test_an_output_depends_on_each_column_of_its_own_context(column):
     assert torch.equal(after[[0, 2, 3, 4, 5]], before[[0, 2, 3, 4, 5]])
 
 
-def test_series_without_an_embedding_share_one_which_hidden_series_train():
+def test_hidden_series_train_the_shared_embedding():
     transformer, x_TBF, context_BC = model(), windows(), contexts()
     outputs = []
     for unknown in (0, 6, 9_999):
@@ -146,7 +146,7 @@ def test_series_without_an_embedding_share_one_which_hidden_series_train():
     assert table.grad[0].any() and table.grad[1:].any(1).any()
 
 
-def test_windows_are_normalized_by_themselves_and_keep_their_level():
+def test_windows_are_normalized_and_keep_their_level():
     normed, plain = model(), model(instance_norm=False)
     x_TBF = windows()
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_windows_are_normalized_by_themselves_and_keep_their_level():
     assert plain.level is None
 
 
-def test_dropout_belongs_to_a_window_of_the_batch_however_the_batch_is_sliced():
+def test_dropout_of_a_window_does_not_depend_on_slices():
     transformer, x_TBF, context_BC = model(), windows(), contexts()
     whole = transformer(x_TBF, keys(), 0, context_BC)
     slices = [

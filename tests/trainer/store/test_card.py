@@ -12,10 +12,11 @@ import pytest
 
 from tests.trainer.store.test_weights import CARD
 from trainer.base.errors import DataError
-from trainer.store.card import card_from_json, read_card
+from trainer.store.card import CardPanel, card_from_json, read_card
 from trainer.store.card_reading import MOST_CARD_BYTES
 
-OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted")
+OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted", "number")
+PANEL = {"scaler_of": "rank", "calendar": "24x7", "horizon": 5, "fitted": {}, "scaler": CARD.series[0].scaler}
 OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net: ..."}
 
 
@@ -38,14 +39,14 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"lookback": 10**30},
         {"horizon": -1},
         {"scaler": {}},
-        {"scaler": {"mean": [0.1], "std": [1.0]}},
-        {"scaler": {"mean": [0.1, 0.2], "std": [1.0]}},
-        {"scaler": {"mean": [0.1, "0.2"], "std": [1.0, 1.0]}},
-        {"scaler": {"mean": [[0.1], [0.2]], "std": [1.0, 1.0]}},
-        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 0]}},
-        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, -1.0]}},
+        {"scaler": {"mean": [0.1], "std": [1.0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, "0.2"], "std": [1.0, 1.0], "limit": 10.0}},
+        {"scaler": {"mean": [[0.1], [0.2]], "std": [1.0, 1.0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 0], "limit": 10.0}},
+        {"scaler": {"mean": [0.1, 0.2], "std": [1.0, -1.0], "limit": 10.0}},
         {"scaler": {"mean": [0.1, 0.2], "std": [1.0, 1.0], "limit": "ten"}},
-        {"scaler": {"mean": [0.1, 1e300], "std": [1.0, 1.0]}},
+        {"scaler": {"mean": [0.1, 1e300], "std": [1.0, 1.0], "limit": 10.0}},
         {"metrics": {"test": [1]}},
         {"metrics": {"about": {"headline": 1}}},
         {"data": {"synthetic": "no"}},
@@ -66,6 +67,11 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"piece": 5},
         {"kind": None},
         {"format": "1"},
+        {"other": 1},
+        {"number": -1},
+        {"panel": {"scaler_of": "rank"}},
+        {"panel": {**PANEL, "scaler_of": "other"}},
+        {"panel": {**PANEL, "more": 1}},
         {"format": True},
         {"format": {"a": 1}},
         {"mayfly": None},
@@ -73,7 +79,7 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
     ],
     ids=lambda changes: json.dumps(changes)[:60],
 )
-def test_a_card_that_no_training_of_ours_writes_is_one_error(changes: dict[str, Any]) -> None:
+def test_a_malformed_card_is_one_error(changes: dict[str, Any]) -> None:
     card = asdict(CARD)
     for key, value in changes.items():
         (card["series"][0] if key in OF_SERIES else card)[key] = value
@@ -82,9 +88,9 @@ def test_a_card_that_no_training_of_ours_writes_is_one_error(changes: dict[str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
+def test_a_card_with_own_files_and_columns_comes_back() -> None:
     card = replace(CARD, columns=["b"], own_files={"model": OWN}, fold=2, folds=3, target="quantiles")
-    card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})])
+    card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})], panel=CardPanel(**PANEL))
     assert card_from_json(card.to_json()) == card
 
 
@@ -96,10 +102,10 @@ def test_a_card_with_files_of_the_users_own_and_columns_comes_back() -> None:
         "[" * 100_000,
         '{"format": NaN}',
         "\ud800",
-        '{"format": 1, "x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
+        '{"x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
     ],
 )
-def test_what_is_no_card_at_all_is_one_error(text: str) -> None:
+def test_text_that_is_no_card_is_one_error(text: str) -> None:
     with pytest.raises(DataError, match="the model's card can't be used"):
         card_from_json(text)
 

@@ -55,7 +55,7 @@ def closed_again(account, run_id, state="done"):
     )
 
 
-def test_a_name_stands_for_the_model_of_the_newest_finished_run(account, make_record):
+def test_a_name_means_the_model_of_the_newest_finished_run(account, make_record):
     newest = make_record(
         run_id="20261122-120000-crypto-open", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
     )
@@ -74,7 +74,7 @@ def test_a_name_stands_for_the_model_of_the_newest_finished_run(account, make_re
     assert find_model(account, f"{newest.run_id}/lstm_ETH-USD_1m").run_id == newest.run_id
 
 
-def test_experiments_expire_so_many_days_after_their_run_began_and_production_never(account):
+def test_experiments_expire_and_production_never(account):
     assert str(find_model(account, KEY).expires(180)) == "2027-05-19"
     assert find_model(account, KEY).expires(0) is None  # the outputs of an earlier stack do not say
     account.put(key="models/production/lstm_BTC-USD_1m.safetensors", body=b"champion")
@@ -104,13 +104,13 @@ def test_a_model_is_saved_whole_with_its_card(account, tmp_path):
     ]
 
 
-def test_the_version_that_the_receipt_names_is_fetched_even_after_a_zombie_wrote(account, tmp_path):
+def test_the_receipts_version_is_fetched_after_a_late_write(account, tmp_path):
     account.put(key=KEY, body=b"a later writer of a dead attempt")
     path = save_model(account, find_model(account, KEY), tmp_path)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == find_model(account, KEY).sha256
 
 
-def test_a_model_whose_hash_is_wrong_is_refused_and_leaves_no_file(account, tmp_path):
+def test_a_model_with_another_hash_leaves_no_file(account, tmp_path):
     model = replace(find_model(account, KEY), sha256="0" * 64)
     with pytest.raises(ConfigError, match="damaged"):
         save_model(account, model, tmp_path)
@@ -119,7 +119,7 @@ def test_a_model_whose_hash_is_wrong_is_refused_and_leaves_no_file(account, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_without_a_receipt_shows_the_attempt_that_its_record_names(account, make_record):
+def test_a_run_without_a_receipt_shows_its_records_attempt(account, make_record):
     record = make_record(
         run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2, launches=(LAUNCH,)),)
     )

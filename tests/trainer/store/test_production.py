@@ -45,7 +45,7 @@ def test_a_model_is_kept_once_where_it_does_not_expire(objects: Objects) -> None
     assert [one.body for one in objects.versions(key=key)] == [weights()]
 
 
-def test_a_verified_model_takes_the_champions_place_once_and_can_be_rolled_back(objects: Objects) -> None:
+def test_a_verified_model_is_promoted_once_and_rolled_back(objects: Objects) -> None:
     first, second = stored(objects, weights()), stored(objects, weights() + b" ")
     assert promote(objects, first) and not promote(objects, first)
     assert promote(objects, second)
@@ -56,9 +56,7 @@ def test_a_verified_model_takes_the_champions_place_once_and_can_be_rolled_back(
     assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == weights()
 
 
-def test_a_champion_that_was_replaced_meanwhile_is_never_overwritten_unseen(
-    objects: Any, monkeypatch: Any
-) -> None:
+def test_a_champion_replaced_meanwhile_is_not_overwritten(objects: Any, monkeypatch: Any) -> None:
     model, other = stored(objects, weights()), stored(objects, weights() + b" ")
     copy, raced = objects.copy, []
 
@@ -73,9 +71,7 @@ def test_a_champion_that_was_replaced_meanwhile_is_never_overwritten_unseen(
     assert [one.body for one in objects.versions(key=STABLE)] == [weights(), weights() + b" "]
 
 
-def test_a_rollback_whose_answer_was_lost_is_done_and_one_that_another_writer_overtook_is_not(
-    objects: Any, monkeypatch: Any
-) -> None:
+def test_a_rollback_survives_a_lost_answer_not_another_writer(objects: Any, monkeypatch: Any) -> None:
     first, second = stored(objects, weights()), stored(objects, weights() + b" ")
     third = stored(objects, weights() + b"  ")
     assert promote(objects, first) and promote(objects, second)

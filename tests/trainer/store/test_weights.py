@@ -26,7 +26,7 @@ CARD = Card(
             symbol="BTC-USD",
             calendar="24x7",
             horizon=5,
-            scaler={"mean": [0.1, 1 / 3], "std": [1.0, 2.0]},
+            scaler={"mean": [0.1, 1 / 3], "std": [1.0, 2.0], "limit": 10.0},
             splits={"train": {"bars": 10}},
             data={"bars": 20},
         )
@@ -43,6 +43,8 @@ CARD = Card(
     seed=0,
     created_at="2026-11-21T00:00:00+00:00",
     mayfly="0.1.0",
+    target="direction",
+    target_settings={"horizon": 5},
 )
 
 
@@ -58,7 +60,7 @@ def test_a_model_comes_back_with_its_card_to_the_last_digit(model):
     assert card == CARD
 
 
-def test_save_returns_the_files_hash_and_leaves_a_copy_of_the_card_and_nothing_else(tmp_path):
+def test_save_writes_model_and_card_and_returns_the_hash(tmp_path):
     sha256 = save(tmp_path / "m.safetensors", {"w": torch.zeros(2)}, CARD)
     assert sha256 == hashlib.sha256((tmp_path / "m.safetensors").read_bytes()).hexdigest()
     assert card_from_json((tmp_path / "m.json").read_text()) == CARD
@@ -84,7 +86,7 @@ def test_reading_a_card_loads_neither_torch_nor_safetensors(model):
 
 
 @pytest.mark.parametrize("kept", [0, 5, 40, -1])
-def test_a_file_that_was_cut_short_is_refused_in_one_clear_line(model, kept):
+def test_a_truncated_file_is_refused_in_one_line(model, kept):
     model.write_bytes(model.read_bytes()[:kept])
     for read in (load, read_card):
         with pytest.raises(DataError, match="is not a whole model file"):
@@ -98,7 +100,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
         load(other)
 
 
-def test_a_model_of_someone_else_has_no_card_and_says_so(tmp_path):
+def test_a_foreign_model_is_refused_for_its_missing_card(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"w": torch.zeros(1)}, tmp_path / "theirs.safetensors")
@@ -111,9 +113,9 @@ def test_a_missing_file_is_named(tmp_path):
         read_card(tmp_path / "nix.safetensors")
 
 
-def test_a_card_of_a_later_format_is_refused():
-    with pytest.raises(DataError, match="has format 3"):
-        card_from_json(replace(CARD, format=3).to_json())
+def test_a_card_of_another_format_is_refused():
+    with pytest.raises(DataError, match="has format 2"):
+        card_from_json(replace(CARD, format=2).to_json())
 
 
 def test_an_incomplete_card_says_what_is_missing():
@@ -123,14 +125,6 @@ def test_an_incomplete_card_says_what_is_missing():
         card_from_json(json.dumps(values))
     with pytest.raises(DataError, match="series is not a list"):
         card_from_json(json.dumps(values | {"series": {"symbol": "A"}}))
-
-
-def test_a_card_of_before_pieces_is_read_as_one_of_one_series():
-    values = json.loads(CARD.to_json())
-    (series,) = values.pop("series")
-    own = {name: series[name] for name in ("symbol", "calendar", "horizon", "scaler", "splits", "fitted")}
-    old = {key: value for key, value in values.items() if key not in ("piece", "kind")} | own | {"format": 1}
-    assert card_from_json(json.dumps(old)) == CARD
 
 
 def test_a_card_of_several_series_gives_the_one_that_is_named():

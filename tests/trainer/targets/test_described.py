@@ -1,4 +1,4 @@
-"""What scores say about a model beside its baselines."""
+"""Gains of a model over its baselines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scored(target: str, *, signal: float, rival: float, bars: int = 2000) -> dic
 
 
 @pytest.mark.parametrize("target", ["return", "volatility"])
-def test_a_constant_baseline_which_has_no_correlation_does_not_keep_a_model_from_being_better_beyond_chance(
+def test_a_model_beats_a_constant_baseline_beyond_chance(
     target,
 ):
     metrics = scored(target, signal=1.0, rival=0.3)
@@ -40,7 +40,7 @@ def test_a_constant_baseline_which_has_no_correlation_does_not_keep_a_model_from
     assert gain_over_baselines(scored(target, signal=0.3, rival=1.0)) == ""
 
 
-def test_a_model_without_correlation_of_its_own_is_not_better_than_a_constant_beside_a_rival_that_is_worse():
+def test_an_uncorrelated_model_does_not_beat_a_constant_baseline():
     without = scored("return", signal=0.0, rival=-1.0)
     assert without["test"]["better"]["rival"]["correlation"][0] > 0
     assert gain_over_baselines(without) in ("", BETTER)

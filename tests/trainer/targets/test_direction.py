@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from trainer.targets.direction import Direction
-from trainer.targets.direction.labels import label
-from trainer.targets.direction.loss import loss
-from trainer.targets.direction.scores import forecast, logistic, metrics, weighted
+from trainer.targets.direction_scores import logistic
 
 TARGET = Direction(horizon=1)
 NAMES = ("accuracy", "auc", "mcc", "log_loss", "brier")
@@ -27,17 +25,17 @@ def guesses() -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_label_is_the_sign_of_the_move_and_a_tie_is_none(make_candles) -> None:
     candles = make_candles(5, close=[1.0, 2.0, 1.0, 3.0, 1.0])
-    found = label(replace(TARGET, horizon=2), candles, candles.timestamp)
+    found = replace(TARGET, horizon=2).label(candles, candles.timestamp)
     np.testing.assert_array_equal(found.values_TK[:, 0], [np.nan, 1.0, np.nan, np.nan, np.nan])
     assert found.ends_T.tolist() == [2, 3, 4, -1, -1]
     candles = make_candles(3, close=[3.0, 2.0, 2.5])
     np.testing.assert_array_equal(
-        label(TARGET, candles, candles.timestamp).values_TK[:, 0], [0.0, 1.0, np.nan]
+        TARGET.label(candles, candles.timestamp).values_TK[:, 0], [0.0, 1.0, np.nan]
     )
 
 
-def test_metrics_of_a_small_example_are_those_worked_out_by_hand():
-    found = metrics(TARGET, np.array([0.9, 0.8, 0.3, 0.6, 0.2]), np.array([1, 1, 1, 0, 0]))
+def test_metrics_of_a_small_example_by_hand():
+    found = TARGET.scores(np.array([0.9, 0.8, 0.3, 0.6, 0.2]), np.array([1, 1, 1, 0, 0]))
     assert found["n"] == 5
     assert found["accuracy"] == 3 / 5  # 0.3 is a missed rise, 0.6 a false one
     assert found["base_rate"] == 3 / 5
@@ -48,8 +46,8 @@ def test_metrics_of_a_small_example_are_those_worked_out_by_hand():
 
 
 def test_tied_probabilities_count_half_in_the_auc():
-    assert metrics(TARGET, np.array([0.5, 0.5, 0.5, 0.5]), np.array([1, 0, 1, 0]))["auc"] == 0.5
-    assert metrics(TARGET, np.array([0.7, 0.5, 0.5, 0.1]), np.array([1, 1, 0, 0]))["auc"] == (3 + 0.5) / 4
+    assert TARGET.scores(np.array([0.5, 0.5, 0.5, 0.5]), np.array([1, 0, 1, 0]))["auc"] == 0.5
+    assert TARGET.scores(np.array([0.7, 0.5, 0.5, 0.1]), np.array([1, 1, 0, 0]))["auc"] == (3 + 0.5) / 4
 
 
 def test_the_auc_equals_a_count_of_all_pairs():
@@ -57,46 +55,35 @@ def test_the_auc_equals_a_count_of_all_pairs():
     chances, labels = random.integers(0, 20, 200) / 20, random.integers(0, 2, 200)
     ones, zeros = chances[labels == 1], chances[labels == 0]
     wins = (ones[:, None] > zeros).sum() + 0.5 * (ones[:, None] == zeros).sum()
-    assert metrics(TARGET, chances, labels)["auc"] == pytest.approx(
-        wins / (len(ones) * len(zeros)), abs=1e-15
-    )
+    assert TARGET.scores(chances, labels)["auc"] == pytest.approx(wins / (len(ones) * len(zeros)), abs=1e-15)
 
 
-def test_one_class_only_has_no_auc_and_a_constant_answer_no_correlation():
-    assert metrics(TARGET, np.array([0.9, 0.8]), np.array([1, 1]))["auc"] is None
-    assert metrics(TARGET, np.array([0.9, 0.8]), np.array([1, 0]))["mcc"] == 0.0
+def test_one_class_has_no_auc_and_a_constant_forecast_no_mcc():
+    assert TARGET.scores(np.array([0.9, 0.8]), np.array([1, 1]))["auc"] is None
+    assert TARGET.scores(np.array([0.9, 0.8]), np.array([1, 0]))["mcc"] == 0.0
 
 
-def test_certain_and_wrong_is_a_large_loss_but_a_finite_one():
-    assert math.isfinite(metrics(TARGET, np.array([1.0, 0.0]), np.array([0, 1]))["log_loss"])
+def test_a_certain_wrong_forecast_has_a_finite_loss():
+    assert math.isfinite(TARGET.scores(np.array([1.0, 0.0]), np.array([0, 1]))["log_loss"])
 
 
 def test_the_loss_is_the_log_loss_of_the_probabilities():
     logits, labels = np.array([[-30.0], [2.0], [0.0]]), np.array([[0.0], [1.0], [1.0]])
-    each = loss(TARGET, torch.from_numpy(logits), torch.from_numpy(labels))
+    each = TARGET.loss(torch.from_numpy(logits), torch.from_numpy(labels))
     assert each.shape == (3,)
-    assert float(each.mean()) == pytest.approx(
-        metrics(TARGET, forecast(TARGET, logits, {}), labels)["log_loss"]
-    )
-
-
-def test_weights_of_one_give_the_metrics_of_the_card(guesses) -> None:
-    chances, labels = guesses
-    expected = metrics(TARGET, chances, labels)
-    found = weighted(TARGET, chances, labels, np.arange(600))(np.ones(600))
-    assert found == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-12)
+    assert float(each.mean()) == pytest.approx(TARGET.scores(TARGET.forecast(logits, {}), labels)["log_loss"])
 
 
 def test_a_window_of_weight_three_counts_as_three_windows(guesses) -> None:
     chances, labels = guesses
     times = np.random.default_rng(2).integers(0, 4, 600)
-    expected = metrics(TARGET, np.repeat(chances, times), np.repeat(labels, times))
-    found = weighted(TARGET, chances, labels, np.arange(600))(times.astype(float))
+    expected = TARGET.scores(np.repeat(chances, times), np.repeat(labels, times))
+    found = TARGET.weighted(chances, labels, np.arange(600))(times.astype(float))
     assert found == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-12)
 
 
 @pytest.mark.slow
-def test_logistic_regression_finds_what_was_planted() -> None:
+def test_logistic_regression_finds_a_planted_signal() -> None:
     random = np.random.default_rng(6)
     rows = random.normal(0, 1, (200_000, 3))
     chance = 1 / (1 + np.exp(-(rows @ [1.0, -0.5, 0.0] + 0.3)))
@@ -114,7 +101,7 @@ def test_logistic_regression_finds_what_was_planted() -> None:
     *("error::RuntimeWarning", "error::FutureWarning", "error::DeprecationWarning"),
     "error::sklearn.exceptions.ConvergenceWarning",
 )
-def test_logistic_regression_stays_finite_when_a_feature_tells_all_or_another_twice() -> None:
+def test_logistic_regression_is_finite_with_collinear_features() -> None:
     x = np.linspace(-1, 1, 500)
     both = np.stack([x, x, np.zeros(500)], axis=1)
     found = logistic(both, (x > 0).astype(float), np.concatenate([both, [[1, -1, 0]]]))

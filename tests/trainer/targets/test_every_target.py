@@ -1,4 +1,4 @@
-"""What every target promises: labels that end where they say, wherever the series begins; a loss a label;
+"""Promises of every target: labels that end where they say, wherever the series begins; a loss a label;
 baselines; words.
 """
 
@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tests.jobs import job_of, keys_for
-from trainer.base.settings import HIGHER, LOWER, TargetSettings
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.models import MODELS
-from trainer.targets import TARGETS, labels_of, loss_of, scores_of
+from trainer.targets import TARGETS
 from trainer.targets.bars import Labels, sums_over, trailing_deviation
-from trainer.targets.scoring import Rows, block_correlation, correlation
+from trainer.targets.scoring import Rows, block_correlation
+from trainer.targets.target import HIGHER, LOWER, TargetSettings
 from trainer.train.inputs.rows import prepare
 
 BARS, WARM = 1500, 300
@@ -33,8 +33,7 @@ def candles() -> Candles:
 
 def labels(target: TargetSettings, candles: Candles) -> Labels:
     clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
-    found: Labels = labels_of(target).label(target, candles, clock)
-    return found
+    return target.label(candles, clock)
 
 
 def moved(candles: Candles, after: int) -> Candles:
@@ -59,7 +58,7 @@ def changed_by_what_follows(target: TargetSettings, candles: Candles, *, short: 
 
 
 @EVERY
-def test_bars_after_its_end_change_no_label_and_an_end_that_is_one_bar_short_is_found_out(target, candles):
+def test_bars_after_its_end_change_no_label(target, candles):
     assert changed_by_what_follows(target, candles, short=0) == 0
     assert changed_by_what_follows(target, candles, short=1) > 0
 
@@ -86,7 +85,7 @@ def test_bars_after_training_change_nothing_that_is_trained_on(model, name, cand
 
 
 @EVERY
-def test_a_label_is_the_same_bit_for_bit_wherever_the_series_begins(target, candles):
+def test_a_label_does_not_depend_on_where_the_series_begins(target, candles):
     whole = labels(target, candles)
     for cut in (24, 96, 480):
         part = labels(target, candles.rows(cut))
@@ -100,20 +99,19 @@ def test_a_label_is_the_same_bit_for_bit_wherever_the_series_begins(target, cand
 def test_the_loss_is_one_number_a_label_and_knows_no_other_label(target):
     outputs = torch.randn(4, 6, target.outputs, dtype=torch.float64, requires_grad=True)
     truth = torch.randint(0, 2, (4, 6, target.label_columns)).double()
-    loss = loss_of(target).loss
-    each = loss(target, outputs, truth)
+    each = target.loss(outputs, truth)
     assert each.shape == (4, 6) and bool((each >= 0).all())
-    torch.testing.assert_close(loss(target, outputs[2:3], truth[2:3]), each[2:3])
+    torch.testing.assert_close(target.loss(outputs[2:3], truth[2:3]), each[2:3])
     each.sum().backward()
     assert outputs.grad is not None and bool((outputs.grad != 0).any(-1).all())
 
 
 @EVERY
-def test_scores_stand_beside_an_unconditional_forecast_and_describe_themselves(target, candles):
-    found, scores = labels(target, candles), scores_of(target)
+def test_scores_have_an_unconditional_baseline_and_a_description(target, candles):
+    found = labels(target, candles)
     clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
     known = np.flatnonzero(np.isfinite(found.values_TK[:, 0]) & (np.arange(BARS) >= WARM))
-    fitted = labels_of(target).fit(target, found.values_TK[known])
+    fitted = target.fit(found.values_TK[known])
     rows = Rows(
         candles=candles,
         clock=clock,
@@ -123,28 +121,23 @@ def test_scores_stand_beside_an_unconditional_forecast_and_describe_themselves(t
         scored=known[700:],
         features=lambda bars: np.random.default_rng(0).normal(size=(len(bars), 3)).astype(np.float32),
     )
-    simple, truth = scores.baselines(target, rows), rows.labels(rows.scored)
+    simple, truth = target.baselines(rows), rows.labels(rows.scored)
     constant = [
         name for name, said in simple.items() if len(np.unique(said.reshape(len(said), -1), axis=0)) == 1
     ]
     assert constant, "one forecast knows nothing of the bar"
     outputs = np.random.default_rng(1).normal(size=(len(rows.scored), target.outputs))
-    fitted = scores.calibrate(target, outputs, truth, fitted)
-    said = scores.forecast(target, outputs, fitted)
-    metrics = scores.metrics(target, said, truth)
-    weighted = scores.weighted(target, said, truth, np.zeros(len(said), dtype=np.int64))(np.ones(1))
-    assert {name: metrics[name] for name in weighted} == pytest.approx(dict(weighted), rel=1e-12)
+    fitted = target.calibrate(outputs, truth, fitted)
+    said = target.forecast(outputs, fitted)
+    metrics = target.scores(said, truth)
     described = {metric.name for metric in target.metrics}
-    assert (
-        metrics.keys() == described | {"n"}
-        and set(target.gains) <= weighted.keys()
-        and metrics["n"] == len(said)
-    )
+    assert metrics.keys() == described | {"n"} and metrics["n"] == len(said)
+    assert set(target.gains) <= described
     assert all(metric.better in (HIGHER, LOWER) and metric.title for metric in target.metrics)
     shown = {
         "test": {
             **metrics,
-            "baselines": {name: scores.metrics(target, one, truth) for name, one in simple.items()},
+            "baselines": {name: target.scores(one, truth) for name, one in simple.items()},
         }
     }
     for column in target.about()["table"]:
@@ -152,7 +145,7 @@ def test_scores_stand_beside_an_unconditional_forecast_and_describe_themselves(t
             value = shown["test"]
             for name in path:
                 value = value[name]
-    for name, column in scores.columns(target, outputs, candles, rows.scored, fitted).items():
+    for name, column in target.columns(outputs, candles, rows.scored, fitted).items():
         assert len(column) == len(rows.scored) and np.isfinite(column).all(), name
 
 
@@ -163,7 +156,7 @@ def test_keys_of_one_name_have_one_default():
             assert known.setdefault(item.name, item.default) == item.default
 
 
-def test_sums_over_ranges_are_sums_and_do_not_depend_on_what_lies_before():
+def test_sums_over_ranges_do_not_depend_on_earlier_values():
     values = np.random.default_rng(0).normal(size=500)
     first, counts = np.arange(100, 300), np.random.default_rng(1).integers(0, 200, 200)
     expected = [values[start : start + count].sum() for start, count in zip(first, counts, strict=True)]
@@ -195,23 +188,23 @@ def test_a_barrier_is_the_one_that_is_reached_first(make_candles):
 
 def test_quantiles_are_shifted_until_validation_is_covered():
     target, random = TARGETS["quantiles"](coverage=0.8), np.random.default_rng(0)
-    scores, truth = scores_of(target), random.normal(size=(5000, 1))
+    truth = random.normal(size=(5000, 1))
     narrow = np.tile([-0.1, 0.0, 0.1], (5000, 1))
-    fitted = scores.calibrate(target, narrow, truth, {})
-    covered = scores.metrics(target, scores.forecast(target, narrow, fitted), truth)["covered"]
+    fitted = target.calibrate(narrow, truth, {})
+    covered = target.scores(target.forecast(narrow, fitted), truth)["covered"]
     assert covered == pytest.approx(0.8, abs=1e-3) and fitted["shift"] == pytest.approx(1.18, abs=0.05)
-    wide = scores.calibrate(target, 100 * narrow, truth, {})
+    wide = target.calibrate(100 * narrow, truth, {})
     assert wide["shift"] < 0
     again = random.normal(size=(5000, 1))
-    assert scores.metrics(target, scores.forecast(target, narrow, fitted), again)["covered"] == pytest.approx(
-        0.8, abs=0.03
-    )
+    assert target.scores(target.forecast(narrow, fitted), again)["covered"] == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_correlation_from_sums_of_blocks_is_that_of_the_weighted_bars():
+def test_block_correlation_is_that_of_repeated_bars():
     random = np.random.default_rng(0)
     x, place = 5 + 1e-3 * random.standard_normal(500), random.integers(0, 20, 500)
     y = 100 * (x - 5) + random.standard_normal(500)
-    of_blocks, weights = block_correlation(x, y, place), random.integers(0, 3, 20).astype(np.float64)
-    assert of_blocks(weights) == pytest.approx(correlation(x, y, weights[place]), abs=1e-12)
+    of_blocks, weights = block_correlation(x, y, place), random.integers(0, 3, 20)
+    times = weights[place]
+    copies = np.corrcoef(np.repeat(x, times), np.repeat(y, times))[0, 1]
+    assert of_blocks(weights.astype(np.float64)) == pytest.approx(copies, abs=1e-12)
     assert block_correlation(np.full(500, 0.3), y, place)(weights) is None

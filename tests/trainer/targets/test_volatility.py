@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from trainer.data.timeframes import DAY
+from trainer.targets.bars import past_log_volatility
 from trainer.targets.volatility import Volatility
-from trainer.targets.volatility.labels import label, trailing
-from trainer.targets.volatility.scores import metrics, weighted
 
 TARGET = Volatility(horizon_sessions=1)
 
@@ -18,11 +17,11 @@ TARGET = Volatility(horizon_sessions=1)
 def label_sessions(
     close: np.ndarray, clock: np.ndarray, sessions: int, make_candles
 ) -> tuple[np.ndarray, np.ndarray]:
-    found = label(replace(TARGET, horizon_sessions=sessions), make_candles(len(close), close=close), clock)
+    found = replace(TARGET, horizon_sessions=sessions).label(make_candles(len(close), close=close), clock)
     return found.values_TK[:, 0], found.ends_T
 
 
-def test_a_label_is_the_root_of_the_squared_returns_up_to_the_same_time_of_the_next_session(make_candles):
+def test_a_label_is_the_realized_volatility_of_the_next_session(make_candles):
     clock = np.array([0, 1, 2, DAY, DAY + 1, DAY + 2, 2 * DAY])  # three bars a session
     moves = np.array([0.01, -0.02, 0.03, 0.04, -0.05, 0.06])
     close = 100 * np.exp(np.concatenate([[0.0], np.cumsum(moves)]))
@@ -33,19 +32,19 @@ def test_a_label_is_the_root_of_the_squared_returns_up_to_the_same_time_of_the_n
     assert np.isnan(labels[4:]).all()
 
 
-def test_a_session_that_closed_early_ends_the_label_with_its_last_bar(make_candles):
+def test_an_early_close_ends_the_label_with_its_last_bar(make_candles):
     clock = np.array([0, 1, 2, DAY, 2 * DAY, 2 * DAY + 1])  # the second session has one bar
     _, ends = label_sessions(np.exp(0.01 * np.arange(6.0)), clock, 1, make_candles)
     assert ends.tolist() == [3, 3, 3, 4, -1, -1]
 
 
-def test_a_label_sees_prices_after_its_bar_only_and_the_trailing_those_before_it(make_candles):
+def test_labels_read_later_prices_and_baselines_earlier_ones(make_candles):
     candles = make_candles(600, timeframe="2h")
     clock = DAY * (np.arange(600) // 12) + np.arange(600) % 12
     bar = 300
     for altered, changed, same in (
-        (slice(0, bar), trailing, lambda *given: label_sessions(*given, make_candles)[0]),
-        (slice(bar + 1, None), lambda *given: label_sessions(*given, make_candles)[0], trailing),
+        (slice(0, bar), past_log_volatility, lambda *given: label_sessions(*given, make_candles)[0]),
+        (slice(bar + 1, None), lambda *given: label_sessions(*given, make_candles)[0], past_log_volatility),
     ):
         close = candles.close.copy()
         close[altered] *= np.exp(np.random.default_rng(1).normal(0, 0.05, len(close[altered])))
@@ -53,27 +52,27 @@ def test_a_label_sees_prices_after_its_bar_only_and_the_trailing_those_before_it
         assert abs(changed(close, clock, 2)[bar] - changed(candles.close, clock, 2)[bar]) > 0.1
 
 
-def test_trailing_begins_where_the_series_reaches_far_enough_back():
+def test_trailing_volatility_begins_after_its_sessions():
     clock = DAY * (np.arange(60) // 12) + np.arange(60) % 12
-    known = np.isfinite(trailing(np.exp(np.sin(np.arange(60.0))), clock, 2))
+    known = np.isfinite(past_log_volatility(np.exp(np.sin(np.arange(60.0))), clock, 2))
     assert known.tolist() == [False] * 24 + [True] * 36
 
 
 def test_metrics_by_hand():
     labels = np.log([0.01, 0.02, 0.04])
-    perfect = metrics(TARGET, labels, labels)
+    perfect = TARGET.scores(labels, labels)
     assert (perfect["n"], perfect["qlike"], perfect["mse"]) == (3, 0.0, 0.0)
     assert perfect["correlation"] == pytest.approx(1)
-    doubled = metrics(TARGET, labels + np.log(2), labels)  # variance forecast four times too high: v/f = 1/4
+    doubled = TARGET.scores(labels + np.log(2), labels)  # variance forecast four times too high: v/f = 1/4
     assert doubled["qlike"] == pytest.approx(0.25 - np.log(0.25) - 1)
     assert doubled["mse"] == pytest.approx(np.log(2) ** 2)
-    assert metrics(TARGET, np.full(3, -4.0), labels)["correlation"] is None
+    assert TARGET.scores(np.full(3, -4.0), labels)["correlation"] is None
 
 
 def test_weights_count_as_so_many_copies():
     random = np.random.default_rng(0)
     labels, forecast = random.normal(size=(2, 50))
     times = random.integers(0, 4, 50)
-    copies = metrics(TARGET, np.repeat(forecast, times), np.repeat(labels, times))
-    found = weighted(TARGET, forecast, labels, np.arange(50))(times.astype(float))
+    copies = TARGET.scores(np.repeat(forecast, times), np.repeat(labels, times))
+    found = TARGET.weighted(forecast, labels, np.arange(50))(times.astype(float))
     assert found == {name: pytest.approx(copies[name]) for name in ("correlation", "qlike", "mse")}

@@ -14,7 +14,7 @@ from trainer.job.job import Job
 from trainer.train.checkpoint import newest, write
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
-from trainer.train.predict.readers import reader_of
+from trainer.train.predict.readers import Inputs, reader_of
 
 Strategy = Callable[[Sequence[Member], Job], Pack]
 MARK = "the same job, data and code"
@@ -38,14 +38,8 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
     """
     member, seen = noise(number, rows=windows + 140, features=features), job.model.bars_seen
     bars = torch.arange(windows + 20, windows + 60) + seen - 1
-    reader = reader_of(
-        job.model.reads,
-        rows_TF=member.rows_TF,
-        mean_F=member.mean_F,
-        std_F=member.std_F,
-        bars_seen=seen,
-        first_bar=seen - 1,
-    )
+    inputs = Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F)
+    reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1)
 
     def validate(model: nn.Module) -> float:
         outputs = torch.from_numpy(reader.outputs(model, bars.numpy()))

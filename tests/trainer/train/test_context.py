@@ -20,7 +20,6 @@ from trainer.machines.memory import footprint
 from trainer.models import MODELS
 from trainer.store.card import read_card
 from trainer.store.weights import load, save
-from trainer.targets import scores_of
 from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import prepare
 from trainer.train.inputs.series import alone, lay
@@ -105,7 +104,7 @@ def test_a_pooled_model_predicts_by_each_series_own_number(tmp_path, write_candl
     for series in card.series:
         rows = predict_file(file, tmp_path, symbol=series.symbol)
         forecasts, labels = of_test(rows, read_candles(tmp_path)[series.symbol], series.splits["test"])
-        scores.append(scores_of(target).metrics(target, forecasts, labels))
+        scores.append(target.scores(forecasts, labels))
         assert scores[-1] == {key: series.metrics["test"][key] for key in scores[-1]}
     # Under the other's number a series gets other forecasts.
     tensors, _ = load(file)

@@ -16,7 +16,7 @@ from trainer.base.errors import DataError
 from trainer.data.feature_names import FEATURES
 from trainer.data.read.reading import read_candles
 from trainer.store.card import read_card
-from trainer.targets import TARGETS, scores_of
+from trainer.targets import TARGETS
 from trainer.train.inputs.rows import prepare
 from trainer.train.inputs.source import open_data, read_source
 
@@ -81,7 +81,7 @@ def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_th
     ]
     labels = np.array([[float(candles.close[row + 1] > candles.close[row])] for row, _ in inside])
     target = TARGETS["direction"](horizon=1)
-    found = scores_of(target).metrics(target, np.array([chance for _, chance in inside]), labels)
+    found = target.scores(np.array([chance for _, chance in inside]), labels)
     assert found == {name: card.metrics["test"][name] for name in found}
     assert min(row for row, _ in scored) == FIRST + card.lookback - 1
 

@@ -18,7 +18,6 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
 from trainer.models import MODELS
 from trainer.store.card import read_card
-from trainer.targets import scores_of
 from trainer.train.inputs.rows import prepare
 from trainer.train.own.probe_target import measure_target
 
@@ -75,7 +74,7 @@ def test_every_model_takes_it_and_its_card_predicts_without_its_file(
 def test_the_constant_beside_it_is_the_best_there_is():
     job = tried(FILE, "Range", lookback=10, batch=64)
     data = prepare(synthetic_candles("AAA", bars=2000, timeframe="1m", seed=1), job)
-    (constant,) = np.unique(scores_of(data.target).baselines(data.target, data.scored("test"))["constant"])
+    (constant,) = np.unique(data.target.baselines(data.scored("test"))["constant"])
     assert constant == pytest.approx(np.median(data.labels("train")), rel=0.02), (
         "an absolute error's is the median"
     )

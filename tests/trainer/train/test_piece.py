@@ -17,7 +17,6 @@ from trainer.data.read.reading import read_candles
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.targets.direction import Direction
-from trainer.targets.direction.scores import metrics
 from trainer.train.inputs.source import Source, Sources, code_sha256, open_data, read_source
 from trainer.train.packs.pack import new_model
 from trainer.train.piece import open_piece, outputs_of_trained
@@ -129,7 +128,7 @@ def test_predict_reproduces_the_cards_test_metrics_exactly(planted):
         if found.bar in test_bars and close[bars[later]] != close[found.bar]:
             chances.append(found.values["probability"])
             labels.append(float(close[bars[later]] > close[found.bar]))
-    found = metrics(Direction(), np.array(chances), np.array(labels))
+    found = Direction().scores(np.array(chances), np.array(labels))
     assert found == {name: card.metrics["test"][name] for name in found}
     assert card.metrics == planted.done["metrics"]
     assert card.code_sha256 == code_sha256(planted.job)

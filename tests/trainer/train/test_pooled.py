@@ -17,7 +17,6 @@ from trainer.data.read.reading import read_candles
 from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
-from trainer.targets import scores_of
 from trainer.train.inputs.series import PieceData, lay
 from trainer.train.inputs.source import on_device, open_data, read_source
 from trainer.train.inputs.survey import survey
@@ -137,7 +136,7 @@ def test_a_pooled_model_is_scored_on_each_series_and_on_all(data, tmp_path, trai
         close = read_candles(data)[series.symbol]
         rows = predict_file(file, data, symbol=series.symbol)
         chances, labels = of_test(rows, close, series.splits["test"])
-        scores = scores_of(target).metrics(target, chances, labels)
+        scores = target.scores(chances, labels)
         assert scores == {key: series.metrics["test"][key] for key in scores}
     both = list(predict_models([file], data, last=5))
     assert [item.symbol for item in both] == ["LOW-USD", "SIG-USD"]

@@ -26,10 +26,8 @@ from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.targets.direction import Direction
-from trainer.targets.direction.scores import logistic, metrics
+from trainer.targets.direction_scores import logistic
 from trainer.targets.volatility import Volatility
-from trainer.targets.volatility.scores import baselines
-from trainer.targets.volatility.scores import metrics as volatility_metrics
 from trainer.train.__main__ import main
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import outputs_by_span, score_series
@@ -84,7 +82,7 @@ def test_the_last_bar_does_not_reveal_the_planted_volatility():
     fit, scored = (data.bars(span) for span in ("train", "test"))
     above = [data.labels(span)[:, 0] > np.median(data.labels("train")) for span in ("train", "test")]
     chances = logistic(rows[fit].numpy(), above[0], rows[scored].numpy())
-    auc = metrics(Direction(), chances, above[1].astype(float))["auc"]
+    auc = Direction().scores(chances, above[1].astype(float))["auc"]
     assert auc is not None and auc < 0.6
 
 
@@ -110,7 +108,7 @@ def test_baselines_see_nothing_after_their_bar():
     close = data.candles.close.copy()
     close[cut + 1 :] *= np.exp(np.random.default_rng(1).normal(0, 0.1, len(close) - cut - 1))
     other = replace(data, candles=replace(data.candles, close=close))
-    before, after = (baselines(data.target, item.scored("test")) for item in (data, other))
+    before, after = (data.target.baselines(item.scored("test")) for item in (data, other))
     for name in ("trailing", "har"):
         np.testing.assert_array_equal(after[name][:101], before[name][:101])
         assert not np.allclose(after[name][101:], before[name][101:], rtol=1e-3)
@@ -127,7 +125,7 @@ def test_har_learns_how_much_of_the_last_session_goes_on():
     candles = replace(candles, close=100 * np.exp(np.cumsum(moves)))
     data = prepare(candles, JOB, features=features, warmup=1)
     rows = data.scored("test")
-    told = evaluate(baselines(data.target, rows)["har"], data.target, rows, replicates=200)
+    told = evaluate(data.target.baselines(rows)["har"], data.target, rows, replicates=200)
     assert told["baselines"]["har"]["mse"] == told["mse"] < 0.9 * told["baselines"]["trailing"]["mse"]
     assert told["better"]["trailing"]["qlike"][0] > 0
     assert told["better"]["har"] == {"correlation": [0.0, 0.0], "qlike": [0.0, 0.0]}
@@ -174,7 +172,7 @@ def test_predict_reproduces_the_metrics_of_the_card(model_file):
     told = {found.bar: found.values["volatility"] for found in predict_file(file, data)}
     labels, bars = _scored(data, card.of().splits["test"])
     forecast = np.log([told[bar] for bar in bars])
-    again = volatility_metrics(Volatility(), forecast, labels)
+    again = Volatility().scores(forecast, labels)
     for name in ("n", "correlation", "qlike", "mse"):
         assert again[name] == pytest.approx(done["metrics"]["test"][name], rel=1e-9)
 

@@ -5,11 +5,11 @@ their number.
 from __future__ import annotations
 
 from trainer.base.errors import DataError
-from trainer.base.settings import TargetSettings
 from trainer.data.feature_names import LOOKBACK
 from trainer.data.splits import split
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
+from trainer.targets.target import TargetSettings
 
 
 def first_bar(job: Job, target: TargetSettings, warmup: int) -> int:

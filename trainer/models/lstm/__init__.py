@@ -85,9 +85,8 @@ class LstmSettings(ModelSettings):
         half, fused = training.half, training.fused
         cells = self.lookback * reads * self.hidden
         inputs = self.lookback * reads * features
-        number = (
-            FLOAT if fused or not half else HALF
-        )  # our recurrence keeps gates and cells in full precision
+        # Our recurrence keeps gates and cells in full precision.
+        number = FLOAT if fused or not half else HALF
         reserve = (OUR_RESERVE if fused else training.reserve) * number * cells
         between = (self.layers - 1) * cells * (number + 1 if self.dropout else 0)
         backwards = (6.0 if self.layers > 1 else 5.0) * number * cells

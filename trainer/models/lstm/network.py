@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from trainer.models.dropout import keep_mask
+from trainer.models.layers import in_full_precision, keep_mask, run
 from trainer.models.lstm.stacked import StackedLstm
 
 # Added to the forget gates' bias. torch draws it around zero, where a cell halves its content at each bar,
@@ -64,9 +63,8 @@ class Lstm(nn.Module):
         with torch.no_grad():
             for lstm in self.lstms:
                 bias = lstm.get_parameter("bias_ih_l0")
-                bias[hidden : 2 * hidden] += (
-                    FORGET_BIAS  # torch's order of gates: input, forget, cell, output
-                )
+                # torch's order of gates: input, forget, cell, output.
+                bias[hidden : 2 * hidden] += FORGET_BIAS
 
     def forward(
         self, x_TBF: torch.Tensor, keys_L2: torch.Tensor | None = None, first_row: int = 0
@@ -78,11 +76,7 @@ class Lstm(nn.Module):
         """
         hidden_TBH = x_TBF
         for layer, lstm in enumerate(self.lstms):
-            if self._recompute and torch.is_grad_enabled():
-                # Nothing in a layer is random: dropout is a function of its key.
-                hidden_TBH = checkpoint(_run, lstm, hidden_TBH, use_reentrant=False, preserve_rng_state=False)
-            else:
-                hidden_TBH = _run(lstm, hidden_TBH)
+            hidden_TBH = run(_hidden_states, lstm, hidden_TBH, recompute=self._recompute)
             between_layers = layer + 1 < len(self.lstms)
             if between_layers and keys_L2 is not None and self.dropout > 0:
                 steps, rows, hidden = hidden_TBH.shape
@@ -93,14 +87,10 @@ class Lstm(nn.Module):
                     probability=1 - self.dropout,
                 )
                 hidden_TBH = hidden_TBH * keep[0] * (1 / (1 - self.dropout))
-        # The head stays in full precision under autocast: half precision's three digits are too few for a
-        # loss.
-        with torch.autocast(x_TBF.device.type, enabled=False):
-            outputs_BO: torch.Tensor = self.head(hidden_TBH[-1].to(self.head.weight.dtype))
-        return outputs_BO
+        return in_full_precision(self.head, hidden_TBH[-1])
 
 
-def _run(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
+def _hidden_states(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
     """Return a layer's hidden states (T, B, H), under autocast on a GPU in autocast's dtype."""
     if x_TBF.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
         with torch.autocast("cuda", enabled=False):

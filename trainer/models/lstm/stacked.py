@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
-from trainer.models.dropout import keep_mask
+from trainer.models.layers import keep_mask, run
 
 
 class StackedLstm:
@@ -67,20 +66,11 @@ class StackedLstm:
         part = self._cut(weights_MP)
         hidden_MTBH = x_MTBF
         for layer in range(self.layers):
-            bias_M4H = part[f"lstms.{layer}.bias_ih_l0"] + part[f"lstms.{layer}.bias_hh_l0"]
-            inputs = (
-                *(
-                    hidden_MTBH,
-                    part[f"lstms.{layer}.weight_ih_l0"],
-                    part[f"lstms.{layer}.weight_hh_l0"],
-                    bias_M4H,
-                ),
-                self._matmul_dtype or weights_MP.dtype,
-            )
-            if self._recompute and torch.is_grad_enabled():
-                hidden_MTBH = checkpoint(_recurrence, *inputs, use_reentrant=False, preserve_rng_state=False)
-            else:
-                hidden_MTBH = _recurrence(*inputs)
+            name = f"lstms.{layer}"
+            inputs = (hidden_MTBH, part[f"{name}.weight_ih_l0"], part[f"{name}.weight_hh_l0"])
+            bias_M4H = part[f"{name}.bias_ih_l0"] + part[f"{name}.bias_hh_l0"]
+            dtype = self._matmul_dtype or weights_MP.dtype
+            hidden_MTBH = run(_recurrence, *inputs, bias_M4H, dtype, recompute=self._recompute)
             if layer + 1 < self.layers and keys_LM2 is not None and self.dropout > 0:
                 _, steps, rows, hidden = hidden_MTBH.shape
                 keep = keep_mask(

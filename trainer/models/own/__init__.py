@@ -151,9 +151,8 @@ class OwnModel(OwnFile, ModelSettings):
         self, training: Training, reads: int, *, trial: MeasuredModel, features: int
     ) -> Activations:
         """Return the bytes of a slice as measured in full precision: half precision takes no more."""
-        gathered = (
-            FLOAT * features * (self.bars_seen - 1 + self.bars_out)
-        )  # by the pack; the module gets a copy
+        # By the pack; the module gets a copy.
+        gathered = FLOAT * features * (self.bars_seen - 1 + self.bars_out)
         return Activations(
             kept=trial.kept_once_bytes + reads * trial.kept_bytes,
             workspace=reads * (gathered + BACKWARD_TENSORS * trial.largest_bytes),

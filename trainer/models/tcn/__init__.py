@@ -86,11 +86,7 @@ class TcnSettings(PretrainedSettings):
     @classmethod
     def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:
         dilations = architecture.get("dilations")
-        if (
-            not isinstance(dilations, list)
-            or not dilations
-            or not all(type(item) is int for item in dilations)
-        ):
+        if not isinstance(dilations, list) or {type(item) for item in dilations} != {int}:
             raise bad_value("model.dilations", dilations, "a list of whole numbers")
         return {**architecture, "blocks": len(dilations), "dilation_cap": max(dilations)}
 

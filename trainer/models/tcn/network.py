@@ -21,9 +21,8 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization
-from torch.utils.checkpoint import checkpoint
 
-from trainer.models.dropout import keep_mask
+from trainer.models.layers import in_full_precision, keep_mask, run
 from trainer.models.tcn import CONVOLUTIONS, KERNEL
 
 
@@ -73,21 +72,10 @@ class Tcn(nn.Module):
         """
         hidden_BCX = x_BFX
         for number, block in enumerate(self.blocks):
-            keys = (
-                keys_L2[CONVOLUTIONS * number : CONVOLUTIONS * (number + 1)] if keys_L2 is not None else None
-            )
-            if self._recompute and torch.is_grad_enabled():
-                # Nothing in a block is random: dropout is a function of its key.
-                hidden_BCX = checkpoint(
-                    block, hidden_BCX, keys, first_row, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                hidden_BCX = block(hidden_BCX, keys, first_row)
-        # The head stays in full precision under autocast: half precision's three digits are too few for a
-        # loss.
-        with torch.autocast(x_BFX.device.type, enabled=False):
-            outputs_BOT: torch.Tensor = self.head(hidden_BCX.to(self.head.weight.dtype))
-        return outputs_BOT.transpose(1, 2)
+            first = CONVOLUTIONS * number
+            keys = None if keys_L2 is None else keys_L2[first : first + CONVOLUTIONS]
+            hidden_BCX = run(block, hidden_BCX, keys, first_row, recompute=self._recompute)
+        return in_full_precision(self.head, hidden_BCX).transpose(1, 2)
 
 
 def _normed(convolution: nn.Conv1d) -> nn.Module:

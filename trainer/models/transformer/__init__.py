@@ -175,22 +175,17 @@ class TransformerSettings(PretrainedSettings):
         number = HALF if training.half else FLOAT
         a = reads * self.tokens * width  # numbers that a layer makes
         inner = EXPANSION * width**2
-        if (
-            training.frozen
-        ):  # forward only, with the peak in an inner layer: windows before and after their norm, a block's
-            # tokens before and after attention, the inner layer before and after its activation
+        if training.frozen:
+            # Forward only, with the peak in an inner layer: windows before and after their norm, a block's
+            # tokens before and after attention, the inner layer before and after its activation.
             windows = FLOAT * reads * features * (2 * self.lookback + 4)
-            peak = (
-                windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + (HALF * inner if training.half else 0)
-            )
+            cast = HALF * inner if training.half else 0
+            peak = windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + cast
             return Activations(kept=float(FLOAT * reads * width), workspace=float(peak))
         # Two inputs of norms, in full precision, and the norms' statistics; queries, keys, values and two
         # outputs of norms; the output of attention; the inner layer before and after its activation.
-        block = (
-            2 * FLOAT * (a + 2 * reads * self.tokens)
-            + number * (6 + 2 * EXPANSION) * a
-            + FLOAT * reads * self.tokens * heads
-        )
+        block = 2 * FLOAT * (a + 2 * reads * self.tokens) + number * (6 + 2 * EXPANSION) * a
+        block += FLOAT * reads * self.tokens * heads
         block += 2 * a if self.dropout else 0  # masks
         block += HALF * (4 + 2 * EXPANSION) * width**2 if training.half else 0  # weights, cast
         into = number * reads * (self.lookback * features + 2 * features + width + CONTEXT_WIDTH)
@@ -200,10 +195,8 @@ class TransformerSettings(PretrainedSettings):
         kept = blocks * kept_each + FLOAT * a + into
         # Backward, a block peaks in the inner layer: its gradients, and those of the weights in both
         # precisions.
-        working = (
-            number * (EXPANSION + (2 if self.dropout else 1)) * a
-            + (FLOAT + (HALF if training.half else 0)) * inner
-        )
+        working = number * (EXPANSION + (2 if self.dropout else 1)) * a
+        working += (FLOAT + (HALF if training.half else 0)) * inner
         gradients = FLOAT * self._weights(features, outputs)
         a_block = FLOAT * ((4 + 2 * EXPANSION) * width**2 + 2 * width)
         held = gradients if training.accumulates else FLOAT * (width + outputs * (width + 1))

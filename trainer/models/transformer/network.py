@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
 from trainer.base.settings import CONTEXT
-from trainer.models.dropout import keep_mask
+from trainer.models.layers import in_full_precision, keep_mask, run
 from trainer.models.transformer import CONTEXT_WIDTH, EXPANSION
 
 SMALLEST_VARIANCE = 1e-5  # as in RevIN: keeps a feature that is constant in a window finite
@@ -107,25 +106,12 @@ class Transformer(nn.Module):
         tokens_BND = tokens_BND + self.patches(x_BTF.reshape(rows, self._tokens, self._patch * features))
         if context_BC is None:
             context_BC = torch.zeros(rows, len(CONTEXT), dtype=torch.int64, device=x_TBF.device)
-        tokens_BND = (
-            tokens_BND
-            + self.context(context_BC, None if keys_L2 is None else keys_L2[:1], first_row)[:, None]
-        )
+        series_key = None if keys_L2 is None else keys_L2[:1]
+        tokens_BND = tokens_BND + self.context(context_BC, series_key, first_row)[:, None]
         for number, block in enumerate(self.blocks):
             keys_22 = None if keys_L2 is None else keys_L2[1 + 2 * number : 3 + 2 * number]
-            if self._recompute and torch.is_grad_enabled():
-                # Nothing in a block is random: dropout is a function of its key.
-                tokens_BND = checkpoint(
-                    block, tokens_BND, keys_22, first_row, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                tokens_BND = block(tokens_BND, keys_22, first_row)
-        last_BD = self.norm(tokens_BND[:, -1])
-        # The head stays in full precision under autocast: half precision's three digits are too few for a
-        # loss.
-        with torch.autocast(x_TBF.device.type, enabled=False):
-            outputs_BO: torch.Tensor = self.head(last_BD.to(self.head.weight.dtype))
-        return outputs_BO
+            tokens_BND = run(block, tokens_BND, keys_22, first_row, recompute=self._recompute)
+        return in_full_precision(self.head, self.norm(tokens_BND[:, -1]))
 
     def _draw(self) -> None:
         """Draw the weights with deviation 1/sqrt(inputs), and less for layers that add to the residual stream

@@ -10,14 +10,12 @@ Shapes: N bars, K label columns, B blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from trainer.base.settings import LOWER, TargetSettings
-from trainer.targets import scores_of
 from trainer.targets.scoring import Rows, Statistic
+from trainer.targets.target import LOWER, TargetSettings
 
 LEVEL = 0.95
 REPLICATES = 500
@@ -26,12 +24,7 @@ FEWEST_BLOCKS = 5  # fewer give no meaningful interval
 Baselines = Mapping[str, np.ndarray]  # name -> forecasts
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """The middle 95 % of a value over resampled blocks."""
-
-    low: float
-    high: float
+Interval = list[float] | None  # low and high: the middle of a value over resampled blocks
 
 
 def evaluate(
@@ -39,10 +32,8 @@ def evaluate(
     target: TargetSettings,
     rows: Rows,
     *,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-    level: float = LEVEL,
     forecasts: Baselines | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Score a model's forecasts (N, ...) for the scored bars beside the target's baselines on the same bars,
     with intervals.
@@ -51,21 +42,12 @@ def evaluate(
     `baselines` {name: metrics}, and `better` {baseline: {metric: [low, high]}}: the model's gain over each
     baseline on the same resampled blocks. A gain is significant if its interval lies above zero. Intervals
     are null with fewer than five blocks. `forecasts` are the baselines' forecasts for these bars, if already
-    computed.
+    computed; `options` are those of `block_bootstrap`.
     """
-    blocks, length = scores_of(target).blocks(target, rows)
-    if forecasts is None:
-        forecasts = scores_of(target).baselines(target, rows)
-    options: dict[str, Any] = {"replicates": replicates, "seed": seed, "level": level}
-    return compare(
-        forecast,
-        target,
-        rows.labels(rows.scored),
-        blocks=blocks,
-        length=length,
-        forecasts=forecasts,
-        **options,
-    )
+    blocks, length = target.blocks(rows)
+    forecasts = target.baselines(rows) if forecasts is None else forecasts
+    labels = rows.labels(rows.scored)
+    return compare(forecast, target, labels, blocks=blocks, length=length, forecasts=forecasts, **options)
 
 
 def compare(
@@ -76,18 +58,15 @@ def compare(
     blocks: np.ndarray,
     length: Mapping[str, int],
     forecasts: Baselines,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-    level: float = LEVEL,
+    **options: Any,
 ) -> dict[str, Any]:
     """Score forecasts (N, ...) beside the baselines' on labels (N, K), as `evaluate` does. `blocks` (N,):
     each bar's block.
     """
-    scores = scores_of(target)
     _, place = np.unique(blocks, return_inverse=True)
     num_blocks = int(place.max()) + 1
-    ours = scores.weighted(target, forecast, labels, place)
-    theirs = {name: scores.weighted(target, other, labels, place) for name, other in forecasts.items()}
+    ours = target.weighted(forecast, labels, place)
+    theirs = {name: target.weighted(other, labels, place) for name, other in forecasts.items()}
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}
 
     def with_gains(weights: np.ndarray) -> dict[str, float | None]:
@@ -99,21 +78,15 @@ def compare(
                 values[f"{name} {metric}"] = _gain(*pair)
         return values
 
-    intervals = block_bootstrap(
-        with_gains, np.arange(num_blocks), replicates=replicates, seed=seed, level=level
-    )
-    listed = {
-        name: None if interval is None else [interval.low, interval.high]
-        for name, interval in intervals.items()
-    }
+    intervals = block_bootstrap(with_gains, np.arange(num_blocks), **options)
     return {
-        **scores.metrics(target, forecast, labels),
-        "intervals": {name: listed[name] for name in ours(np.ones(num_blocks))},
+        **target.scores(forecast, labels),
+        "intervals": {name: intervals[name] for name in ours(np.ones(num_blocks))},
         "blocks": num_blocks,
         **length,
-        "baselines": {name: scores.metrics(target, other, labels) for name, other in forecasts.items()},
+        "baselines": {name: target.scores(other, labels) for name, other in forecasts.items()},
         "better": {
-            name: {metric: listed[f"{name} {metric}"] for metric in target.gains} for name in forecasts
+            name: {metric: intervals[f"{name} {metric}"] for metric in target.gains} for name in forecasts
         },
     }
 
@@ -125,7 +98,7 @@ def block_bootstrap(
     replicates: int = REPLICATES,
     seed: int = 0,
     level: float = LEVEL,
-) -> dict[str, Interval | None]:
+) -> dict[str, Interval]:
     """Return the percentile interval of each value of `statistic`, over whole blocks drawn with replacement.
 
     `blocks` (N,) is the block of each window. Replicates in which a value is None are left out; an interval
@@ -141,9 +114,7 @@ def block_bootstrap(
     def values(drawn_B: np.ndarray) -> np.ndarray:
         times = np.bincount(drawn_B, minlength=num_blocks)
         estimates = statistic(times[place].astype(np.float64))
-        return np.array(
-            [np.nan if estimates[name] is None else estimates[name] for name in names], dtype=np.float64
-        )
+        return np.array([estimates[name] for name in names], dtype=np.float64)  # None becomes NaN
 
     drawn_RK = IIDBootstrap(np.arange(num_blocks), seed=seed).apply(values, replicates)
     tail = (1 - level) / 2
@@ -154,9 +125,9 @@ def _gain(better: float | None, worse: float | None) -> float | None:
     return None if better is None or worse is None else better - worse
 
 
-def _interval(drawn_R: np.ndarray, tail: float, num_blocks: int) -> Interval | None:
+def _interval(drawn_R: np.ndarray, tail: float, num_blocks: int) -> Interval:
     values = drawn_R[~np.isnan(drawn_R)]
     if num_blocks < FEWEST_BLOCKS or len(values) * 2 < len(drawn_R):
         return None
     low, high = np.quantile(values, [tail, 1 - tail])
-    return Interval(low=float(low), high=float(high))
+    return [float(low), float(high)]

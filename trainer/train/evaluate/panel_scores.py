@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.base.settings import HIGHER, TargetSettings
 from trainer.data.timeframes import DAY
-from trainer.targets import scores_of
+from trainer.targets.target import HIGHER, TargetSettings
 from trainer.train.evaluate.evaluation import Baselines, block_bootstrap
 from trainer.train.evaluate.scores import SPANS, Outputs, Scores, SeriesScores, days_of_a_block, joint_scores
 from trainer.train.inputs.series import PieceData
@@ -36,22 +35,20 @@ def score_panel(
     """
     assert data.panel is not None
     target = data.series[0].target
-    scores = scores_of(target)
     labels = {span: [one.labels(span) for one in data.series] for span in SPANS}
-    joined = [np.concatenate(parts) for parts in (outputs["validation"], labels["validation"])]
-    calibrated = scores.calibrate(target, *joined, data.panel.fitted)
+    calibrated = target.calibrate(
+        np.concatenate(outputs["validation"]), np.concatenate(labels["validation"]), data.panel.fitted
+    )
     scored = []
     for number, (one, known) in enumerate(zip(data.series, baselines, strict=True)):
         fitted = {**calibrated, **one.fitted}
-        forecasts = {span: scores.forecast(target, outputs[span][number], fitted) for span in SPANS}
+        forecasts = {span: target.forecast(outputs[span][number], fitted) for span in SPANS}
         made: Scores = {"about": target.about()}
         for span in SPANS:
             has = len(labels[span][number]) > 0
-            made[span] = scores.metrics(target, forecasts[span], labels[span][number]) if has else {}
+            made[span] = target.scores(forecasts[span], labels[span][number]) if has else {}
         if made["test"]:
-            theirs = {
-                name: scores.metrics(target, other, labels["test"][number]) for name, other in known.items()
-            }
+            theirs = {name: target.scores(other, labels["test"][number]) for name, other in known.items()}
             made["test"]["baselines"] = theirs
         scored.append(SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=known))
     return scored, _with_rank_correlation(data, scored, joint_scores(data.series, scored))
@@ -62,7 +59,7 @@ def panel_baselines(data: PieceData) -> list[Baselines]:
     them.
     """
     target = data.series[0].target
-    made = scores_of(target).baselines(target, *(one.scored("test") for one in data.series))
+    made = target.baselines(*(one.scored("test") for one in data.series))
     ends = np.cumsum([len(one.rows("test")) for one in data.series])[:-1]
     parts = {name: np.split(forecast, ends) for name, forecast in made.items()}
     return [{name: split[number] for name, split in parts.items()} for number in range(len(data.series))]
@@ -109,50 +106,37 @@ def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scor
         for name in scores["test"]["baselines"]
     }
     values = {"": ours, **theirs}
-    ranking = {
-        name: one for name, one in values.items() if one.any()
-    }  # without forecasts that are equal on every date
+    # Without forecasts that are equal on every date.
+    ranking = {name: one for name, one in values.items() if one.any()}
     blocks = dates // (max(days_of_a_block(one) for one in data.series) * DAY)
     _, place = np.unique(blocks, return_inverse=True)
 
     def means(weights_D: np.ndarray) -> Mapping[str, float | None]:
         total = float(weights_D.sum())
-        made: dict[str, float | None] = {
-            name: float(weights_D @ one) / total for name, one in ranking.items()
-        }
-        if "" in ranking:
-            made |= {
-                f"over {name}": float(weights_D @ (ours - one)) / total
-                for name, one in ranking.items()
-                if name
-            }
+        made: dict[str, float | None] = {}
+        for name, one in ranking.items():
+            made[name] = float(weights_D @ one) / total
+            if name and "" in ranking:
+                made[f"over {name}"] = float(weights_D @ (ours - one)) / total
         return made
 
-    intervals = block_bootstrap(means, place) if len(dates) and ranking else {}
-    bounds = {name: None if one is None else [one.low, one.high] for name, one in intervals.items()}
+    bounds = block_bootstrap(means, place) if len(dates) and ranking else {}
     mean = {name: float(one.mean()) if name in ranking else None for name, one in values.items()}
+    in_validation = by_span["validation"][1]
     test: dict[str, Any] = scores["test"]
+    added: dict[str, Any] = {RANK_CORRELATION: mean[""], "dates": len(dates)}
+    added["intervals"] = {**test["intervals"], RANK_CORRELATION: bounds.get("")}
+    added["baselines"] = {
+        name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()
+    }
+    added["better"] = {
+        name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")} for name, its in test["better"].items()
+    }
+    validation = {RANK_CORRELATION: float(in_validation.mean()) if len(in_validation) else None}
     return {
         "about": _about(scores["about"]),
-        "validation": {
-            **scores["validation"],
-            RANK_CORRELATION: float(by_span["validation"][1].mean())
-            if len(by_span["validation"][1])
-            else None,
-        },
-        "test": {
-            **test,
-            RANK_CORRELATION: mean[""],
-            "dates": len(dates),
-            "intervals": {**test["intervals"], RANK_CORRELATION: bounds.get("")},
-            "baselines": {
-                name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()
-            },
-            "better": {
-                name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")}
-                for name, its in test["better"].items()
-            },
-        },
+        "validation": {**scores["validation"], **validation},
+        "test": {**test, **added},
     }
 
 
@@ -169,5 +153,4 @@ def _by_date(
     """Return the dates and rank correlations (D,) of a span; `forecasts` are those of each series."""
     labels = np.concatenate([one.labels(span)[:, 0] for one in data.series])
     dates = np.concatenate([one.candles.timestamp[one.bars(span)] for one in data.series])
-    order = scores_of(target).order
-    return rank_correlations(np.concatenate([order(target, one) for one in forecasts]), labels, dates)
+    return rank_correlations(np.concatenate([target.order(one) for one in forecasts]), labels, dates)

@@ -16,11 +16,10 @@ import torch
 from trainer.base.settings import CHUNKS
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
-from trainer.targets import scores_of
 from trainer.train.evaluate.evaluation import Baselines, compare, evaluate
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
-from trainer.train.predict.readers import Evaluate, Reader, outputs_of, reader_of
+from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, reader_of
 
 SPANS = ("validation", "test")
 Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
@@ -41,15 +40,8 @@ class SeriesScores:
 
 def reader_for(data: SymbolData, job: Job) -> Reader:
     """Return the reader that runs a model over the bars of a symbol's data."""
-    return reader_of(
-        job.model.reads,
-        rows_TF=data.rows_TF,
-        mean_F=data.mean_F,
-        std_F=data.std_F,
-        bars_seen=data.bars_seen,
-        first_bar=data.first_bar,
-        context_TC=data.context_TC,
-    )
+    inputs = Inputs(rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, context_TC=data.context_TC)
+    return reader_of(job.model.reads, inputs, bars_seen=data.bars_seen, first_bar=data.first_bar)
 
 
 def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Reader]]:
@@ -61,15 +53,9 @@ def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Rea
     rows = [one.rows(span) for one in data.series]
     if job.model.reads == CHUNKS:
         return [(its, reader_for(one, job)) for one, its in zip(data.series, rows, strict=True) if len(its)]
-    reader = reader_of(
-        job.model.reads,
-        rows_TF=data.rows_TF,
-        mean_F=data.mean_F,
-        std_F=data.std_F,
-        bars_seen=data.series[0].bars_seen,
-        first_bar=data.series[0].bars_seen - 1,
-        context_TC=data.context_RC,
-    )
+    inputs = Inputs(rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, context_TC=data.context_RC)
+    seen = data.series[0].bars_seen
+    reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1)
     return [(np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)]), reader)]
 
 
@@ -101,14 +87,14 @@ def score_series(
     `about` describes the metrics. `baselines` are the baselines' forecasts in the test span, if already
     computed.
     """
-    target, scores = data.target, scores_of(data.target)
-    fitted = scores.calibrate(target, outputs["validation"], data.labels("validation"), data.fitted)
-    forecasts = {span: scores.forecast(target, values, fitted) for span, values in outputs.items()}
+    target = data.target
+    fitted = target.calibrate(outputs["validation"], data.labels("validation"), data.fitted)
+    forecasts = {span: target.forecast(values, fitted) for span, values in outputs.items()}
     rows = data.scored("test")
-    baselines = scores.baselines(target, rows) if baselines is None else baselines
+    baselines = target.baselines(rows) if baselines is None else baselines
     made = {
         "about": target.about(),
-        "validation": scores.metrics(target, forecasts["validation"], data.labels("validation")),
+        "validation": target.scores(forecasts["validation"], data.labels("validation")),
         "test": evaluate(forecasts["test"], target, rows, forecasts=baselines),
     }
     return SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines)
@@ -119,18 +105,16 @@ def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -
     if len(series) == 1:
         return scored[0].scores
     target = series[0].target  # open settings were chosen for all series together
-    labels = {span: np.concatenate([data.labels(span) for data in series]) for span in ("validation", "test")}
-    forecasts_by_span = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in labels}
+    labels = {span: np.concatenate([data.labels(span) for data in series]) for span in SPANS}
+    forecasts = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in SPANS}
     names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
     days = max(days_of_a_block(data) for data in series)
     times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
     return {
         "about": target.about(),
-        "validation": (
-            scores_of(target).metrics(target, forecasts_by_span["validation"], labels["validation"])
-        ),
+        "validation": (target.scores(forecasts["validation"], labels["validation"])),
         "test": compare(
-            forecasts_by_span["test"],
+            forecasts["test"],
             target,
             labels["test"],
             blocks=times // (days * DAY),
@@ -146,7 +130,7 @@ def days_of_a_block(data: SymbolData) -> int:
     Over all of its bars: a series of a panel may have few in test, far apart.
     """
     rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
-    blocks, _ = scores_of(data.target).blocks(data.target, rows)
+    blocks, _ = data.target.blocks(rows)
     _, first = np.unique(blocks, return_index=True)
     begins = data.candles.timestamp[first]
     return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -34,7 +34,6 @@ from trainer.data.ranks import ranks
 from trainer.data.read.candles import Candles
 from trainer.data.table import BY_SERIES, PRESENT, RANK
 from trainer.job.job import Job
-from trainer.targets import labels_of
 from trainer.train.inputs.encoder import known_scaler
 from trainer.train.inputs.rows import SymbolData, covered, fit_scaler, refuse_bad_features, symbol_data
 from trainer.train.inputs.series import PanelScale, PieceData, lay
@@ -154,7 +153,7 @@ def _fit(job: Job, plans: Sequence[Plan], rows: PanelRows) -> PanelScale:
         scaler=job.data.scaler,
         mean_F=mean_F,
         std_F=std_F,
-        fitted=labels_of(plans[0].target).fit(plans[0].target, labels_NK),
+        fitted=plans[0].target.fit(labels_NK),
         numbers=tuple(number if len(plan.bars["train"]) else 0 for number, plan in enumerate(plans, 1)),
     )
 
@@ -179,7 +178,7 @@ def _parts(
             mean_F, std_F = known_scaler(job, candles.symbol) or _neutral(
                 job, *fit_scaler(rows_DF, torch.from_numpy(read_D))
             )
-            fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
+            fitted = plan.target.fit(plan.labels_TK[plan.bars["train"]])
         whole_DF = masked(rows_DF, mean_F, present_D)
         yield symbol_data(
             candles, job, plan, rows_TF=whole_DF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=number

@@ -18,19 +18,18 @@ from torch import Tensor
 from trainer.bars.series_plan import Plan
 from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError
-from trainer.base.settings import CONTEXT, TargetSettings
+from trainer.base.settings import CONTEXT
 from trainer.data.context import context_of
 from trainer.data.features import compute_inputs
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Spans
 from trainer.job.job import Job
-from trainer.targets import labels_of
 from trainer.targets.scoring import Rows
+from trainer.targets.target import TargetSettings
 from trainer.train.inputs.encoder import known_scaler
 
-FEATURE_LIMIT = (
-    10.0  # deviations to which a baseline's features are clamped: one crash must not decide a linear fit
-)
+# Deviations to which a baseline's features are clamped: one crash must not decide a linear fit.
+FEATURE_LIMIT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +42,8 @@ class SymbolData:
     mean_F: Tensor  # float32, over the rows that training reads
     std_F: Tensor  # float32; 1 where a feature is constant there
     train_labels_TK: Tensor  # float32: scaled for training, NaN everywhere but at the bars of training
-    starts: dict[
-        str, Tensor
-    ]  # "train", "validation", "test" -> int64, ascending: the first row of each bar's output
+    # "train", "validation", "test" -> int64, ascending: the first row of each bar's output.
+    starts: dict[str, Tensor]
     reads: Tensor  # int64: the first row of each window, or chunk, of an epoch
     labels_TK: np.ndarray  # float32: unscaled, NaN where there is none
     target: TargetSettings  # with values chosen for settings that the job leaves open
@@ -112,9 +110,8 @@ class SymbolData:
         timestamps = self.candles.timestamp
         summary: dict[str, Any] = {
             name: {
-                "first": (
-                    time_text(timestamps[span.start]) if len(span) else ""
-                ),  # a series of a panel may have none
+                # A series of a panel may have none.
+                "first": time_text(timestamps[span.start]) if len(span) else "",
                 "last": time_text(timestamps[span.stop - 1]) if len(span) else "",
                 "bars": len(span),
                 "windows": len(self.starts[name]),
@@ -128,7 +125,7 @@ def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[Sy
     """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`. Raises
     DataError.
     """
-    rows_TF = _inputs(candles, job, "cpu")
+    rows_TF = _inputs(candles, job)
     return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
 
@@ -138,27 +135,21 @@ def prepare(
     *,
     features: Tensor | None = None,
     warmup: int | None = None,
-    spans: Spans | None = None,
-    device: str | torch.device = "cpu",
     plan: Plan | None = None,
     series: int = 1,
 ) -> SymbolData:
-    """Return features, labels, spans, scaler and starts of a symbol, on `device`. Raises DataError.
+    """Return features, labels, spans, scaler and starts of a symbol, on the CPU. Raises DataError.
 
-    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `spans` replaces the
-    job's split, `plan` split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
+    `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `plan` replaces
+    split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
     """
-    plan = plan or plan_symbol(candles, job, warmup=warmup, spans=spans)
-    rows_TF = (
-        _inputs(candles, job, device) if features is None else features.to(device, torch.float32).contiguous()
-    )
-    refuse_bad_features(
-        candles, rows_TF, plan.warmup, job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
-    )
+    plan = plan or plan_symbol(candles, job, warmup=warmup)
+    rows_TF = _inputs(candles, job) if features is None else features.float().contiguous()
+    names = job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
+    refuse_bad_features(candles, rows_TF, plan.warmup, names)
     read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
     mean_F, std_F = known_scaler(job, candles.symbol) or fit_scaler(rows_TF, read_T)
-    mean_F, std_F = mean_F.to(rows_TF.device), std_F.to(rows_TF.device)
-    fitted = labels_of(plan.target).fit(plan.target, plan.labels_TK[plan.bars["train"]])
+    fitted = plan.target.fit(plan.labels_TK[plan.bars["train"]])
     return symbol_data(
         candles, job, plan, rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, fitted=fitted, series=series
     )
@@ -175,23 +166,22 @@ def symbol_data(
     fitted: Mapping[str, Any],
     series: int,
 ) -> SymbolData:
-    """Return the training data of a plan with these rows, scaler and fitted values, on the device of the
-    rows.
+    """Return the training data of a plan with these rows, scaler and fitted values, on the CPU.
 
     `series` is the symbol's number in the piece, from 1 on; 0 for one without training bars.
     """
-    labels, train, device = labels_of(plan.target), plan.bars["train"], rows_TF.device
+    train = plan.bars["train"]
     train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
-    train_labels_TK[plan.time.rows_of(train)] = labels.scale(plan.target, plan.labels_TK[train], fitted)
+    train_labels_TK[plan.time.rows_of(train)] = plan.target.scale(plan.labels_TK[train], fitted)
     reads = plan.starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
     return SymbolData(
         candles=candles,
         rows_TF=rows_TF,
         mean_F=mean_F,
         std_F=std_F,
-        train_labels_TK=torch.from_numpy(train_labels_TK).to(device),
-        starts={name: torch.from_numpy(rows).to(device) for name, rows in plan.starts.items()},
-        reads=torch.from_numpy(reads).to(device),
+        train_labels_TK=torch.from_numpy(train_labels_TK),
+        starts={name: torch.from_numpy(rows) for name, rows in plan.starts.items()},
+        reads=torch.from_numpy(reads),
         labels_TK=plan.labels_TK,
         target=plan.target,
         fitted=fitted,
@@ -205,9 +195,7 @@ def symbol_data(
         bars_seen=plan.bars_seen,
         first_bar=plan.first_row,
         place_T=plan.rows,
-        context_TC=(
-            context_rows(candles, plan.rows, series=series).to(device) if job.model.reads_context else None
-        ),
+        context_TC=context_rows(candles, plan.rows, series=series) if job.model.reads_context else None,
     )
 
 
@@ -223,16 +211,16 @@ def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -
     return torch.from_numpy(context_RC)
 
 
-def _inputs(candles: Candles, job: Job, device: str | torch.device) -> Tensor:
-    return compute_inputs(candles, features=job.data.computed, device=device)
+def _inputs(candles: Candles, job: Job) -> Tensor:
+    return compute_inputs(candles, features=job.data.computed)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where
     constant.
     """
-    rows = rows_TF[chosen_T.to(rows_TF.device)]
-    total_F = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+    rows = rows_TF[chosen_T]
+    total_F = torch.zeros(rows.shape[1], dtype=torch.float64)
     squares_F = torch.zeros_like(total_F)
     for part in torch.split(rows, 1 << 16):  # one part at a time in float64
         total_F += part.double().sum(0)

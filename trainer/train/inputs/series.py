@@ -39,9 +39,8 @@ class PieceData:
     """The series of one fold, and the tensors that a pack gathers from."""
 
     series: tuple[SymbolData, ...]
-    scalers: tuple[
-        tuple[Tensor, Tensor], ...
-    ]  # mean_F and std_F of each series, over the rows that its training reads
+    # mean_F and std_F of each series, over the rows that its training reads.
+    scalers: tuple[tuple[Tensor, Tensor], ...]
     offsets: tuple[int, ...]  # the row at which each series begins
     rows_TF: Tensor  # (R, F)
     train_labels_TK: Tensor  # (R, K); NaN everywhere but at the bars of training

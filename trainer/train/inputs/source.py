@@ -26,7 +26,6 @@ from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.memory import GIB
-from trainer.targets import scores_of
 from trainer.train.checkpoint import fingerprint
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import panel_baselines
@@ -109,15 +108,11 @@ class Source:
         """
         if fold not in self._baselines:
             data = self.folds[fold]
-            self._baselines[fold] = (
-                panel_baselines(data) if data.panel else [_baselines_of(one) for one in data.series]
-            )
+            if data.panel:
+                self._baselines[fold] = panel_baselines(data)
+            else:
+                self._baselines[fold] = [one.target.baselines(one.scored("test")) for one in data.series]
         return self._baselines[fold]
-
-
-def _baselines_of(data: SymbolData) -> Baselines:
-    made: Baselines = scores_of(data.target).baselines(data.target, data.scored("test"))
-    return made
 
 
 def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSettings()) -> float:

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
-from trainer.base.text import printable
+from trainer.base.text import printable, some_of
 from trainer.targets.described import shown
 
 MOST_NAMED = 6  # pieces, in a line
@@ -76,6 +76,8 @@ class Story:
 def line_of(event: dict[str, Any]) -> str:
     """Return an event as text for people; '' for one that is not shown."""
     name = event["event"]
+    if name in _TEMPLATES:
+        return _TEMPLATES[name].format(**event)
     return _LINES[name](event) if name in _LINES else ""
 
 
@@ -87,20 +89,15 @@ def rate_text(rate: float, unit: str) -> str:
 def _progress_line(event: dict[str, Any]) -> str:
     loss = "-" if event["loss"] is None else f"{event['loss']:.4f}"
     place = f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}/{event['steps']}"
-    more = _meter_words(event)
-    return (
-        f"{event['piece']}  {place}  loss {loss} "
-        f" {rate_text(event['rate'], event['unit'])}{'  ' + more if more else ''}"
-    )
+    words = [event["piece"], place, f"loss {loss}", rate_text(event["rate"], event["unit"])]
+    return "  ".join([*words, *_meter_words(event)])
 
 
 def _started_line(event: dict[str, Any]) -> str:
     data = event["data"]
     label = "  SYNTHETIC" if data["synthetic"] else ""
-    models = (
-        f"{_counted(len(event['models']), 'model')} on"
-        f" {_counted(event['workers'], event['device'] + ' worker')}"
-    )
+    workers = _counted(event["workers"], f"{event['device']} worker")
+    models = f"{_counted(len(event['models']), 'model')} on {workers}"
     profile = f" (profile {event['gpu_profile']['name']})" if "gpu_profile" in event else ""
     notes = "".join(f"\nnote: {line}" for line in data.get("notes", ()))
     warmup = f", warm-up {_counted(data['warmup'], 'bar')}" if data.get("warmup") else ""
@@ -112,44 +109,21 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _tuning_line(event: dict[str, Any]) -> str:
-    return f"looking for the fastest settings on {event['profile']} for {event['seconds']:.0f} s"
-
-
 def _tuned_line(event: dict[str, Any]) -> str:
-    excluded = "".join(
-        f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"]
-    )
     entry = event["entry"]
     if entry is None:
         return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): using defaults"
+    out = [f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"]]
     batch = f"batch {entry['batch']:,}, " if entry["batch"] else ""
-    slices = (
-        f"{batch}{entry['strategy']}, {entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
-    )
-    return (
-        f"found in {event['seconds']:.0f} s: {slices},"
-        f" {rate_text(entry['windows_per_second'], event['unit'])}{excluded}"
-    )
+    pack = f"{entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
+    rate = rate_text(entry["windows_per_second"], event["unit"])
+    return f"found in {event['seconds']:.0f} s: {batch}{entry['strategy']}, {pack}, {rate}{''.join(out)}"
 
 
 def _worker_started_line(event: dict[str, Any]) -> str:
     formats = {"cores": "cores {}", "memory_fraction": "{:.0%} of the GPU's memory"}
-    return (
-        f"worker {event['worker']}  has"
-        f" {', '.join(text.format(event[key]) for key, text in formats.items() if key in event)}"
-    )
-
-
-def _epoch_line(event: dict[str, Any]) -> str:
-    return (
-        f"{event['piece']}  epoch {event['epoch']}  train {event['train_loss']:.4f}  validation"
-        f" {event['validation_loss']:.4f}"
-    )
-
-
-def _scoring_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  trained; scoring now"
+    share = [text.format(event[key]) for key, text in formats.items() if key in event]
+    return f"worker {event['worker']}  has {', '.join(share)}"
 
 
 def _done_line(event: dict[str, Any]) -> str:
@@ -157,45 +131,21 @@ def _done_line(event: dict[str, Any]) -> str:
 
 
 def _ended_line(event: dict[str, Any]) -> str:
-    kept, replaced, out = event.get("kept", ()), event.get("replaced", ()), event.get("out", "")
+    kept, replaced, out = event.get("kept"), event.get("replaced"), event.get("out", "")
     lines = []
     if kept:
-        lines.append(
-            f"kept from an earlier run in {out} with the same bars, settings and code: {_some(kept)}"
-        )
+        names = some_of(kept, MOST_NAMED)
+        lines.append(f"kept from an earlier run in {out} with the same bars, settings and code: {names}")
     if replaced:
-        lines.append(
-            f"replaced in {out}, since the earlier run had other bars, settings or code: {_some(replaced)}"
-        )
+        names = some_of(replaced, MOST_NAMED)
+        lines.append(f"replaced in {out}, since the earlier run had other bars, settings or code: {names}")
     return "\n".join(lines)
-
-
-def _some(pieces: Sequence[str]) -> str:
-    return ", ".join(pieces[:MOST_NAMED]) + (
-        f" and {len(pieces) - MOST_NAMED} more" if len(pieces) > MOST_NAMED else ""
-    )
-
-
-def _retry_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  retried: {event['reason']}"
-
-
-def _resumed_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  resumed in epoch {event['epoch']} after {event['visited']:,} {event['unit']}"
 
 
 def _checkpoint_line(event: dict[str, Any]) -> str:
     paused = event["snapshot_seconds"] + event["waited_seconds"]
     background = f"written in the background in {event['write_seconds']:.3f} s"
     return f"{event['piece']}  checkpoint: training paused {paused:.4f} s, {background}"
-
-
-def _checkpoint_failed_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  has no checkpoint: {event['reason']}"
-
-
-def _trace_line(event: dict[str, Any]) -> str:
-    return f"worker {event['worker']}  {event['steps']} steps recorded in {event['file']}"
 
 
 def _links_line(event: dict[str, Any]) -> str:
@@ -207,38 +157,34 @@ def _links_line(event: dict[str, Any]) -> str:
     }
     devices = ", ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
     expected = f" (about {event['expected_gb_per_s']:g} expected)" if event["expected_gb_per_s"] else ""
-    return (
-        f"{event['piece']}  {len(event['devices'])} x {devices}  all-reduce {event['bus_gb_per_s']:.3g}"
-        f" GB/s{expected}"
-    )
+    rate = f"all-reduce {event['bus_gb_per_s']:.3g} GB/s{expected}"
+    return f"{event['piece']}  {len(event['devices'])} x {devices}  {rate}"
 
 
-def _failed_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  failed: {event['reason']}"
-
-
+_TEMPLATES = {
+    "tuning": "looking for the fastest settings on {profile} for {seconds:.0f} s",
+    "epoch": "{piece}  epoch {epoch}  train {train_loss:.4f}  validation {validation_loss:.4f}",
+    "scoring": "{piece}  trained; scoring now",
+    "retry": "{piece}  retried: {reason}",
+    "resumed": "{piece}  resumed in epoch {epoch} after {visited:,} {unit}",
+    "checkpoint_failed": "{piece}  has no checkpoint: {reason}",
+    "model_failed": "{piece}  failed: {reason}",
+    "trace": "worker {worker}  {steps} steps recorded in {file}",
+}
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "progress": _progress_line,
     "started": _started_line,
     "worker_started": _worker_started_line,
-    "tuning": _tuning_line,
     "tuned": _tuned_line,
-    "epoch": _epoch_line,
-    "scoring": _scoring_line,
     "model_done": _done_line,
-    "retry": _retry_line,
     "ended": _ended_line,
-    "trace": _trace_line,
-    "resumed": _resumed_line,
     "checkpoint": _checkpoint_line,
-    "checkpoint_failed": _checkpoint_failed_line,
-    "model_failed": _failed_line,
     "links": _links_line,
 }
 
 
-def _meter_words(event: Mapping[str, Any]) -> str:
-    """Return the meter's fields of a progress event as text; empty without any."""
+def _meter_words(event: Mapping[str, Any]) -> list[str]:
+    """Return the meter's fields of a progress event as texts."""
     formats = {
         "learning_rate": "rate {:.2e}",
         "mfu": "MFU {:.1%}",
@@ -248,7 +194,7 @@ def _meter_words(event: Mapping[str, Any]) -> str:
     words = [text.format(event[key]) for key, text in formats.items() if event.get(key) is not None]
     if event.get("eta_seconds") is not None:
         words.append(f"at most {duration(event['eta_seconds'])} left")
-    return "  ".join(words)
+    return words
 
 
 def duration(seconds: float) -> str:

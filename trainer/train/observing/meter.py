@@ -81,9 +81,9 @@ def meter_for(
 
 def with_memory(event: dict[str, Any], device: str) -> dict[str, Any]:
     """Return a progress event with this process's peak memory in GiB; any other event unchanged."""
-    return (
-        {**event, "memory_gib": round(peak_memory_gib(device), 3)} if event["event"] == "progress" else event
-    )
+    if event["event"] != "progress":
+        return event
+    return {**event, "memory_gib": round(peak_memory_gib(device), 3)}
 
 
 def peak_memory_gib(device: str) -> float:

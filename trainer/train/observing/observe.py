@@ -19,9 +19,8 @@ from typing import Any
 
 from trainer.train.observing.tensorboard import ScalarFile
 
-PROGRESS_SECONDS = (
-    5.0  # between progress events of one model: one per second of hundreds of models is gigabytes in a night
-)
+# Between progress events of one model: one per second of hundreds of models is gigabytes in a night.
+PROGRESS_SECONDS = 5.0
 GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
 
 
@@ -81,11 +80,8 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
         return model, event["epoch"], _numbers(losses)
     if kind == "model_done":
         scores = event["metrics"].items()
-        return (
-            model,
-            0,
-            _numbers({f"{span}/{name}": value for span, values in scores for name, value in _items(values)}),
-        )
+        named = {f"{span}/{name}": value for span, values in scores for name, value in _items(values)}
+        return model, 0, _numbers(named)
     if kind == "gpu":
         return f"gpu{event['gpu']}", event["sample"], _numbers({name: event[name] for name in GPU_FIGURES})
     return "", 0, {}

@@ -55,9 +55,8 @@ class TrainingResults:
         if kind == "progress":
             model.update({key: event[key] for key in OF_PROGRESS if event.get(key) is not None})
         elif kind == "epoch":
-            known = [
-                one for one in model["history"] if one["epoch"] < event["epoch"]
-            ]  # a resumed model repeats epochs
+            # A resumed model repeats epochs.
+            known = [one for one in model["history"] if one["epoch"] < event["epoch"]]
             losses = {key: event[key] for key in ("epoch", "train_loss", "validation_loss")}
             model["history"] = [*known, losses]
         elif kind == "links":

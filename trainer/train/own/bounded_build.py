@@ -48,17 +48,13 @@ def _bytes_of(func: Any, args: Any, named: Mapping[str, Any]) -> int:
     """Return the bytes of an operation's results; 0 if it changes a tensor in place."""
     if func._schema.is_mutable:
         return 0
-    device = (
-        {"device": torch.device("meta")}
-        if any(one.name == "device" for one in func._schema.arguments)
-        else {}
-    )
-    given = {
-        key: None if key == "generator" else value for key, value in named.items()
-    }  # refused unless it is on meta
+    # A generator is refused unless it is on meta.
+    given = {key: None if key == "generator" else value for key, value in named.items()}
+    if any(one.name == "device" for one in func._schema.arguments):
+        given["device"] = torch.device("meta")
     try:
         args, given = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
-        made = func(*args, **{**given, **device})
+        made = func(*args, **given)
     except Exception:  # operations that meta lacks raise errors of many classes
         return 0
     return sum(one.nbytes for one in tree_leaves(made) if isinstance(one, torch.Tensor))

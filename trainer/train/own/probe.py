@@ -23,41 +23,10 @@ from trainer.job.job import job_from_json
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
 ON_A_NODE = (
-    *(
-        "arch",
-        "boto3",
-        "botocore",
-        "cloudpickle",
-        "dateutil",
-        "exchange_calendars",
-        "formulaic",
-        "interface_meta",
-        "jmespath",
-    ),
-    *(
-        "joblib",
-        "korean_lunar_calendar",
-        "narwhals",
-        "numpy",
-        "packaging",
-        "pandas",
-        "patsy",
-        "pyarrow",
-        "pyluach",
-        "pynvml",
-    ),
-    *(
-        "s3transfer",
-        "safetensors",
-        "scipy",
-        "six",
-        "sklearn",
-        "statsmodels",
-        "threadpoolctl",
-        "tlz",
-        "toolz",
-        "torch",
-    ),
+    *("arch", "boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars", "formulaic"),
+    *("interface_meta", "jmespath", "joblib", "korean_lunar_calendar", "narwhals", "numpy"),
+    *("packaging", "pandas", "patsy", "pyarrow", "pyluach", "pynvml", "s3transfer", "safetensors"),
+    *("scipy", "six", "sklearn", "statsmodels", "threadpoolctl", "tlz", "toolz", "torch"),
     *("typing_extensions", "tzdata", "urllib3", "wrapt"),
 )
 
@@ -110,13 +79,10 @@ def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     root = name.partition(".")[0]
     if not level and root not in sys.stdlib_module_names and root not in ON_A_NODE and not _is_ours(name):
         file = Path(str((globals or {}).get("__file__", "the file"))).name
-        why = (
-            "only this one file is sent, and a node has torch, numpy and the packages of"
-            " node/requirements.lock"
-        )
-        raise NotOnANode(
-            f"{file} imports {name}, which a node does not have", why=why, do="Remove the import."
-        )
+        has = "torch, numpy and the packages of node/requirements.lock"
+        what = f"{file} imports {name}, which a node does not have"
+        why = f"only this one file is sent, and a node has {has}"
+        raise NotOnANode(what, why=why, do="Remove the import.")
     return __import__(name, globals, locals, fromlist, level)
 
 

@@ -162,9 +162,8 @@ def _check_step(trial: _Trial, network: nn.Module) -> None:
         torch.optim.AdamW(trained, fused=True).step()
     for name, buffer in (*network.named_buffers(), *network.named_parameters()):
         if buffer.dtype not in DTYPES or buffer.layout != torch.strided:
-            what = (
-                f"{trial.name}.{name} is of type {str(buffer.dtype).removeprefix('torch.')}, {buffer.layout}"
-            )
+            kind = str(buffer.dtype).removeprefix("torch.")
+            what = f"{trial.name}.{name} is of type {kind}, {buffer.layout}"
             raise UsageError(what, why="a checkpoint can't keep that", do="Use another type.")
 
 

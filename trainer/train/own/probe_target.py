@@ -20,7 +20,6 @@ from trainer.data.read.candles import Candles
 from trainer.data.read.shapes import FIELDS
 from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
-from trainer.targets import labels_of, loss_of
 from trainer.targets.bars import Labels
 
 BARS = 6000
@@ -77,7 +76,7 @@ def _number(target: OwnFile, own: Any, name: str, default: int, *, least: int) -
 
 def _labels(target: Any, candles: Candles) -> Labels:
     clock = session_clock(candles.timestamp, candles.timeframe, "24x7")
-    labels: Labels = labels_of(target).label(target, candles, clock)
+    labels: Labels = target.label(candles, clock)
     return labels
 
 
@@ -116,7 +115,7 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
     with as_usage_error(
         f"{name} fails on outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}", DO
     ):
-        each = loss_of(target).loss(target, outputs, labels)
+        each = target.loss(outputs, labels)
         shape = tuple(each.shape)
     if shape != (len(labels),):
         raise UsageError(
@@ -125,23 +124,14 @@ def _check_loss(target: Any, labels_NK: np.ndarray) -> None:
             do=DO,
         )
     with as_usage_error(f"{name} fails on the outputs of chunks", DO):
-        chunk = loss_of(target).loss(target, outputs[None], labels[None])
-        part = loss_of(target).loss(target, outputs[1:], labels[1:])
+        chunk = target.loss(outputs[None], labels[None])
+        part = target.loss(outputs[1:], labels[1:])
         each.sum().backward()
-        double = loss_of(target).loss(target, outputs.detach().double(), labels.double())
-    if (
-        chunk.shape != (1, len(labels))
-        or not torch.allclose(chunk[0], each)
-        or not torch.allclose(part, each[1:])
-    ):
-        raise UsageError(
-            f"{name} of a label depends on the batch",
-            why="packs weigh and slice it",
-            do="Return one loss per label, not reduced.",
-        )
-    if (
-        not bool(torch.isfinite(double).all())
-        or outputs.grad is None
-        or not bool(torch.isfinite(outputs.grad).all())
-    ):
+        double = target.loss(outputs.detach().double(), labels.double())
+    same = chunk.shape == (1, len(labels)) and torch.allclose(chunk[0], each)
+    if not same or not torch.allclose(part, each[1:]):
+        do = "Return one loss per label, not reduced."
+        raise UsageError(f"{name} of a label depends on the batch", why="packs weigh and slice it", do=do)
+    grad = outputs.grad
+    if grad is None or not bool(torch.isfinite(double).all() and torch.isfinite(grad).all()):
         raise UsageError(f"{name} is not finite", why="of outputs drawn from noise", do=DO)

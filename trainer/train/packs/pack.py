@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +25,6 @@ from torch import nn
 
 from trainer.job.job import Job
 from trainer.models import network_of
-from trainer.targets import loss_of
 from trainer.train.inputs.encoder import start_from
 from trainer.train.seeds import derive, seed_generators
 
@@ -117,8 +115,7 @@ def newest_share(decay: float, updates: int) -> float:
 
 def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return the loss function of the job's target: (..., O) outputs and (..., K) labels -> (...) losses."""
-    target = job.target
-    return partial(loss_of(target).loss, target)
+    return job.target.loss
 
 
 def architecture_of(job: Job, *, features: int) -> dict[str, Any]:

@@ -17,14 +17,15 @@ from torch import nn
 
 from trainer.base.errors import DataError, UsageError
 from trainer.base.own_file import read_file
-from trainer.base.settings import TargetSettings, keys_of
+from trainer.base.settings import keys_of
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.data.read.candles import Candles
 from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
 from trainer.models import MODELS, home_of, is_known, network_of
-from trainer.store.card import Card, CardSeries, read_card
+from trainer.store.card import Card, read_card
 from trainer.store.weights import load_tensors
-from trainer.targets import OWN, TARGETS, default_of
+from trainer.targets import OWN, TARGETS
+from trainer.targets.target import TargetSettings
 from trainer.train.own.bounded_build import TensorLimit, most_bytes
 from trainer.train.packs.tensors import put_tensors
 
@@ -97,25 +98,18 @@ class Networks:
 def target_of(card: Card, model_path: Path) -> TargetSettings:
     """Return a model's target with the settings in its card. Raises DataError for a model or target that is
     unknown here.
-
-    Cards from before 2026-11-22 name no target: it is the model's default, with settings from elsewhere in
-    the card.
     """
-    name = card.target or default_of(card.family)
-    if not is_known(card.family) or name not in (*TARGETS, OWN.name):
+    if not is_known(card.family) or card.target not in (*TARGETS, OWN.name):
         raise DataError(
-            f"{model_path} is a {card.family} model{f' of {name}' if card.target else ''}",
+            f"{model_path} is a {card.family} model of {card.target}",
             why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
             do="Predict with the Mayfly that made it.",
         )
+    home = OWN if card.target == OWN.name else TARGETS[card.target]
+    if not home.takes_any_key and card.target_settings.keys() != keys_of(home).keys():
+        raise unfit(model_path, f"its target_settings are not those of {card.target}")
     try:
-        if name == OWN.name:  # predictions are its plain outputs: none of the user's code runs
-            return OWN.from_keys(card.target_settings)
-        first = card.series[0]
-        given: dict[str, Any] = (
-            card.target_settings if card.target else {"horizon": first.horizon, **first.scaler}
-        )
-        return TARGETS[name].from_keys({key: given[key] for key in keys_of(TARGETS[name]) if key in given})
+        return home.from_keys(card.target_settings)  # of the user's own, none of the code runs
     except UsageError as error:
         raise unfit(model_path, f"{error.what}: {error.why}") from error
 
@@ -130,22 +124,18 @@ def _build_options(card: Card, model_path: Path, given: Path | None) -> dict[str
             raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
         return {}
     if given is None:
-        why = (
-            f"it was made by {own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..., and a card runs"
-            " no code"
-        )
-        raise UsageError(
-            f"{model_path} needs its Python file", why=why, do=f"Give it with --model-file {own['file']}."
-        )
+        made_by = f"{own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..."
+        why = f"it was made by {made_by}, and a card runs no code"
+        do = f"Give it with --model-file {own['file']}."
+        raise UsageError(f"{model_path} needs its Python file", why=why, do=do)
     read_file(given, sha256=own["sha256"])
     return {"file": str(given)}
 
 
 def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
     """Return the computed features that the model reads. Raises DataError for those of another version."""
-    features = tuple(
-        card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)]
-    )  # a panel's presence first
+    # A panel's presence first.
+    features = tuple(card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)])
     known = tuple(name for name in FEATURES if name in features)
     if features and (card.features_version, features) != (FEATURES_VERSION, known):
         raise DataError(
@@ -158,7 +148,7 @@ def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
 
 def check_card(card: Card, target: TargetSettings, path: Path) -> None:
     """Raise DataError for a card whose parts do not fit together. Builds nothing."""
-    outputs = card.architecture.get("outputs", 1)
+    outputs = card.architecture.get("outputs")
     if type(outputs) is not int or not 1 <= outputs <= _MOST_OUTPUTS:
         raise unfit(path, f"it has {str(outputs)[:40]} outputs")
     if target.name != OWN.name and outputs != target.outputs:
@@ -168,7 +158,7 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
     for series in (*card.series, *([card.panel.unknown("the panel")] if card.panel else [])):
         if series.calendar not in (*CALENDARS[1:], *EXCHANGES):
             raise unfit(path, f"the calendar of {series.symbol} is {series.calendar!r}")
-        if missing := [name for name in target.needs_fitted if name not in fitted_of(series)]:
+        if missing := [name for name in target.needs_fitted if name not in series.fitted]:
             raise unfit(path, f"{series.symbol} has no {missing[0]}, which {target.name} needs")
     try:
         home_of(card.family).check_architecture(
@@ -176,15 +166,6 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
         )
     except UsageError as error:
         raise unfit(path, f"{error.what}: {error.why}") from error
-
-
-def fitted_of(series: CardSeries) -> dict[str, float]:
-    """Return the numbers fitted for the target on a series; cards without a target have them in the
-    scaler.
-    """
-    return {
-        name: value for name, value in (series.fitted or series.scaler).items() if type(value) in (int, float)
-    }
 
 
 def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **options: Any) -> nn.Module:

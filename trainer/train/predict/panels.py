@@ -7,7 +7,6 @@ number 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,11 @@ from trainer.data.read.reading import CandleFolder
 from trainer.data.timeframes import step_of
 from trainer.models import home_of, reads_of
 from trainer.store.card import CardPanel, CardSeries
-from trainer.targets import scores_of
-from trainer.targets.bars import with_unit
 from trainer.train.inputs.panel_rows import PanelRows, masked, panel_rows
 from trainer.train.inputs.rows import context_rows
-from trainer.train.predict.load_model import CheckedModel, Networks, fitted_of, without_unit
+from trainer.train.predict.load_model import CheckedModel, Networks, without_unit
 from trainer.train.predict.predictions import NotPredicted, Predictions
-from trainer.train.predict.readers import reader_of
+from trainer.train.predict.readers import Inputs, reader_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +131,7 @@ def _predict(
         warmup, times = warmups[candles.symbol], calendar.times(candles)
         first = times.first_row(warmup=warmup, bars_seen=card.lookback)
         whole = times.readable(warmup=warmup, bars_seen=card.lookback, reach=model.target.reach)
-        bars = with_unit(model.target, candles.close, whole)
+        bars = model.target.with_unit(candles, whole)
         bars = bars if last is None else bars[max(0, len(bars) - last) :]
         if not len(bars):
             needed = f"{warmups[candles.symbol]} bars and then {card.lookback} dates"
@@ -155,9 +152,7 @@ def _predict(
     if not chosen:
         return
     for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
-        columns = scores_of(model.target).columns(
-            model.target, outputs_NO, one.candles, one.bars, fitted_of(one.entry)
-        )
+        columns = model.target.columns(outputs_NO, one.candles, one.bars, one.entry.fitted)
         bar = one.candles.timestamp[one.bars]
         yield Predictions(
             model=model.name,
@@ -180,38 +175,27 @@ def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series])
     """
     card, network = model.card, networks.of(model)
     reads = reads_of(card.family, card.architecture)
-    scaled, offsets, total = [], [], 0
+    neutral = {"mean_F": torch.zeros(len(card.features)), "std_F": torch.ones(len(card.features))}
+    limit, seen = series[0].entry.scaler["limit"], card.lookback
+    scaled = []
     for one in series:
         mean_F, std_F = (torch.tensor(one.entry.scaler[name]) for name in ("mean", "std"))
         scaled.append(torch.div(one.rows_DF - mean_F, std_F))  # as `series.lay` scales
-        offsets.append(total)
-        total += len(one.rows_DF)
-    neutral = torch.zeros(len(card.features)), torch.ones(len(card.features))
-    limit = series[0].entry.scaler.get("limit", math.inf)
-    if reads == WINDOWS:
-        context = [context_rows(one.candles, one.place_T, series=one.entry.number) for one in series]
-        reader = reader_of(
-            reads,
-            rows_TF=torch.cat(scaled),
-            mean_F=neutral[0],
-            std_F=neutral[1],
-            limit=limit,
-            bars_seen=card.lookback,
-            first_bar=card.lookback - 1,
-            context_TC=torch.cat(context) if home_of(card.family).reads_context else None,
-        )
-        places = np.concatenate([one.places + offset for one, offset in zip(series, offsets, strict=True)])
-        return np.split(reader.outputs(network, places), np.cumsum([len(one.places) for one in series])[:-1])
-    readers = [
-        reader_of(
-            reads,
-            rows_TF=rows,
-            mean_F=neutral[0],
-            std_F=neutral[1],
-            limit=limit,
-            bars_seen=card.lookback,
-            first_bar=one.first,
-        )
-        for one, rows in zip(series, scaled, strict=True)
-    ]
-    return [reader.outputs(network, one.places) for reader, one in zip(readers, series, strict=True)]
+    if reads != WINDOWS:
+        return [
+            reader_of(
+                reads, Inputs(rows_TF=rows_TF, limit=limit, **neutral), bars_seen=seen, first_bar=one.first
+            ).outputs(network, one.places)
+            for one, rows_TF in zip(series, scaled, strict=True)
+        ]
+    context = [context_rows(one.candles, one.place_T, series=one.entry.number) for one in series]
+    inputs = Inputs(
+        rows_TF=torch.cat(scaled),
+        limit=limit,
+        context_TC=torch.cat(context) if home_of(card.family).reads_context else None,
+        **neutral,
+    )
+    offsets = np.cumsum([0, *(len(one.rows_DF) for one in series)])
+    places = np.concatenate([one.places + offset for one, offset in zip(series, offsets, strict=False)])
+    outputs_NO = reader_of(reads, inputs, bars_seen=seen, first_bar=seen - 1).outputs(network, places)
+    return np.split(outputs_NO, np.cumsum([len(one.places) for one in series])[:-1])

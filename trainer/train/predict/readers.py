@@ -10,7 +10,8 @@ the context.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,6 +24,17 @@ EVALUATION_CHUNK = 1024  # bars; on a grid, so that the same bars of the same fi
 # Limit of scaled features, in deviations. Real bars reach a hundred in a crash, and one bar must not dominate
 # a step or score.
 INPUT_LIMIT = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The inputs of a model at each row, not scaled, and how they are scaled."""
+
+    rows_TF: torch.Tensor
+    mean_F: torch.Tensor
+    std_F: torch.Tensor
+    limit: float = INPUT_LIMIT
+    context_TC: torch.Tensor | None = None  # for a model that reads it
 
 
 class Reader(Protocol):
@@ -47,60 +59,30 @@ def outputs_of(model: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> 
 
 
 def reader_of(
-    reads: str,
-    *,
-    rows_TF: torch.Tensor,
-    mean_F: torch.Tensor,
-    std_F: torch.Tensor,
-    bars_seen: int,
-    first_bar: int,
-    limit: float = INPUT_LIMIT,
-    batch: int = EVALUATION_BATCH,
-    context_TC: torch.Tensor | None = None,
+    reads: str, inputs: Inputs, *, bars_seen: int, first_bar: int, batch: int = EVALUATION_BATCH
 ) -> Reader:
     """Return the reader for a model of windows (`batch` at once), or of chunks.
 
-    `first_bar` is the first row whose inputs are complete. `context_TC` is for a model that reads it.
+    `first_bar` is the first row whose inputs are complete.
     """
     if reads == CHUNKS:
-        return ChunkReader(
-            rows_TF=rows_TF, mean_F=mean_F, std_F=std_F, bars_seen=bars_seen, first_bar=first_bar, limit=limit
-        )
-    scaling: dict[str, Any] = {"mean_F": mean_F, "std_F": std_F, "limit": limit}
-    return WindowReader(rows_TF=rows_TF, bars_seen=bars_seen, batch=batch, context_TC=context_TC, **scaling)
+        return ChunkReader(inputs, bars_seen=bars_seen, first_bar=first_bar)
+    return WindowReader(inputs, bars_seen=bars_seen, batch=batch)
 
 
 class WindowReader:
     """Run a model over windows."""
 
-    def __init__(
-        self,
-        *,
-        rows_TF: torch.Tensor,
-        mean_F: torch.Tensor,
-        std_F: torch.Tensor,
-        bars_seen: int,
-        limit: float = INPUT_LIMIT,
-        batch: int = EVALUATION_BATCH,
-        context_TC: torch.Tensor | None = None,
-    ) -> None:
-        self._context_TC = context_TC
-        self._rows_TF, self._mean_F, self._std_F, self._limit, self._batch_size = (
-            rows_TF,
-            mean_F,
-            std_F,
-            limit,
-            batch,
-        )
-        self._steps_T1 = torch.arange(bars_seen, device=rows_TF.device)[:, None]
+    def __init__(self, inputs: Inputs, *, bars_seen: int, batch: int = EVALUATION_BATCH) -> None:
+        self._inputs, self._batch_size = inputs, batch
+        self._steps_T1 = torch.arange(bars_seen, device=inputs.rows_TF.device)[:, None]
 
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """See `Reader.outputs`."""
         starts = torch.from_numpy(bars - len(self._steps_T1) + 1)
         batch = self._batch_size
-        padded = torch.nn.functional.pad(starts, (0, -len(starts) % batch)).to(self._rows_TF.device)
-        batches = [padded[first : first + batch] for first in range(0, len(padded), batch)]
-        outputs = [self._batch(model, batch) for batch in batches]
+        padded = torch.nn.functional.pad(starts, (0, -len(starts) % batch)).to(self._steps_T1.device)
+        outputs = [self._batch(model, part) for part in torch.split(padded, batch) if len(part)]
         if not outputs:
             return np.empty((0, 1))
         return torch.cat(outputs)[: len(starts)].double().cpu().numpy()
@@ -111,10 +93,11 @@ class WindowReader:
 
     @torch.inference_mode()
     def _batch(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
-        x_TBF = gather(self._rows_TF, starts_B, self._steps_T1, self._mean_F, self._std_F, self._limit)
+        given = self._inputs
+        x_TBF = gather(given.rows_TF, starts_B, self._steps_T1, given.mean_F, given.std_F, given.limit)
         context: dict[str, torch.Tensor] = {}
-        if self._context_TC is not None:
-            context["context_BC"] = gather_context(self._context_TC, starts_B + (len(self._steps_T1) - 1))
+        if given.context_TC is not None:
+            context["context_BC"] = gather_context(given.context_TC, starts_B + (len(self._steps_T1) - 1))
         outputs_BO: torch.Tensor = model(x_TBF, **context)
         return outputs_BO.float()
 
@@ -122,30 +105,21 @@ class WindowReader:
 class ChunkReader:
     """Run a model over chunks, on a grid from `first_bar` on."""
 
-    def __init__(
-        self,
-        *,
-        rows_TF: torch.Tensor,
-        mean_F: torch.Tensor,
-        std_F: torch.Tensor,
-        bars_seen: int,
-        first_bar: int,
-        limit: float = INPUT_LIMIT,
-    ) -> None:
-        self._rows_TF, self._mean_F, self._std_F, self._limit = rows_TF, mean_F, std_F, limit
-        self._first, self._bars_seen = first_bar, bars_seen
-        self._read_X = torch.arange(EVALUATION_CHUNK + bars_seen - 1, device=rows_TF.device)
+    def __init__(self, inputs: Inputs, *, bars_seen: int, first_bar: int) -> None:
+        self._inputs, self._first, self._bars_seen = inputs, first_bar, bars_seen
+        self._read_X = torch.arange(EVALUATION_CHUNK + bars_seen - 1, device=inputs.rows_TF.device)
 
     @torch.inference_mode()
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """See `Reader.outputs`; no bar may be before `first_bar`."""
+        given = self._inputs
         cells, offsets = np.divmod(bars - self._first, EVALUATION_CHUNK)
         parts = []
         for cell in np.unique(cells):
             start = self._first + int(cell) * EVALUATION_CHUNK - self._bars_seen + 1
-            starts_1 = torch.tensor([start], device=self._rows_TF.device)
+            starts_1 = torch.tensor([start], device=self._read_X.device)
             x_1FX = gather_chunks(
-                self._rows_TF, starts_1, self._read_X, self._mean_F, self._std_F, self._limit
+                given.rows_TF, starts_1, self._read_X, given.mean_F, given.std_F, given.limit
             )
             parts.append((cells == cell, model(x_1FX)[0].double().cpu().numpy()))
         outputs = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))

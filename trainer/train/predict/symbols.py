@@ -8,7 +8,6 @@ shape share one network, so that each further symbol takes a few milliseconds.
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,6 +22,7 @@ from torch import nn
 from trainer.bars.series_plan import clear_of_holes
 from trainer.base.errors import DataError, TrainerError, UsageError, nearest
 from trainer.base.settings import WINDOWS
+from trainer.base.text import some_of
 from trainer.data.calendar import holes
 from trainer.data.context import context_of
 from trainer.data.feature_names import warmup_of_features
@@ -32,18 +32,14 @@ from trainer.data.read.reading import CandleFolder, OtherTimeframe
 from trainer.data.timeframes import step_of
 from trainer.models import home_of, reads_of
 from trainer.store.card import CardSeries
-from trainer.targets import scores_of
-from trainer.targets.bars import with_unit
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.predict.load_model import CheckedModel, Networks, check_model, fitted_of, without_unit
+from trainer.train.predict.load_model import CheckedModel, Networks, check_model, without_unit
 from trainer.train.predict.panels import predict_panels
 from trainer.train.predict.predictions import NotPredicted, Predictions
-from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Reader, reader_of
+from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Inputs, Reader, reader_of
 
-SMALL_BATCHES = (
-    4,
-    16,
-)  # windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+# Windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
+SMALL_BATCHES = (4, 16)
 TRIAL_WINDOWS = 64  # that are compared in small batches and in a full one
 MOST_ROWS = 1 << 16  # whose features are computed in one pass
 MOST_NAMED = 6  # models or symbols, in a message
@@ -113,11 +109,9 @@ def predict_models(
     for models in groups.values():
         single = [model for model in models if model.card.panel is None]
         panels = [model for model in models if model.card.panel is not None]
-        lines = (
-            (yield from _predict_group(single, data, wanted=wanted, last=last, running=running))
-            if single
-            else ()
-        )
+        lines: tuple[str, ...] = ()
+        if single:
+            lines += yield from _predict_group(single, data, wanted=wanted, last=last, running=running)
         if panels:
             lines += yield from _predict_panels(panels, data, wanted=wanted, last=last, running=running)
         for line in lines:
@@ -164,18 +158,15 @@ def _predict_group(
         folder = _open(models, data, Path(scratch), symbols=only)
         tasks: list[_Task] = []
         for symbol in sorted(by_symbol):
-            if symbol not in folder.symbols:
-                absent = DataError(
-                    f"{data} holds no bars of {symbol}", do="Add its candles, or leave it out with --symbols."
-                )
-                for model in by_symbol[symbol]:
-                    yield NotPredicted(model=model.name, symbol=symbol, error=absent, absent=True)
-                continue
+            absent = symbol not in folder.symbols
             try:
+                if absent:
+                    do = "Add its candles, or leave it out with --symbols."
+                    raise DataError(f"{data} holds no bars of {symbol}", do=do)
                 candles = folder.read(symbol)
             except TrainerError as error:
                 for model in by_symbol[symbol]:
-                    yield NotPredicted(model=model.name, symbol=symbol, error=error)
+                    yield NotPredicted(model=model.name, symbol=symbol, error=error, absent=absent)
                 continue
             for model in by_symbol[symbol]:
                 try:
@@ -208,12 +199,11 @@ class _Running:
             except TrainerError as error:
                 yield NotPredicted(model=task.model.name, symbol=symbol, error=error)
                 continue
-            target, fitted = task.model.target, fitted_of(task.series)
-            columns = scores_of(target).columns(target, outputs_NO, task.candles, task.bars, fitted)
+            target, fitted = task.model.target, task.series.fitted
+            columns = target.columns(outputs_NO, task.candles, task.bars, fitted)
             bar = task.candles.timestamp[task.bars]
-            available_at = bar + step_of(
-                card.timeframe
-            )  # an event bar has its last trade's time, which is its end
+            # An event bar has its last trade's time, which is its end.
+            available_at = bar + step_of(card.timeframe)
             yield Predictions(
                 model=task.model.name,
                 symbol=symbol,
@@ -229,12 +219,8 @@ class _Running:
         """
         bars = task.bars - task.first_row
         small = next((size for size in SMALL_BATCHES if len(bars) <= size), 0)
-        if (
-            small
-            and task.reads == WINDOWS
-            and task.model.shape
-            and self._same_digits(task.model, network, small)
-        ):
+        may_be_small = small and task.reads == WINDOWS and task.model.shape
+        if may_be_small and self._same_digits(task.model, network, small):
             return _reader(task, rows_TF, batch=small).outputs(network, bars)
         return _reader(task, rows_TF).outputs(network, bars)
 
@@ -247,40 +233,29 @@ class _Running:
         key = model.shape, small
         if key not in self.is_exact:
             seen, features = model.card.lookback, len(model.card.features)
-            rows_TF = torch.randn(
-                EVALUATION_BATCH + seen - 1, features, generator=torch.Generator().manual_seed(0)
-            )
+            shape = EVALUATION_BATCH + seen - 1, features
+            rows_TF = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+            inputs = Inputs(rows_TF=rows_TF, mean_F=torch.zeros(features), std_F=torch.ones(features))
             bars = np.arange(EVALUATION_BATCH) + seen - 1
-            mean_F, std_F = torch.zeros(features), torch.ones(features)
-            full_NO, few_NO = (
-                reader_of(
-                    WINDOWS,
-                    rows_TF=rows_TF,
-                    mean_F=mean_F,
-                    std_F=std_F,
-                    bars_seen=seen,
-                    first_bar=seen - 1,
-                    batch=batch,
-                ).outputs(network, some)
-                for batch, some in ((EVALUATION_BATCH, bars), (small, bars[:TRIAL_WINDOWS]))
+            full, few = (
+                reader_of(WINDOWS, inputs, bars_seen=seen, first_bar=seen - 1, batch=batch)
+                for batch in (EVALUATION_BATCH, small)
             )
-            self.is_exact[key] = np.array_equal(few_NO, full_NO[:TRIAL_WINDOWS])
+            few_NO = few.outputs(network, bars[:TRIAL_WINDOWS])
+            self.is_exact[key] = np.array_equal(few_NO, full.outputs(network, bars)[:TRIAL_WINDOWS])
         return self.is_exact[key]
 
 
 def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
-    card, scaler = task.model.card, task.series.scaler
-    return reader_of(
-        task.reads,
+    scaler, seen = task.series.scaler, task.model.card.lookback
+    inputs = Inputs(
         rows_TF=rows_TF,
         mean_F=torch.tensor(scaler["mean"]),
         std_F=torch.tensor(scaler["std"]),
-        limit=scaler.get("limit", math.inf),
-        bars_seen=card.lookback,
-        first_bar=task.warmup + card.lookback - 1,
-        batch=batch,
+        limit=scaler["limit"],
         context_TC=_context(task, len(rows_TF)),
     )
+    return reader_of(task.reads, inputs, bars_seen=seen, first_bar=task.warmup + seen - 1, batch=batch)
 
 
 def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
@@ -298,7 +273,7 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
     series, card = model.card.of(candles.symbol), model.card
     warmup = max(warmup_of_features(model.features), candles.columns_begin)
     whole = _whole_bars(candles, model, series, warmup=warmup)
-    bars = with_unit(model.target, candles.close, whole)
+    bars = model.target.with_unit(candles, whole)
     if last is not None:
         bars = bars[max(0, len(bars) - last) :]
     if not len(bars):
@@ -331,7 +306,7 @@ def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str
     takes_any = any(model.card.panel for model in models)
     for symbol in symbols if known and not takes_any else ():
         if symbol not in known:
-            why = f"{_trained(models)} trained on {_named(sorted(known))}"
+            why = f"{_trained(models)} trained on {some_of(sorted(known), MOST_NAMED)}"
             raise UsageError(
                 f"no model of {symbol}", why=why, do=nearest(symbol, known) or "Choose one of these."
             )
@@ -350,10 +325,4 @@ def _refuse_several_targets(models: Sequence[CheckedModel]) -> None:
 
 
 def _trained(models: Sequence[CheckedModel]) -> str:
-    return f"{_named([model.name for model in models])} {'was' if len(models) == 1 else 'were'}"
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (
-        f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    )
+    return f"{some_of([model.name for model in models], MOST_NAMED)} {'was' if len(models) == 1 else 'were'}"

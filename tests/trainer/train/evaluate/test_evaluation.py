@@ -10,7 +10,6 @@ import torch
 from tests.jobs import job_of
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.targets.direction.scores import baselines, metrics, weighted
 from trainer.targets.scoring import block_length
 from trainer.train.evaluate.evaluation import block_bootstrap, evaluate
 from trainer.train.inputs.rows import SymbolData, prepare
@@ -65,8 +64,7 @@ def test_single_bars_give_the_textbook_interval() -> None:
     )["mean"]
     assert found is not None
     error = 1.96 * np.sqrt(hits.mean() * (1 - hits.mean()) / 2000)
-    assert found.low == pytest.approx(hits.mean() - error, abs=error / 8)
-    assert found.high == pytest.approx(hits.mean() + error, abs=error / 8)
+    assert found == pytest.approx([hits.mean() - error, hits.mean() + error], abs=error / 8)
 
 
 def test_blocks_see_that_neighbours_repeat_each_other() -> None:
@@ -75,13 +73,13 @@ def test_blocks_see_that_neighbours_repeat_each_other() -> None:
     def width(blocks: np.ndarray) -> float:
         found = block_bootstrap(lambda w: {"mean": float((w * hits).sum() / w.sum())}, blocks)["mean"]
         assert found is not None
-        return found.high - found.low
+        return found[1] - found[0]
 
     assert width(np.arange(2000) // 20) > 3 * width(np.arange(2000))
 
 
-def test_intervals_are_the_same_for_the_same_seed_and_none_for_few_blocks(guesses) -> None:
-    statistic = weighted(TARGET, *guesses, np.arange(600))
+def test_same_seed_same_intervals_and_few_blocks_have_none(guesses) -> None:
+    statistic = TARGET.weighted(*guesses, np.arange(600))
     blocks = np.arange(600) // 30
     assert block_bootstrap(statistic, blocks, seed=5) == block_bootstrap(statistic, blocks, seed=5)
     assert block_bootstrap(statistic, blocks, seed=5) != block_bootstrap(statistic, blocks, seed=6)
@@ -91,7 +89,7 @@ def test_intervals_are_the_same_for_the_same_seed_and_none_for_few_blocks(guesse
 def test_baselines_see_the_trend_that_is_there(trending) -> None:
     rows = trending.scored("test")
     labels = rows.labels(rows.scored)
-    found = {name: metrics(TARGET, forecast, labels) for name, forecast in baselines(TARGET, rows).items()}
+    found = {name: TARGET.scores(forecast, labels) for name, forecast in TARGET.baselines(rows).items()}
     assert found["persistence"]["accuracy"] == pytest.approx(0.75, abs=0.04)
     assert found["reversal"]["accuracy"] == pytest.approx(1 - found["persistence"]["accuracy"])
     assert found["base_rate"]["auc"] == 0.5
@@ -102,8 +100,8 @@ def test_baselines_see_the_trend_that_is_there(trending) -> None:
 def test_baselines_learn_from_training_alone(trending) -> None:
     labels = trending.labels_TK.copy()
     labels[trending.spans.validation.start :] = 1 - labels[trending.spans.validation.start :]
-    flipped = baselines(TARGET, replace(trending, labels_TK=labels).scored("test"))
-    for name, forecast in baselines(TARGET, trending.scored("test")).items():
+    flipped = TARGET.baselines(replace(trending, labels_TK=labels).scored("test"))
+    for name, forecast in TARGET.baselines(trending.scored("test")).items():
         assert np.array_equal(forecast, flipped[name])
 
 
@@ -112,7 +110,7 @@ def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
     oracle = np.where(labels[:, 0] > 0.5, 0.9, 0.1)
     oracle[::10] = 0.5
     report = evaluate(oracle, TARGET, trending.scored("test"), replicates=200)
-    assert report["auc"] == metrics(TARGET, oracle, labels)["auc"] and report["block_bars"] == 24
+    assert report["auc"] == TARGET.scores(oracle, labels)["auc"] and report["block_bars"] == 24
     assert report["intervals"]["auc"][0] < report["auc"] < report["intervals"]["auc"][1]
     assert all(
         report["better"][name]["auc"][0] > 0 for name in ("base_rate", "persistence", "reversal", "logistic")
@@ -120,27 +118,25 @@ def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
     assert json.loads(json.dumps(report)) == report
 
 
-def test_a_test_span_of_one_class_has_no_ranking_and_is_scored_all_the_same(trending) -> None:
+def test_a_test_span_of_one_class_is_scored_without_auc(trending) -> None:
     bars, labels = trending.bars("test"), trending.labels_TK.copy()
     labels[bars] = 1.0
     rows = replace(trending, labels_TK=labels).scored("test")
     report = evaluate(np.full(len(bars), 0.6), TARGET, rows, replicates=50)
-    assert (
-        report["auc"] is None
-        and report["intervals"]["auc"] is None
-        and report["better"]["logistic"]["auc"] is None
-    )
+    assert report["auc"] is None
+    assert report["intervals"]["auc"] is None
+    assert report["better"]["logistic"]["auc"] is None
     assert report["accuracy"] == report["base_rate"] == 1.0 and report["intervals"]["log_loss"] is not None
 
 
 def test_a_baseline_is_not_better_than_itself(trending) -> None:
     rows = trending.scored("test")
-    report = evaluate(baselines(TARGET, rows)["logistic"], TARGET, rows, replicates=100)
+    report = evaluate(TARGET.baselines(rows)["logistic"], TARGET, rows, replicates=100)
     assert report["better"]["logistic"] == {"auc": [0.0, 0.0], "log_loss": [0.0, 0.0]}
 
 
 @pytest.mark.slow
-def test_chance_is_seen_as_chance_and_one_bar_read_ahead_is_seen_at_once() -> None:
+def test_scores_tell_chance_from_one_bar_of_look_ahead() -> None:
     """Random-walk candles through features, splits and scalers: five seeds, 10,000 test bars each."""
     job = job_of(lookback=10, horizon=1, test_fraction=0.25)
     honest, leaking = [], []
@@ -150,7 +146,7 @@ def test_chance_is_seen_as_chance_and_one_bar_read_ahead_is_seen_at_once() -> No
         ahead = data.rows_TF.clone()
         ahead[:-1, 0] = data.rows_TF[1:, 0]  # the one-bar return, read one bar too early
         for found, rows_TF in ((honest, data.rows_TF), (leaking, ahead)):
-            forecast = baselines(TARGET, replace(data, rows_TF=rows_TF).scored("test"))["logistic"]
-            found.append(metrics(TARGET, forecast, data.labels("test"))["auc"])
+            forecast = TARGET.baselines(replace(data, rows_TF=rows_TF).scored("test"))["logistic"]
+            found.append(TARGET.scores(forecast, data.labels("test"))["auc"])
     assert np.mean(honest) == pytest.approx(0.5, abs=0.01)
     assert np.mean(leaking) > 0.9

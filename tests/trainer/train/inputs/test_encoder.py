@@ -100,7 +100,7 @@ def edited(encoder: Path, folder: Path, change: Callable[[Card], Card]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["transformer", "tcn"])
-def test_a_head_takes_all_weights_but_its_own_and_the_scaler_of_its_series(name, encoders, bars):
+def test_a_model_takes_the_encoders_weights_and_scalers(name, encoders, bars):
     job = head(encoders[name])
     run = opened(job, bars / "all")
     tensors, card = load(encoders[name])
@@ -132,9 +132,8 @@ def test_a_heads_file_is_whole_and_its_card_names_its_parent(name, encoders, bar
     card = read_card(trained)
     assert card_from_json(card.to_json()) == card
     assert card.parent["model"] == f"{name}-return_ticks_1m" and card.parent["training"] == "frozen"
-    assert (
-        card.parent["sha256"] == job.model.encoder_sha256 and card.parent["until"] == job.model.encoder_until
-    )
+    assert card.parent["sha256"] == job.model.encoder_sha256
+    assert card.parent["until"] == job.model.encoder_until
     before, after = load(encoders[name])[0], load(trained)[0]
     moved = {
         key for key in after if key != "context.tables.series" and not torch.equal(before[key], after[key])
@@ -147,9 +146,7 @@ def test_a_heads_file_is_whole_and_its_card_names_its_parent(name, encoders, bar
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_blocks_begin_to_train_one_after_another_from_the_head_on_also_after_a_restart(
-    restored, encoders, bars
-):
+def test_blocks_unfreeze_one_by_one_also_after_a_restart(restored, encoders, bars):
     job = head(encoders["transformer"], encoder_training="unfreeze", unfreeze_steps=2)
     run = opened(job, bars / "all")
     member = run.member
@@ -166,11 +163,9 @@ def test_blocks_begin_to_train_one_after_another_from_the_head_on_also_after_a_r
         moved.append({key.rsplit(".", 1)[0] for key in after if not torch.equal(before[key], after[key])})
     first = {key for key in moved[2] if key.startswith("blocks.")}
     assert moved[0] == moved[1] == {"head"}
-    assert (
-        first
-        and all(key.startswith("blocks.1.") for key in first)
-        and moved[2] == moved[3] == {"head", *first}
-    )
+    assert first
+    assert all(key.startswith("blocks.1.") for key in first)
+    assert moved[2] == moved[3] == {"head", *first}
     assert {key.split(".")[1] for key in moved[4] if key.startswith("blocks.")} == {"0", "1"}
     assert not {"patches", "norm"} & moved[5] and {"patches", "norm"} <= moved[6]
     uneven = pack.snapshot(0)
@@ -181,7 +176,7 @@ def test_blocks_begin_to_train_one_after_another_from_the_head_on_also_after_a_r
     )
 
 
-def test_a_restart_gives_the_weights_that_go_on_had_given(encoders, bars):
+def test_a_restart_gives_the_weights_of_an_uninterrupted_run(encoders, bars):
     job = head(encoders["tcn"], encoder_training="unfreeze", unfreeze_steps=1, ema=0.9)
     run = opened(job, bars / "all")
     member = run.member
@@ -196,12 +191,12 @@ def test_a_restart_gives_the_weights_that_go_on_had_given(encoders, bars):
     assert all(torch.equal(one.average[key], other.average[key]) for key in one.average)
 
 
-def test_weights_train_from_the_head_on():
+def test_weights_unfreeze_from_the_head_on():
     names = ("head.bias", "blocks.2.first.bias", "blocks.0.inner_in.weight", "patches.weight", "norm.weight")
     assert [stage_of(name, num_blocks=3) for name in names] == [0, 1, 3, 4, 4]
 
 
-def test_an_encoder_that_has_seen_validation_is_refused_with_both_dates(encoders, bars):
+def test_an_encoder_that_has_seen_validation_is_refused(encoders, bars):
     job = head(encoders["transformer"])
     assert job.model.encoder_until == "2024-01-01T12:01:00Z", "the end of its last bar of validation"
     with pytest.raises(DataError) as raised:
@@ -210,7 +205,7 @@ def test_an_encoder_that_has_seen_validation_is_refused_with_both_dates(encoders
     assert raised.value.why.startswith("validation of AAA begins before, at 2024-01-01T09:")
 
 
-def test_validation_may_begin_the_moment_that_the_encoder_ends(encoders, bars):
+def test_validation_may_begin_when_the_encoder_ends(encoders, bars):
     job, symbol = head(encoders["transformer"]), "SIG-USD"
     planned = open_data(job, bars / "all", scratch=bars)
     begins = planned.plan.symbols[symbol].folds[0].spans.validation.start
@@ -261,25 +256,20 @@ def test_an_encoder_of_other_inputs_is_refused(encoders, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("splits", "error"),
-    [
-        ({}, "its card does not say on which bars"),
-        ({"validation": {"last": "soon"}}, "its card does not say on which bars"),
-        ({"validation": {"last": "9" * 50}}, "its card does not say on which bars"),
-        ({"validation": ["2024-01-01T00:00:00Z"]}, "its card does not say on which bars"),
-    ],
+    "validation", [None, {"last": "soon"}, {"last": "9" * 50}, ["2024-01-01T00:00:00Z"]], ids=str
 )
-def test_a_card_that_does_not_say_when_its_training_ended_makes_no_encoder(splits, error, encoders, tmp_path):
+def test_an_encoder_needs_the_end_of_its_training_in_its_card(validation, encoders, tmp_path):
+    splits = {"validation": validation}
     path = edited(
         encoders["tcn"],
         tmp_path,
         lambda card: replace(card, series=[replace(one, splits=splits) for one in card.series]),
     )
-    with pytest.raises(DataError, match=error):
+    with pytest.raises(DataError, match="its card does not say on which bars"):
         head(path)
 
 
-def test_a_file_that_has_changed_or_holds_other_tensors_is_refused(encoders, bars, tmp_path):
+def test_a_changed_encoder_file_is_refused(encoders, bars, tmp_path):
     path = edited(encoders["tcn"], tmp_path, lambda card: card)
     job = head(path)
     member = opened(job, bars / "all").member
@@ -292,46 +282,24 @@ def test_a_file_that_has_changed_or_holds_other_tensors_is_refused(encoders, bar
         new_model(member, head(path))
 
 
-def test_a_training_says_in_one_line_what_is_wrong_with_its_encoder(encoders, bars, tmp_path, capsys):
-    sizes = [part for key, value in full({**SIZES, **COMMON}).items() for part in ("--set", f"{key}={value}")]
-    known = [
-        "--data",
-        str(bars / "early"),
-        "--out",
-        str(tmp_path / "out"),
-        "--device",
-        "cpu",
-        "--workers",
-        "1",
-        *sizes,
-    ]
+def test_a_bad_encoder_is_one_error_line_of_the_training(encoders, bars, tmp_path, capsys):
+    early, keys = bars / "early", full({**SIZES, **COMMON})
+    known = ["--data", str(early), "--out", str(tmp_path / "out"), "--device", "cpu", "--workers", "1"]
+    sizes = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    missing = "no.safetensors can't be read (No such file or directory). Check model.encoder"
+    unseen = "none of the 2 symbols can be trained on (the encoder has seen bars and labels until"
     for encoder, more, message in (
-        (
-            tmp_path / "no.safetensors",
-            (),
-            "no.safetensors can't be read (No such file or directory). Check model.encoder",
-        ),
-        (bars / "early" / "AAA_1m_2024-2024.parquet", (), "is not a whole model file"),
-        (
-            encoders["transformer"],
-            (),
-            "none of the 2 symbols can be trained on (the encoder has seen bars and labels until",
-        ),
-        (encoders["transformer"], ("--model", "lstm"), "unknown job key 'model.encoder'"),
+        (tmp_path / "no.safetensors", sizes, missing),
+        (early / "AAA_1m_2024-2024.parquet", sizes, "is not a whole model file"),
+        (encoders["transformer"], sizes, unseen),
+        (encoders["transformer"], ["--model", "lstm"], "unknown job key 'model.encoder'"),
     ):
-        arguments = (
-            [*known, "--set", f"model.encoder={encoder}"]
-            if not more
-            else [*known[:8], *more, "--set", f"model.encoder={encoder}"]
-        )
-        assert main(arguments) == 2
+        assert main([*known, *more, "--set", f"model.encoder={encoder}"]) == 2
         error = capsys.readouterr().err.strip()
         assert message in error and len(error.splitlines()) == 1
 
 
-def test_a_job_file_names_its_encoder_from_its_own_folder_and_a_portable_job_has_no_folder(
-    encoders, tmp_path
-):
+def test_an_encoder_is_named_from_the_job_files_folder(encoders, tmp_path):
     (tmp_path / "job.toml").write_text('[model]\nname = "tcn"\nencoder = "models/one.safetensors"\n')
     assert load_job(tmp_path / "job.toml")["model"]["encoder"] == str(tmp_path / "models/one.safetensors")
     job = head(encoders["tcn"])
@@ -342,7 +310,7 @@ def test_a_job_file_names_its_encoder_from_its_own_folder_and_a_portable_job_has
             job_of(model="tcn", **settings)
 
 
-def test_members_of_other_models_are_as_they_were():
+def test_a_model_without_encoder_is_not_frozen():
     rows = torch.randn(100, 2)
     member = Member(name="m", rows_TF=rows, labels_TK=rows[:, :1], mean_F=torch.zeros(2), std_F=torch.ones(2))
     network = new_model(member, job_of(**TCN, target="direction"))

@@ -48,7 +48,7 @@ def test_a_constant_feature_is_scaled_by_one() -> None:
     torch.testing.assert_close(std[0], rows[:300, 0].std(correction=0))
 
 
-def test_starts_gather_windows_whose_label_stands_at_their_last_bar(make_candles) -> None:
+def test_a_windows_label_is_that_of_its_last_bar(make_candles) -> None:
     candles = make_candles(2000, drop=[600])
     data = prepare(candles, JOB)
     for starts in data.starts.values():
@@ -59,7 +59,7 @@ def test_starts_gather_windows_whose_label_stands_at_their_last_bar(make_candles
         assert np.array_equal(labels == 1, candles.close[last + JOB.target.horizon] > candles.close[last])
 
 
-def test_the_splits_for_a_card_say_times_bars_and_windows(make_candles) -> None:
+def test_splits_of_a_card_have_times_bars_and_windows(make_candles) -> None:
     splits = prepare(make_candles(2000), JOB).splits()
     assert splits["train"]["first"] == "2024-01-01T04:16:00Z"  # minute 256, after the warm-up
     assert splits["test"]["last"] == "2024-01-02T09:19:00Z"
@@ -67,7 +67,7 @@ def test_the_splits_for_a_card_say_times_bars_and_windows(make_candles) -> None:
     assert splits["train"]["last"] < splits["validation"]["first"]
 
 
-def test_features_of_the_callers_own_replace_the_computed_ones(make_candles) -> None:
+def test_given_features_replace_the_computed_ones(make_candles) -> None:
     data = prepare(make_candles(200), JOB, features=torch.randn(200, 2), warmup=0)
     assert data.rows_TF.shape == (200, 2) and data.mean_F.shape == (2,)
     assert data.starts["train"][0] == 0

@@ -46,7 +46,7 @@ def test_the_last_fold_is_the_split_of_a_job_without_folds(make_candles) -> None
         assert torch.equal(found.mean_F, whole.mean_F) and torch.equal(found.rows_TF, whole.rows_TF)
 
 
-def test_no_label_of_a_fold_reaches_its_test_and_tests_follow_each_other(make_candles) -> None:
+def test_labels_of_a_fold_end_before_its_test(make_candles) -> None:
     plans = plan_folds(make_candles(4000), with_settings(JOB, folds=4))
     ends = [{name: starts.max() + 19 + 3 for name, starts in plan.starts.items()} for plan in plans]
     for plan, end in zip(plans, ends, strict=True):
@@ -75,9 +75,7 @@ def test_a_volatility_model_has_folds_of_one_horizon(make_candles) -> None:
         (420, {"folds": 4, "embargo": 30}, "AAA: 4 folds leave"),
     ],
 )
-def test_what_does_not_suffice_is_refused_by_the_name_of_the_symbol(
-    make_candles, bars, settings, said
-) -> None:
+def test_too_few_bars_are_refused_by_symbol(make_candles, bars, settings, said) -> None:
     with pytest.raises(DataError, match=said):
         plan_folds(make_candles(bars), with_settings(JOB, **settings))
 
@@ -96,7 +94,7 @@ def test_a_feature_that_is_not_finite_is_named(make_candles, monkeypatch) -> Non
         folds_of(make_candles(3000), JOB)
 
 
-def test_a_feature_that_never_moves_is_scaled_to_nothing_and_not_to_infinity(make_candles) -> None:
+def test_a_constant_feature_is_scaled_to_zero(make_candles) -> None:
     candles = make_candles(3000)
     (only,) = folds_of(replace(candles, volume=np.full(3000, 7.0)), with_settings(JOB, folds=1))
     constant = only.rows_TF[WARMUP:].std(0) == 0
@@ -104,6 +102,6 @@ def test_a_feature_that_never_moves_is_scaled_to_nothing_and_not_to_infinity(mak
     assert torch.isfinite((only.rows_TF[WARMUP:] - only.mean_F) / only.std_F).all()
 
 
-def test_more_folds_than_the_bars_can_test_are_refused_before_any_data_is_read() -> None:
+def test_too_many_folds_are_refused_before_data_is_read() -> None:
     with pytest.raises(UsageError, match="test_fraction"):
         job_of(folds=5)

@@ -52,7 +52,7 @@ def reader(tmp_path: Path, write_candles: Any) -> Reader:
     return Reader(tmp_path)
 
 
-def test_what_was_staged_is_read_once_and_handed_over_once(reader):
+def test_a_staged_source_is_read_once_and_claimed_once(reader):
     staging = Staging(reader)
     staging.stage(_piece("A-USD"))
     staging.stage(_piece("A-USD"))
@@ -60,7 +60,7 @@ def test_what_was_staged_is_read_once_and_handed_over_once(reader):
     assert staging.claim("A-USD") is None and staging.claim("") is None
 
 
-def test_what_was_claimed_is_not_dropped_when_the_next_is_staged(reader):
+def test_a_claimed_source_outlives_the_next_staging(reader):
     staging = Staging(reader)
     reader.go.clear()
     staging.stage(_piece("A-USD"))
@@ -71,7 +71,7 @@ def test_what_was_claimed_is_not_dropped_when_the_next_is_staged(reader):
     assert _taken(staging, "B-USD").name == "B-USD" and reader.read == ["A-USD", "B-USD"]
 
 
-def test_what_somebody_else_got_is_dropped_for_the_next_one(reader):
+def test_an_unclaimed_source_is_dropped_for_the_next(reader):
     staging = Staging(reader)
     reader.go.clear()
     staging.stage(_piece("A-USD"))
@@ -102,7 +102,7 @@ def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
         assert all(torch.equal(one.starts[span], other.starts[span]) for span in one.starts)
 
 
-def test_bad_data_is_said_when_the_piece_arrives_and_not_before(tmp_path):
+def test_an_error_of_staging_is_raised_on_claim(tmp_path):
     def read(piece: Piece) -> Source:
         raise DataError(f"{piece.source} has 3 bars", do="Bring more.")
 

@@ -1,4 +1,4 @@
-"""What workers are told of a symbol before they start: which files to open, and what reading them takes."""
+"""Data of workers: the files of each symbol, and the memory that reading them takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.train.inputs.survey import survey
 SMALL = job_of(batch=64, lookback=20)
 
 
-def test_a_worker_opens_the_files_of_its_symbol_and_no_other(tmp_path, write_candles):
+def test_a_worker_opens_only_the_files_of_its_symbol(tmp_path, write_candles):
     for symbol in ("A-USD", "B-USD"):
         write_candles(tmp_path, symbol, bars=1000)
     data = open_data(SMALL, tmp_path, scratch=tmp_path)
@@ -24,7 +24,7 @@ def test_a_worker_opens_the_files_of_its_symbol_and_no_other(tmp_path, write_can
     assert read_source(first, SMALL, data).name == "A-USD"
 
 
-def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, write_candles):
+def test_a_file_of_many_symbols_is_split_into_an_array_of_each(tmp_path, write_candles):
     tables = []
     for symbol in ("A-USD", "B-USD"):
         file = write_candles(tmp_path, symbol, bars=1000)
@@ -41,7 +41,7 @@ def test_a_symbol_of_a_file_of_many_is_read_from_an_array_of_its_own(tmp_path, w
     assert (source.name, source.origin.entries[0].bars) == ("A-USD", 1000)
 
 
-def test_the_formula_counts_what_it_says():
+def test_source_memory_follows_its_formula():
     assert source_gib(bars=0, rows=0, folds=1) == pytest.approx(48 / 1024)
     columns = DataSettings(columns=("a", "b"), features=("none",))
     alone = source_gib(bars=1000, rows=1000, folds=1, data=columns) - 48 / 1024

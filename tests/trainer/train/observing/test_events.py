@@ -1,4 +1,4 @@
-"""What programs and people are told."""
+"""Events as JSON lines for programs and as text for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import math
 from typing import Any
 
-from trainer.train.observing.events import EventLog, Story
+import pytest
+
+from trainer.train.observing.events import EventLog, Story, line_of
 
 MODELS = [{"model": symbol, "piece": symbol, "fold": 1, "seed": 0} for symbol in ("BTC-USD", "ETH-USD")]
 STARTED = {"event": "started", "models": MODELS, "workers": 2, "device": "cpu"}
@@ -27,7 +29,7 @@ def _progress(symbol: str, step: int) -> dict[str, Any]:
     return {"event": "progress", "model": symbol, "piece": symbol, "worker": symbol, **place}
 
 
-def test_each_event_is_one_line_of_json_with_its_time_and_no_nan(tmp_path):
+def test_each_event_is_one_json_line_without_nan(tmp_path):
     shown: list[dict[str, Any]] = []
     log = EventLog(tmp_path / "events", shown.append)
     log.emit({"event": "epoch", "train_loss": math.nan, "nested": [{"x": math.inf}]})
@@ -38,7 +40,7 @@ def test_each_event_is_one_line_of_json_with_its_time_and_no_nan(tmp_path):
     assert len(shown) == 2
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then():
+def test_without_a_terminal_progress_is_printed_now_and_then():
     stream, now = io.StringIO(), iter([0.0, 0.0, 5.0, 11.0, 11.0])
     story = Story(stream, clock=lambda: next(now))
     for step in (1, 2, 3):
@@ -50,86 +52,57 @@ def test_without_a_terminal_progress_is_a_line_now_and_then():
     ]
 
 
-def test_a_tcns_rates_are_in_chunks():
-    stream = io.StringIO()
-    slow = {**_progress("SPY", 1), "rate": 1.75, "unit": "chunks"}
-    way = {"strategy": "sequential", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
-    for event in (
-        slow,
-        {"event": "resumed", "model": "SPY", "piece": "SPY", "epoch": 2, "visited": 12, "unit": "chunks"},
-        {"event": "tuned", "seconds": 20.0, "entry": way, "excluded": [], "unit": "chunks", "failure": ""},
-    ):
-        Story(stream)(event)
-    assert stream.getvalue().splitlines() == [
-        "SPY  epoch 1/2  step 1/10  loss 0.7000  1.8 chunks/s",
-        "SPY  resumed in epoch 2 after 12 chunks",
-        "found in 20 s: sequential, 1 models at a time, slices of 4, 300 chunks/s",
-    ]
+MANY = [f"S{number}" for number in range(9)]
+CHOICE = {"strategy": "sequential", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
+CHECKPOINT = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
+NOTES = {"warmup": 60, "notes": ["BTC/USD: it trains as BTC-USD"]}
 
 
-def test_the_log_says_what_a_checkpoint_cost():
-    stream = io.StringIO()
-    cost = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
-    Story(stream)(
-        {"event": "checkpoint", "model": "BTC-USD", "piece": "BTC-USD", "folder": "BTC-USD/1", **cost}
-    )
-    assert (
-        stream.getvalue()
-        == "BTC-USD  checkpoint: training paused 0.0006 s, written in the background in 0.013 s\n"
-    )
-
-
-def test_synthetic_data_is_called_so():
-    stream = io.StringIO()
-    Story(stream)({**STARTED, "data": DATA})
-    Story(stream)(
-        {**STARTED, "models": STARTED["models"][:1], "workers": 1, "data": {**DATA, "holes": 1, "warmup": 1}}
-    )
-    several, one = stream.getvalue().splitlines()
-    assert several == "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes  SYNTHETIC"
-    assert one == "1 model on 1 cpu worker  1,000 bars of 1m, 1 hole, warm-up 1 bar  SYNTHETIC"
-
-
-def test_a_failed_model_and_a_retry_are_told_with_their_reasons():
-    stream = io.StringIO()
-    story = Story(stream)
-    story({"event": "retry", "model": "m", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"})
-    story({"event": "model_failed", "model": "m", "piece": "BTC-USD", "reason": "again"})
-    assert (
-        stream.getvalue() == "BTC-USD  retried: its worker was killed by signal 9\nBTC-USD  failed: again\n"
-    )
-
-
-def test_the_start_shows_the_warmup_and_what_is_odd_about_the_data():
-    stream = io.StringIO()
-    Story(stream)({**STARTED, "data": {**DATA, "warmup": 60, "notes": ["BTC/USD: it trains as BTC-USD"]}})
-    assert stream.getvalue().splitlines() == [
-        "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes, warm-up 60 bars  SYNTHETIC",
-        "note: BTC/USD: it trains as BTC-USD",
-    ]
-
-
-def test_a_run_again_with_the_same_folder_says_what_it_kept_and_replaced():
-    stream = io.StringIO()
-    many = [f"S{number}" for number in range(9)]
-    Story(stream)(
-        {
-            "event": "ended",
-            "done": 9,
-            "failed": 0,
-            "retries": 0,
-            "kept": many,
-            "replaced": ["T"],
-            "out": "models",
-        }
-    )
-    Story(stream)(
-        {"event": "ended", "done": 9, "failed": 0, "retries": 0, "kept": [], "replaced": [], "out": "models"}
-    )
-    assert stream.getvalue().splitlines() == [
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
         (
-            "kept from an earlier run in models with the same bars, settings and code: S0, S1, S2, S3, S4, S5"
-            " and 3 more"
+            {**_progress("SPY", 1), "rate": 1.75, "unit": "chunks"},
+            "SPY  epoch 1/2  step 1/10  loss 0.7000  1.8 chunks/s",
         ),
-        "replaced in models, since the earlier run had other bars, settings or code: T",
-    ]
+        (
+            {"event": "resumed", "piece": "SPY", "epoch": 2, "visited": 12, "unit": "chunks"},
+            "SPY  resumed in epoch 2 after 12 chunks",
+        ),
+        (
+            {"event": "tuned", "seconds": 20.0, "entry": CHOICE, "excluded": [], "unit": "chunks"},
+            "found in 20 s: sequential, 1 models at a time, slices of 4, 300 chunks/s",
+        ),
+        (
+            {"event": "checkpoint", "piece": "BTC-USD", **CHECKPOINT},
+            "BTC-USD  checkpoint: training paused 0.0006 s, written in the background in 0.013 s",
+        ),
+        (
+            {**STARTED, "data": DATA},
+            "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes  SYNTHETIC",
+        ),
+        (
+            {**STARTED, "models": MODELS[:1], "workers": 1, "data": {**DATA, "holes": 1, "warmup": 1}},
+            "1 model on 1 cpu worker  1,000 bars of 1m, 1 hole, warm-up 1 bar  SYNTHETIC",
+        ),
+        (
+            {**STARTED, "data": {**DATA, **NOTES}},
+            "2 models on 2 cpu workers  1,000 bars of 1m, 3 holes, warm-up 60 bars  SYNTHETIC\n"
+            "note: BTC/USD: it trains as BTC-USD",
+        ),
+        (
+            {"event": "retry", "piece": "BTC-USD", "reason": "its worker was killed by signal 9"},
+            "BTC-USD  retried: its worker was killed by signal 9",
+        ),
+        ({"event": "model_failed", "piece": "BTC-USD", "reason": "again"}, "BTC-USD  failed: again"),
+        (
+            {"event": "ended", "kept": MANY, "replaced": ["T"], "out": "models"},
+            "kept from an earlier run in models with the same bars, settings and code: S0, S1, S2, S3, S4, S5"
+            " and 3 more\nreplaced in models, since the earlier run had other bars, settings or code: T",
+        ),
+        ({"event": "ended", "kept": [], "replaced": [], "out": "models"}, ""),
+    ],
+    ids=lambda value: value["event"] if isinstance(value, dict) else "",
+)
+def test_an_event_is_printed_as_a_line(event: dict[str, Any], line: str) -> None:
+    assert line_of(event) == line

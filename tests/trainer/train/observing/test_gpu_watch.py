@@ -42,7 +42,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return seen
 
 
-def test_figures_have_units_and_what_a_gpu_does_not_tell_is_none(driver):
+def test_gpu_figures_have_units_and_missing_ones_are_none(driver):
     assert figures_of(0) == {
         "use_percent": 97.0,
         "memory_used_mib": 30_000.0,
@@ -80,7 +80,7 @@ def test_a_gpu_that_is_lost_ends_the_watch_and_not_the_training(driver):
     assert len(events) == 1 and driver.open == 0
 
 
-def test_a_machine_without_a_driver_says_nothing_of_gpus(monkeypatch):
+def test_a_machine_without_a_driver_emits_no_gpu_events(monkeypatch):
     def no_library() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 

@@ -49,15 +49,13 @@ def test_mfu_and_dollars_follow_from_rate_formula_peak_and_price():
     words = "loss 0.5000  1,000 windows/s  rate 3.00e-04  MFU 25.0%  12.3 GiB  $1.50  at most 3 min 10 s left"
     assert line == f"P  epoch 1/2  step 3/10  {words}"
     _, step, scalars = points_of(read)
-    assert (
-        step == 3
-        and scalars["step/mfu"] == 0.25
-        and scalars["step/usd"] == 1.5
-        and scalars["step/learning_rate"] == 3e-4
-    )
+    assert step == 3
+    assert scalars["step/mfu"] == 0.25
+    assert scalars["step/usd"] == 1.5
+    assert scalars["step/learning_rate"] == 3e-4
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_figures_are_left_out_of_progress():
     job = job_of(model="lstm")
     at_a_desk = meter_for(
         job, named_profile("cpu"), torch.float32, MachineFacts(), devices=2, clock=lambda: 0.0
@@ -78,15 +76,14 @@ def test_the_peak_is_that_of_all_devices_in_the_jobs_precision():
     assert meters[torch.bfloat16].flops_per_read == job.cost.flops > 0
 
 
-def test_a_process_tells_its_own_memory():
+def test_progress_has_the_memory_of_its_process():
     assert 0.01 < peak_memory_gib("cpu") < 100
-    assert with_memory(dict(PROGRESS), "cpu")["memory_gib"] > 0 and with_memory(
-        {"event": "epoch"}, "cpu"
-    ) == {"event": "epoch"}
+    assert with_memory(dict(PROGRESS), "cpu")["memory_gib"] > 0
+    assert with_memory({"event": "epoch"}, "cpu") == {"event": "epoch"}
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(12, "12 s"), (250, "4 min 10 s"), (11_529, "3 h 12 min")])
-def test_durations(seconds, words):
+def test_a_duration_is_printed_in_its_two_largest_units(seconds, words):
     assert duration(seconds) == words
 
 

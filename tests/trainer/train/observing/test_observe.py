@@ -42,7 +42,7 @@ def test_an_event_is_kept_by_model_and_by_worker(tmp_path):
     ]
 
 
-def test_progress_of_a_model_is_kept_every_few_seconds_and_everything_else_always(tmp_path):
+def test_progress_is_limited_and_other_events_are_not(tmp_path):
     times = iter([0.0, 1.0, 2.0, 5.5])
     observed = Observed(tmp_path, clock=lambda: next(times))
     epoch = {
@@ -62,7 +62,7 @@ def test_progress_of_a_model_is_kept_every_few_seconds_and_everything_else_alway
     ]
 
 
-def test_points_stand_at_the_step_of_the_whole_training_and_only_numbers_are_drawn():
+def test_points_have_the_step_of_the_whole_training():
     assert points_of(PROGRESS) == (
         "lstm_A-USD_1m",
         110,

@@ -19,7 +19,7 @@ class Doubling:
         return f"state of {member}"
 
 
-def test_the_steps_after_the_warm_up_are_recorded_once_and_change_nothing(tmp_path):
+def test_steps_after_the_warm_up_are_recorded_once(tmp_path):
     events: list[dict[str, Any]] = []
     file = tmp_path / "trace" / "worker-0.json.gz"
     form = traced(lambda members: Doubling(), steps=2, file=file, report=events.append, on_gpu=False)  # type: ignore[arg-type, return-value]

@@ -76,7 +76,7 @@ def refusal(make) -> str:
         ("Chunks", {"model.width": 32, "chunk": 64, "batch": 8}),
     ],
 )
-def test_planner_and_packer_use_it_as_they_use_a_formula(name, keys):
+def test_planner_and_packer_use_measurements_like_a_formula(name, keys):
     job = tried(job_of(model=f"{NETS}:{name}", **keys))
     member = Member(
         name="a",
@@ -106,7 +106,7 @@ def test_its_cost_is_that_of_its_multiplications(tmp_path):
     assert window_costs(job.cost)[0] == pytest.approx(mflop / 21.1)
 
 
-def test_the_default_lstm_as_a_users_file_costs_about_what_ours_does(tmp_path):
+def test_our_lstm_as_a_users_file_costs_about_the_same(tmp_path):
     text = START + "    def __init__(self, features, outputs):\n        super().__init__()\n"
     text += "        self.f, self.h = nn.LSTM(features, 64, 2, batch_first=True), nn.Linear(64, outputs)\n"
     text += "    def forward(self, x):\n        return self.h(self.f(x)[0][:, -1])\n"
@@ -114,7 +114,7 @@ def test_the_default_lstm_as_a_users_file_costs_about_what_ours_does(tmp_path):
     assert window_costs(cost)[0] == pytest.approx(1.0, rel=0.2)
 
 
-def test_what_was_measured_of_other_settings_does_not_count(tmp_path):
+def test_measurements_of_other_settings_do_not_count(tmp_path):
     job = tried(
         job_with(tmp_path, START + INIT + "    def forward(self, x):\n        return self.f(x[:, -1])\n")
     )
@@ -192,11 +192,11 @@ def test_what_was_measured_of_other_settings_does_not_count(tmp_path):
         ),
     ],
 )
-def test_a_class_that_can_not_be_trained_is_one_line(tmp_path, rest, words):
+def test_a_class_that_cannot_be_trained_is_one_error_line(tmp_path, rest, words):
     assert words in refusal(lambda: tried(job_with(tmp_path, START + rest)))
 
 
-def test_a_setting_that_the_class_does_not_take_names_the_nearest(tmp_path):
+def test_an_unknown_setting_of_the_class_names_the_nearest(tmp_path):
     text = (
         START
         + INIT.replace("outputs)", "outputs, hidden=3)", 1)
@@ -207,7 +207,7 @@ def test_a_setting_that_the_class_does_not_take_names_the_nearest(tmp_path):
     assert line == "Net takes no argument 'hiden'. Did you mean hidden?"
 
 
-def test_what_is_no_module_is_refused(tmp_path):
+def test_a_class_that_is_no_module_is_refused(tmp_path):
     assert "Net is not a torch.nn.Module" in refusal(lambda: tried(job_with(tmp_path, "class Net: pass\n")))
 
 
@@ -215,9 +215,7 @@ def test_what_is_no_module_is_refused(tmp_path):
 # -------------------------------------------------------------------------------------------------------
 
 
-def test_the_child_answers_with_the_job_and_what_the_users_code_prints_is_lost(
-    tmp_path, capfd, forked_children
-):
+def test_prints_of_the_users_code_do_not_reach_the_answer(tmp_path, capfd, forked_children):
     text = (
         START
         + INIT
@@ -228,7 +226,7 @@ def test_the_child_answers_with_the_job_and_what_the_users_code_prints_is_lost(
     assert checked(job) == job, "and is not asked again"
 
 
-def test_a_constructor_without_an_end_and_a_process_that_dies_are_one_line_each(tmp_path, forked_children):
+def test_a_trial_that_hangs_or_dies_is_one_error_line(tmp_path, forked_children):
     endless = START + "    def __init__(self, features, outputs):\n        while True: pass\n"
     line = refusal(lambda: checked(job_with(tmp_path, endless), limit_seconds=1.0))
     assert line.startswith("Net was not tried within 1 s (it was busy with loading net.py and building Net)")
@@ -238,9 +236,7 @@ def test_a_constructor_without_an_end_and_a_process_that_dies_are_one_line_each(
     )
 
 
-def test_an_import_that_a_node_lacks_is_named_and_one_that_is_caught_is_as_on_a_node(
-    tmp_path, forked_children
-):
+def test_an_import_that_a_node_lacks_is_named(tmp_path, forked_children):
     end = START + INIT + "    def forward(self, x):\n        return self.f(x[:, -1])\n"
     line = refusal(lambda: checked(job_with(tmp_path, "import moto\n" + end)))
     assert line.startswith("net.py imports moto, which a node does not have (")
@@ -252,7 +248,7 @@ def test_an_import_that_a_node_lacks_is_named_and_one_that_is_caught_is_as_on_a_
     ).cost.is_measured
 
 
-def test_what_a_node_has_is_what_its_lock_names():
+def test_modules_of_a_node_are_those_of_its_lock():
     lock = (ROOT / "trainer" / "node" / "requirements.lock").read_text()
     named = {
         re.sub(r"[-_.]+", "-", name).lower()
@@ -293,37 +289,33 @@ def test_the_child_ends_with_its_parent(tmp_path):
     )
 
 
-def test_without_torch_the_job_is_hashed_and_the_plan_says_not_estimated(tmp_path, monkeypatch):
+def test_without_torch_a_job_is_hashed_and_not_estimated(tmp_path, monkeypatch):
     from trainer.machines.chips import named_profile
     from trainer.machines.rates import NOT_ESTIMATED, rate_of
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     job = checked(job_with(tmp_path, "raise ValueError\n"))
     assert job.model.sha256 and not job.cost.is_measured
-    assert (
-        rate_of(named_profile("t4"), job).basis == NOT_ESTIMATED
-        and rate_of(named_profile("t4"), job).is_estimate
-    )
+    assert rate_of(named_profile("t4"), job).basis == NOT_ESTIMATED
+    assert rate_of(named_profile("t4"), job).is_estimate
 
 
-def test_a_desk_that_can_not_run_the_child_says_so(tmp_path, monkeypatch):
+def test_a_desk_that_cannot_run_the_trial_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(own_check, "MODULE", "trainer.no_such_module")
     with pytest.raises(ConfigError, match="your file can't be tried here"):
         checked(job_with(tmp_path, "class Net: pass\n"))
 
 
-def test_a_job_goes_to_another_machine_without_folders_and_to_workers_with_copies(tmp_path, forked_children):
+def test_a_portable_job_has_no_folders_and_workers_get_copies(tmp_path, forked_children):
     job = tried(
         job_with(tmp_path, START + INIT + "    def forward(self, x):\n        return self.f(x[:, -1])\n")
     )
     sha256 = (tmp_path / "net.py").read_bytes()
     assert list(contents(checked(job)).values()) == [sha256]
     away = portable(job)
-    assert (
-        away.model.file == "net.py"
-        and away.cost.is_measured
-        and str(tmp_path) not in json.dumps(away.to_dict())
-    )
+    assert away.model.file == "net.py"
+    assert away.cost.is_measured
+    assert str(tmp_path) not in json.dumps(away.to_dict())
     here = copied(checked(job), tmp_path / "own_files")
     (tmp_path / "net.py").write_text("an edit\n")
     assert here.model.load().__name__ == "Net" and here.model.base_name == "net.py"

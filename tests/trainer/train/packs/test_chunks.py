@@ -17,7 +17,7 @@ from trainer.machines.kernels import cpu_slice
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
-from trainer.train.predict.readers import EVALUATION_CHUNK, ChunkReader, gather_chunks
+from trainer.train.predict.readers import EVALUATION_CHUNK, ChunkReader, Inputs, gather_chunks
 from trainer.train.seeds import derive
 
 pytestmark = pytest.mark.slow
@@ -154,20 +154,13 @@ def test_an_output_does_not_depend_on_the_bars_asked_for():
     item = member()
     rows_TF = item.rows_TF.repeat(5, 1)  # more than two chunks of evaluation
     first = JOB.model.bars_seen - 1
-    evaluator = ChunkReader(
-        rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F, first_bar=first, bars_seen=JOB.model.bars_seen
-    )
+    inputs = Inputs(rows_TF=rows_TF, mean_F=item.mean_F, std_F=item.std_F)
+    evaluator = ChunkReader(inputs, first_bar=first, bars_seen=JOB.model.bars_seen)
     model = new_model(item, JOB)
     bars = np.arange(first, len(rows_TF))
     whole = evaluator.outputs(model, bars)
     assert np.array_equal(evaluator.outputs(model, bars[1500:2600:7]), whole[1500:2600:7])
     # On another grid the sums are others, and the numbers the same but for rounding.
-    moved = ChunkReader(
-        rows_TF=rows_TF,
-        mean_F=item.mean_F,
-        std_F=item.std_F,
-        first_bar=first + 100,
-        bars_seen=JOB.model.bars_seen,
-    )
+    moved = ChunkReader(inputs, first_bar=first + 100, bars_seen=JOB.model.bars_seen)
     np.testing.assert_allclose(moved.outputs(model, bars[100:]), whole[100:], rtol=1e-4, atol=1e-5)
     assert len(bars) > 2 * EVALUATION_CHUNK

@@ -67,6 +67,8 @@ def test_a_model_as_it_was_written_predicts(family: str, target: str, tmp_path: 
         ("lstm", {"calendar": "sometimes"}, "calendar"),
         ("lstm", {"target_settings": {"horizon": [5]}}, "a whole number"),
         ("lstm", {"target_settings": {"horizon": 10**9}}, "at most 100,000"),
+        ("lstm", {"target_settings": {}}, "its target_settings are not those of direction"),
+        ("lstm", {"target_settings": {"horizon": 5, "steps": 1}}, "its target_settings are not those"),
         ("tcn", {"architecture": {"dilations": 5}}, "a list of whole numbers"),
         ("tcn", {"architecture": {"dilations": [1, 3]}}, "the architecture is"),
         ("tcn", {"architecture": {"dilations": [1] * 10_000}}, "at most 64"),
@@ -112,9 +114,7 @@ class Values(nn.Module):  # needs a value, which the meta device has not
 
 @pytest.mark.slow  # torch loads sympy for its first dispatched operation: 1.2 s
 @pytest.mark.parametrize("settings", [{"hidden": 60_000}, {"noise": 10**10}, {"noise": 100_000}], ids=str)
-def test_a_class_that_needs_values_is_built_within_what_its_tensors_allow(
-    settings: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_users_class_is_built_within_its_memory_limit(settings: dict[str, int], tmp_path: Path) -> None:
     net = tmp_path / "net.py"
     net.write_text(VALUES)
     own = {
@@ -137,7 +137,7 @@ def test_a_class_that_needs_values_is_built_within_what_its_tensors_allow(
         built(**settings)
 
 
-def test_weights_of_another_type_or_under_another_name_are_one_error(tmp_path: Path, candles: Path) -> None:
+def test_weights_of_another_type_or_name_are_one_error(tmp_path: Path, candles: Path) -> None:
     path = tmp_path / "m.safetensors"
     card = make_model(path)
     tensors, _ = load(path)

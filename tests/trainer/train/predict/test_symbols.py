@@ -64,33 +64,7 @@ def test_chunks_at_once_give_the_digits_of_each_alone(tmp_path: Path, data: Path
         ]
 
 
-def test_a_shape_whose_small_batches_differ_is_never_run_in_one(
-    models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, batches = predict_module.reader_of, list[int]()
-
-    class Rounded:
-        def __init__(self, reader: Any) -> None:
-            self._reader = reader
-
-        def outputs(self, network: Any, bars: np.ndarray) -> np.ndarray:
-            return np.nextafter(self._reader.outputs(network, bars), np.inf)
-
-    def reader(reads: str, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any) -> Any:
-        batches.append(batch)
-        made = whole(reads, batch=batch, **options)
-        return Rounded(made) if batch in SMALL_BATCHES else made
-
-    monkeypatch.setattr(predict_module, "reader_of", reader)
-    different = list(predict_models(models, data, last=2))
-    assert batches.count(SMALL_BATCHES[0]) == 1  # the trial
-    monkeypatch.undo()
-    for item, other in zip(different, predict_models(models, data, last=2), strict=True):
-        assert isinstance(item, Predictions) and isinstance(other, Predictions)
-        assert item.columns["probability"].tolist() == other.columns["probability"].tolist()
-
-
-def test_a_shape_in_which_few_windows_differ_is_never_run_in_a_small_batch(
+def test_small_batches_in_which_few_windows_differ_are_not_used(
     models: list[Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, alone = predict_module.reader_of, list(predict_models(models, data, last=2))
@@ -107,8 +81,10 @@ def test_a_shape_in_which_few_windows_differ_is_never_run_in_a_small_batch(
             above = 1 / (1 + np.exp(-outputs)) > max(chances[0]) + 1e-9  # none of the first model's
             return np.where(above, outputs + 1e-6, outputs)
 
-    def reader(reads: str, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any) -> Any:
-        made = whole(reads, batch=batch, **options)
+    def reader(
+        reads: str, inputs: Any, *, batch: int = predict_module.EVALUATION_BATCH, **options: Any
+    ) -> Any:
+        made = whole(reads, inputs, batch=batch, **options)
         return Rounded(made) if batch in SMALL_BATCHES else made
 
     monkeypatch.setattr(predict_module, "reader_of", reader)
@@ -117,7 +93,7 @@ def test_a_shape_in_which_few_windows_differ_is_never_run_in_a_small_batch(
         assert item.columns["probability"].tolist() == other.columns["probability"].tolist()
 
 
-def test_what_can_not_be_predicted_is_named_and_the_others_go_on(
+def test_a_failed_prediction_is_named_and_the_others_go_on(
     models: list[Path], data: Path, tmp_path: Path, write_candles: Any
 ) -> None:
     for symbol in ("AAA", "BBB"):
@@ -148,7 +124,7 @@ def test_symbols_are_chosen_and_an_unknown_one_is_refused(models: list[Path], da
         list(predict_models(models, data, symbols=("BBBB",)))
 
 
-def test_candles_of_another_timeframe_are_refused_with_both_names(tmp_path: Path, data: Path) -> None:
+def test_candles_of_another_timeframe_are_refused(tmp_path: Path, data: Path) -> None:
     make_model(tmp_path / "seconds.safetensors", symbols=("AAA",), timeframe="90s")
     with pytest.raises(
         DataError, match=r"seconds was trained on bars of 90s \(.* no candles of timeframe 90s.*it holds 1m"
@@ -163,22 +139,19 @@ def test_longer_bars_are_made_as_they_are_for_training(tmp_path: Path, data: Pat
     write_file(tmp_path / "AAA_2m.parquet", [candles])
     (read,) = predict_models([tmp_path / "twos.safetensors"], tmp_path / "AAA_2m.parquet")
     assert isinstance(made, Predictions) and isinstance(read, Predictions) and len(made.bar) > 20
-    assert (
-        made.bar.tolist() == read.bar.tolist()
-        and (made.columns["probability"] == read.columns["probability"]).all()
-    )
+    assert made.bar.tolist() == read.bar.tolist()
+    assert (made.columns["probability"] == read.columns["probability"]).all()
 
 
-def test_a_model_of_few_features_needs_no_more_bars_than_those_look_back(tmp_path: Path, data: Path) -> None:
+def test_a_model_of_few_features_needs_only_their_warmup(tmp_path: Path, data: Path) -> None:
     make_model(tmp_path / "short.safetensors", symbols=("AAA",), features=usual_features("1d"))
     make_model(tmp_path / "whole.safetensors", symbols=("AAA",))
     short, whole = predict_models([tmp_path / "short.safetensors", tmp_path / "whole.safetensors"], data)
     assert isinstance(short, Predictions) and isinstance(whole, Predictions)
     assert (len(short.bar), len(whole.bar)) == (700 - 60 - LOOKBACK + 1, 700 - 256 - LOOKBACK + 1)
     (last,) = predict_models([tmp_path / "short.safetensors"], data, last=1)
-    assert (
-        isinstance(last, Predictions) and last.columns["probability"][0] == short.columns["probability"][-1]
-    )
+    assert isinstance(last, Predictions)
+    assert last.columns["probability"][0] == short.columns["probability"][-1]
 
 
 def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_candles: Any) -> None:
@@ -195,15 +168,11 @@ def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_
     assert isinstance(every, Predictions) and np.isfinite(every.columns["log_return"]).all()
     assert every.bar[-1] == make_candles(600).timestamp[-11]
     (last,) = predict_models([tmp_path / "AAA.safetensors"], tmp_path, last=1)
-    assert (
-        isinstance(last, Predictions)
-        and last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
-    )
+    assert isinstance(last, Predictions)
+    assert last.columns["log_return"].tolist() == every.columns["log_return"][-1:].tolist()
     assert isinstance(never, NotPredicted)
-    assert (
-        never.error.what == "no bar of BBB has a unit for the forecast of return"
-        and "never moves" in never.error.why
-    )
+    assert never.error.what == "no bar of BBB has a unit for the forecast of return"
+    assert "never moves" in never.error.why
 
 
 def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path], data: Path) -> None:

@@ -21,7 +21,7 @@ from trainer.train.loop import Run, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
-from trainer.train.predict.readers import Evaluate, Reader, outputs_of, reader_of
+from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, reader_of
 from trainer.train.ranks.group import AgreedClock, Ranks
 from trainer.train.ranks.layout import DataParallel
 from trainer.train.ranks.validation import shared_outputs
@@ -99,15 +99,9 @@ def parts_of(member: Member, job: Job) -> list[tuple[np.ndarray, Reader]]:
     """Return bars of validation of three series, which neither batches nor ranks divide, with their
     readers.
     """
-    readers = reader_of(
-        job.model.reads,
-        rows_TF=member.rows_TF,
-        mean_F=member.mean_F,
-        std_F=member.std_F,
-        bars_seen=job.model.bars_seen,
-        first_bar=job.model.bars_seen - 1,
-        batch=16,
-    )
+    inputs = Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F)
+    seen = job.model.bars_seen
+    readers = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1, batch=16)
     return [(np.arange(first, last), readers) for first, last in ((20, 83), (90, 91), (100, 190))]
 
 

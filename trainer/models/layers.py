@@ -1,20 +1,45 @@
-"""Dropout whose mask is a pure function of (key, position): no generator, no state, the same on every device.
+"""Parts of a forward pass that networks share: dropout by key, recomputation, a head in full precision.
 
-Owns the hash and the mask; the model decides where to apply it, `trainer.train.seeds` makes the keys. Such a
-mask depends neither on the other models of a pack nor on how a batch is sliced: element (row, t, h) of a
-step's batch always has the same number.
+A dropout mask is a pure function of (key, position): no generator, no state, the same on every device. The
+model decides where to apply it, `trainer.train.seeds` makes the keys. Such a mask depends neither on the
+other models of a pack nor on how a batch is sliced: element (row, t, h) of a step's batch always has the same
+number.
 
 Shapes: M models, T time steps, B batch, H hidden size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 # lowbias32, an integer hash with full avalanche: https://nullprogram.com/blog/2018/07/31/ (read 2026-11-20).
 _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # as a signed 32-bit number; products wrap
 _LANES = 2  # 16-bit numbers per 32-bit hash: the probability is exact to 1/65536
+
+
+def run(layer: Callable[..., torch.Tensor], *inputs: object, recompute: bool) -> torch.Tensor:
+    """Return a layer's output; with `recompute`, its activations are computed again in the backward pass.
+
+    Nothing in a layer may be random: dropout is a function of its key.
+    """
+    if recompute and torch.is_grad_enabled():
+        made: torch.Tensor = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return made
+    return layer(*inputs)
+
+
+def in_full_precision(head: nn.Linear | nn.Conv1d, hidden: torch.Tensor) -> torch.Tensor:
+    """Return a head's outputs in full precision, under autocast too: half precision's three digits are too
+    few for a loss.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        outputs: torch.Tensor = head(hidden.to(head.weight.dtype))
+    return outputs
 
 
 def keep_mask(

@@ -1,0 +1,118 @@
+"""Direction: the probability that the close `horizon` bars later is higher. One output, its logit.
+
+A label is the sign of log close[t + horizon] / close[t], as 1 and 0. It uses prices after t and close[t]
+only. Scores are in `direction_scores`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainer.targets.target import LOWER, Column, HorizonSettings, Metric
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from trainer.data.read.candles import Candles
+    from trainer.targets.bars import Labels
+    from trainer.targets.scoring import Rows, Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction(HorizonSettings):
+    """The target `direction`."""
+
+    name = "direction"
+    metrics = (
+        Metric(name="auc", title="AUC"),
+        Metric(name="accuracy", title="accuracy"),
+        Metric(name="base_rate", title="base rate"),
+        Metric(name="mcc", title="MCC"),
+        Metric(name="log_loss", title="log loss", better=LOWER, unit="nats"),
+        Metric(name="brier", title="Brier", better=LOWER),
+    )
+    gains = ("auc", "log_loss")
+    table = (
+        Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
+        Column(title="AUC (logistic)", value=("auc",), beside=("baselines", "logistic", "auc")),
+        Column(title="MCC", value=("mcc",)),
+        Column(title="log loss", value=("log_loss",)),
+        Column(title="Brier", value=("brier",)),
+    )
+
+    def label(self, candles: Candles, clock: np.ndarray) -> Labels:
+        """Return 1 if the close is higher `horizon` bars later, 0 if it is lower, NaN for a tie and past
+        the end.
+        """
+        import numpy as np
+
+        from trainer.targets.bars import Labels, ends_after
+
+        close, horizon = candles.close, self.horizon
+        labels = np.full(len(close), np.nan, dtype=np.float32)
+        if len(close) > horizon:
+            change = close[horizon:] - close[:-horizon]  # has the sign of the log ratio
+            labels[: len(change)] = np.where(change > 0, 1.0, np.where(change < 0, 0.0, np.nan))
+        return Labels(values_TK=labels[:, None], ends_T=ends_after(len(close), horizon))
+
+    def flaw(self, labels_NK: np.ndarray) -> tuple[str, str]:
+        if labels_NK.min() != labels_NK.max():
+            return "", ""
+        moves = "rises" if labels_NK[0, 0] else "falls"
+        return "labels of one class only in training", f"every close {moves} over {self.horizon} bars"
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the cross entropy (...) of each logit: outputs (..., 1), labels (..., 1) of 0 and 1."""
+        import torch
+
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            outputs.squeeze(-1), labels.squeeze(-1), reduction="none"
+        )
+
+    def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+        """Return the probability (N,) of a higher close: 1 / (1 + exp(-logit)), without overflow."""
+        import numpy as np
+
+        return np.asarray(np.exp(-np.logaddexp(0.0, -outputs_NO[:, 0])))
+
+    def columns(
+        self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        return {"probability": self.forecast(outputs_NO, fitted)}
+
+    def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
+        """Return the probabilities (N,) of each baseline.
+
+        base_rate: the share of ups in training. persistence: the last move over `horizon` bars continues;
+        reversal: it reverses. Both differ from one half by as much as the last move's hit rate did in
+        training. logistic: a regression on the features of each window's last bar.
+        """
+        import numpy as np
+
+        from trainer.targets.direction_scores import last_move, lean, logistic
+        from trainer.targets.scoring import features_of, of_training
+
+        labels = of_training(series)[:, 0]
+        before = [last_move(rows.candles.close, rows.train, self.horizon) for rows in series]
+        moved = np.concatenate([last_move(rows.candles.close, rows.scored, self.horizon) for rows in series])
+        by = lean(np.concatenate(before), labels)
+        x_train, x_scored = features_of(series)
+        return {
+            "base_rate": np.full(len(moved), float(labels.mean())),
+            "persistence": 0.5 + by * moved,
+            "reversal": 0.5 - by * moved,
+            "logistic": logistic(x_train, labels, x_scored),
+        }
+
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+        from trainer.targets.direction_scores import weighted_scores
+
+        return weighted_scores(forecast_N, labels_NK, place)
+
+    def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+        """Return the scores with base_rate, the accuracy of always predicting the more frequent label."""
+        share = float((labels_NK > 0.5).mean())
+        return {**super().scores(forecast_N, labels_NK), "base_rate": max(share, 1 - share)}

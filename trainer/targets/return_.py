@@ -1,0 +1,100 @@
+"""Return: the log return over the next `horizon` bars, in units of trailing volatility over the horizon. One
+output.
+
+The label at bar t uses closes from t - volatility_bars to t + horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings, column
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from trainer.data.read.candles import Candles
+    from trainer.targets.bars import Labels
+    from trainer.targets.scoring import Rows, Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return(VolatilityUnitSettings):
+    """The target `return`."""
+
+    name = "return"
+    metrics = (
+        Metric(name="correlation", title="correlation"),
+        Metric(name="mse", title="MSE", better=LOWER, unit="squared volatilities"),
+        Metric(name="hits", title="sign hits"),
+    )
+    gains = ("correlation", "mse")
+    table = (
+        column("correlation", "correlation", baseline="linear"),
+        column("MSE", "mse", baseline="mean"),
+        Column(title="sign hits", value=("hits",)),
+    )
+
+    def label(self, candles: Candles, clock: np.ndarray) -> Labels:
+        """Return the labels; NaN past the end, and without trailing volatility."""
+        from trainer.targets.bars import moves_in_volatilities
+
+        return moves_in_volatilities(candles.close, horizon=self.horizon, span=self.volatility_bars)
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the squared error (...): outputs (..., 1), labels (..., 1)."""
+        return (outputs - labels).squeeze(-1).square()
+
+    def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+        return outputs_NO[:, 0]
+
+    def columns(
+        self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """Return the log return over `horizon` bars, and the same in units of volatility."""
+        forecast_N = self.forecast(outputs_NO, fitted)
+        return {"log_return": forecast_N * self.unit(candles)[bars], "volatilities": forecast_N}
+
+    def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
+        """Return the forecasts (N,) of each baseline.
+
+        mean: the mean of training. zero: no move. linear: a ridge regression on the features of each bar.
+        """
+        import numpy as np
+
+        from trainer.targets.scoring import features_of, linear, of_training
+
+        labels = of_training(series)[:, 0]
+        x_train, x_scored = features_of(series)
+        return {
+            "mean": np.full(len(x_scored), labels.mean()),
+            "zero": np.zeros(len(x_scored)),
+            "linear": linear(x_train, labels, x_scored),
+        }
+
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+        """Return a function of block weights that gives correlation (None if either is constant), mse, and
+        hits: the share of moves with the forecast sign.
+        """
+        import numpy as np
+
+        from trainer.targets.scoring import block_correlation, weighted_means
+
+        labels = labels_NK.reshape(len(forecast_N))
+        moved = labels != 0
+        hit = moved & (np.sign(labels) == np.sign(forecast_N))
+        correlation = block_correlation(forecast_N, labels, place)
+        means = weighted_means({"mse": (labels - forecast_N) ** 2, "hit": hit, "moved": moved}, place)
+
+        def values(weights_B: np.ndarray) -> dict[str, float | None]:
+            mean = means(weights_B)
+            return {
+                "correlation": correlation(weights_B),
+                "mse": mean["mse"],
+                "hits": mean["hit"] / mean["moved"] if mean["moved"] else None,
+            }
+
+        return values

@@ -1,0 +1,223 @@
+"""The base classes of targets: what a model forecasts, its labels and loss, its scores and baselines.
+
+A target's module loads with the standard library alone, since the control plane reads a job by its settings;
+numpy and torch are imported inside the methods that need them. docs/models.md shows how to add
+one.
+
+Shapes: T bars of a series, N bars to score, K label columns, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from trainer.base.settings import HomeSettings, check_values, setting
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from trainer.data.read.candles import Candles
+    from trainer.targets.bars import Labels
+    from trainer.targets.scoring import Rows, Statistic
+
+HIGHER, LOWER = "higher", "lower"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A score: its name in the card, its title for people, and which direction is better."""
+
+    name: str
+    title: str
+    better: str = HIGHER
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a receipt: the path of its value in the scores of a span, and of the value in brackets."""
+
+    title: str
+    value: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+
+
+def column(title: str, metric: str, *, baseline: str) -> Column:
+    """Return the column of a metric, with that of a baseline in brackets."""
+    return Column(title=f"{title} ({baseline})", value=(metric,), beside=("baselines", baseline, metric))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSettings(HomeSettings):
+    """A target: its settings, and everything that is computed by them."""
+
+    part = "target"
+    label_columns: ClassVar[int] = 1
+    metrics: ClassVar[tuple[Metric, ...]] = ()  # the first is the headline
+    gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
+    table: ClassVar[tuple[Column, ...]] = ()
+    farther: ClassVar[str] = "target.horizon"  # keys that change how far a label looks ahead, for messages
+    needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
+
+    def __post_init__(self) -> None:
+        check_values("target", self)
+
+    @property
+    def outputs(self) -> int:
+        """Return how many numbers the model gives for each bar."""
+        return 1
+
+    @property
+    def unit_bars(self) -> int:
+        """Return the bars of the trailing volatility that is the unit of its labels; 0: they have another
+        unit.
+        """
+        return 0
+
+    @property
+    def reach(self) -> int:
+        """Return how many bars before its own a label or a column of a prediction reads."""
+        return self.unit_bars
+
+    @property
+    def bars_ahead(self) -> int:
+        """Return how many bars a label reads after its own, at least."""
+        return 1
+
+    def options(self) -> tuple[Self, ...]:
+        """Return the settings to choose from for a series: the first that leaves enough separate labels in
+        test.
+        """
+        return (self,)
+
+    def about(self) -> dict[str, Any]:
+        """Return the description of its metrics for the card."""
+        described = {
+            metric.name: {"title": metric.title, "better": metric.better, "unit": metric.unit}
+            for metric in self.metrics
+        }
+        table = [
+            {"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table
+        ]
+        return {"headline": self.metrics[0].name, "metrics": described, "table": table}
+
+    def label(self, candles: Candles, clock: np.ndarray) -> Labels:
+        """Return the labels (T, K), NaN if there is none, and where each ends. `clock` (T,) is
+        `calendar.session_clock`.
+
+        A label must not depend on where the series begins: sum with `targets/bars.py`, not with a running
+        total.
+        """
+        raise NotImplementedError
+
+    def flaw(self, labels_NK: np.ndarray) -> tuple[str, str]:
+        """Return why no model can be trained on these labels, and the reason; two empty texts if it can."""
+        return "", ""
+
+    def fit(self, labels_NK: np.ndarray) -> dict[str, Any]:
+        """Return values fitted on the training labels, for the other methods; JSON values."""
+        return {}
+
+    def scale(self, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+        """Return the labels that the network is trained on."""
+        return labels_NK
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss (...) of each label, not reduced: outputs (..., O), scaled labels (..., K).
+
+        Without statistics of the batch, and recordable as a CUDA graph. It gets the job's settings, not
+        those chosen from `options`.
+        """
+        raise NotImplementedError
+
+    def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+        """Return the forecasts (N, ...) of a model's outputs, in the unit of the labels."""
+        return outputs_NO
+
+    def calibrate(
+        self, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return `fitted` with what is calibrated on validation."""
+        return dict(fitted)
+
+    def order(self, forecast_N: np.ndarray) -> np.ndarray:
+        """Return the number (N,) of each forecast by which a panel's series are ranked."""
+        return forecast_N
+
+    def columns(
+        self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """Return the columns (N,) of a prediction at rows `bars` of the candles."""
+        raise NotImplementedError
+
+    def with_unit(self, candles: Candles, bars: np.ndarray) -> np.ndarray:
+        """Return those of the rows `bars` at which the unit of its labels is known."""
+        return bars
+
+    def blocks(self, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+        """Return the block (N,) of each scored bar, for intervals, and the length of a block."""
+        raise NotImplementedError
+
+    def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
+        """Return the forecasts of each baseline for the scored bars of all series, fitted on the training of
+        all. One of them is unconditional.
+        """
+        raise NotImplementedError
+
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+        """Return a function of block weights (B,) that gives the scores; `place` (N,) is the block of each
+        bar.
+        """
+        raise NotImplementedError
+
+    def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+        """Return n, the number of bars, and the value of each of `metrics`."""
+        import numpy as np
+
+        statistic = self.weighted(forecast_N, labels_NK, np.zeros(len(forecast_N), dtype=np.int64))
+        return {"n": len(forecast_N), **statistic(np.ones(1))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonSettings(TargetSettings):
+    """A target whose labels end `horizon` bars after their own."""
+
+    horizon: int = setting(5, "Bars ahead: from a bar to the end of its label.", least=1, most=100_000)
+
+    @property
+    def bars_ahead(self) -> int:
+        return self.horizon
+
+    def blocks(self, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+        from trainer.targets.scoring import day_blocks
+
+        return day_blocks(rows, self.horizon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolatilityUnitSettings(HorizonSettings):
+    """A target of moves over `horizon` bars in units of their trailing volatility."""
+
+    volatility_bars: int = setting(
+        60, "Bars of the trailing volatility, the unit of the label.", least=2, most=1_000_000
+    )
+
+    @property
+    def unit_bars(self) -> int:
+        return self.volatility_bars
+
+    def unit(self, candles: Candles) -> np.ndarray:
+        """Return the volatility (T,) over `horizon` bars, estimated from the last `volatility_bars` bars."""
+        from trainer.targets.bars import volatility_unit
+
+        return volatility_unit(candles.close, horizon=self.horizon, span=self.volatility_bars)
+
+    def with_unit(self, candles: Candles, bars: np.ndarray) -> np.ndarray:
+        """Return the bars at which trailing volatility is known: where the close moved before."""
+        import numpy as np
+
+        known: np.ndarray = bars[np.isfinite(self.unit(candles)[bars])]
+        return known
