@@ -108,7 +108,7 @@ def agent_here(mayfly: Callable[..., Any]) -> Any:
 
 def test_verbs_use_every_permission_and_lack_none(account: Account, mayfly: Any, candles: Path) -> None:
     account.aws.cloud(account.admin).decisions.clear()  # other tests ask for what is refused
-    first = launched(mayfly, "--data", candles)
+    first = launched(mayfly, "--data", candles, "--symbols", "BTC-USD")
     account.finish(first)
     assert [run["state"] for run in mayfly("status")["runs"]] == ["done"]  # settled by this look
     second = launched(mayfly, "--spot")  # of what raw/ holds by now

@@ -81,7 +81,9 @@ def test_a_no_deletes_nothing(
     stack: tuple[Access, StackOutputs], remains: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     access, outputs = stack
-    monkeypatch.setattr(doctor, "ask", lambda question: "n" if "Delete these 3?" in question else "y")
+    monkeypatch.setattr(
+        "trainer.cli.output.ask", lambda question: "n" if "Delete these 3?" in question else "y"
+    )
     with pytest.raises(Stopped, match="not deleted"):
         doctor.fix(access, stack="dev", yes=False)
     assert f"volume {remains['ended volume']} (8 GiB), of run {ENDED}" in " ".join(
