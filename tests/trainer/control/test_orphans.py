@@ -13,6 +13,7 @@ import pytest
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import Stopped
+from trainer.cli import output
 from trainer.cli.main import main
 from trainer.cli.verbs import doctor
 from trainer.control.orphans import KINDS, orphans, orphans_note
@@ -81,7 +82,7 @@ def test_a_no_deletes_nothing(
     stack: tuple[Access, StackOutputs], remains: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     access, outputs = stack
-    monkeypatch.setattr(doctor, "ask", lambda question: "n" if "Delete these 3?" in question else "y")
+    monkeypatch.setattr(output, "ask", lambda question: "n" if "Delete these 3?" in question else "y")
     with pytest.raises(Stopped, match="not deleted"):
         doctor.fix(access, stack="dev", yes=False)
     assert f"volume {remains['ended volume']} (8 GiB), of run {ENDED}" in " ".join(
