@@ -1,4 +1,4 @@
-"""How long a script took in earlier runs: of the same files, command, variables and data, on the same type.
+"""Durations of a script in earlier runs of the same files, command, variables and data on the same type.
 
 Of a script over values, the mean duration of a value and each value's share of it. Without an earlier run its
 duration is not estimated; `max_duration` and the budget end it in any case.

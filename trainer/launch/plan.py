@@ -33,7 +33,7 @@ from trainer.runs.record import Rung
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a run's record takes of a plan."""
+    """The part of a plan that a run's record takes."""
 
     pieces: tuple[Piece, ...] = ()
     ladder: tuple[Rung, ...] = ()

@@ -1,4 +1,4 @@
-"""What a script needs: the packages that its user lists, and the imports that none of them provides.
+"""Packages that a script needs: those that its user lists, and the imports that none of them provides.
 
 The list is script.requirements, else the first found of: a `# /// script` block (PEP 723) in a file that the
 command names, requirements.txt, pyproject.toml. It is checked here and resolved by uv

@@ -1,4 +1,4 @@
-"""What a launch gives its nodes: a training, a user's script, or the refresh of a data set.
+"""Tasks of a launch's nodes: a training, a user's script, or the refresh of a data set.
 
 Each is a command with its rights (`runs.manifest`), its inputs by version and hash, and the documents that
 speed it up. A further command is one more function here, or a `Task` made elsewhere.

@@ -1,4 +1,4 @@
-"""What a launch carries: a job whose sources are resolved, for whoever launches it.
+"""The work of a launch: a job whose sources are resolved, for whoever launches it.
 
 A desk (`cli.sources.desk`) or a publication (`control.published`) makes it by its method `resolve`;
 `planning.offers_for`, `planning.plan_work`, `start.record_of` and `start.register` take it from there.

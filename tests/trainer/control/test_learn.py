@@ -1,4 +1,4 @@
-"""What a node's tuner found goes into the bucket's memory when its run closes, and no trouble with that
+"""Findings of a node's tuner go into the bucket's memory when its run closes, and no trouble with that
 reaches the run.
 """
 

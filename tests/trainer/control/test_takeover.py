@@ -1,4 +1,4 @@
-"""What control takes over from a prepare run, whose node runs a script of the user's: nothing that can't be
+"""The takeover of a prepare run's files, whose node runs a script of the user's: nothing that can't be
 verified.
 """
 

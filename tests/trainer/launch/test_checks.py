@@ -1,4 +1,4 @@
-"""What the account is asked before a launch says yes: each refusal is one line that says what to do."""
+"""Checks of the account before a launch: each refusal is one line that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch tells its node: ways found before, for the planned chips and this job only, and the user's
+"""Knowledge that a launch gives its node: ways found before, for the planned chips and this job only, and the user's
 profiles.
 """
 

@@ -1,4 +1,4 @@
-"""What each kind of work gives its nodes: one manifest, whose command states all that it may do."""
+"""Manifests of each kind of work: one manifest, whose command states all that it may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told: ten lines at most."""
+"""Messages to people: ten lines at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node reports: what one of ours writes is read, and every crafted report is one error."""
+"""Reports of a node: those of ours are read, and every crafted report is one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run keeps in S3, against the embedded AWS: compare-and-swap, versions, hashes, and unknown runs."""
+"""Objects of a run in S3, against the embedded AWS: compare-and-swap, versions, hashes, and unknown runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the notifier posts, and that no error of its own gives the webhook's address away."""
+"""Posts of the notifier, and that no error of its own gives the webhook's address away."""
 
 from __future__ import annotations
 
