@@ -36,7 +36,7 @@ from trainer.node.own_user import OwnUser
 from trainer.node.report import Status, ending, result
 from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
-from trainer.runs.record import RunPiece, RunRecord
+from trainer.runs.record import RunPiece, RunRecord, utc_now
 from trainer.runs.reports import NodeResult, read_outputs, read_result
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def node(tmp_path: Path) -> Node:
         run_id="r",
         attempt=1,
         node=0,
-        deadline=NOW + timedelta(hours=1),
+        deadline=utc_now() + timedelta(hours=1),
         instance_id="i-1",
         instance_type="t",
         role_id="AROA",

@@ -66,13 +66,9 @@ class HeartbeatThread:
         return not self._ended.is_set()
 
     def _beat(self) -> None:
-        """Send a heartbeat, and look for a reason to stop: a request, or the deadline of a machine that does
-        not end then.
-        """
+        """Send a heartbeat, and look for a stop request."""
         node, self._beat_at = self._node, time.monotonic()
         self._send_heartbeat()
-        if not node.place.has_instances and utc_now() >= node.status.identity.deadline:
-            node.stop("deadline")
         if not node.is_stopping() and node.uplink.exists(self._stop_key):
             node.stop("stop.json")
 

@@ -39,7 +39,11 @@ class Node:
         self.stop_reason = self.stop_reason or reason
 
     def is_stopping(self) -> bool:
-        """Return whether the node was asked to end its work."""
+        """Return whether the node was asked to end its work, or is a machine that does not end at its
+        deadline.
+        """
+        if not self.place.has_instances and utc_now() >= self.status.identity.deadline:
+            self.stop("deadline")  # by the clock, since a laptop may sleep
         return bool(self.stop_reason)
 
     @property

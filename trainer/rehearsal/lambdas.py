@@ -126,6 +126,8 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     if kind == "Event":
         invoke_event(cloud, name, payload)
         return {"StatusCode": 202}
+    if kind != "RequestResponse":
+        return refuse(cloud, call)
     answer = run(cloud, function, payload)
     failed = {"FunctionError": "Unhandled"} if "error" in answer else {}
     told = json.dumps(answer["error"] if failed else answer["result"]).encode()

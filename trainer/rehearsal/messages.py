@@ -21,7 +21,6 @@ from trainer.runs.record import iso
 log = logging.getLogger(__name__)
 EVENTS, TOPICS = "events.amazonaws.com", "sns.amazonaws.com"
 STATE_CHANGE = "EC2 Instance State-change Notification"
-SPOT_WARNING = "EC2 Spot Instance Interruption Warning"
 PENDING = "PendingConfirmation"
 MOST_BYTES = 256 * 1024  # https://docs.aws.amazon.com/sns/latest/api/API_Publish.html (looked up 2026-11-22)
 

@@ -123,6 +123,8 @@ def group_arn(cloud: EmbeddedAccount, group: str) -> str:
 
 def _put(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     params = call.params
+    if {"StartDate", "EndDate"} & params.keys():
+        return refuse(cloud, call)
     group = params.get("GroupName") or "default"
     try:
         expression = parse(params["ScheduleExpression"], params.get("ScheduleExpressionTimezone") or "UTC")

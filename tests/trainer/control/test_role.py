@@ -196,7 +196,8 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     with cloud.lock:
         world.take_back(machine, cloud.clock.now())
     cloud.clock.advance(5)
-    messages.tell(cloud, messages.SPOT_WARNING, machine, {"instance-action": "terminate"})
+    warning = "EC2 Spot Instance Interruption Warning"
+    messages.tell(cloud, warning, machine, {"instance-action": "terminate"})
     lambdas.wait_for_invocations(cloud)  # control itself, from its zip
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")

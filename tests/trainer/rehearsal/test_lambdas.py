@@ -145,6 +145,13 @@ def test_a_rate_schedule_runs_the_function(
     cloud.fire_schedules = False
 
 
+def test_a_dry_run_is_refused_and_runs_nothing(aws_server: EmbeddedAws, access: Access, role: str) -> None:
+    create(access, role, ECHO)
+    with pytest.raises(ClientError, match="does not carry out Invoke"):
+        access.client("lambda").invoke(FunctionName="work", InvocationType="DryRun")
+    assert not lambdas.log_file(aws_server.cloud(access), "work").exists()
+
+
 def test_an_unknown_function_is_not_found(access: Access) -> None:
     with pytest.raises(ClientError) as failed:
         access.client("lambda").invoke(FunctionName="nothing")

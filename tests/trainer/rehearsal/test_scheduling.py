@@ -193,6 +193,13 @@ def test_an_invalid_schedule_is_a_validation_error(
     assert names(desk) == []
 
 
+@pytest.mark.parametrize("limit", ["StartDate", "EndDate"])
+def test_a_schedule_with_a_limit_of_its_own_is_refused(desk: Any, scheduler_role: str, limit: str) -> None:
+    with pytest.raises(ClientError, match="does not carry out CreateSchedule"):
+        create(desk, scheduler_role, "rate(5 minutes)", **{limit: NOON})
+    assert names(desk) == []
+
+
 def test_a_schedule_needs_its_group_and_a_name_of_its_own(desk: Any, scheduler_role: str) -> None:
     with pytest.raises(ClientError) as failed:
         create(desk, scheduler_role, "rate(2 minutes)", GroupName="nowhere")
