@@ -62,9 +62,8 @@ def test_one_process_that_fails_fails_the_test(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = runpy.run_path(str(SCRIPT), run_name="smoke_test")["main"]
-    monkeypatch.setattr(
-        sys, "executable", "/bin/false"
-    )  # in the place of an interpreter whose device does not work
+    # In the place of an interpreter whose device does not work
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     assert main(["--cpu", "2"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["ok"] and report["error"].startswith("RuntimeError: process")

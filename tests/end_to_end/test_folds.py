@@ -34,9 +34,8 @@ def test_a_run_of_folds_and_seeds_outlives_its_launcher(desk, candles, eventuall
         f"/{receipt['run_id']}/1/lstm-direction_pool_1m_f2_s4.safetensors"
     )
     older, newer = (made[fold, 3]["metrics"]["test"]["n"] for fold in (1, 2))
-    assert older == pytest.approx(
-        newer, rel=0.02
-    )  # as long but for closes that stand still, yet not the same bars
+    # As long but for closes that stand still, yet not the same bars
+    assert older == pytest.approx(newer, rel=0.02)
     assert made[1, 3]["metrics"]["test"]["baselines"] != made[2, 3]["metrics"]["test"]["baselines"]
 
     listed = json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]

@@ -130,9 +130,8 @@ def header_is_listed_or_refused(start: bytes) -> None:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(
-        prefix="mayfly-fuzz-"
-    )  # kept by the cache, removed at the end of the process
+    # Kept by the cache, removed at the end of the process
+    return tempfile.TemporaryDirectory(prefix="mayfly-fuzz-")
 
 
 @cache

@@ -267,11 +267,7 @@ def record_is_decided_on_or_refused(body: bytes) -> None:
 
 @given(changed(JOB), st.text(max_size=30))
 def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
-    for read in (
-        job_from,
-        lambda it: job_from_json(json.dumps(it)),
-        lambda it: parse_job(it, {}, [text]),
-    ):
+    for read in (job_from, lambda it: job_from_json(json.dumps(it)), lambda it: parse_job(it, {}, [text])):
         try:
             read(tables)
         except UsageError as error:

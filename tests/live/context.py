@@ -127,10 +127,7 @@ class Live:
             "AssociatePublicIpAddress": True,
         }
         request = {
-            "LaunchTemplate": {
-                "LaunchTemplateId": outputs.launch_template,
-                "Version": "$Default",
-            },
+            "LaunchTemplate": {"LaunchTemplateId": outputs.launch_template, "Version": "$Default"},
             "ImageId": image,
             "InstanceType": "t3.large",
             "MinCount": 1,

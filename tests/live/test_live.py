@@ -112,7 +112,6 @@ def test_every_check_with_machines_has_a_price() -> None:
     names = [check.name for check in CHECKS]
     assert names[0] == "identity" and names[-1] == "destroy" and len(names) == len(set(names))
     dollars = [check.dollars for check in CHECKS]
-    assert dollars.index(max(dollars)) == names.index(
-        "four-gpus"
-    )  # the dear one comes when the cheap ones have passed
+    # The dear one comes when the cheap ones have passed
+    assert dollars.index(max(dollars)) == names.index("four-gpus")
     assert not any(by_name[name].dollars for name in names[: names.index("layers")])

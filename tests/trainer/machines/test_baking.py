@@ -27,12 +27,8 @@ def test_baking_pays_once_runs_save_the_pipelines_cost() -> None:
 
 
 def test_with_boots_of_both_kinds_every_step_counts() -> None:
-    slower = {
-        **PLAIN,
-        "runs": 2.0,
-        "environment": 1.0,
-        "machine": 55.0,
-    }  # a baked image of one's own is read from a cold volume
+    # A baked image of one's own is read from a cold volume
+    slower = {**PLAIN, "runs": 2.0, "environment": 1.0, "machine": 55.0}
     weighed = baking({"plain": PLAIN, "baked": slower}, usd_per_hour=3.6, in_use=True)
     assert (weighed.saved_seconds, weighed.runs_measured, weighed.in_use) == (15.0, 5, True)
 

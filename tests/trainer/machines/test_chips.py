@@ -83,9 +83,7 @@ MEASURED: Entry = {
 }
 
 
-def test_measured_figures_override_estimates_and_yours_both(
-    user_file,
-):
+def test_measured_figures_override_estimates_and_yours_both(user_file):
     keep_here("h100", shape_of(with_settings(REFERENCE, hidden=128)), {**MEASURED, "pack": 2})
     assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}, (
         "another model's"

@@ -44,18 +44,8 @@ def test_an_unnamed_type_is_unproven_and_not_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "why", "do"),
     [
-        (
-            "p3.8xlarge",
-            LINE,
-            f"driver 580 is the last for its V100, and {LINE} has 595",
-            "a newer GPU",
-        ),
-        (
-            "g5g.xlarge",
-            LINE,
-            "its CPU is arm64, and image lines are for x86_64",
-            "g6.xlarge",
-        ),
+        ("p3.8xlarge", LINE, f"driver 580 is the last for its V100, and {LINE} has 595", "a newer GPU"),
+        ("g5g.xlarge", LINE, "its CPU is arm64, and image lines are for x86_64", "g6.xlarge"),
         (
             "g6.xlarge",
             LINE.replace(TORCH, "2.12"),

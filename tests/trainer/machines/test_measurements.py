@@ -38,9 +38,8 @@ def test_measurements_are_kept_by_chip_shape_and_torch(user_file):
     assert known_here("h200", JOB, torch="2.13") == ENTRY
     assert known_here("t4", JOB, torch="2.13") is None
     assert known_here("h200", job_of(hidden=8), torch="2.13") is None
-    assert (
-        known_here("h200", JOB, torch="2.14") is None
-    )  # a strategy has to agree with plain modules there first
+    # A strategy has to agree with plain modules there first
+    assert known_here("h200", JOB, torch="2.14") is None
     assert known_here("h200", with_settings(JOB, learning_rate=0.5, epochs=3), torch="2.13") == ENTRY
     keep_here("h200", shape_of(job_of(hidden=8)), {**ENTRY, "pack": 4})
     assert known_here("h200", JOB, torch="2.13") == ENTRY
@@ -98,10 +97,7 @@ def test_stored_measurements_come_back_and_other_bytes_do_not():
 def test_the_newer_of_two_entries_is_kept():
     newer = {"h200": {"a": {**ENTRY, "pack": 2}}, "t4": {"a": ENTRY}}
     both = merged({"h200": {"a": ENTRY, "b": ENTRY}}, newer)
-    assert both == {
-        "h200": {"a": {**ENTRY, "pack": 2}, "b": ENTRY},
-        "t4": {"a": ENTRY},
-    }
+    assert both == {"h200": {"a": {**ENTRY, "pack": 2}, "b": ENTRY}, "t4": {"a": ENTRY}}
 
 
 @pytest.mark.parametrize(

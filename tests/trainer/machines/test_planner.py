@@ -133,11 +133,8 @@ def test_dollars_are_by_the_second_and_sixty_at_least():
         ("g6.xlarge", 60, timedelta(minutes=30)),
         ("g6.xlarge", 1200, timedelta(hours=1)),
         ("g6.xlarge", 100_000, timedelta(hours=12)),
-        (
-            "p5.48xlarge",
-            60,
-            timedelta(minutes=45),
-        ),  # one that boots as slowly as it may has 15 minutes for its work
+        # One that boots as slowly as it may has 15 minutes for its work
+        ("p5.48xlarge", 60, timedelta(minutes=45)),
     ],
 )
 def test_the_longest_run_is_three_times_the_slow_estimate(name, seconds_p90, expected):

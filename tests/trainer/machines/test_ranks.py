@@ -42,9 +42,8 @@ def test_fsdp_divides_memory_but_for_gathered_blocks():
     )
     assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8
     weights = FLOAT * JOB.model.cost(features=37, outputs=1).weights
-    assert (
-        eighths.copies == 2 * weights + (whole.copies - weights) / 8
-    )  # the best weights and what evaluates are wholes
+    # The best weights and what evaluates are wholes
+    assert eighths.copies == 2 * weights + (whole.copies - weights) / 8
     assert eighths.total < halves.total < whole.total
 
 

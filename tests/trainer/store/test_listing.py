@@ -63,9 +63,8 @@ def test_a_name_means_the_model_of_the_newest_finished_run(account, make_record)
     for name in ("lstm_BTC-USD_1m", "lstm_ETH-USD_1m"):
         account.put(key=f"models/experiments/AROA1:i-2/{newest.run_id}/1/{name}.safetensors", body=b"weights")
     assert find_model(account, "lstm_BTC-USD_1m").run_id == CLOSED_RUN
-    closed_again(
-        account, "20261121-120000-crypto-next", state="failed"
-    )  # another model of it failed, and this one is whole
+    # Another model of it failed, and this one is whole
+    closed_again(account, "20261121-120000-crypto-next", state="failed")
     assert find_model(account, "lstm_BTC-USD_1m").run_id == "20261121-120000-crypto-next"
     with pytest.raises(
         UsageError, match=f"no finished run has model 'lstm_ETH-USD_1m' .run {newest.run_id} has not ended"
