@@ -19,9 +19,8 @@ def test_without_a_measurement_the_install_is_assumed() -> None:
 def test_baking_pays_once_runs_save_the_pipelines_cost() -> None:
     weighed = baking({"plain": PLAIN}, usd_per_hour=36.0, in_use=False)
     assert (weighed.saved_seconds, weighed.runs_measured) == (30.0, 3)
-    assert (
-        weighed.usd_per_month == pipeline_usd_per_month() == pytest.approx(0.526 + 2 * 100 * 0.05, abs=0.01)
-    )
+    assert weighed.usd_per_month == pipeline_usd_per_month()
+    assert weighed.usd_per_month == pytest.approx(0.526 + 2 * 100 * 0.05, abs=0.01)
     assert weighed.runs_per_month == 36  # 10.53 / 0.30
     assert (weighed.runs_per_month - 1) * weighed.usd_per_run < weighed.usd_per_month
 
