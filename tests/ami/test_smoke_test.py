@@ -20,9 +20,8 @@ SCRIPT = ROOT / "ami" / "smoke_test.py"
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], env=own, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, env=own, capture_output=True, text=True, check=False)
 
 
 # Run a script as its process would.
