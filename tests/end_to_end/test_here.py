@@ -135,12 +135,8 @@ def test_a_training_into_a_folder_is_read_by_every_verb(desk, candles):
     assert run.returncode == 0, run.stdout + run.stderr
     receipt = json.loads(run.stdout)
     run_id = receipt["run_id"]
-    assert (receipt["state"], receipt["work"], receipt["instances"], receipt["dollars"]["spent_high"]) == (
-        "done",
-        "train",
-        [],
-        0,
-    )
+    assert (receipt["state"], receipt["work"]) == ("done", "train")
+    assert (receipt["instances"], receipt["dollars"]["spent_high"]) == ([], 0)
     assert receipt["host"] and "No instance" in receipt["note"]
     (model,) = receipt["models"]
     assert (model["piece"], model["metrics"]["test"]["auc"] > 0) == ("AAA", True)
