@@ -25,20 +25,25 @@ FITTED = {"label_mean": 0.0, "label_std": 1.0}
 
 
 def make_model(
-    path: Path,
-    family: str = "lstm",
-    target: str = "direction",
+    path: Path, family: str = "lstm", target: str = "direction", *, seed: int = 0, **keys: Any
+) -> Card:
+    """Write a model with untrained weights; `keys` are those of `card_of`."""
+    torch.manual_seed(seed)
+    card = card_of(family, target, **keys)
+    save(path, tensors_of(network_of(family).build(card.architecture)), card)
+    return card
+
+
+def card_of(
+    family: str,
+    target: str,
     *,
     symbols: Sequence[str] = ("SIG-USD",),
-    seed: int = 0,
     features: Sequence[str] = FEATURES,
     **keys: Any,
 ) -> Card:
-    """Write a model with untrained weights, for inputs scaled by each symbol's own numbers; `keys` are others
-    of its card.
-    """
+    """Return a card for inputs scaled by each symbol's own numbers; `keys` are others of it."""
     settings = MODELS[family](**SETTINGS[family])
-    architecture = settings.architecture(features=len(features), outputs=1)
     card = Card(
         model=f"{family}-{target}_{symbols[0]}_1m",
         family=family,
@@ -56,7 +61,7 @@ def make_model(
             for symbol in symbols
         ],
         timeframe="1m",
-        architecture=architecture,
+        architecture=settings.architecture(features=len(features), outputs=1),
         features=list(features),
         features_version=FEATURES_VERSION,
         lookback=settings.bars_seen,
@@ -70,7 +75,4 @@ def make_model(
         target=target,
         target_settings={"horizon": 5} if target == "direction" else {"horizon_sessions": 1},
     )
-    torch.manual_seed(seed)
-    card = replace(card, **keys)
-    save(path, tensors_of(network_of(family).build(architecture)), card)
-    return card
+    return replace(card, **keys)

@@ -16,7 +16,7 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from getpass import getuser
@@ -74,9 +74,9 @@ class Answers(paramiko.ServerInterface):
         return paramiko.AUTH_SUCCESSFUL if fits else paramiko.AUTH_FAILED
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
-        return (
-            paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
-        )
+        if kind == "session":
+            return paramiko.OPEN_SUCCEEDED
+        return paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
 
     def check_channel_pty_request(self, channel: Any, term: Any, width: int, height: int, *_: Any) -> bool:
         self._size, self._pty = (width, height), True
@@ -88,13 +88,13 @@ class Answers(paramiko.ServerInterface):
         return True
 
     def check_channel_shell_request(self, channel: paramiko.Channel) -> bool:
-        threading.Thread(target=self._on_terminal, args=(channel, ["bash", "--norc"]), daemon=True).start()
+        _beside(self._on_terminal, channel, ["bash", "--norc"])
         return True
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         words = ["bash", "-c", command.decode()]
         run = self._on_terminal if self._pty else self._on_pipes
-        threading.Thread(target=run, args=(channel, words), daemon=True).start()
+        _beside(run, channel, words)
         return True
 
     def _on_terminal(self, channel: paramiko.Channel, words: list[str]) -> None:
@@ -103,9 +103,7 @@ class Answers(paramiko.ServerInterface):
         child = subprocess.Popen(words, stdin=other, stdout=other, stderr=other, start_new_session=True)
         os.close(other)
         screen = self._screen
-        threading.Thread(
-            target=_copy, args=(channel.recv, lambda block: os.write(screen, block)), daemon=True
-        ).start()
+        _beside(_copy, channel.recv, lambda block: os.write(screen, block))
         _copy(lambda size: os.read(screen, size), channel.sendall)
         _end(channel, child.wait())
 
@@ -113,11 +111,8 @@ class Answers(paramiko.ServerInterface):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         child = subprocess.Popen(words, bufsize=0, **pipes)
         assert child.stdin and child.stdout and child.stderr
-        threading.Thread(
-            target=_copy, args=(channel.recv, child.stdin.write, child.stdin.close), daemon=True
-        ).start()
-        errors = threading.Thread(target=_copy, args=(child.stderr.read, channel.sendall_stderr), daemon=True)
-        errors.start()
+        _beside(_copy, channel.recv, child.stdin.write, child.stdin.close)
+        errors = _beside(_copy, child.stderr.read, channel.sendall_stderr)
         _copy(child.stdout.read, channel.sendall)
         errors.join()
         _end(channel, child.wait())
@@ -129,16 +124,13 @@ class Answers(paramiko.ServerInterface):
             target = socket.create_connection(destination, timeout=10)
         except OSError:
             return paramiko.OPEN_FAILED_CONNECT_FAILED
-        threading.Thread(target=self._lead, args=(target,), daemon=True).start()
+        _beside(self._lead, target)
         return paramiko.OPEN_SUCCEEDED
 
     def _lead(self, target: socket.socket) -> None:
         channel = self._transport.accept(10)
         assert channel is not None
-        back = threading.Thread(
-            target=_copy, args=(target.recv, channel.sendall, channel.shutdown_write), daemon=True
-        )
-        back.start()
+        back = _beside(_copy, target.recv, channel.sendall, channel.shutdown_write)
         _copy(channel.recv, target.sendall, lambda: target.shutdown(socket.SHUT_WR))
         back.join()
         target.close()
@@ -152,6 +144,13 @@ def _end(channel: paramiko.Channel, exit_code: int) -> None:
     with suppress(OSError, EOFError):
         channel.send_exit_status(exit_code)
         channel.shutdown_write()
+
+
+def _beside(call: Callable[..., None], *arguments: Any) -> threading.Thread:
+    """Start a call in a thread of its own."""
+    thread = threading.Thread(target=call, args=arguments, daemon=True)
+    thread.start()
+    return thread
 
 
 def _copy(read: Any, write: Any, end: Any = lambda: None) -> None:
@@ -184,7 +183,7 @@ def paramiko_server(folder: Path, authorized: str) -> Iterator[SshServer]:
             with suppress(paramiko.SSHException, EOFError, OSError):
                 transport.start_server(server=Answers(server, authorized, transport))
 
-    threading.Thread(target=accept, daemon=True).start()
+    _beside(accept)
     try:
         yield server
     finally:
@@ -202,9 +201,8 @@ def openssh_server(folder: Path, authorized: str) -> Iterator[SshServer]:
     etc.mkdir(parents=True, exist_ok=True)
     home.mkdir(exist_ok=True)
     for kind in ("ed25519", "ecdsa"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(etc / f"ssh_host_{kind}_key")], check=True
-        )
+        make = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(etc / f"ssh_host_{kind}_key")]
+        subprocess.run(make, check=True)
     authorize(home, authorized)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])

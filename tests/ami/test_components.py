@@ -24,9 +24,8 @@ DOCUMENTS = {name: yaml.safe_load((FOLDER / name).read_text()) for name in ("bui
 
 def commands(document: dict[str, Any]) -> list[str]:
     steps = [step for phase in document["phases"] for step in phase["steps"]]
-    return [
-        command for step in steps if step["action"] == "ExecuteBash" for command in step["inputs"]["commands"]
-    ]
+    in_bash = [step["inputs"]["commands"] for step in steps if step["action"] == "ExecuteBash"]
+    return [command for several in in_bash for command in several]
 
 
 def test_the_documents_are_those_of_the_program() -> None:

@@ -20,13 +20,10 @@ KNOWN = {"ARG", "FROM", "COPY", "RUN", "USER", "WORKDIR", "ENV", "ENTRYPOINT"}
 
 def instructions() -> list[tuple[str, str]]:
     """Return the file's instructions, with continued lines joined."""
-    text = re.sub(
-        r"\\\n", " ", "\n".join(line for line in FILE.read_text().splitlines() if not line.startswith("#"))
-    )
-    return [
-        (name, rest.strip())
-        for name, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())
-    ]
+    written = [line for line in FILE.read_text().splitlines() if not line.startswith("#")]
+    lines = re.sub(r"\\\n", " ", "\n".join(written)).splitlines()
+    parts = (line.partition(" ") for line in lines if line.strip())
+    return [(name, rest.strip()) for name, _, rest in parts]
 
 
 def all_of(name: str) -> list[str]:

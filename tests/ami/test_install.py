@@ -57,9 +57,8 @@ class Image:
         return subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
 
     def imports(self) -> str:
-        done = subprocess.run(
-            [self.prefix / "bin/python", "-c", IMPORTED], capture_output=True, text=True, check=False
-        )
+        command = [self.prefix / "bin/python", "-c", IMPORTED]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip() or done.stderr
 
 
@@ -99,22 +98,17 @@ def test_another_script_or_no_lock_makes_another_environment(image: Image) -> No
     assert "is ready" in image.install().stderr
 
 
+PYTHON, NOWHERE = ("--python", sys.executable), ("--prefix", "/nowhere/x")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         ((), 2, "name --python, and an absolute --prefix"),
-        (
-            ("--python", "/nowhere/python", "--prefix", "/nowhere/x"),
-            103,
-            "the image has no /nowhere/python: set image_line",
-        ),
-        (("--python", sys.executable, "--prefix", "here"), 2, "an absolute --prefix"),
-        (
-            ("--python", sys.executable, "--prefix", "/nowhere/x", "--lock", "/nowhere.lock"),
-            103,
-            "there is no lock /nowhere.lock",
-        ),
-        (("--python", sys.executable, "--prefix", "/nowhere/x", "--force"), 2, "unknown argument --force"),
+        (("--python", "/nowhere/python", *NOWHERE), 103, "the image has no /nowhere/python: set image_line"),
+        ((*PYTHON, "--prefix", "here"), 2, "an absolute --prefix"),
+        ((*PYTHON, *NOWHERE, "--lock", "/nowhere.lock"), 103, "there is no lock /nowhere.lock"),
+        ((*PYTHON, *NOWHERE, "--force"), 2, "unknown argument --force"),
     ],
 )
 def test_it_names_what_it_lacks_and_touches_nothing(

@@ -20,9 +20,8 @@ SCRIPT = ROOT / "ami" / "smoke_test.py"
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], env=own, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, env=own, capture_output=True, text=True, check=False)
 
 
 # Run a script as its process would.
@@ -62,9 +61,8 @@ def test_one_process_that_fails_fails_the_test(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = runpy.run_path(str(SCRIPT), run_name="smoke_test")["main"]
-    monkeypatch.setattr(
-        sys, "executable", "/bin/false"
-    )  # in the place of an interpreter whose device does not work
+    # In the place of an interpreter whose device does not work
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     assert main(["--cpu", "2"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["ok"] and report["error"].startswith("RuntimeError: process")

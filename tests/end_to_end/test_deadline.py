@@ -75,9 +75,8 @@ def test_one_deadline_from_plan_and_tag_to_timer_and_receipt(desk, candles, even
     assert scheduled(scheduler, f"mayfly-{run_id}-sweep") == deadline
     assert scheduled(scheduler, f"mayfly-{run_id}-kill-1") == deadline
     sandbox = desk.home / "sandbox" / instance_id
-    eventually(
-        lambda: timer_instant(sandbox) == deadline
-    )  # the cap of the template comes first, then the tag
+    # The cap of the template comes first, then the tag
+    eventually(lambda: timer_instant(sandbox) == deadline)
 
     stopped = desk.run("stop", run_id, "--rehearse", "--json")
     receipt = json.loads(stopped.stdout)

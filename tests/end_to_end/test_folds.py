@@ -30,21 +30,18 @@ def test_a_run_of_folds_and_seeds_outlives_its_launcher(desk, candles, eventuall
     assert sorted(made) == [(1, 3), (1, 4), (2, 3), (2, 4)] and receipt["failed"] == []
     assert (made[2, 4]["piece"], made[2, 4]["series"]) == ("pool f2 s4", ["AAA", "BBB"])
     key = made[2, 4]["key"]
-    assert key.startswith("models/experiments/AROA") and key.endswith(
-        f"/{receipt['run_id']}/1/lstm-direction_pool_1m_f2_s4.safetensors"
-    )
+    assert key.startswith("models/experiments/AROA")
+    assert key.endswith(f"/{receipt['run_id']}/1/lstm-direction_pool_1m_f2_s4.safetensors")
     older, newer = (made[fold, 3]["metrics"]["test"]["n"] for fold in (1, 2))
-    assert older == pytest.approx(
-        newer, rel=0.02
-    )  # as long but for closes that stand still, yet not the same bars
+    # As long but for closes that stand still, yet not the same bars
+    assert older == pytest.approx(newer, rel=0.02)
     assert made[1, 3]["metrics"]["test"]["baselines"] != made[2, 3]["metrics"]["test"]["baselines"]
 
     listed = json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]
     assert sorted((model["name"], model["fold"], model["seed"]) for model in listed) == [
         (f"lstm-direction_pool_1m_f{fold}_s{seed}", fold, seed) for fold in (1, 2) for seed in (3, 4)
     ]
-    predicted = desk.run(
-        "predict", key, "--rehearse", "--data", str(candles), "--symbols", "BBB", "--last", "2"
-    )
+    words = ("--data", str(candles), "--symbols", "BBB", "--last", "2")
+    predicted = desk.run("predict", key, "--rehearse", *words)
     assert predicted.returncode == 0, predicted.stderr
     assert len(predicted.stdout.splitlines()) == 3

@@ -82,9 +82,8 @@ def test_a_killed_agents_run_is_closed_and_resumed(desk, script, eventually):
     assert not Path(receipt["scripts"][0]["last_lines"][1].split()[-1]).exists()
     assert (receipt["instances"], receipt["dollars"]["spent_high"]) == ([], 0)
     assert receipt["host"] and "No instance" in receipt["note"]
-    assert not [
-        folder for folder in desk.home.glob("here/*") if folder.is_dir()
-    ]  # it is done: nothing to go on with
+    # It is done: nothing to go on with
+    assert not [folder for folder in desk.home.glob("here/*") if folder.is_dir()]
     listed = json.loads(desk.run("receipts", "--local", "store", "--json").stdout)["receipts"]
     assert [(one["state"], one["error"] and one["error"]["what"]) for one in listed] == [
         ("interrupted", "its agent ended without a result"),
@@ -136,12 +135,8 @@ def test_a_training_into_a_folder_is_read_by_every_verb(desk, candles):
     assert run.returncode == 0, run.stdout + run.stderr
     receipt = json.loads(run.stdout)
     run_id = receipt["run_id"]
-    assert (receipt["state"], receipt["work"], receipt["instances"], receipt["dollars"]["spent_high"]) == (
-        "done",
-        "train",
-        [],
-        0,
-    )
+    assert (receipt["state"], receipt["work"]) == ("done", "train")
+    assert (receipt["instances"], receipt["dollars"]["spent_high"]) == ([], 0)
     assert receipt["host"] and "No instance" in receipt["note"]
     (model,) = receipt["models"]
     assert (model["piece"], model["metrics"]["test"]["auc"] > 0) == ("AAA", True)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.desk import ROOT
+from tests.end_to_end.test_run import kill_worker
 from tests.predictions import accuracy
 from trainer.store.card import read_card
 
@@ -35,10 +34,7 @@ def test_own_model_trains_and_predicts_the_numbers_of_its_card(desk, bars, event
     small = ("--set", "data.bars=6000", "--epochs", "2")
     job = ("--job", str(EXAMPLE / "job.toml"), "--data", str(bars))
     run = desk.start("launch", "--rehearse", "--json", *job, *small)
-    started = eventually(
-        lambda: [event for event in desk.events("model_started") if event["piece"] == "ETH-USD"]
-    )
-    os.kill(started[0]["pid"], signal.SIGKILL)
+    kill_worker(desk, "ETH-USD", 1, eventually)
     out, err = run.communicate(timeout=500)
     assert run.returncode == 0, err
     receipt = json.loads(out)
@@ -49,10 +45,8 @@ def test_own_model_trains_and_predicts_the_numbers_of_its_card(desk, bars, event
     assert pulled.returncode == 0, pulled.stderr
     model = next((desk.folder / "pulled").rglob("own-direction_BTC-USD_1m.safetensors"))
     card = read_card(model)
-    assert (
-        card.own_files["model"]["text"] == (EXAMPLE / "my_net.py").read_text()
-        and card.architecture["class"] == "MyNet"
-    )
+    own = card.own_files["model"]
+    assert own["text"] == (EXAMPLE / "my_net.py").read_text() and card.architecture["class"] == "MyNet"
     (manifest,) = [
         json.loads(path.read_bytes())
         for path in desk.home.rglob("*")
@@ -60,9 +54,7 @@ def test_own_model_trains_and_predicts_the_numbers_of_its_card(desk, bars, event
         and path.stat().st_size < 100_000
         and b'"own_files": {\n  "model"' in path.read_bytes()
     ]
-    assert manifest["own_files"]["model"] == {
-        key: card.own_files["model"][key] for key in ("file", "class", "sha256")
-    }
+    assert manifest["own_files"]["model"] == {key: own[key] for key in ("file", "class", "sha256")}
     assert str(EXAMPLE) not in json.dumps(manifest)
 
     file = next(bars.glob("BTC-USD_1m*"))

@@ -55,9 +55,8 @@ def test_one_command_trains_every_symbol_and_leaves_nothing(desk_with_own_checko
     (instance,) = receipt["instances"]
     assert instance["state"] == "terminated" and instance["proof"] == "described terminated"
     assert receipt["dollars"]["spent_low"] <= receipt["dollars"]["spent_high"]
-    assert sum(receipt["seconds"][phase] for phase in PHASES) == pytest.approx(
-        receipt["seconds"]["total"], abs=0.01
-    )
+    seconds = receipt["seconds"]
+    assert sum(seconds[phase] for phase in PHASES) == pytest.approx(seconds["total"], abs=0.01)
     assert receipt["data"]["synthetic"] is True and receipt["data"]["bars"] == 7500
     assert receipt["place"] == "rehearsal"
 
@@ -66,9 +65,8 @@ def test_one_command_trains_every_symbol_and_leaves_nothing(desk_with_own_checko
     assert len(json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]) == 3
     kept = json.loads(desk.run("receipts", receipt["run_id"], "--rehearse", "--json").stdout)
     assert kept == receipt
-    predicted = desk.run(
-        "predict", "--run", receipt["run_id"], "--rehearse", "--data", str(candles), "--last", "3"
-    )
+    words = ("--data", str(candles), "--last", "3")
+    predicted = desk.run("predict", "--run", receipt["run_id"], "--rehearse", *words)
     assert predicted.returncode == 0, predicted.stderr
     rows = list(csv.DictReader(predicted.stdout.splitlines()))
     assert list(rows[0]) == ["model", "symbol", "bar", "available_at", "probability"]
@@ -76,21 +74,19 @@ def test_one_command_trains_every_symbol_and_leaves_nothing(desk_with_own_checko
     assert "experiments expire, this one after 20" in predicted.stderr
 
     eventually(lambda: not desk.processes())
+    port = urlparse(json.loads(address)["url"]).port
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", urlparse(json.loads(address)["url"]).port)) != 0, (
-            "the port is still open"
-        )
+        assert probe.connect_ex(("127.0.0.1", port)) != 0, "the port is still open"
 
 
 def kill_worker(desk, symbol: str, times: int, eventually) -> None:
     """Kill the worker that trains a symbol, each time it has begun."""
-    for time_number in range(times):
-        started = eventually(
-            lambda wanted=time_number + 1: [
-                item for item in desk.events("model_started") if item["piece"] == symbol
-            ][wanted - 1 :],
-        )
-        os.kill(started[0]["pid"], signal.SIGKILL)
+
+    def begun(killed: int) -> list[int]:
+        return [item["pid"] for item in desk.events("model_started") if item["piece"] == symbol][killed:]
+
+    for killed in range(times):
+        os.kill(eventually(lambda killed=killed: begun(killed))[0], signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -19,9 +19,8 @@ EXAMPLE = ROOT / "examples" / "scripts" / "plain-torch"
 
 @pytest.mark.slow
 def test_a_killed_script_resumes_from_its_checkpoints(desk, eventually):
-    script = (
-        desk.folder / "train.py"
-    )  # the example's own, which stops at its third epoch until it was killed there
+    # The example's own, which stops at its third epoch until it was killed there
+    script = desk.folder / "train.py"
     wait = 'print("waiting", os.getpid(), flush=True); import time; time.sleep(600)'
     text = (EXAMPLE / "train.py").read_text()
     before = '    print(f"epoch {epoch}'

@@ -36,22 +36,16 @@ def launcher(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     policy = f"arn:aws:iam::{ACCOUNT}:policy/mayfly-dev-us-east-1-launcher"
     iam.attach_user_policy(UserName="launcher", PolicyArn=policy)
     key = iam.create_access_key(UserName="launcher")["AccessKey"]
-    own = {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-        "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-        "AWS_REGION": "us-east-1",
-    }
-    return replace(desk, shared=desk.shared | own)
+    own = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+    place = {"AWS_ENDPOINT_URL": server.url, "AWS_REGION": "us-east-1"}
+    return replace(desk, shared=desk.shared | place | own)
 
 
 def launch(desk: Desk, *words: str) -> dict[str, Any]:
     """Launch as AWS's own variables say, and return what is printed."""
-    out, err = (
-        run := desk.start("launch", "--instance", "p3.8xlarge", "--json", *QUICK, *words)
-    ).communicate(timeout=500)
-    assert run.returncode == 0, err
-    told: dict[str, Any] = json.loads(out)
+    run = desk.run("launch", "--instance", "p3.8xlarge", "--json", *QUICK, *words)
+    assert run.returncode == 0, run.stderr
+    told: dict[str, Any] = json.loads(run.stdout)
     return told
 
 

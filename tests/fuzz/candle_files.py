@@ -30,35 +30,14 @@ COLUMNS = {
     "volume": ("volume", "Volume", "<VOL>", "v", "Volume BTC", "real_volume"),
 }
 TIME_COLUMNS = (
-    "time",
-    "Date",
-    "timestamp",
-    "Open Time",
-    "datetime",
-    "window_start",
-    "unix",
-    "",
-    "Unnamed: 0",
-    "<DATE>",
+    *("time", "Date", "timestamp", "Open Time", "datetime"),
+    *("window_start", "unix", "", "Unnamed: 0", "<DATE>"),
 )
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-FORMATS = (  # of a moment; those in the second line need a day above 12, unless it is certain from the dots
-    *(
-        "%Y-%m-%d %H:%M:%S",
-        "%Y-%m-%dT%H:%M:%SZ",
-        "%Y/%m/%d %H:%M",
-        "%Y.%m.%d %H:%M",
-        "%Y%m%d%H%M",
-        "%Y-%m-%d %H:%M:%S UTC",
-    ),
-    *(
-        "%d.%m.%Y %H:%M:%S.000",
-        "%d-%b-%Y %H:%M",
-        "%b %d, %Y %H:%M",
-        "%Y%m%d %H%M%S",
-        "%Y-%m-%d %I-%p",
-        "%d.%m.%Y %H:%M GMT+0000",
-    ),
+FORMATS = (  # of a moment; those in the last line need a day above 12, unless it is certain from the dots
+    *("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d %H:%M", "%Y.%m.%d %H:%M", "%Y%m%d%H%M"),
+    *("%Y-%m-%d %H:%M:%S UTC", "%d.%m.%Y %H:%M:%S.000", "%d-%b-%Y %H:%M", "%b %d, %Y %H:%M"),
+    *("%Y%m%d %H%M%S", "%Y-%m-%d %I-%p", "%d.%m.%Y %H:%M GMT+0000"),
     *("%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %I:%M %p", "%d-%m-%Y %H:%M:%S"),
 )
 CLOCKS = ("%H:%M", "%H:%M:%S", "%H%M%S", "%I:%M %p")
@@ -87,25 +66,18 @@ def _texts(draw: st.DrawFn, moments: list[datetime]) -> tuple[str, list[str], li
     open_days = all(moment.day <= 12 for moment in moments)
     if kind == "epoch":
         unit = UNITS[draw(st.sampled_from(sorted(UNITS)))]
-        return (
-            draw(st.sampled_from(TIME_COLUMNS)),
-            [str(int(moment.timestamp()) * unit) for moment in moments],
-            [],
-            False,
-        )
+        cells = [str(int(moment.timestamp()) * unit) for moment in moments]
+        return draw(st.sampled_from(TIME_COLUMNS)), cells, [], False
     if kind == "text":
         style = draw(st.sampled_from(FORMATS))
         if "%I-%p" in style and any(moment.minute for moment in moments):
             style = FORMATS[0]
-        return (
-            draw(st.sampled_from(TIME_COLUMNS)),
-            [moment.strftime(style) for moment in moments],
-            [],
-            (open_days and bool(re.match(r"%[dm][/-]%[dm]", style))),
-        )
+        two_readings = open_days and bool(re.match(r"%[dm][/-]%[dm]", style))
+        cells = [moment.strftime(style) for moment in moments]
+        return draw(st.sampled_from(TIME_COLUMNS)), cells, [], two_readings
     clock, day = draw(st.sampled_from(CLOCKS)), draw(st.sampled_from(DAYS))
-    cells = [moment.strftime(clock) for moment in moments], [moment.strftime(day) for moment in moments]
-    return draw(st.sampled_from(("time", "<TIME>", "Time"))), *cells, open_days and "/" in day
+    times, dates = ([moment.strftime(style) for moment in moments] for style in (clock, day))
+    return draw(st.sampled_from(("time", "<TIME>", "Time"))), times, dates, open_days and "/" in day
 
 
 @st.composite
@@ -116,9 +88,8 @@ def dialects(draw: st.DrawFn) -> Dialect:
     count = draw(st.integers(3, 40))
     begin = draw(st.integers(631_152_000 // step, 1_893_456_000 // step)) * step
     gaps = draw(st.sets(st.integers(1, count - 2), max_size=count // 3))
-    moments = [
-        datetime.fromtimestamp(begin + step * row, timezone.utc) for row in range(count) if row not in gaps
-    ]
+    kept = [row for row in range(count) if row not in gaps]
+    moments = [datetime.fromtimestamp(begin + step * row, timezone.utc) for row in kept]
     digits = draw(st.integers(0, 5))
     base = draw(st.sampled_from((1.1, 110.25, 47_123.0)))
     random = np.random.default_rng(draw(st.integers(0, 99)))
@@ -126,16 +97,9 @@ def dialects(draw: st.DrawFn) -> Dialect:
     for _ in moments:
         opened, close = (round(base * (1 + 0.01 * random.standard_normal()), digits) for _ in range(2))
         wick = 10.0**-digits
-        low, high = min(opened, close) - wick, max(opened, close) + wick
-        bars.append(
-            (
-                opened,
-                round(high, digits),
-                max(round(low, digits), wick),
-                close,
-                float(random.integers(1, 1000)),
-            )
-        )
+        high = round(max(opened, close) + wick, digits)
+        low = max(round(min(opened, close) - wick, digits), wick)
+        bars.append((opened, high, low, close, float(random.integers(1, 1000))))
     bars = [(max(o, low), h, min(low, o, c), max(c, low), v) for o, h, low, c, v in bars]
     name, cells, dates, two_readings = _texts(draw, moments)
     delimiter = draw(st.sampled_from((",", ",", ";", "\t", "|")))
@@ -145,10 +109,9 @@ def dialects(draw: st.DrawFn) -> Dialect:
         numbers = [[cell.replace(".", ",") for cell in row] for row in numbers]
         two_readings |= digits == 3 and base >= 1
     header = {field: draw(st.sampled_from(names)) for field, names in COLUMNS.items()}
-    table: dict[str, list[str]] = {
-        name: cells,
-        **({"<DATE>" if name == "<TIME>" else "Date": dates} if dates else {}),
-    }
+    table: dict[str, list[str]] = {name: cells}
+    if dates:
+        table["<DATE>" if name == "<TIME>" else "Date"] = dates
     for place, field in enumerate(COLUMNS):
         table[header[field]] = [row[place] for row in numbers]
     symbol = draw(st.sampled_from(("AAA", "BTC-USD", "^GSPC", "600519")))
@@ -176,12 +139,9 @@ def dialects(draw: st.DrawFn) -> Dialect:
     lines = [delimiter.join(f'"{cell}"' if delimiter in cell else cell for cell in row) for row in rows]
     if draw(st.booleans()):
         lines[1:] = lines[:0:-1]
-    above = draw(
-        st.sampled_from(((), (), ("https://example.com",), ("# made by hand", ""), ("sep=" + delimiter,)))
-    )
-    text = draw(st.sampled_from(("\n", "\r\n"))).join((*above, *lines)) + draw(
-        st.sampled_from(("", "\n", "\n\n"))
-    )
+    preambles = ((), (), ("https://example.com",), ("# made by hand", ""), ("sep=" + delimiter,))
+    above, newline = draw(st.sampled_from(preambles)), draw(st.sampled_from(("\n", "\r\n")))
+    text = newline.join((*above, *lines)) + draw(st.sampled_from(("", "\n", "\n\n")))
     encoding = draw(st.sampled_from(("utf-8", "utf-8", "utf-8-sig", "utf-16")))
     named = draw(st.booleans())
     suffix = draw(st.sampled_from((".csv", ".csv.gz", ".txt")))
@@ -213,10 +173,8 @@ def good_bars_are_read_bit_for_bit_in_any_dialect(dialect: Dialect) -> None:
             assert is_shown(str(error))
             assert dialect.has_two_readings and "two readings" in str(error), str(error)
             return
-        assert folder.symbols == tuple(sorted((dialect.symbol, *dialect.others))) and dialect.timeframe in (
-            "",
-            folder.timeframe,
-        )
+        assert folder.symbols == tuple(sorted((dialect.symbol, *dialect.others)))
+        assert dialect.timeframe in ("", folder.timeframe)
         assert candles.timestamp.tolist() == dialect.moments
         read = zip(candles.open, candles.high, candles.low, candles.close, candles.volume, strict=True)
         if "adjusted" in " ".join(folder.notes):
@@ -233,22 +191,8 @@ TEXTS = [
     if isinstance(content, str) and name.endswith((".csv", ".txt"))
 ]
 CELLS = (
-    "",
-    "0",
-    "-1",
-    "1e999",
-    "nan",
-    "x",
-    '"',
-    "1,5",
-    "1.5",
-    "2021-01-01",
-    "01/02/2021",
-    "00:00",
-    "20210101",
-    "é",
-    "\x00",
-    "9" * 30,
+    *("", "0", "-1", "1e999", "nan", "x", '"', "1,5", "1.5", "2021-01-01", "01/02/2021", "00:00"),
+    *("20210101", "é", "\x00", "9" * 30),
 )
 
 

@@ -17,76 +17,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.drawn import bodies, changed, is_shown
+from tests.models import card_of
 from tests.predictions import predict_file
 from trainer.base.errors import DataError, UsageError
-from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.features import FEATURES
 from trainer.data.read.candles import Candles
 from trainer.data.read.writing import write_candles
 from trainer.data.table import PRESENT
-from trainer.models import MODELS, network_of
-from trainer.store.card import METADATA_KEY, Card, CardPanel, CardSeries, read_card
+from trainer.models import network_of
+from trainer.store.card import METADATA_KEY, Card, CardPanel, read_card
 from trainer.store.weights import save
 from trainer.targets.described import headline, shown
 from trainer.targets.direction import Direction
 from trainer.train.packs.tensors import tensors_of
 
 BARS = 200
-SETTINGS: dict[str, dict[str, Any]] = {
-    "lstm": {"hidden": 4, "layers": 2, "lookback": 10},
-    "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
-}
-TARGETS: dict[str, dict[str, Any]] = {
-    "lstm": {"target": "direction", "target_settings": {"horizon": 5}},
-    "tcn": {"target": "volatility", "target_settings": {"horizon_sessions": 1}},
-}
-FITTED: dict[str, dict[str, float]] = {"lstm": {}, "tcn": {"label_mean": 0.0, "label_std": 1.0}}
+TARGETS = {"lstm": "direction", "tcn": "volatility"}
+PARENT = {"model": "tcn_ticks_1m", "sha256": "0" * 64, "until": "", "training": "frozen", "created_at": ""}
 
 
-def card_of(family: str) -> Card:
+def good_card(family: str) -> Card:
     """Return a good card."""
-    settings = MODELS[family](**SETTINGS[family])
-    return Card(
-        model=f"{family}-direction_A_1m",
-        family=family,
-        piece="A",
-        kind="symbol",
-        timeframe="1m",
-        architecture=settings.architecture(features=len(FEATURES), outputs=1),
-        features=list(FEATURES),
-        features_version=FEATURES_VERSION,
-        lookback=settings.bars_seen,
-        series=[
-            CardSeries(
-                symbol="A",
-                horizon=5,
-                calendar="24x7",
-                scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
-                splits={"train": {"bars": 10}},
-                fitted=FITTED[family],
-            )
-        ],
-        metrics={"about": Direction().about(), "test": {"accuracy": 0.5}},
-        training={"epochs": 1},
-        data={"bars": BARS, "synthetic": False},
-        code_sha256="",
-        seed=0,
-        created_at="2026-11-22T00:00:00+00:00",
-        mayfly="0",
-        own_files={},
-        parent={
-            "model": "tcn-return_ticks_1m",
-            "sha256": "0" * 64,
-            "until": "",
-            "training": "frozen",
-            "created_at": "",
-        },
-        **TARGETS[family],
-    )
+    metrics = {"about": Direction().about(), "test": {"accuracy": 0.5}}
+    keys = {"data": {"bars": BARS, "synthetic": False}, "training": {"epochs": 1}, "parent": PARENT}
+    card = card_of(family, TARGETS[family], symbols=["A"], metrics=metrics, **keys)
+    return replace(card, series=[replace(card.series[0], splits={"train": {"bars": 10}})])
 
 
 def card_of_a_panel() -> Card:
     """Return a good card of a panel."""
-    card, inputs = card_of("lstm"), 1 + len(FEATURES)
+    card, inputs = good_card("lstm"), 1 + len(FEATURES)
     scaler = {"mean": [0.0] * inputs, "std": [1.0] * inputs, "limit": 10.0}
     return replace(
         card,
@@ -98,13 +58,16 @@ def card_of_a_panel() -> Card:
     )
 
 
-GOOD = {**{family: card_of(family) for family in SETTINGS}, "panel": card_of_a_panel()}
+GOOD = {**{family: good_card(family) for family in TARGETS}, "panel": card_of_a_panel()}
 CARDS = {name: asdict(card) for name, card in GOOD.items()}
 
 
 def header_of(card: Any, tensors: dict[str, Any]) -> bytes:
     """Return the first bytes of a model's file: length and header."""
-    header = json.dumps({**tensors, "__metadata__": {METADATA_KEY: json.dumps(card)}}).encode()
+    return with_length(json.dumps({**tensors, "__metadata__": {METADATA_KEY: json.dumps(card)}}).encode())
+
+
+def with_length(header: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header
 
 
@@ -112,9 +75,7 @@ def header_of(card: Any, tensors: dict[str, Any]) -> bytes:
     st.one_of(
         changed(CARDS["lstm"]).map(lambda card: header_of(card, {})),
         changed(CARDS["panel"]).map(lambda card: header_of(card, {})),
-        bodies({"__metadata__": {METADATA_KEY: "{}"}}).map(
-            lambda body: len(body).to_bytes(8, "little") + body
-        ),
+        bodies({"__metadata__": {METADATA_KEY: "{}"}}).map(with_length),
         st.binary(max_size=40),
     )
 )
@@ -130,9 +91,8 @@ def header_is_listed_or_refused(start: bytes) -> None:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(
-        prefix="mayfly-fuzz-"
-    )  # kept by the cache, removed at the end of the process
+    # Kept by the cache, removed at the end of the process
+    return tempfile.TemporaryDirectory(prefix="mayfly-fuzz-")
 
 
 @cache

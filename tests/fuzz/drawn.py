@@ -11,52 +11,14 @@ from hypothesis import strategies as st
 
 from trainer.cli.output import one_line
 
-NASTY = (
-    *(
-        "",
-        "..",
-        "/etc/passwd",
-        ".bashrc",
-        "\x1b[31m",
-        "a\x00b",
-        "\u202e",
-        "\ud800",
-        "x" * 5000,
-        "-1",
-        "NaN",
-        "1e999",
-        "\n",
-        "{}",
-    ),
-    *("9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "2026-11-20T12:00:00", "2026-13-45T99:99:99Z"),
-    *(
-        0,
-        -1,
-        1,
-        2**31,
-        2**63,
-        -(2**63) - 1,
-        10**26,
-        10**4000,
-        0.5,
-        -0.0,
-        1e308,
-        float("nan"),
-        float("inf"),
-        float("-inf"),
-    ),
-    *(
-        None,
-        True,
-        False,
-        [],
-        {},
-        [[]],
-        {"": {}},
-        {"about": {}},
-        {"about": {"headline": 1, "metrics": 2, "table": 3}},
-    ),
-)
+TEXTS = ("", "..", "/etc/passwd", ".bashrc", "\x1b[31m", "a\x00b", "\u202e", "\ud800", "x" * 5000)
+OF_JSON = ("-1", "NaN", "1e999", "\n", "{}")
+TIMES = ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "2026-11-20T12:00:00", "2026-13-45T99:99:99Z")
+WHOLE = (0, -1, 1, 2**31, 2**63, -(2**63) - 1, 10**26, 10**4000)
+REAL = (0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf"))
+EMPTY = (None, True, False, [], {}, [[]], {"": {}})
+ABOUT = ({"about": {}}, {"about": {"headline": 1, "metrics": 2, "table": 3}})
+NASTY = (*TEXTS, *OF_JSON, *TIMES, *WHOLE, *REAL, *EMPTY, *ABOUT)
 VALUES = st.one_of(
     st.sampled_from(NASTY),
     st.recursive(
@@ -69,19 +31,16 @@ VALUES = st.one_of(
 
 def changed(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Return documents that differ from a good one in a few places: another value, a key more, a key less."""
-    return st.lists(
-        st.tuples(st.randoms(use_true_random=False), VALUES, st.sampled_from("=-+")), max_size=4
-    ).map(lambda changes: _change(copy.deepcopy(document), changes))
+    change = st.tuples(st.randoms(use_true_random=False), VALUES, st.sampled_from("=-+"))
+    return st.lists(change, max_size=4).map(lambda changes: _change(copy.deepcopy(document), changes))
 
 
 def is_shown(line: str) -> bool:
     """Return whether a terminal only shows a text, once it is printed as `cli.output` does, and on
     one line.
     """
-    return not any(
-        unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
-        for letter in one_line(line).replace("\t", "")
-    )
+    printed = one_line(line).replace("\t", "")
+    return not any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in printed)
 
 
 def _change(document: dict[str, Any], changes: list[Any]) -> dict[str, Any]:

@@ -60,6 +60,8 @@ RECORD = make_record(
 )
 NAMES = [one.model for one in RECORD.pieces]
 LEASE = {"instance_id": "i-1", "at": "2026-11-20T12:00:00Z", "lease_until": "2026-11-20T12:01:30Z"}
+GPU = {"gpu": 0, "name": "NVIDIA L4", "use_percent": 97.0, "memory_used_mib": 20000.0, "power_watts": 70.5}
+CPU = {"cores": 4, "use_percent": 25.0, "memory_used_mib": 2000.0, "memory_mib": 16000.0}
 PROGRESS = {
     "phase": "train",
     "phases": {"boot": "2026-11-20T12:00:00Z"},
@@ -69,29 +71,17 @@ PROGRESS = {
     "rate": 5.0,
     "unit": "windows",
     "message": "",
-    "sample": {
-        "at": "2026-11-20T12:00:00Z",
-        "gpus": [
-            {
-                "gpu": 0,
-                "name": "NVIDIA L4",
-                "use_percent": 97.0,
-                "memory_used_mib": 20000.0,
-                "power_watts": 70.5,
-            }
-        ],
-        "cpu": {"cores": 4, "use_percent": 25.0, "memory_used_mib": 2000.0, "memory_mib": 16000.0},
-        "note": "",
-    },
+    "sample": {"at": "2026-11-20T12:00:00Z", "gpus": [GPU], "cpu": CPU, "note": ""},
 }
-HOST_KEYS = (
-    b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJLiEOwutp8jvpwM root@ip-10-0-0-1\n"
-)
+HOST_KEYS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJLiEOwutp8jvpwM root@ip-10\n"
+HASH = "ab" * 32
 ABOUT = {
     "headline": "auc",
     "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}},
     "table": [{"title": "AUC", "value": ["auc"], "beside": ["baselines", "logistic", "auc"]}],
 }
+SCRIPT = {**named("A"), "sha256": HASH, "exit_code": -9, "starts": 2, "seconds": 1.5}
+SCRIPT |= {"last_lines": ["l"], "notes": ["n"]}
 RESULT = {
     "state": "failed",
     "exit_code": 100,
@@ -103,7 +93,7 @@ RESULT = {
             "target": "direction",
             "key": f"{PREFIX}lstm-direction_A_1m.safetensors",
             "version_id": "v",
-            "sha256": "ab" * 32,
+            "sha256": HASH,
             "metrics": {"about": ABOUT, "test": {"auc": 0.5, "baselines": {"logistic": {"auc": 0.5}}}},
         }
     ],
@@ -114,26 +104,10 @@ RESULT = {
     "devices": {"expected": 1, "found": 1, "kind": "cuda", "note": ""},
     "python_packages": "node lock",
     "tuned": {"l4": {"a shape": {"pack": 1}}},
-    "files": [{"file": "A_1m.csv", "sha256": "ab" * 32, "bytes": 5, "added": True}],
-    "scripts": [
-        {
-            **named("A"),
-            "sha256": "ab" * 32,
-            "exit_code": -9,
-            "starts": 2,
-            "seconds": 1.5,
-            "last_lines": ["l"],
-            "notes": ["n"],
-        }
-    ],
+    "files": [{"file": "A_1m.csv", "sha256": HASH, "bytes": 5, "added": True}],
+    "scripts": [SCRIPT],
 }
-OUTPUT = {
-    "file": "a/m.pt",
-    "key": f"{PREFIX}out/{'ab' * 32}",
-    "version_id": "v",
-    "sha256": "ab" * 32,
-    "bytes": 5,
-}
+OUTPUT = {"file": "a/m.pt", "key": f"{PREFIX}out/{HASH}", "version_id": "v", "sha256": HASH, "bytes": 5}
 JOB: dict[str, Any] = {
     "name": "crypto",
     "data": {"symbols": ["A"], "timeframe": "1m", "folds": 2, "test_fraction": 0.1},
@@ -146,26 +120,9 @@ JOB: dict[str, Any] = {
 
 EVENT = {"time": "2026-11-20T12:00:00.000+00:00", "model": "lstm-direction_BTC-USD_1m", "piece": "BTC-USD"}
 EPOCH = {"event": "epoch", **EVENT, "epoch": 1, "train_loss": 0.7, "validation_loss": 0.6}
-SCRIPT_STEP = {
-    "event": "script",
-    **EVENT,
-    "step": 3,
-    "steps": 9,
-    "loss": 0.7,
-    "rate": 5.5,
-    "values": {"a b/c": 0.5},
-}
-STEP = {
-    "event": "progress",
-    **EVENT,
-    "epoch": 1,
-    "epochs": 2,
-    "step": 3,
-    "steps": 9,
-    "loss": 0.7,
-    "rate": 5.5,
-    "worker": 0,
-}
+COUNTS = {"step": 3, "steps": 9, "loss": 0.7, "rate": 5.5}
+SCRIPT_STEP = {"event": "script", **EVENT, **COUNTS, "values": {"a b/c": 0.5}}
+STEP = {"event": "progress", **EVENT, "epoch": 1, "epochs": 2, **COUNTS, "worker": 0}
 DONE = {"event": "model_done", **EVENT, "metrics": {"test": {"auc": 0.53}, "validation": {"auc": 0.5}}}
 
 
@@ -267,24 +224,18 @@ def record_is_decided_on_or_refused(body: bytes) -> None:
 
 @given(changed(JOB), st.text(max_size=30))
 def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
-    for read in (
-        job_from,
-        lambda it: job_from_json(json.dumps(it)),
-        lambda it: parse_job(it, {}, [text]),
-    ):
+    for read in (job_from, lambda it: job_from_json(json.dumps(it)), lambda it: parse_job(it, {}, [text])):
         try:
             read(tables)
         except UsageError as error:
             assert is_shown(str(error))
 
 
+BARS = {"train": 40, "validation": 10, "test": 10}
+FOLD = {"train": [0, 60], "validation": [65, 80], "test": [85, 100], "bars": BARS, "ties": 0, "chunks": 0}
 PLAN: dict[str, Any] = {
     "format": 2,
-    "made_for": {
-        "data": {"bars": 0, "columns": []},
-        "model": {"reads": "windows"},
-        "target": {"name": "direction", "horizon": 5},
-    },
+    "made_for": {"data": {"bars": 0, "columns": []}, "model": {"reads": "windows"}, "target": JOB["target"]},
     "timeframe": "1m",
     "inputs": ["log_return"],
     "synthetic": False,
@@ -302,16 +253,7 @@ PLAN: dict[str, Any] = {
             "holes": [[5, 6], [9, 12]],
             "target": {"horizon": 5},
             "horizon_bars": 5,
-            "folds": [
-                {
-                    "train": [0, 60],
-                    "validation": [65, 80],
-                    "test": [85, 100],
-                    "bars": {"train": 40, "validation": 10, "test": 10},
-                    "ties": 0,
-                    "chunks": 0,
-                }
-            ],
+            "folds": [FOLD],
         }
     },
     "refused": {"B": {"bars": 3, "what": "w", "why": "y", "do": "d"}},
@@ -361,9 +303,8 @@ def events_are_curves_or_left_out(found: list[bytes]) -> None:
     events = RunEvents(events=list(reader.read(found)))
     for event in events.events:
         name, _, scalars = points_of(event)
-        assert is_model_file(f"{name}.safetensors") and all(
-            isinstance(value, float) for value in scalars.values()
-        )
+        assert is_model_file(f"{name}.safetensors")
+        assert all(isinstance(value, float) for value in scalars.values())
     _printable(drawn(curves_view(events.epochs, last=3), width=80).splitlines())
 
 

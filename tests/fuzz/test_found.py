@@ -32,23 +32,11 @@ def test_there_are_recorded_findings() -> None:
     assert len(FOUND) >= 2
 
 
-HEADER = "time;open;high;low;close;volume"
+HEADER, LEVELS = "time;open;high;low;close;volume", "Price,Open,High,Low,Close"
 TEXTS = (  # file, content, what is said of it
-    (
-        "two_levels_that_end.csv",
-        "Price,Open,High,Low,Close\n\nx\n",
-        "is not|no column|no bars|can't be read|that is not a number",
-    ),
-    (
-        "ticker_alone_1d.csv",
-        "Price,Open,High,Low,Close\nTicker,A,A,A,A\n\n",
-        "no bars|is not CSV|can't be read",
-    ),
-    (
-        "comma_1m.txt",
-        f"{HEADER}\n631152000000;1,101;1,102;1,098;1,099;308\n",
-        "numbers with two readings .1,101 may be 1101 or 1.101",
-    ),
+    ("two_levels_end.csv", f"{LEVELS}\n\nx\n", "is not|no column|no bars|can't be read|that is not a number"),
+    ("ticker_1d.csv", f"{LEVELS}\nTicker,A,A,A,A\n\n", "no bars|is not CSV|can't be read"),
+    ("comma_1m.txt", f"{HEADER}\n631152000000;1,101;1,102;1,098;1,099;308\n", "1,101 may be 1101 or 1.101"),
     (
         "bars_above_1d.csv",
         "2021-01-04,1,2,0.5,1.5,3\ndate,open,high,low,close,volume\n2021-01-05,1,2,0.5,1.5,3\n",
@@ -65,18 +53,16 @@ def test_a_recorded_text_is_one_line(name: str, text: str, said: str, tmp_path: 
 
 
 def test_decimal_commas_of_the_adjusted_close_alone_are_read(tmp_path: Path) -> None:
-    (tmp_path / "A_1d.csv").write_text(
-        f"{HEADER};Adj Close\n2021-01-04;1;2;1;1;3;0,5\n2021-01-05;1;2;1;1;3;0,5\n"
-    )
+    bars = "".join(f"2021-01-0{day};1;2;1;1;3;0,5\n" for day in (4, 5))
+    (tmp_path / "A_1d.csv").write_text(f"{HEADER};Adj Close\n{bars}")
     assert read_candles(tmp_path)["A"].close.tolist() == [0.5, 0.5]
 
 
 def test_ten_digit_epochs_are_not_read_as_hours_of_the_1800s(tmp_path: Path) -> None:
     """They read as 1827-11-07 00h, 1827-11-16 00h and 1827-11-25 00h."""
     times = (1_827_110_700, 1_827_111_600, 1_827_112_500)
-    (tmp_path / "A.csv").write_text(
-        "time,open,high,low,close,volume\n" + "".join(f"{at},1,2,1,1,3\n" for at in times)
-    )
+    bars = "".join(f"{at},1,2,1,1,3\n" for at in times)
+    (tmp_path / "A.csv").write_text(f"time,open,high,low,close,volume\n{bars}")
     assert read_candles(tmp_path)["A"].timestamp.tolist() == [at * 10**9 for at in times]
 
 

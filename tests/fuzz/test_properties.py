@@ -14,11 +14,8 @@ FEW = settings(
     max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 FEWER = settings(FEW, max_examples=15)
-WHOLE_FILES = (
-    cards.model_predicts_or_is_refused,
-    data_files.data_file_is_described_or_refused,
-    *candle_files.PROPERTIES,
-)  # 20 ms each
+# 20 ms each
+WHOLE_FILES = (cards.model_predicts_or_is_refused, *data_files.PROPERTIES, *candle_files.PROPERTIES)
 
 
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)

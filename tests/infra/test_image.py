@@ -99,9 +99,7 @@ def test_everything_is_tagged_and_belongs_to_the_component(pipeline: Recorded) -
         assert urn == component or request.type == "pulumi:pulumi:Stack"
 
 
-def test_the_builds_role_reads_own_parts_and_changes_nothing(
-    pipeline: Recorded,
-) -> None:
+def test_the_builds_role_reads_own_parts_and_changes_nothing(pipeline: Recorded) -> None:
     written = json.loads(pipeline.inputs("aws:iam/rolePolicy:RolePolicy", "image")["policy"])
     components = ["mayfly-dev-environment", "mayfly-dev-smoke-test"]
     assert written == image_builder(STACK, components=components, log_group=f"/aws/imagebuilder/{RECIPE}")
@@ -124,9 +122,7 @@ def test_builds_decrypt_the_parts_where_the_bucket_has_a_key() -> None:
     assert (use["Action"], use["Resource"]) == ("kms:Decrypt", key)
 
 
-def test_old_images_of_the_stack_alone_are_deleted(
-    pipeline: Recorded,
-) -> None:
+def test_old_images_of_the_stack_alone_are_deleted(pipeline: Recorded) -> None:
     policy = pipeline.inputs(f"{BUILDER}lifecyclePolicy:LifecyclePolicy")
     (recipe,) = policy["resourceSelection"]["recipes"]
     assert recipe == {"name": RECIPE, "semanticVersion": "x.x.x"}  # every version, as the recipe changes

@@ -25,9 +25,7 @@ def test_the_topic_has_no_key_and_lets_alarms_alone_publish(program: Recorded) -
     assert not program.all("aws:budgets/budget:Budget")  # but where the setting account_budget asks for one
 
 
-def test_the_notifier_alone_is_subscribed_by_default(
-    program: Recorded,
-) -> None:
+def test_the_notifier_alone_is_subscribed_by_default(program: Recorded) -> None:
     subscription = program.inputs("aws:sns/topicSubscription:TopicSubscription")
     assert subscription["protocol"] == "lambda"
     assert subscription["endpoint"] == "arn:aws:mock:::mayfly-dev-notifier"

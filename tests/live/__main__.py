@@ -68,14 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (TrainerError, CheckFailed) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-        live = Live(
-            access=access,
-            stack=options.stack,
-            folder=options.folder.resolve(),
-            embedded=options.embedded,
-            say=print,
-            environment=variables_of(access),
-        )
+        own = {"folder": options.folder.resolve(), "say": print, "environment": variables_of(access)}
+        live = Live(access=access, stack=options.stack, embedded=options.embedded, **own)
         chosen = [check for check in CHECKS if not options.only or check.name in options.only]
         return run(chosen, live, diary, cap_usd=options.cap, again=options.again)
 
@@ -91,10 +85,10 @@ class Diary:
     def dollars(self) -> float:
         return sum(float(entry["dollars"]) for entry in self.seen.values())
 
-    def add(self, name: str, **entry: Any) -> None:
+    def add(self, name: str, entry: dict[str, Any]) -> None:
         """Keep one; what an earlier try cost is added."""
-        entry["dollars"] += float(self.seen.get(name, {}).get("dollars", 0))
-        self.seen[name] = entry
+        before = float(self.seen.get(name, {}).get("dollars", 0))
+        self.seen[name] = {**entry, "dollars": entry["dollars"] + before}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps(self.seen, indent=1))
 
@@ -113,10 +107,8 @@ def run(checks: Sequence[Check], live: Live, diary: Diary, *, cap_usd: float, ag
             continue
         dollars = 0.0 if live.embedded else check.dollars
         if diary.dollars + dollars > cap_usd and dollars:
-            say(
-                f"== {check.name}: not run: {diary.dollars:.2f} $ so far and {dollars:.2f} $ are more than"
-                f" --cap {cap_usd:g}"
-            )
+            more = f"{diary.dollars:.2f} $ so far and {dollars:.2f} $ are more than --cap {cap_usd:g}"
+            say(f"== {check.name}: not run: {more}")
             return 1
         say(f"== {check.name}: {check.what} (at most {dollars:.2f} $, about {check.minutes:g} min)")
         began, lines = time.monotonic(), []
@@ -129,15 +121,8 @@ def run(checks: Sequence[Check], live: Live, diary: Diary, *, cap_usd: float, ag
         finally:
             live.say = say
         seconds = round(time.monotonic() - began, 1)
-        diary.add(
-            check.name,
-            passed=not problem,
-            at=iso(utc_now()),
-            seconds=seconds,
-            dollars=dollars,
-            lines=lines,
-            problem=problem,
-        )
+        seen = {"passed": not problem, "at": iso(utc_now()), "seconds": seconds, "dollars": dollars}
+        diary.add(check.name, {**seen, "lines": lines, "problem": problem})
         if problem:
             say(f"== {check.name} FAILED after {seconds} s: {problem}")
             return 1
@@ -156,9 +141,8 @@ def listing(diary: Diary) -> int:
     """Print every check with its price and time."""
     for number, check in enumerate(CHECKS, start=1):
         here = f"; not embedded: {check.not_embedded}" if check.not_embedded else ""
-        print(
-            f"{number:2}  {check.name:<10} {check.dollars:5.2f} $ {check.minutes:4g} min  {check.what}{here}"
-        )
+        cost = f"{check.dollars:5.2f} $ {check.minutes:4g} min"
+        print(f"{number:2}  {check.name:<10} {cost}  {check.what}{here}")
     total, minutes = sum(check.dollars for check in CHECKS), sum(check.minutes for check in CHECKS)
     print(f"    together   {total:5.2f} $ {minutes:4g} min at most. {missing_tools()}".rstrip())
     return 0

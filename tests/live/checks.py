@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -59,7 +59,7 @@ def quotas(live: Live) -> None:
 
 
 def up(live: Live) -> None:
-    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
+    _apply(live)
     said = live.run("pulumi", "preview", "--expect-no-changes", "--stack", live.stack)
     live.say(said.strip().splitlines()[-1])
 
@@ -107,16 +107,16 @@ def policies(live: Live) -> None:
         ("scheduler", "iam:PassRole", outputs.scheduler_role_arn, {}, False),
     ):
         name = f"{outputs.project}-{outputs.stack}-{outputs.region}-{role}"
-        context = [
-            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
-            for key, value in tags.items()
-        ]
-        decided = iam.simulate_principal_policy(
+        given = {"ContextKeyType": "string"}
+        answer = iam.simulate_principal_policy(
             PolicySourceArn=iam.get_role(RoleName=name)["Role"]["Arn"],
             ActionNames=[action],
             ResourceArns=[resource],
-            ContextEntries=context,
-        )["EvaluationResults"][0]["EvalDecision"]
+            ContextEntries=[
+                {"ContextKeyName": key, "ContextKeyValues": [tags[key]], **given} for key in tags
+            ],
+        )
+        decided = answer["EvaluationResults"][0]["EvalDecision"]
         live.say(f"{role}: {action} on {resource} {tags or ''}: {decided}")
         require((decided == "allowed") == allowed, f"{role}: {action} on {resource} is {decided}")
 
@@ -125,16 +125,13 @@ def doctor(live: Live) -> None:
     found = live.mayfly("doctor", codes=(0, *range(100, 111)))["checks"]
     for one in found:
         live.say(f"{one['check']}: {one['state']} {one['what']}")
-    wrong = [
-        one["check"] for one in found if one["state"] in ("failed", "unknown") and one["check"] != "quotas"
-    ]
+    wrong = {one["check"] for one in found if one["state"] in ("failed", "unknown")} - {"quotas"}
     require(not wrong, f"not well, or not to be looked at: {', '.join(wrong)}")
 
 
 def dry_run(live: Live) -> None:
-    plan = live.mayfly(
-        "launch", "--data", str(live.candles()), "--instance", "g6.xlarge", "--epochs", "1", "--dry-run"
-    )
+    words = ("--data", str(live.candles()), "--instance", "g6.xlarge", "--epochs", "1")
+    plan = live.mayfly("launch", *words, "--dry-run")
     first = plan["candidates"][0]
     live.say(f"{first['instance_type']} at {first['price_usd_per_hour']} $/h, hard stop {plan['hard_stop']}")
 
@@ -144,27 +141,21 @@ def layers(live: Live) -> None:
     sweep schedule.
     """
     wait, most = timedelta(seconds=5 if live.embedded else 120), timedelta(minutes=15)
-    deadline = utc_now() + wait + timedelta(seconds=10)
+    deadline, later = utc_now() + wait + timedelta(seconds=10), utc_now() + timedelta(minutes=30)
     live.cloud.objects.put(key="code/live-check.whl", body=b"other code than the tag says")
     with ExitStack() as ended:
-        refused = ended.enter_context(live.machine("hash", deadline=utc_now() + timedelta(minutes=30)))
-        killed = ended.enter_context(
-            live.machine("kill", deadline=utc_now() + timedelta(minutes=30), user_data=HUNG)
-        )
+        refused = ended.enter_context(live.machine("hash", deadline=later))
+        killed = ended.enter_context(live.machine("kill", deadline=later, user_data=HUNG))
         swept = ended.enter_context(live.machine("sweep", deadline=deadline, user_data=HUNG))
         runs = {one: _tags(live, one)["run_id"] for one in (refused, killed, swept)}
         live.cloud.arm_kill(name=kill_schedule(runs[killed], 1), instance_ids=(killed,), at=utc_now() + wait)
         live.cloud.arm_sweep(name=sweep_schedule(runs[swept]), run_id=runs[swept], at=deadline)
-        for one, how in (
-            (refused, "its own refusal"),
-            (killed, "the kill schedule"),
-            (swept, "the sweep schedule"),
-        ):
+        ends = {refused: "its own refusal", killed: "the kill schedule", swept: "the sweep schedule"}
+        for one, how in ends.items():
             seconds, reason = live.wait_for_end(one, within=most)
             live.say(f"{one} ended by {how} after {seconds:.0f} s: {reason}")
-        keys = NodeKeys(
-            role_id=live.outputs.instance_role_id, instance_id=refused, run_id=runs[refused], attempt=1
-        )
+        role_id = live.outputs.instance_role_id
+        keys = NodeKeys(role_id=role_id, instance_id=refused, run_id=runs[refused], attempt=1)
         said = boot_log(live.cloud, keys)
         live.say(said.strip().splitlines()[-1] if said else "no log")
         require("the tag says 0000" in said, "the log of the machine that refused does not say why")
@@ -178,12 +169,14 @@ def hung_boot(live: Live) -> None:
         live.say(f"{hung} was ended after {seconds:.0f} s without a word: {reason}")
 
 
-def launch(*words: str, budget: str) -> Callable[[Live], None]:
+def launch(instance: str, budget: str, *words: str) -> Callable[[Live], Any]:
     """Return a check that runs a launch to its receipt."""
 
-    def run(live: Live) -> None:
+    def run(live: Live) -> Any:
         options = ("--data", str(live.candles()), "--epochs", "1", "--budget", budget, "-y")
-        _show(live, live.mayfly("launch", *options, *words), state="done")
+        receipt = live.mayfly("launch", *options, "--instance", instance, *words)
+        _show(live, receipt, state="done")
+        return receipt
 
     return run
 
@@ -208,11 +201,9 @@ def attach(live: Live) -> None:
     again.
     """
     check_tools()
-    configure = ("pulumi", "config", "set", "--stack", live.stack, "attach")
-    up_again = ("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
-    live.run(*configure, "ssm")
+    _set(live, "attach", "ssm")
     try:
-        live.run(*up_again)
+        _apply(live)
         run_id = _detached(live, "--epochs", "5000", "--set", "train.patience=5000")
         ends = time.monotonic() + timedelta(minutes=15).total_seconds()
         while not (seen := live.mayfly("status", run_id)["runs"][0]["sample"] or {}).get("gpus"):
@@ -224,8 +215,8 @@ def attach(live: Live) -> None:
         require("GPU 0" in said, f"Session Manager gave no list of GPUs: {said}")
         _show(live, live.mayfly("stop", run_id), state="stopped")
     finally:
-        live.run(*configure, "off")
-        live.run(*up_again)
+        _set(live, "attach", "off")
+        _apply(live)
 
 
 def storage(live: Live) -> None:
@@ -234,32 +225,17 @@ def storage(live: Live) -> None:
     """
     key = live.client("kms").create_key(Description=f"A check of {live.stack}")["KeyMetadata"]["Arn"]
     for name, value in (("storage", "efs-cache"), ("kms_key", key)):
-        live.run("pulumi", "config", "set", name, value, "--stack", live.stack)
+        _set(live, name, value)
     try:
         up(live)
-        options = (
-            "--data",
-            str(live.candles()),
-            "--epochs",
-            "1",
-            "--budget",
-            "0.41",
-            "--instance",
-            "g6.xlarge",
-            "-y",
-        )
         for number in (1, 2):
-            receipt = live.mayfly("launch", *options)
-            _show(live, receipt, state="done")
-            live.say(f"run {number}: {json.dumps(receipt['inputs'])}")
-        inputs = receipt["inputs"]
-        require(
-            inputs["cache_files"] or inputs["cache_failed"],
-            f"the cache gave nothing and nothing says why: {inputs}",
-        )
+            inputs = launch("g6.xlarge", "0.41")(live)["inputs"]
+            live.say(f"run {number}: {json.dumps(inputs)}")
+        cached = inputs["cache_files"] or inputs["cache_failed"]
+        require(cached, f"the cache gave nothing and nothing says why: {inputs}")
     finally:
-        live.run("pulumi", "config", "set", "storage", "s3", "--stack", live.stack)
-        live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
+        _set(live, "storage", "s3")
+        _apply(live)
     live.say(f"{key} stays; it costs $1 a month until it is deleted, with all that it encrypted")
 
 
@@ -281,9 +257,7 @@ def existing_vpc(live: Live) -> None:
     """Make a stack in the account's default VPC, ask AWS for a launch there, and take it down again."""
     ec2 = live.client("ec2")
     vpcs = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    require(
-        vpcs, "the account has no default VPC: aws ec2 create-default-vpc, or skip this check with --only"
-    )
+    require(vpcs, "the account has no default VPC: aws ec2 create-default-vpc, or skip this check by --only")
     rules = [{"Name": "vpc-id", "Values": [vpcs[0]["VpcId"]]}, {"Name": "default-for-az", "Values": ["true"]}]
     subnets = [one["SubnetId"] for one in ec2.describe_subnets(Filters=rules)["Subnets"]]
     config = {f"subnets[{number}]": subnet for number, subnet in enumerate(subnets)}
@@ -301,14 +275,7 @@ def _own_stack(live: Live, stack: str, config: Mapping[str, str]) -> Live:
     live.run("pulumi", "stack", "init", stack, codes=(0, 255))
     settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
     live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", stack, "--config-path", *settings)
-    return Live(
-        access=live.access,
-        stack=stack,
-        folder=live.folder,
-        embedded=False,
-        say=live.say,
-        environment=live.environment,
-    )
+    return replace(live, stack=stack)
 
 
 def destroy(live: Live) -> None:
@@ -324,87 +291,44 @@ def destroy(live: Live) -> None:
     live.say(f"empty and delete it by hand: aws s3 rb s3://{name} --force; pulumi stack rm --force {stack}")
 
 
+NO_SIMULATION, NO_BILL = "moto does not simulate policies", "nobody sends a bill for it"
+NO_MACHINES = "its machines are processes of the desk"
 CHECKS = (
     Check("identity", "who and where", identity, minutes=0.1),
     Check("quotas", "G quotas for 48 vCPU", quotas, minutes=0.1, not_embedded="it keeps no quotas"),
     Check("up", "pulumi up twice, the second without a diff", up, minutes=8, not_embedded=NO_PULUMI),
     Check("bucket", "versioned, closed, gives versions", bucket, minutes=0.1),
     Check("sweeper", "answers a synchronous call without an error", sweeper, minutes=0.2),
-    Check(
-        "policies",
-        "simulate-principal-policy of the three roles",
-        policies,
-        minutes=0.2,
-        not_embedded="moto does not simulate policies",
-    ),
+    Check("policies", "AWS's simulation of the roles", policies, minutes=0.2, not_embedded=NO_SIMULATION),
     Check("dry-run", "a plan without a write", dry_run, minutes=0.5),
     Check("doctor", "each check of the account says ok, or what to do", doctor, minutes=0.3),
-    Check(
-        "layers", "three t3.large end: wrong hash, kill and sweep schedule", layers, dollars=0.15, minutes=10
-    ),
+    Check("layers", "a wrong hash and two schedules end three t3.large", layers, dollars=0.15, minutes=10),
     Check("hung-boot", "a t3.large that never speaks is swept", hung_boot, dollars=0.05, minutes=8),
+    Check("on-demand", "a run on g6.xlarge", launch("g6.xlarge", "0.41"), dollars=0.41, minutes=15),
     Check(
-        "on-demand",
-        "a run on g6.xlarge",
-        launch("--instance", "g6.xlarge", budget="0.41"),
-        dollars=0.41,
-        minutes=15,
-    ),
-    Check(
-        "spot",
-        "a run on g6.xlarge, spot",
-        launch("--instance", "g6.xlarge", "--spot", budget="0.41"),
-        dollars=0.41,
-        minutes=15,
+        "spot", "a run on g6.xlarge, spot", launch("g6.xlarge", "0.41", "--spot"), dollars=0.41, minutes=15
     ),
     Check("stop", "a detached run is stopped", stop, dollars=0.41, minutes=12),
     Check("detach", "a detached run ends by itself", detach, dollars=0.41, minutes=15),
+    Check("four-gpus", "a run on g6.12xlarge", launch("g6.12xlarge", "2.70"), dollars=2.70, minutes=20),
     Check(
-        "four-gpus",
-        "a run on g6.12xlarge",
-        launch("--instance", "g6.12xlarge", budget="2.70"),
-        dollars=2.70,
-        minutes=20,
+        "attach", "a GPU by status and by attach", attach, dollars=0.41, minutes=25, not_embedded=NO_MACHINES
     ),
     Check(
-        "attach",
-        "a machine's GPU by mayfly status, and by attach = ssm, which is off again afterwards",
-        attach,
-        dollars=0.41,
-        minutes=25,
-        not_embedded="its machines are processes of the desk",
+        "storage", "two runs with cache and key", storage, dollars=0.90, minutes=45, not_embedded=NO_PULUMI
     ),
-    Check(
-        "storage",
-        "cache, key and access logs; two runs on g6.xlarge",
-        storage,
-        dollars=0.90,
-        minutes=45,
-        not_embedded=NO_PULUMI,
-    ),
-    Check(
-        "bill",
-        "the next day: receipts beside the bill",
-        bill,
-        dollars=0.01,
-        minutes=0.2,
-        not_embedded="nobody sends a bill for it",
-    ),
-    Check(
-        "existing-vpc",
-        "a throwaway stack in the default VPC: up, a launch's dry run, down",
-        existing_vpc,
-        minutes=15,
-        not_embedded=NO_PULUMI,
-    ),
-    Check(
-        "destroy",
-        "mayfly down of a throwaway stack; its bucket stays closed",
-        destroy,
-        minutes=15,
-        not_embedded=NO_PULUMI,
-    ),
+    Check("bill", "the next day: receipts and bill", bill, dollars=0.01, minutes=0.2, not_embedded=NO_BILL),
+    Check("existing-vpc", "a stack in the default VPC", existing_vpc, minutes=15, not_embedded=NO_PULUMI),
+    Check("destroy", "mayfly down; its bucket stays closed", destroy, minutes=15, not_embedded=NO_PULUMI),
 )
+
+
+def _set(live: Live, setting: str, value: str) -> None:
+    live.run("pulumi", "config", "set", setting, value, "--stack", live.stack)
+
+
+def _apply(live: Live) -> None:
+    live.run("pulumi", "up", "--yes", "--skip-preview", "--stack", live.stack)
 
 
 def _tags(live: Live, instance_id: str) -> dict[str, str]:
@@ -418,20 +342,15 @@ def _detached(live: Live, *words: str) -> str:
 
 def _show(live: Live, receipt: dict[str, Any], *, state: str) -> None:
     """Say what a receipt proves, and require its state and the end of every machine."""
-    live.say(
-        f"{receipt['run_id']}: {receipt['state']}, {len(receipt['models'])} models,"
-        f" {json.dumps(receipt['seconds'])}"
-    )
-    live.say(f"dollars {json.dumps(receipt['dollars'])}")
+    live.say(f"{receipt['run_id']}: {receipt['state']}, {len(receipt['models'])} models")
+    live.say(f"seconds {json.dumps(receipt['seconds'])}, dollars {json.dumps(receipt['dollars'])}")
     for one in receipt["instances"]:
-        live.say(
-            f"{one['instance_id']} {one['instance_type']} {one['market']}: {one['state']} ({one['proof']})"
-        )
-        require(one["proof"], f"{one['instance_id']} was not seen to end")
+        name = f"{one['instance_id']} {one['instance_type']} {one['market']}"
+        live.say(f"{name}: {one['state']} ({one['proof']})")
+        require(one["proof"], f"{name} was not seen to end")
     require(receipt["state"] == state, f"{receipt['run_id']} ended {receipt['state']}: {receipt['error']}")
-    alive = [
-        one.instance_id for one in live.instances_of(receipt["run_id"]) if one.state in ("pending", "running")
-    ]
+    seen = live.cloud.instances(run_id=receipt["run_id"])
+    alive = [one.instance_id for one in seen if one.state in ("pending", "running")]
     require(not alive, f"still there: {', '.join(alive)}")
 
 

@@ -21,7 +21,6 @@ from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.control.cloud import AwsCloud
-from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import iso, new_run_id, utc_now
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,25 +73,24 @@ class Live:
 
     def mayfly(self, *words: str, codes: Sequence[int] = (0,)) -> Any:
         """Run a verb with --json and return its document."""
-        said = self.run(
-            sys.executable, "-m", "trainer.cli.main", *words, "--stack", self.stack, "--json", codes=codes
-        )
-        return json.loads(said)
+        options = ("--stack", self.stack, "--json")
+        return json.loads(self.run(sys.executable, "-m", "trainer.cli.main", *words, *options, codes=codes))
 
     def candles(self) -> Path:
         """Return a folder of synthetic candles of two symbols."""
         folder = self.folder / "candles"
         if not folder.is_dir():
-            make = [
-                sys.executable,
-                "-m",
-                "trainer.data.synthetic",
+            words = (
                 "--out",
                 str(folder),
                 "--symbols",
                 "LIVE-A,LIVE-B",
-            ]
-            self.run(*make, "--bars", "3000", "--timeframe", "1m")
+                "--bars",
+                "3000",
+                "--timeframe",
+                "1m",
+            )
+            self.run(sys.executable, "-m", "trainer.data.synthetic", *words)
         return folder
 
     @contextmanager
@@ -102,46 +100,22 @@ class Live:
         """
         outputs = self.outputs
         zone, subnet = sorted(outputs.subnets.items())[0]
-        values = {
-            "project": outputs.project,
-            "stack": outputs.stack,
-            "owner": outputs.owner,
-            "attempt": "1",
-            "node": "0",
-        }
-        values |= {
-            "run_id": new_run_id(f"live-{name}", utc_now()),
-            "role_id": outputs.instance_role_id,
-            "boot_seconds": "900",
-        }
-        values |= {
-            "deadline": iso(deadline.replace(microsecond=0)),
-            "bundle_key": "code/live-check.whl",
-        } | tags
-        values.setdefault("bundle_sha256", "0" * 64)
+        values = {"project": outputs.project, "stack": outputs.stack, "owner": outputs.owner}
+        values |= {"run_id": new_run_id(f"live-{name}", utc_now()), "attempt": "1", "node": "0"}
+        values |= {"role_id": outputs.instance_role_id, "deadline": iso(deadline.replace(microsecond=0))}
+        code = {"bundle_key": "code/live-check.whl", "bundle_sha256": "0" * 64}
+        values |= {**code, "boot_seconds": "900", **tags}
         image = self.client("ssm").get_parameter(Name=outputs.image_parameter)["Parameter"]["Value"]
-        nic = {
-            "DeviceIndex": 0,
-            "SubnetId": subnet,
-            "Groups": [outputs.security_group],
-            "AssociatePublicIpAddress": True,
-        }
+        public = {"DeviceIndex": 0, "AssociatePublicIpAddress": True}
+        instance_tags = [{"Key": key, "Value": value} for key, value in values.items()]
         request = {
-            "LaunchTemplate": {
-                "LaunchTemplateId": outputs.launch_template,
-                "Version": "$Default",
-            },
+            "LaunchTemplate": {"LaunchTemplateId": outputs.launch_template, "Version": "$Default"},
             "ImageId": image,
             "InstanceType": "t3.large",
             "MinCount": 1,
             "MaxCount": 1,
-            "NetworkInterfaces": [nic],
-            "TagSpecifications": [
-                {
-                    "ResourceType": "instance",
-                    "Tags": [{"Key": key, "Value": value} for key, value in values.items()],
-                }
-            ],
+            "NetworkInterfaces": [{**public, "SubnetId": subnet, "Groups": [outputs.security_group]}],
+            "TagSpecifications": [{"ResourceType": "instance", "Tags": instance_tags}],
         }
         if user_data:
             request["UserData"] = user_data
@@ -153,10 +127,8 @@ class Live:
             self.cloud.terminate(instance_ids=(str(started),))
 
     def described(self, instance_id: str) -> dict[str, Any]:
-        found = self.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0][
-            "Instances"
-        ][0]
-        return dict(found)
+        (reservation,) = self.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"]
+        return dict(reservation["Instances"][0])
 
     def wait_for_end(self, instance_id: str, *, within: timedelta) -> tuple[float, str]:
         """Wait until an instance is shown as terminated; return the seconds from its launch, and EC2's
@@ -167,9 +139,5 @@ class Live:
             if time.monotonic() > ends:
                 raise CheckFailed(f"{instance_id} is {seen['State']['Name']} after {within}")
             time.sleep(0.5 if self.embedded else 5)
-        return (utc_now() - seen["LaunchTime"]).total_seconds(), str(
-            (seen.get("StateReason") or {}).get("Code", "")
-        )
-
-    def instances_of(self, run_id: str) -> tuple[DescribedInstance, ...]:
-        return self.cloud.instances(run_id=run_id)
+        reason = (seen.get("StateReason") or {}).get("Code", "")
+        return (utc_now() - seen["LaunchTime"]).total_seconds(), str(reason)

@@ -4,6 +4,7 @@ together.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,29 +37,16 @@ def test_the_cheap_checks_see_the_embedded_aws(
     access, _ = stack
     cloud = aws_server.cloud(access)
     cloud.run_nodes = cloud.fire_schedules = True
-    live = Live(
-        access=access,
-        stack="dev",
-        folder=tmp_path,
-        embedded=True,
-        say=lines.append,
-        environment=variables_of(access),
-    )
+    own = {"folder": tmp_path, "say": lines.append, "environment": variables_of(access)}
+    live = Live(access=access, stack="dev", embedded=True, **own)
     diary = Diary(tmp_path / "seen.json")
     code = run([by_name[name] for name in CHEAP], live, diary, cap_usd=0)
     assert code == 0, "\n".join(lines)
-    assert [(name, entry["passed"], entry["dollars"]) for name, entry in diary.seen.items()] == [
-        (n, True, 0.0) for n in CHEAP
-    ]
+    assert tuple(diary.seen) == CHEAP
+    assert all(entry["passed"] and entry["dollars"] == 0 for entry in diary.seen.values())
     said = "\n".join(lines)
-    for words in (
-        "versioned",
-        "the sweeper says",
-        "by its own refusal",
-        "by the kill schedule",
-        "by the sweep schedule",
-    ):
-        assert words in said
+    assert "versioned" in said and "the sweeper says" in said
+    assert all(f"by {end}" in said for end in ("its own refusal", "the kill schedule", "the sweep schedule"))
     assert run([by_name[name] for name in CHEAP], live, Diary(tmp_path / "seen.json"), cap_usd=0) == 0
     assert lines[-len(CHEAP) :] == [f"== {name}: seen {diary.seen[name]['at']}" for name in CHEAP]
 
@@ -79,9 +67,7 @@ def test_a_check_that_would_pass_the_cap_is_not_run(live: Live, lines: list[str]
     assert run([check("two", 0.7)], live, Diary(tmp_path / "seen.json"), cap_usd=1.2) == 0
 
 
-def test_a_failed_check_ends_the_day_and_frees_its_dollars(
-    live: Live, lines: list[str], tmp_path: Path
-) -> None:
+def test_a_failed_check_ends_the_day_and_frees_dollars(live: Live, lines: list[str], tmp_path: Path) -> None:
     diary = Diary(tmp_path / "seen.json")
     assert run([check("bad", 0.4, fails="no such thing"), check("next")], live, diary, cap_usd=1.0) == 1
     assert "bad FAILED" in lines[-1] and "no such thing" in lines[-1] and "   bad looked" in lines
@@ -91,18 +77,14 @@ def test_a_failed_check_ends_the_day_and_frees_its_dollars(
 
 def test_what_the_embedded_aws_cannot_show_says_why(live: Live, lines: list[str], tmp_path: Path) -> None:
     live.embedded = True
-    assert (
-        run([check("real", 9.0, not_embedded="nobody bills")], live, Diary(tmp_path / "seen.json"), cap_usd=0)
-        == 0
-    )
+    real = check("real", 9.0, not_embedded="nobody bills")
+    assert run([real], live, Diary(tmp_path / "seen.json"), cap_usd=0) == 0
     assert lines == ["== real: not on the embedded AWS: nobody bills"]
 
 
 def test_the_named_account_must_be_the_signed_in_one(access: Any) -> None:
     with pytest.raises(CheckFailed, match="rehearses"):
         refuse_another_account(access, "123456789012")
-    from dataclasses import replace
-
     real = replace(access, place=ACCOUNT)
     with pytest.raises(CheckFailed, match="--account says 123456789012"):
         refuse_another_account(real, "123456789012")
@@ -112,7 +94,6 @@ def test_every_check_with_machines_has_a_price() -> None:
     names = [check.name for check in CHECKS]
     assert names[0] == "identity" and names[-1] == "destroy" and len(names) == len(set(names))
     dollars = [check.dollars for check in CHECKS]
-    assert dollars.index(max(dollars)) == names.index(
-        "four-gpus"
-    )  # the dear one comes when the cheap ones have passed
+    # The dear one comes when the cheap ones have passed
+    assert dollars.index(max(dollars)) == names.index("four-gpus")
     assert not any(by_name[name].dollars for name in names[: names.index("layers")])

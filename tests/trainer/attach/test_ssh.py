@@ -72,22 +72,16 @@ def run(transport: Any, line: str, typed: bytes = b"") -> tuple[int, bytes, byte
     os.close(write)
     out, err = io.BytesIO(), io.BytesIO()
     try:
-        return (
-            run_command(transport, line, stdin=read, stdout=out, stderr=err),
-            out.getvalue(),
-            err.getvalue(),
-        )
+        code = run_command(transport, line, stdin=read, stdout=out, stderr=err)
+        return code, out.getvalue(), err.getvalue()
     finally:
         os.close(read)
 
 
 def test_a_command_has_its_streams_and_its_exit_code(server: SshServer, key: Path) -> None:
     with connect(server, key) as transport:
-        assert run(transport, "cat; echo no >&2; exit 7", b"what was typed") == (
-            7,
-            b"what was typed",
-            b"no\n",
-        )
+        ended = run(transport, "cat; echo no >&2; exit 7", b"what was typed")
+        assert ended == (7, b"what was typed", b"no\n")
         assert run(transport, "head -c 300000 /dev/zero | tr '\\0' x")[1] == b"x" * 300_000
 
 
@@ -96,12 +90,8 @@ def test_another_host_key_is_refused_before_anything_is_sent(
 ) -> None:
     other = key_pair(tmp_path / "other").encode()
     tried = len(server.asked)
-    with (
-        pytest.raises(
-            ConnectionFailed, match=r"is not the run's \(its host key SHA256:\S+ is none of those"
-        ) as refused,
-        connect(server, key, published=other),
-    ):
+    line = r"is not the run's \(its host key SHA256:\S+ is none of those"
+    with pytest.raises(ConnectionFailed, match=line) as refused, connect(server, key, published=other):
         pass
     assert "\n" not in str(refused.value) and "Nothing was sent to it" in str(refused.value)
     assert len(server.asked) == tried  # no name, no signature
@@ -110,9 +100,8 @@ def test_another_host_key_is_refused_before_anything_is_sent(
 def test_a_machine_without_a_published_kind_of_key_is_refused(
     server: SshServer, key: Path, tmp_path: Path
 ) -> None:
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(tmp_path / "ecdsa")], check=True
-    )
+    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(tmp_path / "ecdsa")]
+    subprocess.run(make, check=True)
     with (
         # Who finds out first that there is none ends the connection: the machine may, before this side has
         # read what it offers.
@@ -175,9 +164,8 @@ def test_a_shells_terminal_follows_the_size_of_this_one(server: SshServer, key: 
         until(b"first-42")
         resize(terminal, 20, 50)
         os.kill(os.getpid(), signal.SIGWINCH)
-        os.write(
-            ours, b"until stty size | grep -q '20 50'; do sleep 0.05; done; echo second-$((6*7)); exit 3\n"
-        )
+        follow = b"until stty size | grep -q '20 50'; do sleep 0.05; done"
+        os.write(ours, follow + b"; echo second-$((6*7)); exit 3\n")
         until(b"second-42")
         with suppress(OSError):
             while True:

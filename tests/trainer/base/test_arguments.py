@@ -9,47 +9,39 @@ from trainer.cli.main import main
 from trainer.cli.parser import build_parser
 from trainer.train.__main__ import main as train
 
+UNKNOWN, MISSING = "unrecognized arguments:", "the following arguments are required:"
+
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("words", "mistake", "command"),
     [
-        (["launc"], "unknown verb 'launc'. Did you mean launch? See mayfly --help."),
-        (["trian"], "unknown verb 'trian'. Did you mean train? See mayfly --help."),
-        (["models", "lst"], "unknown action 'lst'. Did you mean list? See mayfly models --help."),
+        ("launc", "unknown verb 'launc'. Did you mean launch?", "mayfly"),
+        ("trian", "unknown verb 'trian'. Did you mean train?", "mayfly"),
+        ("models lst", "unknown action 'lst'. Did you mean list?", "mayfly models"),
+        ("launch --instnace x", f"{UNKNOWN} --instnace x. Did you mean --instance?", "mayfly launch"),
+        ("launch --dry-rnu=1", f"{UNKNOWN} --dry-rnu=1. Did you mean --dry-run?", "mayfly launch"),
+        ("models list --jsn", f"{UNKNOWN} --jsn. Did you mean --json?", "mayfly models list"),
+        ("predict M --data . --timeframe 5m", f"{UNKNOWN} --timeframe 5m.", "mayfly predict"),
+        ("status RUN RUN", f"{UNKNOWN} RUN.", "mayfly status"),
+        ("--foo status", f"{UNKNOWN} --foo.", "mayfly"),
+        ("pull", f"{MISSING} RUN.", "mayfly pull"),
+        ("train", f"{MISSING} --data, --out.", "mayfly train"),
         (
-            ["launch", "--instnace", "x"],
-            "unrecognized arguments: --instnace x. Did you mean --instance? See mayfly launch --help.",
-        ),
-        (
-            ["launch", "--dry-rnu=1"],
-            "unrecognized arguments: --dry-rnu=1. Did you mean --dry-run? See mayfly launch --help.",
-        ),
-        (
-            ["models", "list", "--jsn"],
-            "unrecognized arguments: --jsn. Did you mean --json? See mayfly models list --help.",
-        ),
-        (
-            ["predict", "M", "--data", ".", "--timeframe", "5m"],
-            "unrecognized arguments: --timeframe 5m. See mayfly predict --help.",
-        ),
-        (["status", "RUN", "RUN"], "unrecognized arguments: RUN. See mayfly status --help."),
-        (["--foo", "status"], "unrecognized arguments: --foo. See mayfly --help."),
-        (["pull"], "the following arguments are required: RUN. See mayfly pull --help."),
-        (["train"], "the following arguments are required: --data, --out. See mayfly train --help."),
-        (
-            ["train", "--data", ".", "--out", ".", "--epoch5", "3"],
-            "unrecognized arguments: --epoch5 3. Did you mean --epochs? See mayfly train --help.",
+            "train --data . --out . --epoch5 3",
+            f"{UNKNOWN} --epoch5 3. Did you mean --epochs?",
+            "mayfly train",
         ),
     ],
 )
-def test_a_mistake_names_the_nearest_word_and_the_verbs_own_help(words, line, capsys):
-    assert main(words) == 2
-    assert capsys.readouterr() == ("", f"error: {line}\n")
+def test_a_mistake_names_the_nearest_word_and_the_verbs_own_help(words, mistake, command, capsys):
+    assert main(words.split()) == 2
+    assert capsys.readouterr() == ("", f"error: {mistake} See {command} --help.\n")
 
 
-@pytest.mark.parametrize(
-    "words", ["A B --data X", "--data X A B", "A --data X B --last 1", "--last 1 A --data X B"]
-)
+MODELS_AND_FLAGS = ("A B --data X", "--data X A B", "A --data X B --last 1", "--last 1 A --data X B")
+
+
+@pytest.mark.parametrize("words", MODELS_AND_FLAGS)
 def test_models_may_stand_before_and_after_flags(words):
     assert build_parser().parse_args(["predict", *words.split()]).models == ["A", "B"]
 
@@ -67,8 +59,6 @@ def test_the_modules_name_themselves(capsys):
 
 
 def test_mayfly_train_is_the_training_command(tmp_path, capsys):
-    assert (
-        main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--set", "train.epochs=none"])
-        == 2
-    )
+    folders = ("--data", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert main(["train", *folders, "--set", "train.epochs=none"]) == 2
     assert "job key 'train.epochs'" in capsys.readouterr().err

@@ -95,13 +95,11 @@ def test_node_and_training_have_no_desk_code(name):
 def test_each_set_has_its_entry_points_and_what_they_reach():
     agent = ("node/agent.py", "node/uplink.py", "runs/store.py", "node/requirements.lock", "train/smoke.py")
     training = ("train/__main__.py", "train/workers/worker.py", "models/lstm/stacked.py", "__init__.py")
-    assert {f"trainer/{file}" for file in (*agent, *training, "train/own/probe.py")} <= files_of(
-        "node"
-    ).keys()
-    profiles = "machines/gpu_profiles.toml"
-    assert {f"trainer/{file}" for file in (*training, profiles)} <= files_of("training").keys()
-    assert files_of("training").items() <= files_of("node").items()
-    assert not [file for file in files_of("training") if file.startswith(("trainer/node/", "trainer/runs/"))]
+    node, trains = files_of("node"), files_of("training")
+    assert {f"trainer/{file}" for file in (*agent, *training, "train/own/probe.py")} <= node.keys()
+    assert {f"trainer/{file}" for file in (*training, "machines/gpu_profiles.toml")} <= trains.keys()
+    assert trains.items() <= node.items()
+    assert not [file for file in trains if file.startswith(("trainer/node/", "trainer/runs/"))]
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -123,15 +121,8 @@ def test_no_reached_module_imports_dynamically(name):
         if not file.endswith(".py") or file in (*TABLES, PASSES_ON):
             continue
         _, words = said(source)
-        imports = {
-            "import_module",
-            "__import__",
-            "runpy",
-            "run_module",
-            "run_path",
-            "spec_from_file_location",
-        }
-        dynamic = words & imports
+        loaders = {"import_module", "__import__", "runpy", "run_module", "run_path"}
+        dynamic = words & {*loaders, "spec_from_file_location"}
         assert not dynamic, f"{file} uses {sorted(dynamic)}: what it loads is in no set"
 
 

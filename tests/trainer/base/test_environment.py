@@ -15,13 +15,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_values_are_read_when_they_are_asked_for(monkeypatch, tmp_path):
+    config = tmp_path / ".config" / "mayfly"
     readers = {
         "MAYFLY_HOME": (environment.rehearsal_home, Path.cwd() / "said", tmp_path / ".local/share/mayfly"),
-        "MAYFLY_PROFILES": (
-            environment.profiles_file,
-            Path("said"),
-            tmp_path / ".config/mayfly/gpu_profiles.toml",
-        ),
+        "MAYFLY_PROFILES": (environment.profiles_file, Path("said"), config / "gpu_profiles.toml"),
         "MAYFLY_LOCAL": (environment.local_folder, Path("said"), None),
         "GPU_PROFILE": (environment.gpu_profile, "said", ""),
         "CUDA_VISIBLE_DEVICES": (environment.visible_gpus, "said", None),
@@ -93,9 +90,8 @@ def test_a_child_has_a_copy_and_this_process_stays_as_it_was(monkeypatch):
     assert program == before | {"MAYFLY_PROFILES": "/node/profiles.json", "TOKEN": "secret"}
     assert environment.without(["AWS_PROFILE"]).keys() == before.keys() - {"AWS_PROFILE"}
     child = environment.for_embedded_aws(source="/ours")
-    assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs" and not [
-        name for name in child if name.startswith("AWS_")
-    ]
+    assert child["PYTHONPATH"] == f"/ours{os.pathsep}/theirs"
+    assert not [name for name in child if name.startswith("AWS_")]
     assert dict(os.environ) == before
 
 

@@ -19,16 +19,10 @@ def test_the_drawn_tree_names_every_error_with_its_code():
 
 
 def test_an_error_is_one_line_of_what_why_and_what_to_do():
-    error = errors.CapacityError(
-        "No g5.12xlarge in us-east-1a", why="InsufficientInstanceCapacity", do="Try --on-demand."
-    )
+    reasons = {"why": "InsufficientInstanceCapacity", "do": "Try --on-demand."}
+    error = errors.CapacityError("No g5.12xlarge in us-east-1a", **reasons)
     assert str(error) == "No g5.12xlarge in us-east-1a (InsufficientInstanceCapacity). Try --on-demand."
-    assert error.as_dict() == {
-        "code": 101,
-        "what": "No g5.12xlarge in us-east-1a",
-        "why": "InsufficientInstanceCapacity",
-        "do": "Try --on-demand.",
-    }
+    assert error.as_dict() == {"code": 101, "what": "No g5.12xlarge in us-east-1a", **reasons}
 
 
 def test_nearest_is_silent_when_nothing_is_close():

@@ -26,18 +26,21 @@ def test_the_table_names_every_library_of_the_extras():
         assert {item.replace("_", "-") for item in wanted} == {item.replace("_", "-") for item in named}
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from trainer.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.parametrize("words", [["predict", "m", "--data", "."], ["train", "--data", ".", "--out", "out"]])
 def test_a_verb_whose_library_is_missing_says_what_to_install(words, tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "a.safetensors").write_bytes(b"short")
     (tmp_path / "A_1d.csv").touch()
-    without = (
-        "import sys; sys.modules['torch'] = None; from trainer.cli.main import main;"
-        " sys.exit(main(sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", without, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", WITHOUT_TORCH, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (103, "")
     assert done.stderr == "error: this needs torch, which is not installed. pip install 'mayfly[train]'\n"
 
@@ -49,7 +52,5 @@ def test_a_missing_library_of_nobodys_extra_is_our_mistake():
 
 def test_a_library_is_looked_for_before_something_is_started(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"needs moto, which is not installed. pip install 'mayfly\[rehearsal\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"needs moto, which is not installed. pip install 'mayfly\[rehe"):
         needs("moto")

@@ -25,8 +25,11 @@ def refusal(make) -> str:
     return line
 
 
+OWN = {"model": "my_net.py:MyNet"}
+
+
 def own(**keys: object) -> Job:
-    return job_of(**{"model": "my_net.py:MyNet", **keys})
+    return job_of(**OWN, **keys)
 
 
 # --- the table
@@ -34,11 +37,9 @@ def own(**keys: object) -> Job:
 
 
 def test_file_and_class_choose_an_own_model(tmp_path):
-    text = (
-        '[model]\nfile = "my_net.py"\nclass = "MyNet"\nlookback = 20\nhidden = 32\nsizes = [8, 4]\nrate ='
-        ' 0.5\nname_of = "x"\n'
-    )
-    (tmp_path / "job.toml").write_text(text)
+    lines = ("[model]", 'file = "my_net.py"', 'class = "MyNet"', "lookback = 20", "hidden = 32")
+    lines += ("sizes = [8, 4]", "rate = 0.5", 'name_of = "x"')
+    (tmp_path / "job.toml").write_text("\n".join(lines))
     job = job_from(load_job(tmp_path / "job.toml"))
     assert job.model.file == str(tmp_path / "my_net.py"), "beside the job file"
     assert (job.model.class_name, job.model.bars_seen, job.target.name) == ("MyNet", 20, "direction")
@@ -68,9 +69,8 @@ def test_a_target_is_chosen_alike():
 
 def test_an_own_models_keys_are_listed_and_its_batch_is_open():
     job = own()
-    assert {"model.file", "model.class", "model.lookback", "model.chunk"} <= {
-        key for key, _, _ in job_keys(job)
-    }
+    listed = {key for key, _, _ in job_keys(job)}
+    assert {"model.file", "model.class", "model.lookback", "model.chunk"} <= listed
     assert not job.cost.is_measured and job.train.batch < 0 and own(batch=7).train.batch == 7
 
 
@@ -90,25 +90,13 @@ def test_an_own_models_keys_are_listed_and_its_batch_is_open():
         ({"model": f"{'a' * 100}.py:MyNet"}, "it must be a Python file"),
         ({"model.class": "MyNet"}, "unknown job key 'model.class'. It goes with model.file."),
         ({"model": "own"}, "model.class without model.file"),
-        (
-            {"model.name": "tcn", "model.file": "my_net.py"},
-            "model.name and model.file (the file chooses the model)",
-        ),
-        ({"model": "my_net.py:MyNet", "depth": 3}, "For a setting of your own class write model.depth."),
-        (
-            {"model": "my_net.py:MyNet", "epoch": 3},
-            "Did you mean train.epochs, expert.restart_epochs? For a setting of your own class",
-        ),
-        (
-            {"model": "my_net.py:MyNet", "model.table": {"a": 1}},
-            "text, a number, true or false, or a list of these",
-        ),
-        (
-            {"model": "my_net.py:MyNet", "model.rate": float("inf")},
-            "text, a number, true or false, or a list of these",
-        ),
-        ({"model": "my_net.py:MyNet", "model.lookback": 0}, "1 or more"),
-        ({"model": "my_net.py:MyNet", "model.measured": {"what": 1}}, "leave it out"),
+        ({"model.name": "tcn", "model.file": "my_net.py"}, "model.name and model.file (the file chooses the"),
+        ({**OWN, "depth": 3}, "For a setting of your own class write model.depth."),
+        ({**OWN, "epoch": 3}, "Did you mean train.epochs, expert.restart_epochs? For a setting of your own"),
+        ({**OWN, "model.table": {"a": 1}}, "text, a number, true or false, or a list of these"),
+        ({**OWN, "model.rate": float("inf")}, "text, a number, true or false, or a list of these"),
+        ({**OWN, "model.lookback": 0}, "1 or more"),
+        ({**OWN, "model.measured": {"what": 1}}, "leave it out"),
     ],
 )
 def test_a_key_or_name_that_makes_no_sense_is_one_line(keys, line):
@@ -134,9 +122,8 @@ def test_a_file_is_read_by_its_hash(tmp_path):
 
 
 def test_a_file_that_is_not_small_plain_text_is_one_line(tmp_path):
-    whole, link, large, binary, fifo = (
-        tmp_path / name for name in ("a.py", "link.py", "large.py", "binary.py", "fifo.py")
-    )
+    names = ("a", "link", "large", "binary", "fifo")
+    whole, link, large, binary, fifo = (tmp_path / f"{name}.py" for name in names)
     whole.write_text("")
     link.symlink_to(whole)
     large.write_bytes(b"#" * 1_000_001)

@@ -15,15 +15,14 @@ from unittest.mock import ANY
 import pytest
 
 from tests.jobs import sets, with_settings
-from tests.models import SETTINGS, make_model
+from tests.models import SETTINGS, card_of, make_model
 from tests.retrains import CONFIG, JOB, answering_sweeper
-from tests.sessions import forget_sessions
+from tests.sessions import forget_sessions, sign_in
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import parameter_name
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
-from trainer.data.features import FEATURES
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.rehearsal import lambdas
@@ -36,7 +35,6 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import manifest_key, read_record, receipt_key
-from trainer.store.card import CardSeries
 
 pytestmark = pytest.mark.slow  # a stack of its own, with retrains
 SUNDAY = datetime(2026, 11, 29, 3, tzinfo=timezone.utc)
@@ -54,17 +52,9 @@ def home(aws_server: EmbeddedAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file = tmp_path / "BTC-USD_1m.parquet"
     write_candles(file, [synthetic_candles("BTC-USD", bars=3_000)], synthetic=True)
     access.client("s3").put_object(Bucket=outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
-    variables = {
-        "AWS_ENDPOINT_URL": access.endpoint_url,
-        "AWS_ACCESS_KEY_ID": access.access_key,
-        "AWS_SECRET_ACCESS_KEY": access.secret_key,
-        "AWS_REGION": "us-east-1",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, str(value))
     (tmp_path / "job.toml").write_text(JOB)
     monkeypatch.chdir(tmp_path)
-    forget_sessions()
+    sign_in(access, monkeypatch)
     yield RetrainHome(access=access, outputs=outputs, cloud=AwsCloud(access, outputs), publish=print)
     forget_sessions()
 
@@ -80,17 +70,20 @@ def mayfly(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     return call
 
 
+def changed(home: RetrainHome, at: datetime, **fields: Any) -> ScheduledRun:
+    """Return the entry of the retrain weekly and a time after a change."""
+    there, etag = read_entry(home.cloud.objects, entry_key("weekly", at))
+    entry = replace(there, **fields)
+    change_entry(home.cloud.objects, entry, etag, home.cloud.now())
+    return entry
+
+
 def test_an_encoder_is_published_and_pinned_by_each_run(
     home: RetrainHome, mayfly: Callable[..., Any], tmp_path: Path
 ) -> None:
-    ended = CardSeries(
-        symbol="ETH-USD",
-        calendar="24x7",
-        horizon=5,
-        scaler={"mean": [0.0] * len(FEATURES), "std": [1.0] * len(FEATURES), "limit": 10.0},
-        splits={"validation": {"first": "2020-01-01T00:00:00Z", "last": "2020-02-01T00:00:00Z"}},
-    )
-    make_model(tmp_path / "encoder.safetensors", "tcn", series=[ended])
+    span = {"first": "2020-01-01T00:00:00Z", "last": "2020-02-01T00:00:00Z"}
+    series = [replace(card_of("tcn", "direction").series[0], splits={"validation": span})]
+    make_model(tmp_path / "encoder.safetensors", "tcn", series=series)
     sizes = "".join(f"{name} = {value}\n" for name, value in SETTINGS["tcn"].items())
     keys = f'encoder = "encoder.safetensors"\nencoder_training = "frozen"\n{sizes}'
     (tmp_path / "head.toml").write_text(JOB.replace("hidden = 8\nlookback = 20\n", f'name = "tcn"\n{keys}'))
@@ -104,8 +97,7 @@ def test_an_encoder_is_published_and_pinned_by_each_run(
         model, encoder = manifest.job["model"], manifest.inputs[-1]
         assert (encoder.key, encoder.sha256) == (f"raw/.files/{sha256}", sha256)
         assert (model["encoder_sha256"], model["encoder_until"]) == (sha256, "2020-02-01T00:01:00Z")
-        there, etag = read_entry(home.cloud.objects, entry_key("weekly", scheduled))
-        change_entry(home.cloud.objects, replace(there, state="done"), etag, home.cloud.now())
+        changed(home, scheduled, state="done")
 
 
 def manifest_of(home: RetrainHome, run_id: str) -> Manifest:
@@ -164,8 +156,7 @@ def test_a_scheduled_time_from_its_publication_on(
     assert advance(home, waits).state == "waiting"
 
     # A month that is spent.
-    there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
-    change_entry(objects, replace(there, state="done", spent_usd=0.95), etag, home.cloud.now())
+    changed(home, SUNDAY, state="done", spent_usd=0.95)
     spent = begin(home, "weekly", SUNDAY + timedelta(hours=1))
     assert spent.state == "refused" and "month's budget" in str(spent.error)
 
@@ -180,8 +171,7 @@ def test_a_scheduled_time_from_its_publication_on(
     moved = begin(home, "weekly", december + timedelta(hours=1))
     assert moved.state == "training" and "ami-0000000000000gone is gone" in moved.notes[-1]
     objects.put(key=published.job_key, body=b"{}")
-    there, etag = read_entry(objects, entry_key("weekly", moved.scheduled_at))
-    change_entry(objects, replace(there, state="done"), etag, home.cloud.now())
+    changed(home, moved.scheduled_at, state="done")
     failed = begin(home, "weekly", december + timedelta(hours=2))
     assert failed.state == "failed" and "is not what was published" in str(failed.error)
 
@@ -192,13 +182,9 @@ def test_a_scheduled_time_from_its_publication_on(
     for _ in range(2):
         tell(telling, failed)
     assert [message.subject for message in messages] == ["mayfly weekly: failed"]
-    there, etag = read_entry(objects, entry_key("weekly", failed.scheduled_at))
-    claimed = replace(there, told_at=None, telling_at=home.cloud.now())
-    change_entry(objects, claimed, etag, home.cloud.now())
-    tell(telling, claimed)
+    tell(telling, changed(home, failed.scheduled_at, told_at=None, telling_at=home.cloud.now()))
     assert len(messages) == 1
-    there, etag = read_entry(objects, entry_key("weekly", failed.scheduled_at))
-    change_entry(objects, replace(there, telling_at=home.cloud.now() - 2 * TELLING), etag, home.cloud.now())
+    changed(home, failed.scheduled_at, telling_at=home.cloud.now() - 2 * TELLING)
     tell(telling, failed)
     assert len(messages) == 2
 
@@ -217,15 +203,9 @@ def test_a_run_whose_models_cannot_be_kept_failed_and_was_paid(
     assert mayfly("publish", "weekly", "--job", "job.toml")[0] == 0
     entry = begin(home, "weekly", SUNDAY)
     record, _ = read_record(home.cloud.objects, entry.run_id)
-    model = {
-        "key": f"models/experiments/A:i-1/{entry.run_id}/1/{record.pieces[0].model}.safetensors",
-        "version_id": "gone",
-    }
-    described = {**model, "sha256": "ab" * 32, "family": "lstm", "symbol": "BTC-USD"}
-    closed = replace(record.ended("done", None, home.cloud.now()), closed_at=home.cloud.now())
-    receipt = make_receipt(closed, Observation(result=NodeResult(state="done", models=(described,))))
-    receipt["dollars"]["spent_high"] = 0.15
-    home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
+    key = f"models/experiments/A:i-1/{entry.run_id}/1/{record.pieces[0].model}.safetensors"
+    model = {"key": key, "version_id": "gone", "sha256": "ab" * 32, "family": "lstm", "symbol": "BTC-USD"}
+    ended(home, entry, usd=0.15, models=(model,))
     lost = advance(home, entry)
     assert (lost.state, lost.spent_usd) == ("failed", 0.15) and "cannot copy s3://" in str(lost.error)
 
@@ -268,21 +248,15 @@ def test_a_published_script_reads_its_pinned_or_current_data(
 
     # A set of the bucket is listed at each time; nothing of it goes through the desk.
     s3.put_object(Bucket=bucket, Key="raw/points/a.csv", Body=b"1", ChecksumAlgorithm="SHA256")
-    assert (
-        mayfly("publish", "weekly", "--job", "script.toml", "--set", f"data.folder=s3://{bucket}/raw/points")[
-            0
-        ]
-        == 0
-    )
+    points = sets(f"data.folder=s3://{bucket}/raw/points")
+    assert mayfly("publish", "weekly", "--job", "script.toml", *points)[0] == 0
     s3.put_object(Bucket=bucket, Key="raw/points/b.csv", Body=b"2", ChecksumAlgorithm="SHA256")
     manifest = manifest_of(home, begin(home, "weekly", SUNDAY).run_id)
-    assert [(item.path, item.key) for item in manifest.inputs] == [
-        *(("data/a.csv", "raw/points/a.csv"), ("data/b.csv", "raw/points/b.csv"))
-    ]
+    read = {item.path: item.key for item in manifest.inputs}
+    assert read == {f"data/{name}": f"raw/points/{name}" for name in ("a.csv", "b.csv")}
     shown = mayfly("preview", "weekly")[1]
     assert [piece["piece"] for piece in shown["plan"]["pieces"]] == ["A", "B"]
-    there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
-    change_entry(objects, replace(there, state="done"), etag, home.cloud.now())
+    changed(home, SUNDAY, state="done")
     s3.put_object(Bucket=bucket, Key="raw/points/c.csv", Body=b"3")
     failed = begin(home, "weekly", SUNDAY + WEEK)
     assert (failed.state, (failed.error or {})["what"]) == ("failed", "1 files of raw/points/ have no sha256")
@@ -292,9 +266,8 @@ def test_a_published_script_reads_its_pinned_or_current_data(
     assert published is not None
     objects.put(key=published.script_key, body=b"{}")
     spoiled = begin(home, "weekly", SUNDAY + 2 * WEEK)
-    assert spoiled.state == "failed" and "the script of retrain weekly is not what was published" in str(
-        spoiled.error
-    )
+    assert spoiled.state == "failed"
+    assert "the script of retrain weekly is not what was published" in str(spoiled.error)
 
 
 def republished(home: RetrainHome, name: str, other: str, **keys: Any) -> None:
@@ -308,30 +281,20 @@ def republished(home: RetrainHome, name: str, other: str, **keys: Any) -> None:
 
 
 def ended(
-    home: RetrainHome,
-    entry: ScheduledRun,
-    *,
-    error: dict[str, Any] | None,
-    files: tuple[dict[str, Any], ...] = (),
-    usd: float = 0.01,
+    home: RetrainHome, entry: ScheduledRun, *, error: Any = None, usd: float = 0.01, **reported: Any
 ) -> None:
-    """Write the receipt of an entry's prepare run, as settling does: by what its node reported."""
-    record, _ = read_record(home.cloud.objects, entry.prepare_run_id)
-    closed = replace(
-        record.ended("failed" if error else "done", error, home.cloud.now()), closed_at=home.cloud.now()
-    )
-    receipt = make_receipt(
-        closed, Observation(result=NodeResult(state="failed" if error else "done", files=files))
-    )
+    """Write the receipt of an entry's run, or prepare run, as settling does: by what its node reported."""
+    record, _ = read_record(home.cloud.objects, entry.run_id or entry.prepare_run_id)
+    state, now = "failed" if error else "done", home.cloud.now()
+    closed = replace(record.ended(state, error, now), closed_at=now)
+    receipt = make_receipt(closed, Observation(result=NodeResult(state=state, **reported)))
     receipt["dollars"]["spent_high"] = usd
     home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
 
 
 def test_a_refresh_comes_first_and_may_fail(home: RetrainHome, mayfly: Callable[..., Any]) -> None:
-    objects, failed = (
-        home.cloud.objects,
-        {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."},
-    )
+    objects = home.cloud.objects
+    failed = {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."}
     Path("fetch.py").write_text("import ccxt")
     refreshing = sets("data.refresh=fetch.py", "data.secrets=API_KEY")
     code, told = mayfly("publish", "weekly", "--job", "job.toml", *refreshing)
@@ -363,67 +326,57 @@ def test_a_refresh_comes_first_and_may_fail(home: RetrainHome, mayfly: Callable[
     ended(home, entry, error=failed)
     training = advance(home, entry)
     assert (training.state, training.spent_usd, training.prepare_usd) == ("training", 0.01, 0.01)
-    assert training.refreshed.startswith(
-        "as it was, not refreshed: the refresh script failed (no bars); mayfly logs "
-    )
+    assert training.refreshed.startswith("as it was, not refreshed: the refresh script failed (no bars); ")
     run, _ = read_record(objects, training.run_id)
     assert (run.work, run.budget_usd) == ("train", 0.19) and training.most_usd <= 0.2
 
     # stale = "skip". So with files that are not what the node reported.
     skipped = begin(home, "waiting", SUNDAY)
-    ended(
-        home, skipped, error=None, files=({"file": "a.csv", "sha256": "ab" * 32, "bytes": 3, "added": True},)
-    )
+    ended(home, skipped, files=({"file": "a.csv", "sha256": "ab" * 32, "bytes": 3, "added": True},))
     skipped = advance(home, skipped)
     assert (skipped.state, skipped.run_id, skipped.spent_usd) == ("skipped", "", 0.01)
     assert skipped.error and skipped.error["what"].startswith("the result of prepare run ")
     messages: list[Any] = []
     tell(replace(home, publish=messages.append), skipped)
-    assert (
-        messages[0].subject == "mayfly waiting: skipped" and "data: not refreshed, $0.01" in messages[0].text
-    )
+    (told,) = messages
+    assert told.subject == "mayfly waiting: skipped" and "data: not refreshed, $0.01" in told.text
 
     # A publication without a refresh, and a file that nobody has looked at: a prepare run, too.
     republished(home, "weekly", "night", refresh="", secrets=())
     body = Path("BTC-USD_1m.parquet").read_bytes()
-    home.access.client("s3").put_object(
-        Bucket=home.outputs.bucket, Key="raw/main/more.parquet", Body=body + b" "
-    )
+    s3, more = home.access.client("s3"), "raw/main/more.parquet"
+    s3.put_object(Bucket=home.outputs.bucket, Key=more, Body=body + b" ")
     looks = begin(home, "night", SUNDAY)
     assert looks.state == "preparing"
     manifest = manifest_of(home, looks.prepare_run_id)
     assert manifest.documents == {"unchecked.json": ["more.parquet"]} and manifest.command.secrets == {}
     ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
     looks = advance(home, looks)
-    assert (looks.state, looks.spent_usd) == ("refused", 1.0) and "nothing is left of its budget" in str(
-        looks.error
-    )
+    assert (looks.state, looks.spent_usd) == ("refused", 1.0)
+    assert "nothing is left of its budget" in str(looks.error)
 
     # A publication that can't be read any more: what the prepare run cost still counts.
     damaged = begin(home, "night", SUNDAY + 2 * WEEK)
     assert damaged.state == "preparing"
-    ended(home, damaged, error=None)
+    ended(home, damaged)
     publication = objects.get(key=published_key("night"))
     assert publication is not None
     objects.put(key=published_key("night"), body=b'{"format": 99}')
     damaged = advance(home, damaged)
-    assert (damaged.state, damaged.spent_usd) == ("failed", 0.01) and "cannot read what was published" in str(
-        damaged.error
-    )
+    assert (damaged.state, damaged.spent_usd) == ("failed", 0.01)
+    assert "cannot read what was published" in str(damaged.error)
     objects.put(key=published_key("night"), body=publication.body)
 
     # Paused while it prepared: no training begins.
     paused = begin(home, "night", SUNDAY + WEEK)
     assert paused.state == "preparing" and mayfly("pause", "night")[0] == 0
-    ended(home, paused, error=None)
+    ended(home, paused)
     paused = advance(home, paused)
-    assert (paused.state, paused.run_id, paused.spent_usd) == ("skipped", "", 0.01) and "is paused" in str(
-        paused.error
-    )
+    assert (paused.state, paused.run_id, paused.spent_usd) == ("skipped", "", 0.01)
+    assert "is paused" in str(paused.error)
 
     # A month that has no money left for the prepare run.
-    there, etag = read_entry(objects, entry_key("weekly", SUNDAY))
-    change_entry(objects, replace(there, state="done", spent_usd=0.98), etag, home.cloud.now())
+    changed(home, SUNDAY, state="done", spent_usd=0.98)
     spent = begin(home, "weekly", SUNDAY + timedelta(hours=1))
     assert spent.state == "refused" and "month's budget" in str(spent.error)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from scripts.weekly import desk_variables
 from tests.aws import alarms, retries
 from tests.aws.iam_policies import Authorization, Decision
 from tests.aws.metrics import MetricId
@@ -25,7 +24,7 @@ from tests.aws.topics import publish_as_service
 from tests.finished import finish, finish_prepare
 from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB, answering_sweeper
-from tests.sessions import forget_sessions
+from tests.sessions import forget_sessions, sign_in
 from tests.trainer.cli.test_launcher_policy import fleet, refusal
 from tests.trainer.conftest import METRICS, weights
 from trainer.aws.access import Access
@@ -56,14 +55,8 @@ pytestmark = pytest.mark.slow
 CONTROL, ROLE = "mayfly-dev-control", "mayfly-dev-us-east-1-control"
 BEATEN = {"accuracy": 0.4, "auc": 0.4, "mcc": 0.0}
 NOT_WRITTEN = ("code", "retrains", "raw", "raw-index", "live", "attempts", "models/experiments")
-GAINS = {
-    **METRICS,
-    "test": {
-        **METRICS["test"],
-        "baselines": {"logistic": BEATEN},
-        "better": {"logistic": {"auc": [0.1, 0.2]}},
-    },
-}
+BETTER = {"baselines": {"logistic": BEATEN}, "better": {"logistic": {"auc": [0.1, 0.2]}}}
+GAINS = {**METRICS, "test": {**METRICS["test"], **BETTER}}
 
 
 class Context:
@@ -124,12 +117,8 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
     aws_server.apply_program(admin, CONFIG)
     cloud, outputs = aws_server.cloud(admin), read_stack(admin, stack="dev")
     own = cloud.credentials("FUNC", CONTROL, role=ROLE)
-    stage = Stage(
-        admin=admin,
-        cloud=cloud,
-        outputs=outputs,
-        own=replace(admin, access_key=own.access_key, secret_key=own.secret_key),
-    )
+    controls = replace(admin, access_key=own.access_key, secret_key=own.secret_key)
+    stage = Stage(admin=admin, cloud=cloud, outputs=outputs, own=controls)
     folder = tmp_path_factory.mktemp("control")
     file = folder / "BTC-USD_1m.parquet"
     write_candles(file, [synthetic_candles("BTC-USD", bars=3_000)], synthetic=True)
@@ -142,39 +131,31 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
     answering_sweeper(cloud)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        acts_as(patch, admin)
+        sign_in(admin, patch)
         (folder / "fetch.py").write_text("import ccxt")
         refreshing = ["--set", "data.refresh=fetch.py"]
         for words in (["weekly"], ["waiting", "--set", "machine.market=spot"], ["sunday", *refreshing]):
             assert main(["retrains", "publish", *words, "--job", "job.toml", "--json"]) == 0
-        acts_as(patch, stage.own)
+        sign_in(stage.own, patch)
         patch.setenv("PROJECT", "mayfly")
         patch.setenv("STACK", "dev")
 
         def publish_script() -> None:
-            acts_as(patch, admin)
+            sign_in(admin, patch)
             (folder / "train.py").write_text("import os")
             tables = ("[script]", 'command = "python train.py"', 'secrets = ["KEY"]')
             tables += ("[machine]", 'instance = ["g6.xlarge"]', 'max_duration = "10m"')
             (folder / "script.toml").write_text("\n".join(tables))
             assert main(["retrains", "publish", "waiting", "--job", "script.toml", "--json"]) == 0
-            acts_as(patch, stage.own)
+            sign_in(stage.own, patch)
 
         _live(stage, publish_script)
-        acts_as(patch, admin)
+        sign_in(admin, patch)
         stage.told = [message["Message"] for _ in range(2) for message in queued(admin)]
-        stage.messages = {
-            run_id: text for run_id in stage.runs.values() for text in stage.told if run_id in text
-        }
+        ids = stage.runs.values()
+        stage.messages = {run_id: text for run_id in ids for text in stage.told if run_id in text}
         stage.decided = [(asked, decision) for who, asked, decision in cloud.decisions if who.role == ROLE]
         yield stage
-    forget_sessions()
-
-
-def acts_as(patch: pytest.MonkeyPatch, access: Access) -> None:
-    """Let boto3 find an account's credentials, as a desk's or a function's environment gives them."""
-    for name, value in desk_variables(access).items():
-        patch.setenv(name, value)
     forget_sessions()
 
 
@@ -212,9 +193,8 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), b" ")
 
     prepared = stage.begin("sunday", first)
-    finish_prepare(
-        cloud, stage.admin, stage.outputs.bucket, prepared.prepare_run_id, file="a-week.parquet", body=b"bars"
-    )
+    brought = {"file": "a-week.parquet", "body": b"bars"}
+    finish_prepare(cloud, stage.admin, stage.outputs.bucket, prepared.prepare_run_id, **brought)
     cloud.clock.advance(5)
     stage.called()
     stage.finish("refreshed", stage.entry("sunday", first))
@@ -228,9 +208,8 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     # is broken.
     late = stage.begin("weekly", first + 2 * hour)
     stage.runs["late"] = late.run_id
-    AwsCloud(stage.own, stage.outputs).arm_sweep(
-        name=f"mayfly-{late.run_id}-sweep", run_id=late.run_id, at=utc_now() + 2 * hour
-    )
+    sweep = {"name": f"mayfly-{late.run_id}-sweep", "run_id": late.run_id, "at": utc_now() + 2 * hour}
+    AwsCloud(stage.own, stage.outputs).arm_sweep(**sweep)
     cloud.advance(2 * 3600)
     for _ in range(2):
         stage.called()
@@ -303,28 +282,19 @@ def test_a_week_that_control_never_heard_of_is_told(stage: Stage) -> None:
 
 def test_the_accounts_budget_alarm_may_use_the_topic(stage: Stage) -> None:
     admin, account = stage.admin, stage.cloud.account
-    budget = admin.client("budgets").describe_budget(
-        AccountId=account, BudgetName="mayfly-dev-us-east-1-account"
-    )["Budget"]
+    name = "mayfly-dev-us-east-1-account"
+    budget = admin.client("budgets").describe_budget(AccountId=account, BudgetName=name)["Budget"]
     assert (budget["BudgetLimit"], budget["TimeUnit"]) == ({"Amount": "250", "Unit": "USD"}, "MONTHLY")
-    subject, source = (
-        "AWS Budgets: mayfly-dev-us-east-1-account has exceeded your alert threshold",
-        f"arn:aws:budgets::{account}:*",
-    )
-    service = "budgets.amazonaws.com"
-    publish_as_service(
-        stage.cloud, service, source, stage.outputs.topic_arn, subject=subject, message="$200.10"
-    )
+    subject = f"AWS Budgets: {name} has exceeded your alert threshold"
+
+    def publish(of: str) -> None:
+        by = ("budgets.amazonaws.com", f"arn:aws:budgets::{of}:*", stage.outputs.topic_arn)
+        publish_as_service(stage.cloud, *by, subject=subject, message="$200.10")
+
+    publish(account)
     assert subject in [message["Subject"] for message in queued(admin)]
     with pytest.raises(AwsError):
-        publish_as_service(
-            stage.cloud,
-            service,
-            source.replace(account, "1"),
-            stage.outputs.topic_arn,
-            subject="",
-            message="",
-        )
+        publish("1")
 
 
 def test_an_image_that_is_gone_is_replaced_and_told(stage: Stage) -> None:
@@ -339,13 +309,8 @@ def test_models_are_promoted_by_compare_and_swap_and_rolled_back(
     """
     name, client = "lstm-direction_BTC-USD_1m", stage.admin.client("s3")
     kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
-    assert sorted(kept) == sorted(
-        [
-            ["sunday", stage.runs["refreshed"]],
-            ["weekly", stage.runs["done"]],
-            *(["waiting", stage.runs[run]] for run in ("promoted", "promoted again")),
-        ]
-    )
+    made = {"refreshed": "sunday", "done": "weekly", "promoted": "waiting", "promoted again": "waiting"}
+    assert sorted(kept) == sorted([retrain, stage.runs[run]] for run, retrain in made.items())
     for run in ("promoted", "promoted again"):
         assert "to production: BTC-USD" in stage.messages[stage.runs[run]]
 
@@ -354,9 +319,8 @@ def test_models_are_promoted_by_compare_and_swap_and_rolled_back(
         return json.loads(capsys.readouterr().out)
 
     def body() -> bytes:
-        read: bytes = client.get_object(
-            Bucket=stage.outputs.bucket, Key=f"models/production/{name}.safetensors"
-        )["Body"].read()
+        key = f"models/production/{name}.safetensors"
+        read: bytes = client.get_object(Bucket=stage.outputs.bucket, Key=key)["Body"].read()
         return read
 
     newest, oldest = mayfly("production", name)["production"]
@@ -379,16 +343,14 @@ def test_a_stolen_control_launches_only_what_the_stack_launches(stage: Stage) ->
     ec2 = stage.own.client("ec2", total_max_attempts=1)
     tags = {"project": "mayfly", "stack": "dev", "run_id": "r", "deadline": "2099-01-01T00:00:00Z"}
     assert refusal(ec2.create_fleet, **fleet(stage, tags=tags)).startswith("DryRunOperation")
-    other = stage.admin.client("ec2").create_launch_template(
-        LaunchTemplateName="other", LaunchTemplateData={"InstanceType": "g6.xlarge"}
-    )["LaunchTemplate"]["LaunchTemplateId"]
+    template = {"LaunchTemplateName": "other", "LaunchTemplateData": {"InstanceType": "g6.xlarge"}}
+    made = stage.admin.client("ec2").create_launch_template(**template)
+    other = made["LaunchTemplate"]["LaunchTemplateId"]
+    less = [{name: value for name, value in tags.items() if name != left_out} for left_out in tags]
     for changed, resource in (
         ({"override": {"InstanceType": "p5.48xlarge"}}, ":instance/*"),
         ({"template": other}, f":launch-template/{other}"),
-        *(
-            ({"tags": {name: value for name, value in tags.items() if name != left_out}}, "/*")
-            for left_out in tags
-        ),
+        *(({"tags": fewer}, "/*") for fewer in less),
     ):
         said = refusal(ec2.create_fleet, **fleet(stage, **{"tags": tags, **changed}))
         assert said.startswith("UnauthorizedOperation") and resource in said, said
@@ -408,12 +370,12 @@ def test_a_stolen_control_launches_only_what_the_stack_launches(stage: Stage) ->
 
 
 def test_a_stolen_control_changes_no_input_and_no_right(stage: Stage) -> None:
-    s3, scheduler, iam, functions, ssm = (
-        stage.own.client(name) for name in ("s3", "scheduler", "iam", "lambda", "ssm")
-    )
+    services = ("s3", "scheduler", "iam", "lambda", "ssm")
+    s3, scheduler, iam, functions, ssm = (stage.own.client(name) for name in services)
     bucket, group = stage.outputs.bucket, stage.outputs.schedule_group
     schedule = {"ScheduleExpression": "rate(1 minutes)", "FlexibleTimeWindow": {"Mode": "OFF"}}
     target = {"Arn": stage.outputs.control_arn, "RoleArn": f"arn:aws:iam::{stage.cloud.account}:role/{ROLE}"}
+    outputs = {"Name": "/mayfly/mayfly/dev", "Value": "{}"}
     for call, arguments in (
         *((s3.put_object, {"Bucket": bucket, "Key": f"{prefix}/x", "Body": b"x"}) for prefix in NOT_WRITTEN),
         (s3.delete_object, {"Bucket": bucket, "Key": "runs/x"}),
@@ -425,10 +387,7 @@ def test_a_stolen_control_changes_no_input_and_no_right(stage: Stage) -> None:
         (functions.update_function_code, {"FunctionName": CONTROL, "ZipFile": b"x"}),
         (functions.invoke, {"FunctionName": CONTROL}),
         (ssm.get_parameter, {"Name": webhook_parameter("mayfly", "dev"), "WithDecryption": True}),
-        (
-            ssm.put_parameter,
-            {"Name": "/mayfly/mayfly/dev", "Value": "{}", "Type": "String", "Overwrite": True},
-        ),
+        (ssm.put_parameter, {**outputs, "Type": "String", "Overwrite": True}),
     ):
         said = refusal(call, **arguments)
         assert said.startswith(("UnauthorizedOperation", "AccessDenied")), (arguments, said)

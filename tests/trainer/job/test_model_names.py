@@ -22,11 +22,8 @@ def test_a_name_and_its_parts_are_one_thing(text, parts):
 
 
 def test_draws_are_the_name_without_target_fold_and_seed():
-    assert (
-        read_name("lstm-direction_BTC-USD_1m_f2_s1").draws
-        == read_name("lstm_BTC-USD_1m").draws
-        == "lstm_BTC-USD_1m"
-    )
+    for name in ("lstm-direction_BTC-USD_1m_f2_s1", "lstm_BTC-USD_1m"):
+        assert read_name(name).draws == "lstm_BTC-USD_1m"
 
 
 def test_a_foreign_name_is_listed_with_what_it_has():

@@ -14,14 +14,20 @@ from trainer.job.script import replaced
 ROOT = Path(__file__).resolve().parents[3]
 
 
+def run(**keys: object) -> dict[str, object]:
+    return {"script": {"command": "run", **keys}}
+
+
+RUN = run()
+
+
 def script_job(**script: object) -> Job:
-    return job_from({"script": {"command": "python train.py", **script}, "machine": {"max_duration": "2h"}})
+    return job_from({**run(**script), "machine": {"max_duration": "2h"}})
 
 
 def test_a_command_is_split_and_filled_in_without_a_shell():
-    script = script_job(
-        command="run --n=$MAYFLY_DEVICES '${MAYFLY_OUT}/a b' \"$A\" '; rm *'", env=("A=$B",)
-    ).script
+    command = "run --n=$MAYFLY_DEVICES '${MAYFLY_OUT}/a b' \"$A\" '; rm *'"
+    script = script_job(command=command, env=("A=$B",)).script
     values = {**script.variables, "MAYFLY_DEVICES": "4", "MAYFLY_OUT": "/o"}
     assert [replaced(word, values) for word in script.words] == ["run", "--n=4", "/o/a b", "$B", "; rm *"]
 
@@ -29,33 +35,18 @@ def test_a_command_is_split_and_filled_in_without_a_shell():
 @pytest.mark.parametrize(
     ("tables", "line"),
     [
-        (
-            {"script": {"command": "python train.py"}},
-            "a script needs machine.max_duration (how long it takes is not known",
-        ),
+        (RUN, "a script needs machine.max_duration (how long it takes is not known"),
         ({"script": {"files": ["a.py"]}}, "a [script] without a command"),
-        ({"script": {"command": "run 'a"}}, "it must be words as in a shell (No closing quotation)"),
-        (
-            {"script": {"command": "run $MAYFLY_DEVICE"}},
-            "script.command uses $MAYFLY_DEVICE (no such variable). Did you mean",
-        ),
-        (
-            {"script": {"command": "run", "env": ["HF_TOKEN=1"]}},
-            "script.env sets HF_TOKEN (its name is that of a secret)",
-        ),
-        (
-            {"script": {"command": "run", "env": ["AWS_PROFILE=1"]}},
-            "script.env sets AWS_PROFILE (the node sets or removes it",
-        ),
-        ({"script": {"command": "run", "env": ["no value"]}}, "it must be NAME=value"),
-        ({"script": {"command": "run"}, "model": {"name": "tcn"}}, "a script with [model]"),
-        ({"script": {"command": "run"}, "data": {"path": "x"}}, "a script with data.path"),
-        ({"script": {"command": "run"}, "data": {"refresh": "x.py"}}, "a script with data.refresh"),
+        (run(command="run 'a"), "it must be words as in a shell (No closing quotation)"),
+        (run(command="run $MAYFLY_DEVICE"), "script.command uses $MAYFLY_DEVICE (no such variable). Did you"),
+        (run(env=["HF_TOKEN=1"]), "script.env sets HF_TOKEN (its name is that of a secret)"),
+        (run(env=["AWS_PROFILE=1"]), "script.env sets AWS_PROFILE (the node sets or removes it"),
+        (run(env=["no value"]), "it must be NAME=value"),
+        ({**RUN, "model": {"name": "tcn"}}, "a script with [model]"),
+        ({**RUN, "data": {"path": "x"}}, "a script with data.path"),
+        ({**RUN, "data": {"refresh": "x.py"}}, "a script with data.refresh"),
         ({"data": {"folder": "x"}}, "data.folder without a script"),
-        (
-            {"script": {"command": "run", "comand": "x"}},
-            "unknown job key 'script.comand'. Did you mean script.command?",
-        ),
+        (run(comand="x"), "unknown job key 'script.comand'. Did you mean script.command?"),
     ],
 )
 def test_an_invalid_script_is_one_line(tables, line):
@@ -66,9 +57,8 @@ def test_an_invalid_script_is_one_line(tables, line):
 
 def test_a_script_job_has_its_own_tables():
     job = with_settings(script_job(), budget=3.0)
-    assert set(job.to_dict()) == {"name", "data", "machine", "script"} and set(job.to_dict()["data"]) == {
-        "folder"
-    }
+    assert set(job.to_dict()) == {"name", "data", "machine", "script"}
+    assert set(job.to_dict()["data"]) == {"folder"}
     assert job_from(job.to_dict()) == job
     assert "script" not in job_of().to_dict() and "folder" not in job_of().to_dict()["data"]
     assert (kind_of(job).name, kind_of(job_of()).name) == ("script", "symbol")
@@ -81,12 +71,10 @@ def test_a_script_job_has_its_own_tables():
 def test_a_job_file_names_files_and_data_from_its_own_folder(tmp_path):
     file = tmp_path / "job.toml"
     machine = '[machine]\nmax_duration = "1h"\n'
-    file.write_text(f'[script]\ncommand = "python a.py"\n[data]\nfolder = "points"\n{machine}')
+    file.write_text(f'{machine}[data]\nfolder = "points"\n[script]\ncommand = "python a.py"')
     job = job_from(load_job(file))
     assert (job.script.root, job.data.folder) == (str(tmp_path), str(tmp_path / "points"))
-    file.write_text(
-        f'[script]\ncommand = "python a.py"\nroot = "src"\n[data]\nfolder = "s3://b/p"\n{machine}'
-    )
+    file.write_text(f'{machine}[data]\nfolder = "s3://b/p"\n[script]\ncommand = "run"\nroot = "src"')
     job = job_from(load_job(file))
     assert (job.script.root, job.data.folder) == (str(tmp_path / "src"), "s3://b/p")
 

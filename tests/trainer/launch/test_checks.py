@@ -20,6 +20,7 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, ConnectionFailed, QuotaError
 from trainer.launch.checks import account_checks, ask_all, spot_role, sweeper, versioning
 from trainer.launch.quotas import counted, quota_note
+from trainer.machines.instances import instance_type
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import Rung
 
@@ -60,9 +61,8 @@ def test_a_late_answer_is_named_unless_something_failed() -> None:
         raise ConfigError("the bucket is gone")
 
     try:
-        with pytest.raises(
-            ConnectionFailed, match=r"cannot check the sweeper, the quotas \(no answer within 0 s\)"
-        ):
+        line = r"cannot check the sweeper, the quotas \(no answer within 0 s\)"
+        with pytest.raises(ConnectionFailed, match=line):
             ask_all({"the sweeper": late, "the quotas": late}, seconds=0.01)
         done = threading.Event()
 
@@ -83,10 +83,8 @@ def test_the_limit_is_ten_seconds_but_for_a_rehearsal(net: Applied) -> None:
 
 def test_a_check_is_left_out_where_it_does_not_apply(net: Applied) -> None:
     def asked(market: str, *, sweep: bool) -> set[str]:
-        return set(account_checks(*net, (rung(market=market),), sweep=sweep)) - {
-            "the bucket's versioning",
-            "the quotas",
-        }
+        asked = set(account_checks(*net, (rung(market=market),), sweep=sweep))
+        return asked - {"the bucket's versioning", "the quotas"}
 
     assert asked("on_demand", sweep=False) == set()
     assert asked("spot", sweep=True) == {"the sweeper", "the spot role"}
@@ -101,12 +99,8 @@ def function(access: Access, name: str, source: str) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("code.py", source)
-    by_lambda = {
-        "Effect": "Allow",
-        "Principal": {"Service": "lambda.amazonaws.com"},
-        "Action": "sts:AssumeRole",
-    }
-    trust = json.dumps({"Version": "2012-10-17", "Statement": [by_lambda]})
+    trusted = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}
+    trust = json.dumps({"Version": "2012-10-17", "Statement": [{**trusted, "Action": "sts:AssumeRole"}]})
     role = access.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
     made = access.client("lambda").create_function(
         FunctionName=name,
@@ -125,16 +119,12 @@ def test_the_stacks_own_bucket_and_the_accounts_spot_role_pass(net: Applied) -> 
 
 def test_a_sweeper_that_fails_is_refused_with_its_own_words(net: Applied, access: Access) -> None:
     _, outputs = net
-    arn = function(
-        access, "broken-sweeper", "def handler(event, context):\n    raise RuntimeError('no permission')\n"
-    )
+    source = "def handler(event, context):\n    raise RuntimeError('no permission')\n"
+    arn = function(access, "broken-sweeper", source)
     with pytest.raises(ConfigError) as refused:
         sweeper(access, replace(outputs, sweeper_arn=arn))
-    assert (
-        str(refused.value)
-        == "the sweeper broken-sweeper fails (RuntimeError: no permission). Nothing is launched without it. "
-        "Read its log, /aws/lambda/broken-sweeper, or run pulumi up."
-    )
+    line = "the sweeper broken-sweeper fails (RuntimeError: no permission). Nothing is launched without it."
+    assert str(refused.value) == f"{line} Read its log, /aws/lambda/broken-sweeper, or run pulumi up."
 
 
 def test_a_sweeper_that_is_gone_is_refused(net: Applied) -> None:
@@ -148,9 +138,7 @@ def test_a_bucket_without_versions_is_refused(net: Applied, access: Access) -> N
     _, outputs = net
     bucket = f"plain-{str(access.access_key)[4:16]}"
     access.client("s3").create_bucket(Bucket=bucket)
-    with pytest.raises(
-        ConfigError, match=f"the bucket {bucket} keeps no versions .its versioning is disabled"
-    ):
+    with pytest.raises(ConfigError, match=f"the bucket {bucket} keeps no versions .its versioning is disab"):
         versioning(access, replace(outputs, bucket=bucket))
 
 
@@ -159,15 +147,12 @@ def test_whether_there_is_a_spot_role_may_be_unknown(access: Access) -> None:
     iam.create_user(UserName="nobody")
     key = iam.create_access_key(UserName="nobody")["AccessKey"]
     nobody = replace(access, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
-    assert (
-        spot_role(nobody)
-        == "whether the account has the role AWSServiceRoleForEC2Spot, without which spot fails, is unknown"
-        " (AccessDenied)"
+    unknown = (
+        "whether the account has the role AWSServiceRoleForEC2Spot, without which spot fails, is unknown"
     )
-    assert (
-        quota_note(nobody, (priced("g6.xlarge"),), seconds=500)
-        == "quota L-DB2E81BA can't be read (AccessDeniedException)"
-    )
+    assert spot_role(nobody) == f"{unknown} (AccessDenied)"
+    note = quota_note(nobody, (priced("g6.xlarge"),), seconds=500)
+    assert note == "quota L-DB2E81BA can't be read (AccessDeniedException)"
 
 
 # --- quotas
@@ -175,15 +160,13 @@ def test_whether_there_is_a_spot_role_may_be_unknown(access: Access) -> None:
 
 
 def priced(name: str, market: str = "on_demand") -> Rung:
-    from trainer.machines.instances import instance_type
-
     machine = instance_type(name)
     code = machine.spot_quota_code if market == "spot" else machine.on_demand_quota_code
     return replace(rung(name, market=market), vcpus=machine.vcpus, quota_code=code)
 
 
 @pytest.fixture
-def limited(aws_server: EmbeddedAws, access: Access, make_small_desk: Any) -> Callable[[float], Access]:
+def limited(aws_server: EmbeddedAws, access: Access, image: dict[str, Any]) -> Callable[[float], Access]:
     """Return access to an account in which a g6.xlarge (4 vCPUs) runs, with so many vCPUs of G instances on
     demand.
     """
@@ -192,62 +175,49 @@ def limited(aws_server: EmbeddedAws, access: Access, make_small_desk: Any) -> Ca
         aws_server.cloud(access).quotas["L-DB2E81BA"] = vcpus
         return access
 
-    access.client("ec2").run_instances(
-        ImageId=make_small_desk, InstanceType="g6.xlarge", MinCount=1, MaxCount=1
-    )
+    access.client("ec2").run_instances(InstanceType="g6.xlarge", **image)
     return limit
 
 
 @pytest.fixture
-def make_small_desk(access: Access) -> str:
-    parameter = (
-        "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
-    )
-    return str(access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
+def image(access: Access) -> dict[str, Any]:
+    """Return a request for one machine, but for its type."""
+    line = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
+    parameter = f"/aws/service/deeplearning/ami/x86_64/{line}/latest/ami-id"
+    image_id = access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
+    return {"ImageId": image_id, "MinCount": 1, "MaxCount": 1}
 
 
 def test_a_quota_is_refused_with_its_use_and_a_link(
-    limited: Callable[[float], Access], make_small_desk: str
+    limited: Callable[[float], Access], image: dict[str, Any]
 ) -> None:
     access = limited(48)
     with pytest.raises(QuotaError) as refused:
         quota_note(access, (priced("g6.12xlarge"), priced("g5.12xlarge")), seconds=500)
-    assert (
-        str(refused.value)
-        == "the account's quota does not allow g6.12xlarge on-demand (Running On-Demand G and VT instances"
-        " (L-DB2E81BA) is 48 vCPUs, 4 in use; g6.12xlarge needs 48; Running On-Demand G and VT instances"
-        " (L-DB2E81BA) is 48 vCPUs, 4 in use; g5.12xlarge needs 48). Ask for more at"
-        " https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA, end what uses"
-        " it, or name a smaller --instance."
+    use = "Running On-Demand G and VT instances (L-DB2E81BA) is 48 vCPUs, 4 in use"
+    link = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA"
+    assert str(refused.value) == (
+        "the account's quota does not allow g6.12xlarge on-demand"
+        f" ({use}; g6.12xlarge needs 48; {use}; g5.12xlarge needs 48)."
+        f" Ask for more at {link}, end what uses it, or name a smaller --instance."
     )
     assert refused.value.exit_code == 102
     ec2 = access.client("ec2", total_max_attempts=1)
     with pytest.raises(Exception, match="VcpuLimitExceeded"):
-        ec2.run_instances(ImageId=make_small_desk, InstanceType="g6.12xlarge", MinCount=1, MaxCount=1)
+        ec2.run_instances(InstanceType="g6.12xlarge", **image)
     limited(52)
     assert quota_note(access, (priced("g6.12xlarge"), priced("g5.12xlarge")), seconds=500) == ""
 
 
 def test_a_type_that_does_not_fit_beside_one_that_does_is_a_note(limited: Callable[[float], Access]) -> None:
-    ladder = (
-        priced("g6.12xlarge"),
-        priced("g6.xlarge"),
-        priced("g6.12xlarge", "spot"),
-        priced("p6-b300.48xlarge", "spot"),
-    )
-    assert (
-        quota_note(limited(8), ladder, seconds=500)
-        == "will not fit: Running On-Demand G and VT instances (L-DB2E81BA) is 8 vCPUs, 4 in use; g6.12xlarge"
-        " needs 48"
-    )
+    spot = (priced(name, "spot") for name in ("g6.12xlarge", "p6-b300.48xlarge"))
+    note = quota_note(limited(8), (priced("g6.12xlarge"), priced("g6.xlarge"), *spot), seconds=500)
+    use = "Running On-Demand G and VT instances (L-DB2E81BA) is 8 vCPUs, 4 in use"
+    assert note == f"will not fit: {use}; g6.12xlarge needs 48"
 
 
 def test_vcpus_are_counted_by_quota_of_types_with_gpus() -> None:
-    described = [
-        {"InstanceType": "g6.xlarge"},
-        {"InstanceType": "g5.12xlarge"},
-        {"InstanceType": "g5.12xlarge", "InstanceLifecycle": "spot"},
-        {"InstanceType": "p4d.24xlarge"},
-        {"InstanceType": "m5.24xlarge"},
-    ]
+    names = ("g6.xlarge", "g5.12xlarge", "p4d.24xlarge", "m5.24xlarge")
+    described = [{"InstanceType": name} for name in names]
+    described += [{"InstanceType": "g5.12xlarge", "InstanceLifecycle": "spot"}]
     assert counted(described) == {"L-DB2E81BA": 52, "L-3819A6DF": 48, "L-417A185B": 96}

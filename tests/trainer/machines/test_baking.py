@@ -19,20 +19,15 @@ def test_without_a_measurement_the_install_is_assumed() -> None:
 def test_baking_pays_once_runs_save_the_pipelines_cost() -> None:
     weighed = baking({"plain": PLAIN}, usd_per_hour=36.0, in_use=False)
     assert (weighed.saved_seconds, weighed.runs_measured) == (30.0, 3)
-    assert (
-        weighed.usd_per_month == pipeline_usd_per_month() == pytest.approx(0.526 + 2 * 100 * 0.05, abs=0.01)
-    )
+    assert weighed.usd_per_month == pipeline_usd_per_month()
+    assert weighed.usd_per_month == pytest.approx(0.526 + 2 * 100 * 0.05, abs=0.01)
     assert weighed.runs_per_month == 36  # 10.53 / 0.30
     assert (weighed.runs_per_month - 1) * weighed.usd_per_run < weighed.usd_per_month
 
 
 def test_with_boots_of_both_kinds_every_step_counts() -> None:
-    slower = {
-        **PLAIN,
-        "runs": 2.0,
-        "environment": 1.0,
-        "machine": 55.0,
-    }  # a baked image of one's own is read from a cold volume
+    # A baked image of one's own is read from a cold volume
+    slower = {**PLAIN, "runs": 2.0, "environment": 1.0, "machine": 55.0}
     weighed = baking({"plain": PLAIN, "baked": slower}, usd_per_hour=3.6, in_use=True)
     assert (weighed.saved_seconds, weighed.runs_measured, weighed.in_use) == (15.0, 5, True)
 

@@ -74,22 +74,14 @@ def test_a_mistake_in_the_users_file_is_one_error_line(user_file, text, words):
     assert str(user_file) in str(caught.value)
 
 
-MEASURED: Entry = {
-    **ENTRY,
-    "pack": 20,
-    "windows_per_second": 1e6,
-    "memory_per_model_gib": 0.5,
-    "date": "2026-11-22",
-}
+FIGURES = {"pack": 20, "windows_per_second": 1e6, "memory_per_model_gib": 0.5, "date": "2026-11-22"}
+MEASURED: Entry = {**ENTRY, **FIGURES}
 
 
-def test_measured_figures_override_estimates_and_yours_both(
-    user_file,
-):
+def test_measured_figures_override_estimates_and_yours_both(user_file):
     keep_here("h100", shape_of(with_settings(REFERENCE, hidden=128)), {**MEASURED, "pack": 2})
-    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}, (
-        "another model's"
-    )
+    # Of another model.
+    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}
     keep_here("h100", shape_of(REFERENCE), MEASURED)
     found = figures(named_profile("h100"))
     assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (20, "measured 2026-11-22")

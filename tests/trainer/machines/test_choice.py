@@ -70,10 +70,8 @@ def test_without_a_gpu_the_profile_is_the_cpus():
 
 
 def test_a_profile_larger_than_the_chip_is_refused():
-    with pytest.raises(
-        UsageError,
-        match=r"GPU profile h200 is larger than the chip \(it is for 141\.0 GiB, .*\)\. Take l4, or",
-    ):
+    line = r"GPU profile h200 is larger than the chip \(it is for 141\.0 GiB, .*\)\. Take l4, or"
+    with pytest.raises(UsageError, match=line):
         choose("h200", device("NVIDIA L4", 22.35))
     with pytest.raises(UsageError, match=r"has 9\.8 GiB\)\. Leave the profile out"):
         check_fits(named_profile("h100"), chip="NVIDIA H100 80GB HBM3 MIG 1g.10gb", memory_gib=9.8)
@@ -96,13 +94,7 @@ def test_nvidia_smi_is_read_with_its_gaps():
 
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [
-        (None, ["H200", "4090", "T4"]),
-        ("2,0", ["T4", "H200"]),
-        ("", []),
-        ("-1", []),
-        ("GPU-ab12", ["H200", "4090", "T4"]),
-    ],
+    [(None, "H200 4090 T4"), ("2,0", "T4 H200"), ("", ""), ("-1", ""), ("GPU-ab12", "H200 4090 T4")],
 )
 def test_gpus_that_are_hidden_are_not_here(tmp_path, monkeypatch, visible, names):
     (tmp_path / "listing").write_text(LISTING)
@@ -113,4 +105,4 @@ def test_gpus_that_are_hidden_are_not_here(tmp_path, monkeypatch, visible, names
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu.name.split()[-1] for gpu in gpus_here()] == names
+    assert [gpu.name.split()[-1] for gpu in gpus_here()] == names.split()

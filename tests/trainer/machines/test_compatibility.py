@@ -12,6 +12,7 @@ from trainer.machines.rates import TORCH
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "compatibility.md"
 LINE = f"oss-nvidia-driver-gpu-pytorch-{TORCH}-ubuntu-26.04"
+OLDER = LINE.replace(TORCH, "2.12")
 
 
 def test_every_launchable_type_has_its_chip_in_the_table() -> None:
@@ -44,24 +45,9 @@ def test_an_unnamed_type_is_unproven_and_not_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "why", "do"),
     [
-        (
-            "p3.8xlarge",
-            LINE,
-            f"driver 580 is the last for its V100, and {LINE} has 595",
-            "a newer GPU",
-        ),
-        (
-            "g5g.xlarge",
-            LINE,
-            "its CPU is arm64, and image lines are for x86_64",
-            "g6.xlarge",
-        ),
-        (
-            "g6.xlarge",
-            LINE.replace(TORCH, "2.12"),
-            f"has torch 2.12, and this code needs {TORCH}",
-            f"PyTorch {TORCH}",
-        ),
+        ("p3.8xlarge", LINE, f"driver 580 is the last for its V100, and {LINE} has 595", "a newer GPU"),
+        ("g5g.xlarge", LINE, "its CPU is arm64, and image lines are for x86_64", "g6.xlarge"),
+        ("g6.xlarge", OLDER, f"has torch 2.12, and this code needs {TORCH}", f"PyTorch {TORCH}"),
     ],
 )
 def test_an_incompatible_type_says_why_and_what_to_do(name: str, line: str, why: str, do: str) -> None:

@@ -21,9 +21,8 @@ def test_every_type_of_the_table_has_a_dated_price():
 
 def test_the_page_names_the_families_without_local_disks():
     table = (files("trainer.machines") / "instances.csv").read_text(encoding="utf-8")
-    without = {
-        row["family"] for row in csv.DictReader(table.splitlines()) if float(row["local_nvme_gb"] or 0) == 0
-    }
+    rows = csv.DictReader(table.splitlines())
+    without = {row["family"] for row in rows if float(row["local_nvme_gb"] or 0) == 0}
     page = (Path(__file__).resolve().parents[3] / "docs" / "infrastructure.md").read_text(encoding="utf-8")
     (named,) = re.findall(r"has instance store, but (.*?);", page)
     assert set(re.findall(r"`(\w+)`", named)) == without
@@ -42,35 +41,27 @@ def test_a_retired_type_is_known_and_not_launchable():
 
 def test_every_replacement_is_launchable_and_has_as_many_gpus():
     for machine in catalogue().values():
-        if not machine.launchable:
-            assert all(
-                other.launchable and other.num_workers == machine.num_workers
-                for other in replacements(machine)
-            )
+        for other in () if machine.launchable else replacements(machine):
+            assert other.launchable and other.num_workers == machine.num_workers
+
+
+GPUS_OF_G6 = {"g6.xlarge": 1, "g6.12xlarge": 4, "g6.48xlarge": 8}
 
 
 def test_every_type_has_a_boot_and_the_more_gpus_the_longer():
     allowed = {machine.name: machine.boot.allowance_seconds for machine in catalogue().values()}
     assert allowed["g6.xlarge"] == BOOT_ALLOWANCE.total_seconds()
-    assert (
-        allowed["g6.xlarge"]
-        < allowed["g6.12xlarge"]
-        < allowed["g6.48xlarge"]
-        < allowed["p5.48xlarge"]
-        < allowed["g4dn.metal"]
-    )
+    rising = [
+        allowed[name] for name in ("g6.xlarge", "g6.12xlarge", "g6.48xlarge", "p5.48xlarge", "g4dn.metal")
+    ]
+    assert rising == sorted(set(rising))
     assert allowed["p5.4xlarge"] == allowed["g6.xlarge"]  # one GPU
     for machine in catalogue().values():
         boot = machine.boot
         assert boot.expected_seconds < boot.allowance_seconds <= LONGEST_BOOT.total_seconds() and boot.basis
         assert boot.smoke_seconds < boot.allowance_seconds
-        least = catalogue()[
-            "g6.xlarge"
-            if machine.num_workers < 4
-            else "g6.12xlarge"
-            if machine.num_workers < 8
-            else "g6.48xlarge"
-        ]
+        alike = [name for name, gpus in GPUS_OF_G6.items() if gpus <= machine.num_workers]
+        least = catalogue()[alike[-1]]
         assert boot.allowance_seconds >= least.boot.allowance_seconds, machine.name
         assert boot.smoke_seconds >= least.boot.smoke_seconds, machine.name
 

@@ -38,9 +38,8 @@ def test_measurements_are_kept_by_chip_shape_and_torch(user_file):
     assert known_here("h200", JOB, torch="2.13") == ENTRY
     assert known_here("t4", JOB, torch="2.13") is None
     assert known_here("h200", job_of(hidden=8), torch="2.13") is None
-    assert (
-        known_here("h200", JOB, torch="2.14") is None
-    )  # a strategy has to agree with plain modules there first
+    # A strategy has to agree with plain modules there first
+    assert known_here("h200", JOB, torch="2.14") is None
     assert known_here("h200", with_settings(JOB, learning_rate=0.5, epochs=3), torch="2.13") == ENTRY
     keep_here("h200", shape_of(job_of(hidden=8)), {**ENTRY, "pack": 4})
     assert known_here("h200", JOB, torch="2.13") == ENTRY
@@ -55,12 +54,8 @@ def test_measurements_under_fixed_settings_are_kept_apart(user_file):
 def test_settings_that_the_job_fixes_are_kept():
     found = with_entry(JOB, {**ENTRY, "activation_checkpointing": True})
     expert = found.expert
-    assert (expert.strategy, expert.pack, expert.micro_batch, expert.activation_checkpointing) == (
-        "fused",
-        8,
-        16,
-        True,
-    )
+    assert (expert.strategy, expert.pack, expert.micro_batch) == ("fused", 8, 16)
+    assert expert.activation_checkpointing is True
     assert found.train.batch == JOB.train.batch
     own = job_of(hidden=4, strategy="sequential", micro_batch=4, pack=2, activation_checkpointing=True)
     assert with_entry(own, ENTRY) == own
@@ -68,9 +63,8 @@ def test_settings_that_the_job_fixes_are_kept():
 
 
 def test_a_tcns_shape_depends_on_its_batch_not_its_horizon():
-    assert shape_of(job_of(model="tcn", horizon_sessions=4)) == shape_of(
-        job_of(model="tcn", horizon_sessions=8)
-    )
+    four, eight = (job_of(model="tcn", horizon_sessions=sessions) for sessions in (4, 8))
+    assert shape_of(four) == shape_of(eight)
     assert shape_of(job_of(model="tcn", batch=8)) != shape_of(job_of(model="tcn"))
 
 
@@ -83,10 +77,8 @@ def test_a_shape_has_an_unusual_number_of_inputs():
 def test_a_share_of_a_chip_and_an_unknown_chip_are_kept_apart():
     assert named_profile("l4").key == "l4"
     assert profile_of(Device(name="NVIDIA H200", memory_gib=70, free_gib=70)).key == "h200_1of2"
-    assert (
-        profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9)).key
-        == "unknown_nvidia_z1__2027_"
-    )
+    unknown = profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9))
+    assert unknown.key == "unknown_nvidia_z1__2027_"
 
 
 def test_stored_measurements_come_back_and_other_bytes_do_not():
@@ -98,10 +90,7 @@ def test_stored_measurements_come_back_and_other_bytes_do_not():
 def test_the_newer_of_two_entries_is_kept():
     newer = {"h200": {"a": {**ENTRY, "pack": 2}}, "t4": {"a": ENTRY}}
     both = merged({"h200": {"a": ENTRY, "b": ENTRY}}, newer)
-    assert both == {
-        "h200": {"a": {**ENTRY, "pack": 2}, "b": ENTRY},
-        "t4": {"a": ENTRY},
-    }
+    assert both == {"h200": {"a": {**ENTRY, "pack": 2}, "b": ENTRY}, "t4": {"a": ENTRY}}
 
 
 @pytest.mark.parametrize(

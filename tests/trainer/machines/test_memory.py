@@ -17,6 +17,7 @@ from trainer.machines.memory import (
     FLOAT,
     REFERENCE_FEATURES,
     Fit,
+    Footprint,
     batch_limit,
     chunk_slices,
     figures,
@@ -31,6 +32,10 @@ from trainer.train.packs.pack import architecture_of
 
 def fitted(profile: str, job: Job, memory_gib: float, *, bars: int = 500_000, **options: Any) -> Fit:
     return fit(named_profile(profile), job, memory_gib=memory_gib, features=37, bars=bars, **options)
+
+
+def needed(job: Job, *, windows: int = 8, bars: int = 0, **options: Any) -> Footprint:
+    return footprint(job, features=37, bars=bars, windows=windows, **options)
 
 
 def test_the_reference_has_the_features_of_today():
@@ -56,12 +61,9 @@ print(peak(int(sys.argv[1])) - small)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count memory otherwise")
 def test_the_formula_predicts_the_peak_of_a_step_on_this_cpu():
     windows = 512
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, str(windows)], capture_output=True, text=True, check=True
-    )
-    part = footprint(
-        job_of(strategy="sequential", dropout=0.0), features=37, bars=0, windows=windows, on_gpu=False
-    )
+    command = [sys.executable, "-c", PEAK, str(windows)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    part = needed(job_of(strategy="sequential", dropout=0.0), windows=windows, on_gpu=False)
     # oneDNN keeps about as much for itself as is assumed of cuDNN.
     assert int(done.stdout) == pytest.approx(part.kept + part.workspace, rel=0.25)
 
@@ -95,24 +97,20 @@ def test_a_small_chip_takes_the_same_batch_in_slices():
 
 
 def test_pack_and_slices_of_the_job_are_kept():
-    found = fit(
-        packaged()["h100"], job_of(pack=3, micro_batch=64), memory_gib=80.0, features=37, bars=100_000
-    )
+    found = fitted("h100", job_of(pack=3, micro_batch=64), 80.0, bars=100_000)
     assert (found.models, found.micro_batch) == (3, 64)
 
 
 def test_models_are_limited_by_the_users_figure_and_by_memory():
     profile = replace(packaged()["h100"], yours={"models_per_gpu": 40})
     assert fit(profile, Job(), memory_gib=80.0, features=37, bars=100_000).models == 40
-    assert fit(profile, Job(), memory_gib=8.0, features=37, bars=3_700_000).models < 40, (
-        "memory is a limit still"
-    )
+    less = fit(profile, Job(), memory_gib=8.0, features=37, bars=3_700_000)
+    assert less.models < 40, "memory is a limit still"
 
 
 def test_rows_that_do_not_fit_are_refused_with_both_numbers():
-    with pytest.raises(
-        UsageError, match=r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"
-    ):
+    line = r"one model of 20,000,000 bars needs 6\.0 GiB, l4_eighth has room for 1\.8 GiB"
+    with pytest.raises(UsageError, match=line):
         fitted("l4_eighth", Job(), 2.79, bars=20_000_000)
 
 
@@ -141,8 +139,8 @@ def test_a_tcns_chunks_are_sliced_unless_they_fit():
     assert (large.models, large.micro_batch, large.activation_checkpointing) == (1, 64, False)
     small = fitted("l4", TCN, 22.0)
     assert 1 < small.micro_batch < 200 and not small.activation_checkpointing
-    needed = footprint(TCN, features=37, bars=500_000, windows=2 * small.micro_batch).total
-    assert needed > 22.0 * 2**30 * 0.9, "twice the slice would not have fitted"
+    twice = needed(TCN, bars=500_000, windows=2 * small.micro_batch).total
+    assert twice > 22.0 * 2**30 * 0.9, "twice the slice would not have fitted"
 
 
 def test_activations_are_recomputed_if_no_chunk_fits():
@@ -157,9 +155,8 @@ def test_memory_measured_by_a_tuner_overrides_the_formula():
     tuned = with_settings(TCN, micro_batch=500)
     assert fitted("l4", TCN, 22.0, tuned=tuned).micro_batch < 500, "the formula would have sliced it"
     assert fitted("l4", TCN, 22.0, tuned=tuned, measured_gib=15.0).micro_batch == 500
-    assert fitted("l4", TCN, 22.0, tuned=tuned, measured_gib=19.0).micro_batch < 500, (
-        "beside the bars it is too much"
-    )
+    # Beside the bars it is too much.
+    assert fitted("l4", TCN, 22.0, tuned=tuned, measured_gib=19.0).micro_batch < 500
     own = with_settings(TCN, micro_batch=3)
     assert fitted("l4", own, 22.0).micro_batch == 3
 
@@ -173,10 +170,8 @@ def test_a_sequential_pack_shares_the_memory_of_a_step():
     rooms = {"memory_gib": 3.0, "features": 37, "bars": 300_000}
     many = job_of(batch=2048)
     profile = replace(named_profile("h100"), yours={"models_per_gpu": 40})
-    in_turn, at_once = (
-        fit(profile, with_settings(many, strategy=strategy), **rooms).models
-        for strategy in ("sequential", "streams")
-    )
+    jobs = (with_settings(many, strategy=strategy) for strategy in ("sequential", "streams"))
+    in_turn, at_once = (fit(profile, job, **rooms).models for job in jobs)
     assert in_turn > at_once
 
 
@@ -188,43 +183,29 @@ SMALL_TCN = job_of(model="tcn", blocks=4, width=32, chunk=256)
 )
 def test_the_formula_counts_the_models_weights(job):
     model = network_of(job.model.name).build(architecture_of(job, features=len(FEATURES)))
-    assert job.model.cost(features=len(FEATURES), outputs=1).weights == sum(
-        parameter.numel() for parameter in model.parameters()
-    )
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert job.model.cost(features=len(FEATURES), outputs=1).weights == weights
 
 
 @pytest.mark.parametrize("job", [job_of(strategy="sequential"), job_of(strategy="fused"), SMALL_TCN])
 def test_an_average_of_the_weights_is_one_more_copy(job):
     one = FLOAT * job.model.cost(features=37, outputs=1).weights
-    plain, averaged = (
-        footprint(each, features=37, bars=0, windows=8) for each in (job, with_settings(job, ema=0.99))
-    )
+    plain, averaged = needed(job), needed(with_settings(job, ema=0.99))
     assert averaged.weights - plain.weights == one
     assert averaged.copies - plain.copies == one
-    assert (
-        footprint(with_settings(job, ema=0.99, checkpoint_seconds=0), features=37, bars=0, windows=8).copies
-        == one
-    )
+    assert needed(with_settings(job, ema=0.99, checkpoint_seconds=0)).copies == one
 
 
 def test_rows_are_on_the_device_once_and_twice_if_stacked():
-    rows = [
-        footprint(job_of(strategy=name), features=37, bars=1_000_000, windows=1).rows
-        for name in ("sequential", "fused")
-    ]
-    assert rows == [168e6, 320e6]
+    jobs = (job_of(strategy=name) for name in ("sequential", "fused"))
+    assert [needed(job, bars=1_000_000, windows=1).rows for job in jobs] == [168e6, 320e6]
 
 
 def test_an_open_strategy_counts_as_the_larger_one():
-    small, large = (
-        footprint(Job(), features=37, bars=1_000, windows=windows).total for windows in (256, 512)
-    )
+    small, large = (needed(Job(), bars=1_000, windows=windows).total for windows in (256, 512))
     assert small < large
-    kinds = [
-        footprint(job_of(strategy=name), features=37, bars=1_000, windows=256).total
-        for name in ("streams", "fused")
-    ]
-    assert small == max(kinds)
+    jobs = (job_of(strategy=name) for name in ("streams", "fused"))
+    assert small == max(needed(job, bars=1_000, windows=256).total for job in jobs)
 
 
 def test_a_gpu_trains_in_half_precision_by_default():
@@ -234,14 +215,11 @@ def test_a_gpu_trains_in_half_precision_by_default():
 
 
 def test_several_slices_add_the_memory_of_gradients():
-    whole = footprint(with_settings(SMALL_TCN, batch=4), features=37, bars=0, windows=4)
-    slices = footprint(with_settings(SMALL_TCN, batch=8), features=37, bars=0, windows=4)
+    whole, slices = (needed(with_settings(SMALL_TCN, batch=batch), windows=4) for batch in (4, 8))
     assert 0 < slices.step - whole.step <= FLOAT * SMALL_TCN.model.cost(features=37, outputs=1).weights
 
 
 def test_each_stream_has_a_workspace_on_a_gpu():
-    on_gpu, on_cpu = (
-        footprint(job_of(strategy="streams", precision="fp32"), features=37, bars=0, windows=8, on_gpu=gpu)
-        for gpu in (True, False)
-    )
+    job = job_of(strategy="streams", precision="fp32")
+    on_gpu, on_cpu = (needed(job, on_gpu=gpu) for gpu in (True, False))
     assert on_gpu.workspace - on_cpu.workspace == 16 * 2**20

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.jobs import job_of
+from tests.jobs import job_of, with_settings
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.machines.instances import catalogue, instance_type
 from trainer.machines.planner import (
@@ -54,9 +54,7 @@ def test_a_tcns_cost_follows_weights_and_receptive_field():
 
 
 def test_every_fold_and_seed_is_work_less_for_older_folds():
-    work = workload(
-        job_of(folds=2, seeds=2, validation_fraction=0.2, test_fraction=0.3, lookback=60), {"A": 10_000}
-    )
+    work = workload(with_settings(JOB, folds=2, seeds=2, epochs=15), {"A": 10_000})
     assert windows(work) == {"A f1 s0": 1_940, "A f1 s1": 1_940, "A f2 s0": 4_940, "A f2 s1": 4_940}
     assert work.pieces[0].estimate == pytest.approx(15 * (1_940 + SCORING_SHARE * 2_000))
 
@@ -80,10 +78,8 @@ def test_on_aws_four_gpus_take_four_symbols_at_once():
 
 
 def test_a_measured_rate_is_that_of_one_device():
-    work, extra = (
-        workload(JOB, dict.fromkeys("ABCD", 4_000_000)),
-        sum(around(instance_type("g6.xlarge"), place=ACCOUNT)),
-    )
+    work = workload(JOB, dict.fromkeys("ABCD", 4_000_000))
+    extra = sum(around(instance_type("g6.xlarge"), place=ACCOUNT))
     one = work.pieces[0].estimate
     rate = Rate(per_second=50_000.0, basis="measured on 2026-11-20")
 
@@ -94,16 +90,13 @@ def test_a_measured_rate_is_that_of_one_device():
     assert seconds("g6.12xlarge", rate) == pytest.approx(one / 50_000)
     packed = Rate(per_second=50_000.0, basis="", models=2)
     assert seconds("g6.xlarge", packed) == pytest.approx(4 * one / 50_000), "both places are taken"
-    assert seconds("g6.12xlarge", packed) == pytest.approx(2 * one / 50_000), (
-        "each GPU has one model for its two places"
-    )
+    # Each GPU has one model for its two places.
+    assert seconds("g6.12xlarge", packed) == pytest.approx(2 * one / 50_000)
 
 
 def test_a_rehearsals_measured_rate_is_that_of_a_core():
-    work, extra = (
-        workload(JOB, dict.fromkeys("ABCD", 100_000)),
-        sum(around(instance_type("p3.8xlarge"), place=REHEARSAL)),
-    )
+    work = workload(JOB, dict.fromkeys("ABCD", 100_000))
+    extra = sum(around(instance_type("p3.8xlarge"), place=REHEARSAL))
     one = work.pieces[0].estimate
     rate = Rate(per_second=4_000.0, basis="")
     two_cores = estimate(work, instance_type("p3.8xlarge"), place=REHEARSAL, cores=2, rate=rate)
@@ -133,23 +126,18 @@ def test_dollars_are_by_the_second_and_sixty_at_least():
         ("g6.xlarge", 60, timedelta(minutes=30)),
         ("g6.xlarge", 1200, timedelta(hours=1)),
         ("g6.xlarge", 100_000, timedelta(hours=12)),
-        (
-            "p5.48xlarge",
-            60,
-            timedelta(minutes=45),
-        ),  # one that boots as slowly as it may has 15 minutes for its work
+        # One that boots as slowly as it may has 15 minutes for its work
+        ("p5.48xlarge", 60, timedelta(minutes=45)),
     ],
 )
 def test_the_longest_run_is_three_times_the_slow_estimate(name, seconds_p90, expected):
     assert default_max_duration(seconds_p90, instance_type(name)) == expected
+    # 12 hours are for jobs that name no duration.
     uncapped = max(expected, timedelta(seconds=3 * seconds_p90))
-    assert three_times_slow(seconds_p90, instance_type(name)) == uncapped, (
-        "12 hours are for jobs that name no duration"
-    )
+    assert three_times_slow(seconds_p90, instance_type(name)) == uncapped
 
 
 def test_no_type_has_less_than_half_an_hour():
-    fast = replace(
-        instance_type("g6.xlarge"), boot=replace(instance_type("g6.xlarge").boot, allowance_seconds=300)
-    )
+    machine = instance_type("g6.xlarge")
+    fast = replace(machine, boot=replace(machine.boot, allowance_seconds=300))
     assert three_times_slow(1, fast) == timedelta(minutes=30)

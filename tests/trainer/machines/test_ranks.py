@@ -36,15 +36,12 @@ def test_ddp_holds_all_gradients_and_nccls_buffers():
 
 def test_fsdp_divides_memory_but_for_gathered_blocks():
     known = {"windows": 1, "features": 37, "bars": 0}
-    whole, halves, eighths = (
-        rank_footprint(JOB, devices=devices, sharded=sharded, **known)
-        for devices, sharded in ((2, False), (2, True), (8, True))
-    )
+    whole = rank_footprint(JOB, devices=2, sharded=False, **known)
+    halves, eighths = (rank_footprint(JOB, devices=devices, sharded=True, **known) for devices in (2, 8))
     assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8
     weights = FLOAT * JOB.model.cost(features=37, outputs=1).weights
-    assert (
-        eighths.copies == 2 * weights + (whole.copies - weights) / 8
-    )  # the best weights and what evaluates are wholes
+    # The best weights and what evaluates are wholes
+    assert eighths.copies == 2 * weights + (whole.copies - weights) / 8
     assert eighths.total < halves.total < whole.total
 
 
@@ -65,9 +62,8 @@ def test_a_users_own_module_is_placed_without_recomputation():
 
 def test_a_model_that_does_not_fit_is_one_error_line():
     wide = with_settings(JOB, width=8192)
-    with pytest.raises(
-        UsageError, match=r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"
-    ):
+    line = r"a model of .* M weights does not fit on one NVIDIA T4 \(it needs .* of 13.7 GiB"
+    with pytest.raises(UsageError, match=line):
         place_on_gpus(T4, wide, devices=1, memory_gib=16.0, **KNOWN)
     with pytest.raises(UsageError, match=re.escape("on each of 8 NVIDIA T4, also in parts (FSDP)")):
         place_on_gpus(replace(T4), wide, devices=8, memory_gib=16.0, **KNOWN)

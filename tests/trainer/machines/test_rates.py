@@ -6,23 +6,14 @@ from dataclasses import replace
 import pytest
 
 from tests.jobs import job_of
+from tests.trainer.machines.test_measurements import ENTRY as STORED
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.measurements import from_bytes, shape_of
 from trainer.machines.rates import MFU, TORCH, Rate, peak_flops, rate_of, visits_per_second
 from trainer.node.devices import TORCH as NODE_TORCH
 
-ENTRY = {
-    "strategy": "fused",
-    "pack": 16,
-    "micro_batch": 256,
-    "activation_checkpointing": False,
-    "batch": 0,
-    "windows_per_second": 900_000.0,
-    "memory_per_model_gib": 0.5,
-    "torch": "2.13.0+cu130",
-    "date": "2026-11-20",
-}
+ENTRY = {**STORED, "pack": 16, "windows_per_second": 900_000.0, "torch": "2.13.0+cu130", "date": "2026-11-20"}
 
 
 def test_the_reference_model_has_the_profiles_rate():
@@ -68,11 +59,7 @@ def test_a_tcn_was_measured_in_chunks_and_is_planned_in_bars():
 
 def test_a_pack_that_is_not_full_takes_as_long_per_step():
     rate = Rate(per_second=900_000.0, basis="", models=16)
-    assert (rate.with_models(4), rate.with_models(16), rate.with_models(100)) == (
-        225_000.0,
-        900_000.0,
-        900_000.0,
-    )
+    assert [rate.with_models(count) for count in (4, 16, 100)] == [225_000.0, 900_000.0, 900_000.0]
 
 
 def test_the_users_figure_overrides_the_measured_rate():
@@ -83,10 +70,8 @@ def test_the_users_figure_overrides_the_measured_rate():
 @pytest.mark.parametrize(
     "wrong",
     [
-        *(
-            {"windows_per_second": value}
-            for value in (0, -5.0, float("nan"), float("inf"), 1e30, 1e11, 1e-9, "fast", None, True)
-        ),
+        *({"windows_per_second": value} for value in (0, -5.0, 1e30, 1e11, 1e-9, "fast", None, True)),
+        *({"windows_per_second": float(value)} for value in ("nan", "inf")),
         *({"torch": value} for value in ("", "2.1", "2.130.0", "3.0", "1.13.0", 2.13)),
         *({"date": value} for value in ("", "\x1b[31mtoday", "yesterday", "2026-13-01", 7)),
         {"pack": 4096, "windows_per_second": 2_000.0},
@@ -99,11 +84,9 @@ def test_a_malformed_or_absurd_entry_is_ignored(wrong):
     def read(entry):
         return from_bytes(json.dumps({"l4": {shape: entry}}).encode())["l4"].get(shape)
 
-    assert rate_of(named_profile("l4"), Job(), read({**ENTRY, **wrong})) == rate_of(
-        named_profile("l4"), Job()
-    )
-    sound = read(ENTRY)
-    assert not rate_of(named_profile("l4"), Job(), sound).is_estimate, "and a sound one does not"
+    l4 = named_profile("l4")
+    assert rate_of(l4, Job(), read({**ENTRY, **wrong})) == rate_of(l4, Job())
+    assert not rate_of(l4, Job(), read(ENTRY)).is_estimate, "and a sound one does not"
 
 
 def test_instances_train_with_the_torch_that_rates_are_for():

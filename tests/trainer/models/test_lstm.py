@@ -64,9 +64,8 @@ def test_dropout_of_a_slice_is_the_slice_of_the_batchs_dropout():
 @pytest.mark.parametrize("probability", [0.5, 0.9])
 def test_dropout_keeps_its_share_with_independent_masks(probability):
     shape = (60, 128, 64)
-    masks = [
-        keep_mask(_keys(step, 77), first_row=0, shape_TBH=shape, probability=probability) for step in range(3)
-    ]
+    same = {"first_row": 0, "shape_TBH": shape, "probability": probability}
+    masks = [keep_mask(_keys(step, 77), **same) for step in range(3)]
     for mask in masks:
         assert mask.float().mean().item() == pytest.approx(probability, abs=0.003)
     numbers = torch.stack([mask.flatten().float() for mask in masks])

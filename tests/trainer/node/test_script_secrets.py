@@ -17,7 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.iam import assert_allowed_is_needed
-from tests.nodes import node_on
+from tests.nodes import bundle, node_on
 from tests.planned import plan_script
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, script_secrets_path, secrets_path
@@ -30,8 +30,7 @@ from trainer.launch.start import record_of, write_task
 from trainer.launch.tasks import script_task
 from trainer.launch.work import Account, ScriptWork
 from trainer.machines.instances import instance_type
-from trainer.node import command as module
-from trainer.node import command_run, report
+from trainer.node import report
 from trainer.node.agent import fetch_manifest
 from trainer.node.command import run_command
 from trainer.node.redaction import RedactedStream, Redaction
@@ -41,6 +40,7 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import utc_now
 from trainer.runs.store import manifest_key, open_objects, stop_key
 
+__all__ = ["bundle"]  # a fixture
 SECRET = "k3y/of+the=tracker"
 CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)
 
@@ -54,9 +54,8 @@ def test_no_part_of_a_secret_shows_however_the_stream_is_cut(size: int) -> None:
         stream = RedactedStream(io.BytesIO(text), made)
         blocks = list(iter(lambda stream=stream: stream.readline(size), b""))
         assert b"".join(blocks).decode() == f"{before}[KEY]{after}[NAME]\nnext [KEY]"
-        assert not any(
-            part in block for block in blocks for part in (SECRET[:8].encode(), SECRET[-8:].encode())
-        )
+        parts = (SECRET[:8].encode(), SECRET[-8:].encode())
+        assert not any(part in block for block in blocks for part in parts)
 
 
 @pytest.mark.parametrize("user", ["", "u", "us", "use"])
@@ -95,10 +94,7 @@ class SecretRun:
 
 @pytest.fixture
 def run(
-    aws_server: EmbeddedAws,
-    stack: tuple[Access, StackOutputs],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    aws_server: EmbeddedAws, stack: tuple[Access, StackOutputs], tmp_path: Path, bundle: Path
 ) -> SecretRun:
     """A run of a script with two secrets whose instance is there, and whose node is this process, under that
     node's role.
@@ -106,16 +102,14 @@ def run(
     access, outputs = stack
     objects, now = open_objects(access, outputs.bucket), utc_now()
     script = {"command": "sh run.sh", "secrets": ["TRACKER_KEY", "OTHER"]}
-    job = job_from(
-        {"name": "s", "script": script, "machine": {"max_duration": "1h", "instance": ["g6.xlarge"]}}
-    )
+    machine = {"max_duration": "1h", "instance": ["g6.xlarge"]}
+    job = job_from({"name": "s", "script": script, "machine": machine})
     ssm, path = access.client("ssm"), script_secrets_path("mayfly", "dev")
     ssm.put_parameter(Name=f"{path}TRACKER_KEY", Value=SECRET, Type="SecureString")
     ssm.put_parameter(Name=f"{path}OTHER", Value="name-secret", Type="SecureString")
     offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
-    plan = plan_script(
-        job, offers, subnets=outputs.subnets, known=KnownTimes(), place=access.place, input_bytes=3
-    )
+    there = {"subnets": outputs.subnets, "place": access.place}
+    plan = plan_script(job, offers, known=KnownTimes(), input_bytes=3, **there)
     work = ScriptWork(job=job, code=CODE, files={"run.sh": ""}, sha256="", names=("s",))
     account = Account(access=access, outputs=outputs, objects=objects)
     record = record_of(work, plan, account, preflight_at=now, now=now)
@@ -128,13 +122,7 @@ def run(
     write_task(record, task, CODE, objects, offers=offers)
     assert SECRET.encode() not in objects.get(key=manifest_key(record.run_id)).body  # type: ignore[union-attr]
     node, record, role = node_on(aws_server, access, outputs, record, tmp_path / "work")
-    packed = tmp_path / "code" / "trainer" / "script_files"
-    packed.mkdir(parents=True)
-    (packed / "run.sh").write_text(SCRIPT)
-    (packed.parent / "__init__.py").touch()
-    monkeypatch.setattr(module.trainer, "__file__", str(packed.parent / "__init__.py"))
-    monkeypatch.setattr(module, "make_venv", lambda *_, **__: Path("/usr/bin"))
-    monkeypatch.setattr(command_run, "POLL_SECONDS", 0.01)
+    (bundle / "run.sh").write_text(SCRIPT)
     return SecretRun(access=access, outputs=outputs, node=node, role=role)
 
 
@@ -177,13 +165,10 @@ def test_a_scripts_secrets_are_in_nothing_that_the_agent_sends(
     s3.put_object(Bucket=bucket, Key="code/x.whl", Body=b"")
     node.uplink.s3.get_object(Bucket=bucket, Key="code/x.whl")
     assert not node.uplink.exists(stop_key(node.status.identity.run_id, 1))
-    policy = run.access.client("iam").get_role_policy(RoleName=run.role, PolicyName="script")[
-        "PolicyDocument"
-    ]
-    decided = [
-        (asked, by) for who, asked, by in aws_server.cloud(run.access).decisions if who.role == run.role
-    ]
-    assert_allowed_is_needed(decided, policy, {})
+    policy = run.access.client("iam").get_role_policy(RoleName=run.role, PolicyName="script")
+    decisions = aws_server.cloud(run.access).decisions
+    decided = [(asked, by) for who, asked, by in decisions if who.role == run.role]
+    assert_allowed_is_needed(decided, policy["PolicyDocument"], {})
 
 
 def test_other_keys_and_unusable_secrets_are_refused(run: SecretRun) -> None:
@@ -202,12 +187,9 @@ def test_other_keys_and_unusable_secrets_are_refused(run: SecretRun) -> None:
         with pytest.raises(ClientError, match="AccessDenied"):
             call()
     parameter = f"{script_secrets_path('mayfly', 'dev')}X"
-    with pytest.raises(
-        ConfigError, match=r"the secret X is not set .* aws ssm put-parameter --type SecureString"
-    ):
+    with pytest.raises(ConfigError, match=r"the secret X is not set .* aws ssm put-parameter --type Secure"):
         read_secrets(run.node, {"X": parameter})
     run.access.client("ssm").put_parameter(Name=parameter, Value="abc", Type="SecureString")
-    with pytest.raises(
-        ConfigError, match=r"the secret X can't be used \(it needs 4 characters or more.* Set another value"
-    ):
+    line = r"the secret X can't be used \(it needs 4 characters or more.* Set another value"
+    with pytest.raises(ConfigError, match=line):
         read_secrets(run.node, {"X": parameter})

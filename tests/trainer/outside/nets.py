@@ -106,11 +106,5 @@ class Chunks(nn.Module):
         return self.two(torch.relu(self.norm(self.one(x_NLF.transpose(1, 2))))).transpose(1, 2)
 
 
-NETS = {
-    "Norm": False,
-    "Chance": False,
-    "Attention": True,
-    "Knots": False,
-    "Lazy": False,
-    "Chunks": False,
-}  # may be sliced
+# Whether each may be sliced.
+NETS = {"Norm": False, "Chance": False, "Attention": True, "Knots": False, "Lazy": False, "Chunks": False}

@@ -80,10 +80,7 @@ def test_the_most_retrains_fit_half_of_the_parameter() -> None:
 
 def test_a_month_is_one_of_the_schedules_own_time_zone() -> None:
     (schedule,) = read_schedules([{**WEEKLY, "time_zone": "America/New_York"}])
-    late, next_day = (
-        datetime(2026, 12, 1, 3, tzinfo=timezone.utc),
-        datetime(2026, 12, 1, 6, tzinfo=timezone.utc),
-    )
+    late, next_day = (datetime(2026, 12, 1, hour, tzinfo=timezone.utc) for hour in (3, 6))
     # there it is still the 30th of November
     assert schedule.same_month(datetime(2026, 11, 2, tzinfo=timezone.utc), late)
     assert not schedule.same_month(late, next_day)

@@ -44,14 +44,8 @@ def test_a_run_that_is_done_is_told_in_words_and_numbers() -> None:
 
 def script(piece: str, **fields: Any) -> dict[str, Any]:
     best = {"metric": "validation_loss", "value": 0.25}
-    return {
-        "piece": piece,
-        "done": True,
-        "starts": 1,
-        "best": best,
-        "last_lines": ["epoch 4", "epoch 5", "saved"],
-        **fields,
-    }
+    lines = ["epoch 4", "epoch 5", "saved"]
+    return {"piece": piece, "done": True, "starts": 1, "best": best, "last_lines": lines, **fields}
 
 
 def test_a_script_is_told_by_its_best_metric_and_its_last_lines() -> None:
@@ -68,13 +62,8 @@ def test_a_script_is_told_by_its_best_metric_and_its_last_lines() -> None:
     several = receipt(models=[], scripts=values, failed=failed, dollars=dollars)
     told = scheduled_summary(done, WEEKLY, several, one, 0.14).text.splitlines()
     assert len(told) <= MOST_LINES
-    assert told[1:6] == [
-        "5 of 6 values done, 1 started again",
-        "S0: done",
-        "S1: done",
-        "S2: done",
-        "and 2 more values",
-    ]
+    assert told[1] == "5 of 6 values done, 1 started again"
+    assert told[2:6] == ["S0: done", "S1: done", "S2: done", "and 2 more values"]
 
 
 def test_a_failed_run_has_cause_and_remedy_in_its_message() -> None:
@@ -84,9 +73,8 @@ def test_a_failed_run_has_cause_and_remedy_in_its_message() -> None:
     failed = entry(state="failed", run_id="r", notes=("the image is gone",), error=dict(error.as_dict()))
     models = [{"piece": f"S{number}", "metrics": METRICS} for number in range(9)]
     missing = [{"piece": f"F{number}", "reason": "not finished"} for number in range(9)]
-    lines = scheduled_summary(
-        failed, WEEKLY, receipt(models=models, failed=missing), None, 20.0
-    ).text.splitlines()
+    told = scheduled_summary(failed, WEEKLY, receipt(models=models, failed=missing), None, 20.0)
+    lines = told.text.splitlines()
     assert len(lines) == MOST_LINES
     assert lines[-3:-1] == [
         "why: the spot instance i-1 was taken back (Server.SpotInstanceTermination)",
@@ -95,19 +83,15 @@ def test_a_failed_run_has_cause_and_remedy_in_its_message() -> None:
 
 
 def test_skipped_times_and_unwatched_runs_are_reported() -> None:
-    skipped = entry(
-        state="skipped", error=dict(Interrupted("retrain weekly is paused", do="Go on.").as_dict())
-    )
+    error = Interrupted("retrain weekly is paused", do="Go on.").as_dict()
+    skipped = entry(state="skipped", error=dict(error))
     assert "why: retrain weekly is paused" in scheduled_summary(skipped, WEEKLY, None, None, 0.0).text
     gone = scheduled_summary(entry(SUNDAY + timedelta(days=7), state="refused"), None, None, None, 0.0)
     assert gone.text.startswith("weekly, scheduled Sun 2026-11-29 03:00 UTC: refused")
-    bad = bad_end_summary(
-        receipt(state="expired", error={"what": "too late", "why": "", "do": "Give it more time."}, models=[])
-    )
-    assert (
-        bad.subject == "mayfly run 20261122-030000-weekly-abcdef: expired"
-        and "do: Give it more time." in bad.text
-    )
+    late = {"what": "too late", "why": "", "do": "Give it more time."}
+    bad = bad_end_summary(receipt(state="expired", error=late, models=[]))
+    assert bad.subject == "mayfly run 20261122-030000-weekly-abcdef: expired"
+    assert "do: Give it more time." in bad.text
 
 
 def test_a_text_from_a_node_brings_no_control_characters() -> None:

@@ -96,14 +96,7 @@ def test_a_card_with_own_files_and_columns_comes_back() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "[]",
-        "[" * 100_000,
-        '{"format": NaN}',
-        "\ud800",
-        '{"x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}',
-    ],
+    ["", "[]", "[" * 100_000, '{"format": NaN}', "\ud800", '{"x": "' + "y" * (MOST_CARD_BYTES + 1) + '"}'],
 )
 def test_text_that_is_no_card_is_one_error(text: str) -> None:
     with pytest.raises(DataError, match="the model's card can't be used"):

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import product
 
 import pytest
 
@@ -23,12 +24,8 @@ LAUNCH = created(instance_ids=("i-2",))
 
 def test_a_model_is_listed_with_its_run_version_hash_and_scores(account):
     (model,) = list_models(account).models
-    assert (model.name, model.run_id, model.key, model.stage) == (
-        "lstm_BTC-USD_1m",
-        CLOSED_RUN,
-        KEY,
-        "experiment",
-    )
+    assert (model.name, model.run_id) == ("lstm_BTC-USD_1m", CLOSED_RUN)
+    assert (model.key, model.stage) == (KEY, "experiment")
     assert (model.family, model.series, model.metrics["test"]["auc"]) == ("lstm", ("BTC-USD",), 0.53)
     assert model.version_id == account.head(key=KEY).version_id
 
@@ -44,34 +41,37 @@ def closed_again(account, run_id, state="done"):
     """Write the receipt of a run that made the same model, a day later."""
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
     made = {**receipt["models"][0], "key": KEY.replace(CLOSED_RUN, run_id)}
-    later = {
-        "run_id": run_id,
-        "state": state,
-        "created_at": "2026-11-21T12:00:00Z",
-        "closed_at": "2026-11-21T12:09:00Z",
-    }
-    account.put(
-        key=f"runs/{run_id}/receipt.json", body=json.dumps({**receipt, **later, "models": [made]}).encode()
-    )
+    times = {"created_at": "2026-11-21T12:00:00Z", "closed_at": "2026-11-21T12:09:00Z"}
+    later = {**receipt, **times, "run_id": run_id, "state": state, "models": [made]}
+    account.put(key=f"runs/{run_id}/receipt.json", body=json.dumps(later).encode())
 
 
-def test_a_name_means_the_model_of_the_newest_finished_run(account, make_record):
-    newest = make_record(
-        run_id="20261122-120000-crypto-open", attempts=(Attempt(number=1, launches=(LAUNCH,)),)
-    )
-    create_record(account, newest)
-    for name in ("lstm_BTC-USD_1m", "lstm_ETH-USD_1m"):
-        account.put(key=f"models/experiments/AROA1:i-2/{newest.run_id}/1/{name}.safetensors", body=b"weights")
+@pytest.fixture
+def open_run(account, make_record):
+    """Return a function that creates a run without a receipt, and its attempts' models; it returns the id."""
+
+    def create(name, *models, attempts=(1,), **fields):
+        attempt = Attempt(number=attempts[-1], launches=(LAUNCH,))
+        record = make_record(run_id=f"20261122-120000-crypto-{name}", attempts=(attempt,), **fields)
+        create_record(account, record)
+        for number, model in product(attempts, models):
+            key = f"models/experiments/AROA1:i-2/{record.run_id}/{number}/{model}.safetensors"
+            account.put(key=key, body=b"weights")
+        return record.run_id
+
+    return create
+
+
+def test_a_name_means_the_model_of_the_newest_finished_run(account, open_run):
+    newest = open_run("open", "lstm_BTC-USD_1m", "lstm_ETH-USD_1m")
     assert find_model(account, "lstm_BTC-USD_1m").run_id == CLOSED_RUN
-    closed_again(
-        account, "20261121-120000-crypto-next", state="failed"
-    )  # another model of it failed, and this one is whole
+    # Another model of it failed, and this one is whole
+    closed_again(account, "20261121-120000-crypto-next", state="failed")
     assert find_model(account, "lstm_BTC-USD_1m").run_id == "20261121-120000-crypto-next"
-    with pytest.raises(
-        UsageError, match=f"no finished run has model 'lstm_ETH-USD_1m' .run {newest.run_id} has not ended"
-    ):
+    line = f"no finished run has model 'lstm_ETH-USD_1m' .run {newest} has not ended"
+    with pytest.raises(UsageError, match=line):
         find_model(account, "lstm_ETH-USD_1m")
-    assert find_model(account, f"{newest.run_id}/lstm_ETH-USD_1m").run_id == newest.run_id
+    assert find_model(account, f"{newest}/lstm_ETH-USD_1m").run_id == newest
 
 
 def test_experiments_expire_and_production_never(account):
@@ -98,10 +98,8 @@ def test_a_model_is_saved_whole_with_its_card(account, tmp_path):
     path = save_model(account, find_model(account, KEY), tmp_path / "new")
     assert hashlib.sha256(path.read_bytes()).hexdigest() == find_model(account, KEY).sha256
     assert json.loads(path.with_suffix(".json").read_text())["family"] == "lstm"
-    assert sorted(item.name for item in path.parent.iterdir()) == [
-        "lstm_BTC-USD_1m.json",
-        "lstm_BTC-USD_1m.safetensors",
-    ]
+    files = ["lstm_BTC-USD_1m.json", "lstm_BTC-USD_1m.safetensors"]
+    assert sorted(item.name for item in path.parent.iterdir()) == files
 
 
 def test_the_receipts_version_is_fetched_after_a_late_write(account, tmp_path):
@@ -119,44 +117,22 @@ def test_a_model_with_another_hash_leaves_no_file(account, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_without_a_receipt_shows_its_records_attempt(account, make_record):
-    record = make_record(
-        run_id="20261122-120000-crypto-open", attempts=(Attempt(number=2, launches=(LAUNCH,)),)
-    )
-    create_record(account, record)
-    for attempt in (1, 2):
-        account.put(
-            key=f"models/experiments/AROA1:i-2/{record.run_id}/{attempt}/lstm_ETH-USD_1m.safetensors",
-            body=b"weights",
-        )
-    (model,) = models_of_run(account, record.run_id)
+def test_a_run_without_a_receipt_shows_its_records_attempt(account, open_run):
+    run_id = open_run("open", "lstm_ETH-USD_1m", attempts=(1, 2))
+    (model,) = models_of_run(account, run_id)
     assert "/2/" in model.key
-    assert [item.run_id for item in list_models(account).models] == [record.run_id, CLOSED_RUN]
+    assert [item.run_id for item in list_models(account).models] == [run_id, CLOSED_RUN]
 
 
-def test_folds_and_seeds_are_models_of_their_own(account, make_record):
-    record = make_record(
-        run_id="20261122-120000-crypto-folds",
-        pieces=tuple(
-            piece("ETH-USD", model=f"lstm_ETH-USD_1m_f{fold}_s5", piece=f"ETH-USD {fold}", fold=fold)
-            for fold in (1, 2)
-        ),
-        attempts=(Attempt(number=1, launches=(LAUNCH,)),),
-    )
-    create_record(account, record)
-    for fold in (1, 2):
-        account.put(
-            key=f"models/experiments/AROA1:i-2/{record.run_id}/1/lstm_ETH-USD_1m_f{fold}_s5.safetensors",
-            body=b"weights",
-        )
-    found = models_of_run(account, record.run_id)
-    assert [(model.name, model.series, model.fold, model.seed) for model in found] == [
-        (f"lstm_ETH-USD_1m_f{fold}_s5", ("ETH-USD",), fold, 5) for fold in (1, 2)
-    ]
+def test_folds_and_seeds_are_models_of_their_own(account, open_run):
+    names = {fold: f"lstm_ETH-USD_1m_f{fold}_s5" for fold in (1, 2)}
+    pieces = [piece("ETH-USD", model=names[fold], piece=f"ETH-USD {fold}", fold=fold) for fold in names]
+    found = models_of_run(account, open_run("folds", *names.values(), pieces=tuple(pieces)))
+    made = [(model.name, model.series, model.fold, model.seed) for model in found]
+    assert made == [(name, ("ETH-USD",), fold, 5) for fold, name in names.items()]
 
 
 def test_keys_without_a_record_are_nobodys_models(account):
-    account.put(
-        key="models/experiments/AROA1:i-3/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors", body=b"weights"
-    )
+    key = "models/experiments/AROA1:i-3/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors"
+    account.put(key=key, body=b"weights")
     assert [model.run_id for model in list_models(account).models] == [CLOSED_RUN]

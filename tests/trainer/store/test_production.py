@@ -29,12 +29,8 @@ def stored(objects: Any, body: bytes, *, key: str = SOURCE) -> dict[str, Any]:
     """Write a model as a node does, and return its entry in a receipt."""
     sha256 = hashlib.sha256(body).hexdigest()
     objects.write(key, body, sha256)
-    return {
-        "key": key,
-        "version_id": objects.stored[key][-1].version_id,
-        "sha256": sha256,
-        "piece": "BTC-USD",
-    }
+    version_id = objects.stored[key][-1].version_id
+    return {"key": key, "version_id": version_id, "sha256": sha256, "piece": "BTC-USD"}
 
 
 def test_a_model_is_kept_once_where_it_does_not_expire(objects: Objects) -> None:

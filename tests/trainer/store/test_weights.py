@@ -73,15 +73,17 @@ def test_a_card_is_read_from_the_first_bytes_of_a_file(model):
     assert read_card(content[: 8 + length]) == CARD
 
 
+READ = """
+import sys
+from pathlib import Path
+from trainer.store.card import read_card
+print(read_card(Path(sys.argv[1])).model, sorted({"torch", "safetensors", "numpy", "boto3"} & set(sys.modules)))
+"""
+
+
 def test_reading_a_card_loads_neither_torch_nor_safetensors(model):
-    script = (
-        "import sys; from pathlib import Path; from trainer.store.card import"
-        " read_card\nprint(read_card(Path(sys.argv[1])).model, sorted({'torch', 'safetensors', 'numpy',"
-        " 'boto3'} & set(sys.modules)))"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", script, str(model)], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", READ, str(model)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "lstm_BTC-USD_1m []"
 
 
