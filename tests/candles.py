@@ -1,4 +1,4 @@
-"""What tests of a data set's candles share."""
+"""Helpers for tests of a data set's candles."""
 
 from __future__ import annotations
 

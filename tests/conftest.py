@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_folders_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What stands or was measured in somebody's home changes no test."""
+    """Files and measurements in somebody's home change no test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MAYFLY_PROFILES", str(tmp_path_factory.getbasetemp() / "no" / "gpu_profiles.toml"))
         patch.delenv("GPU_PROFILE", raising=False)

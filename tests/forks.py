@@ -1,4 +1,4 @@
-"""What the processes of a test run share: a fork server, whose forks are nodes and trainers, the applied
+"""Shared by the processes of a test run: a fork server, whose forks are nodes and trainers, the applied
 program, and folders that one of them makes.
 """
 

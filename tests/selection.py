@@ -1,5 +1,5 @@
-"""Which tests run, in which order and where: what `make quick` and other systems than Linux leave out, an order
-of chance, files kept together.
+"""The choice and order of tests: those that `make quick` and other systems than Linux leave out, a random order,
+files kept together.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def key_pair(path: Path) -> str:
 
 
 class Answers(paramiko.ServerInterface):
-    """What paramiko's server side asks of us, for one connection."""
+    """Answers to paramiko's server side, for one connection."""
 
     def __init__(self, server: SshServer, authorized: str, transport: paramiko.Transport) -> None:
         self._server, self._transport = server, transport

@@ -1,4 +1,4 @@
-"""Who may import whom. The packages and the rules stand here once, as data; docs/architecture.md is checked
+"""The import rules. Rooms and rules stand here once, as data; docs/architecture.md is checked
 against them.
 """
 

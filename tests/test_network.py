@@ -81,7 +81,7 @@ def test_a_node_finds_no_network(tmp_path: Path, eventually: Callable[..., objec
     assert "unreachable" in (tmp_path / "var/log/cloud-init-output.log").read_text()
 
 
-def test_ci_runs_the_tests_behind_the_guard_and_the_set_up_before_it() -> None:
+def test_ci_sets_up_first_then_tests_behind_the_guard() -> None:
     """CI runs `make test`; the guard is part of pytest, and scripts/check has set everything up before that
     begins.
     """

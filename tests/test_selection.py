@@ -7,7 +7,7 @@ import pytest
 from tests.selection import LINUX_FOLDERS, ROOT, SLOW_FIXTURES, SLOW_FOLDERS, needs_linux, slow_fixtures
 
 
-def test_whatever_begins_a_run_a_training_or_a_stack_is_marked_slow(request: pytest.FixtureRequest) -> None:
+def test_whatever_begins_a_run_or_a_stack_is_marked_slow(request: pytest.FixtureRequest) -> None:
     for item in (
         request.session.items
     ):  # of this session: all of them in `make test`, and in `make quick` those that it takes
@@ -20,7 +20,7 @@ def test_quick_leaves_out_what_is_slow() -> None:
 
 
 @pytest.mark.parametrize("path", SLOW_FIXTURES)
-def test_the_fixtures_that_begin_something_are_where_the_table_says(path: str) -> None:
+def test_fixtures_that_begin_something_are_in_the_table(path: str) -> None:
     text = (ROOT / path).read_text()
     for name in SLOW_FIXTURES[path]:
         assert f"def {name}(" in text, "its tests would slip into make quick"

@@ -28,7 +28,7 @@ BEGAN = RECORDED["BTC/USD"][0][0]
 
 
 class RecordedExchange:
-    """What the script uses of ccxt's exchanges: candles are given from `since` on, a page at a time, the open
+    """The part of ccxt's exchanges that the script uses: candles are given from `since` on, a page at a time, the open
     one too.
     """
 
@@ -68,7 +68,7 @@ def rows(folder: Path, pattern: str) -> list[str]:
     return [line for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()[1:]]
 
 
-def test_each_call_adds_the_bars_since_the_last_and_the_job_trains_on_all(
+def test_each_call_adds_new_bars_and_the_job_trains_on_all(
     fetch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RecordedExchange, "now", BEGAN + 48.5 * HOUR)

@@ -1,4 +1,4 @@
-"""What EC2 refuses of a launch, and what it adds to one."""
+"""Launches as EC2 takes them: its refusals, and the values that it adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Scheduler refuses, and a rehearsal does not: names, targets and roles of schedules."""
+"""Refusals of the Scheduler that a rehearsal leaves out: names, targets and roles of schedules."""
 
 from __future__ import annotations
 

@@ -192,8 +192,8 @@ def test_missing_data_counts_as_the_alarm_says(
 
 
 def test_skipped_time_raises_no_alarm(access: Access, cloud: EmbeddedAccount, topic: str) -> None:
-    """What runs every few minutes is taken to have run meanwhile: a week that passes in a second is not a
-    week of silence.
+    """A function that runs every few minutes counts as having run: a week that passes in a second is not a week
+    of silence.
     """
     put_alarm(access, topic)
     cloud.advance(7 * 24 * 3600)

@@ -1,5 +1,5 @@
-"""What must hold for any node JSON, receipt, record, plan, card and job file: it is read, or it is one error.
-By hypothesis.
+"""Properties of any node JSON, receipt, record, plan, card and job file: it is read, or it is one error. By
+hypothesis.
 
 `tests/fuzz/test_properties.py` runs each a little, `scripts/fuzz --minutes 60` for as long as asked.
 """

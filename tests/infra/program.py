@@ -31,7 +31,7 @@ ROUTES = [{"cidrBlock": "0.0.0.0/0", "natGatewayId": "nat-0a"}]
 
 @dataclass
 class Recorded:
-    """What the program registered, and what it exports."""
+    """The resources that the program registered, and its exports."""
 
     resources: list[MockResourceArgs] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Who may do what, as documents."""
+"""The policies of each role, as documents."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Diary:
-    """What was seen so far, in a file: check -> what it said, when, and the most that it cost."""
+    """The results so far, in a file: check -> its answer, its time, and the most that it cost."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -28,7 +28,7 @@ HUNG = "#!/bin/bash\nsleep 7200\n"  # user data that never says a word
 
 
 class CheckFailed(Exception):
-    """What a check saw is not what has to be."""
+    """A check saw something else than what has to be."""
 
 
 def require(holds: object, what: str) -> None:

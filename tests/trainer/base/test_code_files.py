@@ -1,6 +1,4 @@
-"""Which files a node gets and which decide whether a checkpoint counts, by the rules that they follow
-from.
-"""
+"""The files that a node gets, and those that decide whether a checkpoint counts, by their rules."""
 
 from __future__ import annotations
 

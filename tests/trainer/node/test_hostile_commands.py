@@ -1,6 +1,4 @@
-"""What no command can do, whichever it is: each of Mayfly's, and one from outside, runs a hostile program in the
-place of its own.
-"""
+"""Limits of every command: each of Mayfly's, and one from outside, runs a hostile program in place of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainer's events add up to."""
+"""The progress that the trainer's events add up to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node's end is called, and what its heartbeat and result say."""
+"""The words for a node's end, its heartbeat and its result."""
 
 from __future__ import annotations
 

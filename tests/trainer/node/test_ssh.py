@@ -1,4 +1,4 @@
-"""What a node does where its stack lets people attach: the run's key and its host keys; else nothing."""
+"""A node's keys: the run's and its host keys where the stack lets people attach, else none."""
 
 from __future__ import annotations
 

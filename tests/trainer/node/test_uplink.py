@@ -1,4 +1,4 @@
-"""What goes to S3, and what happens while S3 refuses."""
+"""Uploads to S3, also while S3 refuses."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ IMAGE_PARAMETER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """What a test needs to launch."""
+    """Everything that a test needs to launch."""
 
     access: Access
     template_id: str

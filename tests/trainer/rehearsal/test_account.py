@@ -1,4 +1,4 @@
-"""What a rehearsal leaves out, and says that it does: permissions and quotas."""
+"""Permissions and quotas, which a rehearsal leaves out and names as left out."""
 
 from __future__ import annotations
 

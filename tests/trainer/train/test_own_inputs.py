@@ -44,9 +44,7 @@ def hinted(folder: Path, *, extra: str = "hint") -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["lstm", "tcn"])
-def test_a_signal_in_a_column_is_found_without_our_features_and_predict_gives_the_cards_numbers(
-    model, tmp_path, train
-):
+def test_a_signal_in_a_column_is_found_and_predicted(model, tmp_path, train):
     file = hinted(tmp_path)
     settings = (
         {"lookback": 5, "hidden": 8}

@@ -46,9 +46,7 @@ def test_columns_outputs_reach_and_ends_are_measured():
 
 @pytest.mark.parametrize("name", ["Range", "Both"])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_takes_it_and_its_card_predicts_without_its_file(
-    tmp_path, model, name, write_candles, train
-):
+def test_every_model_takes_it_and_predicts_without_its_file(tmp_path, model, name, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
     job = tried(FILE, name, model=model, **SMALL[model])
     keys = {

@@ -1,4 +1,4 @@
-"""Which pieces a job has, and what each is called."""
+"""The pieces of a job, and their names."""
 
 from __future__ import annotations
 

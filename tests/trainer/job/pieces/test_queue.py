@@ -1,4 +1,4 @@
-"""Who trains what next."""
+"""The queue: the worker for the next piece."""
 
 from __future__ import annotations
 
