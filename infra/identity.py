@@ -77,11 +77,9 @@ class Identity(Component):
         self.script = role("script", what, ec2, policies.script(stack))
         what = "The sweeper: see instances, end those of this stack."
         self.sweeper = role("sweeper", what, policies.trust("lambda.amazonaws.com"), policies.sweeper(stack))
-        what, trust = (
-            "Schedules: call the two functions, end instances of this stack.",
-            policies.trust_scheduler,
-        )
-        self.scheduler = role("scheduler", what, trust(stack, *groups), policies.scheduler(stack))
+        what = "Schedules: call the two functions, end instances of this stack."
+        trusted = policies.trust_scheduler(stack, *groups)
+        self.scheduler = role("scheduler", what, trusted, policies.scheduler(stack))
         self.instance_profile = self._profile("instance", stack, self.instance)
         self.prepare_profile = self._profile("prepare", stack, self.prepare)
         self.script_profile = self._profile("script", stack, self.script)

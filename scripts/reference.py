@@ -22,6 +22,7 @@ from infra.settings import RULES
 from tests.infra.program import run_program
 from trainer.aws.error_codes import ROWS
 from trainer.base import errors
+from trainer.base.arguments import Parser
 from trainer.base.settings import keys_of
 from trainer.cli.parser import build_parser
 from trainer.data.table import DataSettings
@@ -95,9 +96,9 @@ def commands(_: str) -> str:
     return text
 
 
-def _commands(parser: argparse.ArgumentParser, words: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def _commands(parser: Parser, words: str) -> Iterator[tuple[str, Parser]]:
     """Yield a parser and every one below it, with their words."""
-    yield words, parser
+    yield words, parser.filled()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from trainer.base.arguments import Parser
 from trainer.cli.main import main
 from trainer.cli.parser import build_parser
 
 
-def commands(
-    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+def commands(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Parser]]:
     """Yield a parser and every one below it, with their words."""
-    yield words, parser
+    yield words, parser.filled()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():

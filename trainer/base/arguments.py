@@ -7,19 +7,31 @@ argparse and nothing else: `--help` must answer at once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
 
+TYPE_CHECKING = False  # typing's own constant, without its import
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError instead of printing, so that `--json` errors are JSON too."""
 
-    def __init__(self, **settings: Any) -> None:
-        """Take whole flags only: `main` looks for `--json` before it parses."""
+    def __init__(self, *, flags: Callable[[Parser], None] | None = None, **settings: Any) -> None:
+        """Take whole flags only: `main` looks for `--json` before it parses.
+
+        `flags` adds a verb's own when it is parsed: the list of verbs needs none.
+        """
         super().__init__(**settings, allow_abbrev=False)
+        self._flags = flags
+
+    def filled(self) -> Parser:
+        """Return this parser with its flags."""
+        flags, self._flags = self._flags, None
+        if flags:
+            flags(self)
+        return self
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but refuse unknown words here: the verb's parser knows its own flags and
@@ -27,6 +39,7 @@ class Parser(argparse.ArgumentParser):
 
         argparse takes an argument of many words from one place; here they may stand on both sides of a flag.
         """
+        self.filled()
         parsed, unknown = super().parse_known_args(args, namespace)
         several = next((action for action in self._get_positional_actions() if action.nargs == "*"), None)
         if several and not any(word.startswith("-") for word in unknown):

@@ -7,10 +7,14 @@ another `verb`.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from trainer import __version__
 from trainer.base.arguments import Parser
+
+TYPE_CHECKING = False  # typing's own constant, without its import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 LAUNCH_EPILOG = """\
 Settings: defaults, then the job file, then these flags, then --set; later ones win.
@@ -25,174 +29,160 @@ def build_parser(prog: str = "mayfly") -> Parser:
     is the verb.
     """
     if prog != "mayfly":
-        parser = Parser(
-            prog=prog, description="Train models on an ephemeral GPU machine.", epilog=LAUNCH_EPILOG
-        )
+        description = "Train models on an ephemeral GPU machine."
+        parser = Parser(prog=prog, description=description, flags=_launch_flags)
         parser.set_defaults(verb="launch")
-        _launch_flags(parser)
         return parser
     parser = Parser(prog=prog, description="Train models on AWS GPUs that exist only for the run.")
     parser.add_argument("--version", action="version", version=f"mayfly {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for verb, (words, flags) in VERBS.items():
+        verbs.add_parser(verb, help=words, flags=flags, add_help=flags is not None)
+    return parser
 
-    launch = verbs.add_parser("launch", help="train models on an ephemeral GPU machine", epilog=LAUNCH_EPILOG)
-    _launch_flags(launch)
 
-    _agent_verb(verbs)
-
-    status = verbs.add_parser(
-        "status", help="list open and recent runs, or show one; closes runs whose launcher is gone"
-    )
-    status.add_argument(
+def _status_flags(parser: Parser) -> None:
+    parser.add_argument(
         "run", nargs="?", metavar="RUN", help="one run (default: open runs and the last ones)"
     )
-    status.add_argument(
+    parser.add_argument(
         "-f", "--follow", action="store_true", help="show one run, its GPUs' use included, until it ends"
     )
-    _where_flags(status, local=True)
+    _where_flags(parser, local=True)
 
-    logs = verbs.add_parser("logs", help="print a run's log, from S3")
-    logs.add_argument("run", metavar="RUN", help="run id")
-    logs.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
-    logs.add_argument(
+
+def _logs_flags(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="run id")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
+    parser.add_argument(
         "--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)"
     )
-    logs.add_argument(
+    parser.add_argument(
         "--metrics",
         action="store_true",
         help="print the losses of each model's last epochs instead of the log",
     )
-    _where_flags(logs, local=True)
+    _where_flags(parser, local=True)
 
-    attach = verbs.add_parser(
-        "attach", help="open a shell, run a command or forward a port on a running machine"
-    )
-    attach.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
-    attach.add_argument("run", metavar="RUN", help="run id; after --, a command (default: a shell)")
-    attach.add_argument(
+
+def _attach_flags(parser: Parser) -> None:
+    parser.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
+    parser.add_argument("run", metavar="RUN", help="run id; after --, a command (default: a shell)")
+    parser.add_argument(
         "--forward",
         action="append",
         default=[],
         metavar="LOCAL:REMOTE",
         help="forward a local port to a port of the machine",
     )
-    _where_flags(attach, json=False)
+    _where_flags(parser, json=False)
 
-    stop = verbs.add_parser("stop", help="end a run: upload finished models, then terminate its machine")
-    stop.add_argument("run", metavar="RUN", help="run id")
-    _where_flags(stop, local=True)
 
-    receipts = verbs.add_parser("receipts", help="list receipts, or print one")
-    receipts.add_argument("run", nargs="?", metavar="RUN", help="run id (default: all)")
-    _where_flags(receipts, local=True)
+def _stop_flags(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="run id")
+    _where_flags(parser, local=True)
 
-    pull = verbs.add_parser("pull", help="download a run's models, receipt and log")
-    pull.add_argument("run", metavar="RUN", help="run id")
-    pull.add_argument(
+
+def _receipts_flags(parser: Parser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="run id (default: all)")
+    _where_flags(parser, local=True)
+
+
+def _pull_flags(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="run id")
+    parser.add_argument(
         "--out", default="", metavar="DIR", help="folder (default: ./<run>, or models/<run> in MAYFLY_LOCAL)"
     )
-    pull.add_argument(
+    parser.add_argument(
         "--live", action="store_true", help="continue until the run ends: models, log and curves"
     )
-    _where_flags(pull, local=True)
+    _where_flags(parser, local=True)
 
-    backup = verbs.add_parser("backup", help="back the local folder up to the bucket, or restore it")
-    backup.add_argument(
+
+def _backup_flags(parser: Parser) -> None:
+    parser.add_argument(
         "folder", nargs="?", default="", metavar="FOLDER", help="folder (default: MAYFLY_LOCAL)"
     )
-    backup.add_argument(
+    parser.add_argument(
         "--restore", action="store_true", help="download missing files, checked by version and hash"
     )
-    backup.add_argument(
+    parser.add_argument(
         "--overwrite", action="store_true", help="with --restore: also replace files that differ"
     )
-    _where_flags(backup)
+    _where_flags(parser)
 
-    doctor = verbs.add_parser("doctor", help="check everything that a run depends on, and print what to do")
-    doctor.add_argument(
+
+def _doctor_flags(parser: Parser) -> None:
+    parser.add_argument(
         "--fix", action="store_true", help="delete volumes, interfaces and schedules that ended runs left"
     )
-    doctor.add_argument("-y", "--yes", action="store_true", help="don't ask before --fix deletes")
-    _where_flags(doctor)
+    parser.add_argument("-y", "--yes", action="store_true", help="don't ask before --fix deletes")
+    _where_flags(parser)
 
-    down = verbs.add_parser("down", help="remove the stack except its bucket; refuses while a run is open")
-    down.add_argument("-y", "--yes", action="store_true", help="don't ask (passed on to pulumi destroy)")
-    _stack_flag(down)
-    _json_flag(down)
 
-    _models_verb(verbs)
-    _retrains_verb(verbs)
+def _down_flags(parser: Parser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="don't ask (passed on to pulumi destroy)")
+    _stack_flag(parser)
+    _json_flag(parser)
 
-    predict = verbs.add_parser(
-        "predict", help="predict a file or folder of candles with one or many models, as one CSV"
-    )
-    predict.add_argument(
+
+def _predict_flags(parser: Parser) -> None:
+    parser.add_argument(
         "models",
         nargs="*",
         metavar="MODEL",
         help=".safetensors files, folders of them, names or keys in the bucket",
     )
-    predict.add_argument("--run", default="", metavar="RUN", help="all models of this run")
-    predict.add_argument(
+    parser.add_argument("--run", default="", metavar="RUN", help="all models of this run")
+    parser.add_argument(
         "--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV"
     )
-    predict.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
-    predict.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
-    predict.add_argument(
+    parser.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
+    parser.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
+    parser.add_argument(
         "--last", type=int, default=0, metavar="N", help="predict only the last N bars of each symbol"
     )
-    _where_flags(predict, local=True)
+    _where_flags(parser, local=True)
 
-    # Its flags are those of trainer/train/__main__.py, which main.py calls.
-    verbs.add_parser(
-        "train", add_help=False, help="train every model of a job on this machine, without any cloud"
-    )
 
-    _profiles_verb(verbs)
-
-    rehearse = verbs.add_parser("rehearse", help="point this shell at the embedded AWS, or end it")
-    action = rehearse.add_mutually_exclusive_group(required=True)
+def _rehearse_flags(parser: Parser) -> None:
+    action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument(
         "--env", action="store_true", help='print variables for this shell: eval "$(mayfly rehearse --env)"'
     )
     action.add_argument(
         "--stop", action="store_true", help="end the embedded AWS and everything that runs in it"
     )
-    _json_flag(rehearse)
-    return parser
+    _json_flag(parser)
 
 
-def _agent_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
-    agent = verbs.add_parser(
-        "agent", help="run a job on this machine instead of an EC2 instance: docs/scripts-and-machines.md"
-    )
-    agent.add_argument(
+def _agent_flags(parser: Parser) -> None:
+    parser.add_argument(
         "--here",
         action="store_true",
         required=True,
         help="run here; the deadline ends the run, not the machine",
     )
-    _job_flag(agent)
-    agent.add_argument(
+    _job_flag(parser)
+    parser.add_argument(
         "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts-and-machines.md"
     )
-    agent.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
-    agent.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: 12h)")
-    _set_flag(agent)
-    agent.add_argument(
+    parser.add_argument("--data", metavar="PATH", help="candles, or a script's folder")
+    parser.add_argument("--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: 12h)")
+    _set_flag(parser)
+    parser.add_argument(
         "--python",
         default="",
         metavar="FILE",
         help="Python whose packages a script uses (default: Mayfly's own)",
     )
-    agent.add_argument("--detach", action="store_true", help="return as soon as the agent is started")
+    parser.add_argument("--detach", action="store_true", help="return as soon as the agent is started")
     others = ("instance", "model", "target", "symbols", "timeframe", "market", "epochs", "budget")
-    agent.set_defaults(**dict.fromkeys(others))
-    _where_flags(agent, local=True)
+    parser.set_defaults(**dict.fromkeys(others))
+    _where_flags(parser, local=True)
 
 
-def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
-    models = verbs.add_parser("models", help="list models in the bucket, or download one")
+def _models_flags(models: Parser) -> None:
     actions = models.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     listing = actions.add_parser("list", help="list every model with its run, version and scores")
     pull = actions.add_parser("pull", help="download one model")
@@ -214,10 +204,7 @@ def _models_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
         _where_flags(parser, local=True)
 
 
-def _retrains_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
-    retrains = verbs.add_parser(
-        "retrains", help="scheduled runs: publish a job, list, preview, run now, pause"
-    )
+def _retrains_flags(retrains: Parser) -> None:
     actions = retrains.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     publish = actions.add_parser(
         "publish", help="check a job as a launch would, and publish it with this code"
@@ -241,10 +228,7 @@ def _retrains_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
         _where_flags(parser)
 
 
-def _profiles_verb(verbs: argparse._SubParsersAction[Parser]) -> None:
-    profiles = verbs.add_parser(
-        "profiles", help="list GPU profiles, or measure this machine's fastest settings and its price"
-    )
+def _profiles_flags(profiles: Parser) -> None:
     profiles.set_defaults(json=False)
     actions = profiles.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
     listing = actions.add_parser(
@@ -322,7 +306,7 @@ def _set_flag(parser: argparse._ActionsContainer) -> None:
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:
     """Add the launch flags. None means not given: the job file's value holds."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog, parser.formatter_class = LAUNCH_EPILOG, argparse.RawDescriptionHelpFormatter
     job = parser.add_argument_group("the job")
     _job_flag(job)
     job.add_argument(
@@ -360,3 +344,31 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--dry-run", action="store_true", help="print the plan and launch nothing")
     how.add_argument("-y", "--yes", action="store_true", help="don't ask before spending money")
     _where_flags(parser)
+
+
+VERBS: dict[str, tuple[str, Callable[[Parser], None] | None]] = {  # help and flags, in the order of `--help`
+    "launch": ("train models on an ephemeral GPU machine", _launch_flags),
+    "agent": (
+        "run a job on this machine instead of an EC2 instance: docs/scripts-and-machines.md",
+        _agent_flags,
+    ),
+    "status": ("list open and recent runs, or show one; closes runs whose launcher is gone", _status_flags),
+    "logs": ("print a run's log, from S3", _logs_flags),
+    "attach": ("open a shell, run a command or forward a port on a running machine", _attach_flags),
+    "stop": ("end a run: upload finished models, then terminate its machine", _stop_flags),
+    "receipts": ("list receipts, or print one", _receipts_flags),
+    "pull": ("download a run's models, receipt and log", _pull_flags),
+    "backup": ("back the local folder up to the bucket, or restore it", _backup_flags),
+    "doctor": ("check everything that a run depends on, and print what to do", _doctor_flags),
+    "down": ("remove the stack except its bucket; refuses while a run is open", _down_flags),
+    "models": ("list models in the bucket, or download one", _models_flags),
+    "retrains": ("scheduled runs: publish a job, list, preview, run now, pause", _retrains_flags),
+    "predict": ("predict a file or folder of candles with one or many models, as one CSV", _predict_flags),
+    # Its flags are those of trainer/train/__main__.py, which main.py calls.
+    "train": ("train every model of a job on this machine, without any cloud", None),
+    "profiles": (
+        "list GPU profiles, or measure this machine's fastest settings and its price",
+        _profiles_flags,
+    ),
+    "rehearse": ("point this shell at the embedded AWS, or end it", _rehearse_flags),
+}

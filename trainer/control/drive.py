@@ -147,7 +147,7 @@ def follow(
     on.
 
     Raises the error of the first look; if the caller knows the record already, a lost connection and a
-    missing record are retried, unless the agent has ended.
+    missing record are retried. While an agent is at work, every error is.
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
     signalled = asked_to_stop = looked = False
@@ -169,7 +169,8 @@ def follow(
         except (UsageError, EmbeddedAwsGone):
             raise  # an embedded AWS that has ended never comes back to its address
         except TrainerError as failure:
-            if last is None or agent_gone or not (looked or isinstance(failure, ConnectionFailed)):
+            retried = looked or agent is not None or isinstance(failure, ConnectionFailed)
+            if last is None or agent_gone or not retried:
                 raise
             error = failure
             last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)

@@ -21,6 +21,7 @@ from trainer.control.cloud import Cloud
 from trainer.control.keep import keep_models
 from trainer.control.published import publication
 from trainer.control.takeover import take_over
+from trainer.job.pieces import kind_of
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import Planned, offers_for, plan_work, within_budget
 from trainer.launch.prepare_run import needs_prepare_run, plan_prepare_run
@@ -250,14 +251,14 @@ def _begun(
     if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
     job = verified_job(objects, published)
-    inputs = list_inputs(objects, job.data.set)
+    inputs = list_inputs(objects, job.data.set) if kind_of(job).reads_candles else ()
     if not needs_prepare_run(job, inputs):
         return _registered(home, entry, schedule, published, others)
     account = home.account
     offers, plan = plan_prepare_run(account, budget_usd=schedule.budget, pinned_image=published.image_id)
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
     code = publication(published, account).code
-    planned = Planned(work=Refresh(job=job, code=code, inputs=tuple(inputs)), offers=offers, plan=plan)
+    planned = Planned(work=Refresh(job=job, code=code, inputs=inputs), offers=offers, plan=plan)
     _register(home, planned, run_id, began)
     return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=plan.hard_stop_usd)
 

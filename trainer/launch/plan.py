@@ -65,7 +65,8 @@ class LaunchPlan(RunPlan):
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
         if not self.first.is_estimated:
-            return f"not estimated: {KINDS[self.pieces[0].kind].untimed}"
+            kind = KINDS.get(self.pieces[0].kind)  # None: of a command from outside
+            return f"not estimated: {kind.untimed if kind else 'no run has measured it'}"
         if self.first.rate.basis.startswith(EARLIER_RUN):
             return f"from {self.first.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}

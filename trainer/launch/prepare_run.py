@@ -13,7 +13,6 @@ from datetime import timedelta
 from trainer.base.errors import ConfigError
 from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
-from trainer.job.pieces import kind_of
 from trainer.launch.inputs import Input
 from trainer.launch.machines import on_demand_price
 from trainer.launch.plan import RunPlan, rungs_of_type
@@ -34,7 +33,7 @@ def unindexed(inputs: Iterable[Input]) -> list[Input]:
 
 def needs_prepare_run(job: Job, inputs: Iterable[Input]) -> bool:
     """Return whether a scheduled run needs a prepare run first."""
-    return kind_of(job).reads_candles and bool(job.data.refresh or unindexed(inputs))
+    return bool(job.data.refresh or unindexed(inputs))
 
 
 def plan_prepare_run(

@@ -37,7 +37,7 @@ class Recurrence:
     def __post_init__(self) -> None:
         days = self.weekdays
         named = isinstance(days, tuple) and all(day in WEEKDAYS and days.count(day) == 1 for day in days)
-        by_day = not days and _is_within(self.day_of_month, 1, LAST_DAY)
+        by_day = days == () and _is_within(self.day_of_month, 1, LAST_DAY)
         by_week = bool(named and days) and self.day_of_month is None
         if not ((by_day or by_week) and _is_within(self.hour, 0, 23) and _is_within(self.minute, 0, 59)):
             raise refused({key: getattr(self, key) for key in ("weekdays", "day_of_month", "hour", "minute")})

@@ -83,6 +83,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "data": read_data(fields.table("data")),
         "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
+        "place": fields.text("place"),
         "host": fields.text("host", ""),
         "note": fields.text("note", "", most=MOST_TEXT),
         "log_tail": fields.text("log_tail", "", most=MOST_TEXT),

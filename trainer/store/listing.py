@@ -216,7 +216,7 @@ def _model(
 
 def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
     created_at = from_iso(receipt.get("closed_at") or receipt["created_at"])
-    for made in receipt.get("models", ()):
+    for made in receipt["models"]:
         yield Model(
             name=made["key"].rsplit("/", 1)[-1].removesuffix(MODEL_SUFFIX),
             stage="experiment",
@@ -232,8 +232,8 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             fold=made["fold"],
             seed=made["seed"],
             created_at=created_at,
-            metrics=made.get("metrics") or {},
-            synthetic=receipt.get("data", {}).get("synthetic"),
+            metrics=made["metrics"],
+            synthetic=receipt["data"]["synthetic"],
         )
 
 

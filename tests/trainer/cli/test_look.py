@@ -11,6 +11,7 @@ import pytest
 
 from tests.pieces import named
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
+from trainer.runs.receipt import FORMAT
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
@@ -127,8 +128,8 @@ def test_a_stopped_run_has_a_receipt_and_stops_once(mayfly):
 RECEIPTS = {
     "no JSON": b"\xff",
     "brackets": b"[" * 200_000,
-    "another run's": json.dumps({"run_id": OPEN_RUN, "state": "done"}).encode(),
-    "a number for a table": json.dumps({"run_id": CLOSED_RUN, "state": "done", "models": 5}).encode(),
+    "another run's": json.dumps({"format": FORMAT, "run_id": OPEN_RUN, "state": "done"}).encode(),
+    "a number for a text": json.dumps({"format": FORMAT, "run_id": CLOSED_RUN, "state": 5}).encode(),
     "empty": b"",
 }
 

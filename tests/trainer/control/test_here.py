@@ -11,6 +11,7 @@ import pytest
 
 from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
+from trainer.base.errors import PermissionDenied
 from trainer.control.drive import drive
 from trainer.control.settle import close_last, settle_all
 from trainer.control.stop import StopSignal, Wish
@@ -89,6 +90,19 @@ def test_a_receipt_that_s3_does_not_return_yet_is_waited_for(run, monkeypatch):
 
     monkeypatch.setattr(cloud.objects, "get", late)
     assert follow(cloud, record, Agent(cloud, record.run_id, looks=3))["state"] == "done" and not answers
+
+
+def test_a_refused_first_look_leaves_no_agent_behind(run, monkeypatch):
+    cloud, record = run
+    refusals, get = [PermissionDenied("cannot read")], cloud.objects.get
+
+    def refuse(*, key, **rest):
+        if refusals:
+            raise refusals.pop()
+        return get(key=key, **rest)
+
+    monkeypatch.setattr(cloud.objects, "get", refuse)
+    assert follow(cloud, record, Agent(cloud, record.run_id, looks=3))["state"] == "done" and not refusals
 
 
 def test_ctrl_c_between_two_looks_is_heard_at_once(run):

@@ -231,7 +231,7 @@ def test_a_run_whose_models_cannot_be_kept_failed_and_was_paid(
 
 
 def test_a_published_script_reads_its_pinned_or_current_data(
-    home: RetrainHome, mayfly: Callable[..., Any]
+    home: RetrainHome, mayfly: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, bucket, s3 = home.cloud.objects, home.outputs.bucket, home.access.client("s3")
     Path("train.py").write_text("print(1)")
@@ -245,6 +245,8 @@ def test_a_published_script_reads_its_pinned_or_current_data(
     code, told = mayfly("publish", "waiting", "--job", "script.toml")
     assert (code, told["plan"]["times_are"]) == (0, "rough: not estimated: this script has not run yet")
     assert told["notes"][-1].startswith("promote is beats-baselines: a script makes no model")
+    unread = "a script reads no data set of candles"
+    monkeypatch.setattr("trainer.control.retrain.list_inputs", lambda *asked: pytest.fail(unread))
     entry = begin(home, "waiting", SUNDAY)
     assert (entry.state, entry.error) == ("training", None) and 0 < entry.most_usd <= 1
     assert begin(home, "waiting", SUNDAY) == entry

@@ -51,6 +51,7 @@ def test_an_outside_command_is_planned_run_and_in_the_receipt(account):
     offers = offers_for(work.job, account)
     planned = Planned(work=work, offers=offers, plan=plan_work(work, offers, account))
     assert 0 < planned.plan.hard_stop_usd <= 1 and planned.plan.pieces[0].kind == "score"
+    assert planned.plan.times_are == "not estimated: no run has measured it"
     record = record_of(work, planned.plan, account, preflight_at=utc_now(), now=utc_now())
     upload_bundle(work.code, account.objects)
     register(record, planned, account)

@@ -51,6 +51,7 @@ def test_a_senseless_value_is_named_with_the_number_of_its_entry(change: dict[st
         {"day_of_month": 31, "hour": 3},
         {"day_of_month": 1, "hour": 3, "minute": -1},
         {"day_of_month": 1, "hour": True},
+        {"weekdays": False, "day_of_month": 1, "hour": 3},
         {"cron": "cron(0 3 ? * SUN *)"},
     ],
 )

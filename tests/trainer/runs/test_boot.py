@@ -28,7 +28,6 @@ def reported(boot: Any) -> dict[str, Any]:
 
 
 def test_a_node_reports_what_lies_between_its_stages() -> None:
-    # fmt: skip
     assert report.boot(at(0), (at(2), at(33)), at(36), baked=True) == {
         "code": 2.0,
         "environment": 31.0,
@@ -42,7 +41,6 @@ def test_a_node_reports_what_lies_between_its_stages() -> None:
 
 def test_a_result_may_lack_a_boot_or_an_import() -> None:
     assert reported({}) == {}
-    # fmt: skip
     assert reported({"code": 1, "environment": 2.5, "agent": 0}) == {
         "code": 1.0,
         "environment": 2.5,

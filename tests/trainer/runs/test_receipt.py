@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,35 @@ def test_a_scripts_receipt_has_its_end_and_its_files(ended):
     ):
         with pytest.raises(Unsound):
             receipt_from_json(json.dumps({**done, "files": [{**file, **wrong}]}).encode(), ended.run_id)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"format": 3}, "has format 3, this version reads 4"),
+        ({"run_id": "another"}, "is that of run 'another'"),
+        ({"job": {}}, "has no job"),
+        ({"place": None}, "has no place"),
+        ({"deadline_cause": None}, "has no deadline_cause"),
+        ({"models": 5}, "models is not a list"),
+        ({"instances": [{}]}, "has no instance_id"),
+    ],
+)
+def test_a_foreign_or_damaged_receipt_is_refused(ended, changed, why):
+    receipt = make_receipt(ended, Observation(models=()))
+    assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["place"] == ended.place
+    with pytest.raises(Unsound, match=why):
+        receipt_from_json(json.dumps(receipt | changed).encode(), ended.run_id)
+
+
+@pytest.mark.parametrize("folder", ["models/experiments/AROA:i-1/another/1", "models/production", "{run}/1"])
+def test_a_receipts_model_lies_in_its_runs_folder(ended, folder):
+    for here, sound in ((folder, False), ("models/experiments/AROA:i-1/{run}/1", True)):
+        key = f"{here.format(run=ended.run_id)}/lstm_BTC-USD_1m.safetensors"
+        model = ModelSeen(key=key, version_id="v", sha256="0" * 64)
+        body = json.dumps(make_receipt(ended, Observation(models=(model,)))).encode()
+        with nullcontext() if sound else pytest.raises(Unsound, match="not a model of the run"):
+            receipt_from_json(body, ended.run_id)
 
 
 def test_the_documented_states_are_those_of_the_code():

@@ -106,7 +106,6 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         f"{item['instance_type']} {item['market'].replace('_', '-')}: "
         f"{money(item['price_usd_per_hour'])} an hour"
         for item in receipt["instances"]
-        if item["price_usd_per_hour"] is not None
     )
     for price in dict.fromkeys(prices):
         yield "", price
