@@ -21,6 +21,15 @@ def test_a_symbol_is_a_panels_series_without_missing_dates(make_candles):
     np.testing.assert_array_equal(one.labels_TK, other.labels_TK)
 
 
+def test_bars_are_readable_after_warm_up_and_the_targets_reach(make_candles):
+    time = times_of(make_candles(30).timestamp, "1m", "24x7")
+    assert time.readable(warmup=2, bars_seen=3, reach=0)[0] == 4
+    assert time.readable(warmup=2, bars_seen=3, reach=9)[0] == 9
+    in_panel = replace(time, rows=np.array([0, 1, *range(5, 33)]), breaks=np.zeros(33, dtype=bool))
+    assert in_panel.rows_of(in_panel.readable(warmup=2, bars_seen=3, reach=0))[0] == 5 + 2
+    assert in_panel.first_row(warmup=30, bars_seen=3) == 33 + 2  # no bar is past the warm-up
+
+
 def test_chunks_are_the_grid_cells_with_a_bar():
     assert chunk_grid(np.array([100, 101, 140, 260]), 100, 40).tolist() == [100, 140, 260]
 

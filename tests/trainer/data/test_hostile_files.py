@@ -88,6 +88,12 @@ def test_a_file_whose_symbols_changed_is_refused(tmp_path: Path, make_candles: A
     write_candles(path, [make_candles(50, symbol=symbol) for symbol in ("AAA", "BBB")])
     with pytest.raises(DataError, match="all_1m.parquet holds other symbols than when it was opened"):
         read_parts("AAA", "1m", [Part(header=open_source(path), timeframe="1m")])
+    path = tmp_path / "CCC_1m.csv"
+    path.write_text("time,open,high,low,close,volume\n2024-01-01,1,1,1,1,1\n")
+    part = Part(header=open_source(path), timeframe="1m")
+    path.write_text("time,open,high,low,close,volume,symbol\n2024-01-01,1,1,1,1,1,DDD\n")
+    with pytest.raises(DataError, match="CCC_1m.csv has other columns than when it was opened"):
+        read_parts("CCC", "1m", [part])
 
 
 @pytest.mark.parametrize("name", [b"A\xff_1m.csv", b"A\n_1m.csv", b"A" * 201 + b"_1m.csv"])

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.base.errors import DataError
 from trainer.data.read.candles import check_order
-from trainer.data.read.headers import CandleHeader
+from trainer.data.read.headers import CandleHeader, open_source
 from trainer.data.read.sources import Series, read_series
 
 ARRAY = ".npy"
@@ -50,6 +50,9 @@ class Part:
                 is_adjusted=bool(self.header.adjusted),
             )
         else:
+            if open_source(self.header.path).names != self.header.names:
+                what = f"{self.file} has other columns than when it was opened"
+                raise DataError(what, do="Start again, once nothing writes the file.")
             series, *others = read_series(self.header.with_columns(columns))
             if others or self.header.has_symbol_column and series.symbol != symbol:
                 what = f"{self.file} holds other symbols than when it was opened"

@@ -39,7 +39,9 @@ def state(batches: int) -> tuple[Run, ModelState]:
 
 
 def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
-    """Write three checkpoints as one of the ranks, then one on a disk that refuses; return the events."""
+    """Write three checkpoints as one of the ranks, then one that the last rank's disk refuses; return the
+    events.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -63,7 +65,8 @@ def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
         parts = {"weights": divided(plain.weights), "exp_avg": divided(plain.exp_avg), "exp_avg_sq": {}}
         writer.submit(run, ModelState(**parts, updates=batches, batches=batches), MARK, snapshot_seconds=0.5)
     writer.flush()
-    refused = CheckpointWriter(folder / "file", events.append, store=store)
+    place = folder / ("file" if ranks.rank else "refused")
+    refused = CheckpointWriter(place, events.append, store=store)
     refused.submit(run, ModelState(**parts, updates=1, batches=1), MARK, snapshot_seconds=0.5)
     refused.flush()
     return events
@@ -74,6 +77,9 @@ def written(two_ranks: TwoRanks, tmp_path_factory: Any) -> tuple[Path, list[list
     """Return the folder in which two ranks wrote their checkpoints, and the events of each rank."""
     folder = tmp_path_factory.mktemp("shards")
     (folder / "file").touch()
+    left = folder / "checkpoints" / "m0" / "000000000009"  # by killed ranks
+    left.mkdir(parents=True)
+    (left / "shard-3-of-3.safetensors").touch()
     return folder / "checkpoints", two_ranks(write_as_rank, folder)
 
 
@@ -117,7 +123,8 @@ def test_a_damaged_shard_makes_the_previous_checkpoint_count(written, tmp_path):
 
 
 def test_a_disk_error_costs_the_checkpoint_and_no_rank(written):
-    _, events = written
+    folder, events = written
+    assert newest(folder.parent / "refused", "m0", MARK) is None
     for rank in range(2):
         names = [event["event"] for event in events[rank]]
         assert names == ["checkpoint"] * 3 + ["checkpoint_failed"]

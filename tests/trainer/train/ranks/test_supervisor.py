@@ -92,8 +92,10 @@ def test_a_killed_torchrun_is_retried_from_the_checkpoint(number, start, data):
 
 
 @pytest.mark.slow
-def test_ranks_write_one_model_and_a_second_start_keeps_it(start, data):
+def test_ranks_write_one_model_and_a_second_start_keeps_it(start, data, tmp_path):
     short = (*TOGETHER, "--epochs", "1")
+    left = tmp_path / "training" / "out" / "checkpoints" / "lstm-direction_mayfly_1m" / "000000000001"
+    left.mkdir(parents=True)
     training = start(data, *short)
     assert training.end() == 0
     (done,) = training.events("model_done")

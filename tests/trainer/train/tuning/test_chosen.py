@@ -224,6 +224,8 @@ def test_a_resumed_training_keeps_its_checkpoints_settings(tmp_path):
     assert known_here("cpu", auto, torch=torch.__version__) is None
     again = Choosing(tmp_path)
     assert again(auto) == first and not again.asked
+    other = Choosing(tmp_path, SLICES)
+    assert other(job_of(hidden=32, batch=128)).job.expert.micro_batch == 64 and other.asked
     # On another chip the batch, which is the model's, stands; the rest is that chip's.
     elsewhere = Choosing(tmp_path, FUSED)(job_of(batch=0, tune="always"), H200)
     assert elsewhere.job.train.batch == 1024 and settings_of(elsewhere)[:2] == ("fused", 16)
@@ -231,8 +233,6 @@ def test_a_resumed_training_keeps_its_checkpoints_settings(tmp_path):
     # Of another torch nobody knows whether the strategy agrees with plain modules.
     newer = Choosing(tmp_path, failure="no time")
     assert newer(job_of(batch=0, tune="always"), CPU).job.expert.strategy == "sequential" and newer.asked
-    other = Choosing(tmp_path, SLICES)
-    assert other(job_of(hidden=32, batch=128)).job.expert.micro_batch == 64 and other.asked
 
 
 def test_a_checkpoints_batch_for_more_data_is_not_kept(tmp_path):
