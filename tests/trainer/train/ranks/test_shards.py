@@ -77,9 +77,6 @@ def written(two_ranks: TwoRanks, tmp_path_factory: Any) -> tuple[Path, list[list
     """Return the folder in which two ranks wrote their checkpoints, and the events of each rank."""
     folder = tmp_path_factory.mktemp("shards")
     (folder / "file").touch()
-    left = folder / "checkpoints" / "m0" / "000000000009"  # by killed ranks
-    left.mkdir(parents=True)
-    (left / "shard-3-of-3.safetensors").touch()
     return folder / "checkpoints", two_ranks(write_as_rank, folder)
 
 
