@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html (look
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
@@ -18,15 +19,15 @@ from trainer.base.errors import nearest
 
 WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 LAST_DAY = 28  # which every month has
-FORM = (
-    f"A retrain has weekdays ({WEEKDAYS[0]} to {WEEKDAYS[-1]}) or day_of_month (1 to {LAST_DAY}), hour (0 to"
-    " 23) and minute (0 to 59), such as `weekdays: [SUN], hour: 3, minute: 0`."
-)
+# A cron expression of EventBridge, for the form nearest to it.
+_CRON = re.compile(r"cron\((?P<minute>\S+) (?P<hour>\S+) (?P<day_of_month>\S+) \S+ (?P<weekdays>\S+) \S+\)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """One time of day on some weekdays, or on a day of the month. Raises ValueError for other values."""
+    """One time of day on some weekdays, or on a day of the month. Raises ValueError with the nearest accepted
+    form for other values.
+    """
 
     weekdays: tuple[str, ...] = ()
     day_of_month: int | None = None  # instead of weekdays
@@ -35,12 +36,9 @@ class Recurrence:
     time_zone: str = "UTC"
 
     def __post_init__(self) -> None:
-        days = self.weekdays
-        named = isinstance(days, tuple) and all(day in WEEKDAYS and days.count(day) == 1 for day in days)
-        by_day = days == () and _is_within(self.day_of_month, 1, LAST_DAY)
-        by_week = bool(named and days) and self.day_of_month is None
-        if not ((by_day or by_week) and _is_within(self.hour, 0, 23) and _is_within(self.minute, 0, 59)):
-            raise refused({key: getattr(self, key) for key in ("weekdays", "day_of_month", "hour", "minute")})
+        given = {key: getattr(self, key) for key in ("weekdays", "day_of_month", "hour", "minute")}
+        if repr(given) != repr(_nearest_form(given)):  # repr: neither True nor 1.0 is 1
+            raise _not_accepted(_shown(given), given)
         read_time_zone(self.time_zone)
 
     @property
@@ -85,11 +83,53 @@ def read_time_zone(name: str) -> ZoneInfo:
         raise ValueError(f"time_zone {name[:80]!r} is not a time zone. {like}") from error
 
 
-def refused(values: Mapping[str, Any]) -> ValueError:
-    """Return the error for times that no retrain has."""
-    shown = ", ".join(f"{key}: {value}" for key, value in values.items() if value not in ((), None))
-    return ValueError(f"`{shown[:200]}` is not accepted. {FORM}")
+def cron_refusal(text: str) -> ValueError:
+    """Return the error for a cron expression of EventBridge, which a retrain does not take."""
+    match = _CRON.fullmatch(text)
+    given = match.groupdict() if match else {"weekdays": "SUN", "hour": 3, "minute": 0}
+    return _not_accepted(f"cron: {text}", given)
 
 
-def _is_within(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
+def _not_accepted(shown: str, given: Mapping[str, Any]) -> ValueError:
+    return ValueError(
+        f"`{shown}` is not accepted. A retrain has weekdays ({WEEKDAYS[0]} to {WEEKDAYS[-1]}) or day_of_month"
+        f" (1 to {LAST_DAY}), hour (0 to 23) and minute (0 to 59)."
+        f" The nearest form is `{_shown(_nearest_form(given))}`."
+    )
+
+
+def _nearest_form(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the accepted form nearest to given values of any type, or to the fields of a cron expression."""
+    weekdays = _nearest_weekdays(str(given["weekdays"]).upper())
+    day = str(given.get("day_of_month")).replace("L", str(LAST_DAY))
+    by_day = not weekdays and re.search(r"\d", day)
+    return {
+        "weekdays": () if by_day else weekdays or WEEKDAYS,
+        "day_of_month": _nearest_number(day, 1, LAST_DAY) if by_day else None,
+        "hour": _nearest_number(given["hour"], 0, 23),
+        "minute": _nearest_number(given["minute"], 0, 59),
+    }
+
+
+def _nearest_weekdays(text: str) -> tuple[str, ...]:
+    """Return the weekdays that a text names, or numbers as EventBridge does: 1 is Sunday."""
+    text = re.sub(r"(?<!#)[1-7]", lambda number: WEEKDAYS[int(number[0]) - 2], text)
+    names = re.findall("|".join(WEEKDAYS), text)
+    if "-" in text and len(names) == 2:  # a span, such as MON-FRI
+        first, last = map(WEEKDAYS.index, names)
+        names = [WEEKDAYS[(first + offset) % 7] for offset in range((last - first) % 7 + 1)]
+    return tuple(dict.fromkeys(names))
+
+
+def _nearest_number(value: Any, low: int, high: int) -> int:
+    match = re.search(r"(?<!/)-?\d+", str(value))
+    return min(max(int(match[0]) if match else low, low), high)
+
+
+def _shown(form: Mapping[str, Any]) -> str:
+    """Return a form as YAML has it, without the keys that are left out."""
+    return ", ".join(
+        f"{key}: [{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"{key}: {value!r}"
+        for key, value in form.items()
+        if value not in ((), None)
+    )

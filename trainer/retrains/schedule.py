@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.base.errors import nearest
-from trainer.retrains.recurrence import Recurrence, refused
+from trainer.retrains.recurrence import Recurrence, cron_refusal
 
 # Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads.
 PUBLISHED_FORMAT = 2
@@ -102,7 +102,7 @@ def _values(entry: Any) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
         raise ValueError("it must be a table of name, weekdays, hour, budget and budget_month.")
     if "cron" in entry:
-        raise refused({"cron": entry["cron"]})
+        raise cron_refusal(str(entry["cron"]))
     known = {item.name for item in fields(RetrainSchedule)}
     if unknown := sorted(map(str, entry.keys() - known)):
         raise ValueError(f"unknown key {', '.join(unknown)}. {nearest(unknown[0], known)}".rstrip())

@@ -39,25 +39,31 @@ def test_a_senseless_value_is_named_with_the_number_of_its_entry(change: dict[st
 
 
 @pytest.mark.parametrize(
-    "times",
+    ("times", "nearest"),
     [
-        {"weekdays": "SUN", "hour": 3},
-        {"weekdays": ["sunday"], "hour": 3},
-        {"weekdays": ["SUN", "SUN"], "hour": 3},
-        {"weekdays": ["SUN"], "hour": 3.0},
-        {"weekdays": ["SUN"], "hour": 25},
-        {"weekdays": ["SUN"], "day_of_month": 1, "hour": 3},
-        {"hour": 3},
-        {"day_of_month": 31, "hour": 3},
-        {"day_of_month": 1, "hour": 3, "minute": -1},
-        {"day_of_month": 1, "hour": True},
-        {"weekdays": False, "day_of_month": 1, "hour": 3},
-        {"cron": "cron(0 3 ? * SUN *)"},
+        ({"weekdays": "SUN", "hour": 3}, "weekdays: [SUN], hour: 3, minute: 0"),
+        ({"weekdays": ["sunday", "SUN"], "hour": 3.0}, "weekdays: [SUN], hour: 3, minute: 0"),
+        ({"weekdays": ["SUN#1"], "hour": 25}, "weekdays: [SUN], hour: 23, minute: 0"),
+        ({"weekdays": ["SUN"], "day_of_month": 1, "hour": 3}, "weekdays: [SUN], hour: 3, minute: 0"),
+        ({"hour": 3}, "weekdays: [MON, TUE, WED, THU, FRI, SAT, SUN], hour: 3, minute: 0"),
+        ({"day_of_month": 31, "hour": "3"}, "day_of_month: 28, hour: 3, minute: 0"),
+        ({"day_of_month": 0, "hour": [3, 15], "minute": -1}, "day_of_month: 1, hour: 3, minute: 0"),
+        ({"day_of_month": 1, "hour": True}, "day_of_month: 1, hour: 0, minute: 0"),
+        ({"weekdays": False, "day_of_month": 1, "hour": 3}, "day_of_month: 1, hour: 3, minute: 0"),
+        (
+            {"cron": "cron(0/20 8-17 ? * MON-FRI *)"},
+            "weekdays: [MON, TUE, WED, THU, FRI], hour: 8, minute: 0",
+        ),
+        ({"cron": "cron(30 4 ? * 6L *)"}, "weekdays: [FRI], hour: 4, minute: 30"),
+        ({"cron": "cron(0 */6 3W JAN ? 2027)"}, "day_of_month: 3, hour: 0, minute: 0"),
+        ({"cron": "cron(0 3 L * ? *)"}, "day_of_month: 28, hour: 3, minute: 0"),
+        ({"cron": "rate(7 days)"}, "weekdays: [SUN], hour: 3, minute: 0"),
     ],
 )
-def test_other_times_are_refused_with_the_accepted_form(times: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is not accepted. A retrain has weekdays .* such as `weekdays:"):
+def test_other_times_are_refused_with_the_nearest_form(times: dict[str, Any], nearest: str) -> None:
+    with pytest.raises(ValueError) as failed:
         read_schedules([{"name": "weekly", "budget": 5, "budget_month": 20, **times}])
+    assert str(failed.value).endswith(f" is `{nearest}`.")
 
 
 def test_a_missing_key_two_of_one_name_and_too_many_are_refused() -> None:
