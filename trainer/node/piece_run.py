@@ -155,7 +155,7 @@ class PieceRun:
                 self._events.unsound += 1
 
     def tell(self, kind: str, **more: Any) -> None:
-        """Tell an event of the piece, unless its command tells its own."""
+        """Record an event of the piece; do nothing without one, since its command reports then."""
         if self.piece.piece:
             self._work.tell({"event": kind, **self.piece.identity, **more})
 

@@ -20,9 +20,8 @@ class Layout:
     nothing.
     """
 
-    weight: float = (
-        1.0  # factor on a slice's loss with which the gradients of all ranks add up to the batch's
-    )
+    # Factor on a slice's loss with which the gradients of all ranks add up to the batch's.
+    weight: float = 1.0
     divides: bool = False  # each rank holds only a part of the weights
 
     def part(self, rows: int) -> range:
