@@ -53,7 +53,7 @@ from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
-from trainer.train.inputs.source import open_data, read_source
+from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
@@ -223,7 +223,7 @@ def panel(
         folder = Path(name)
         candles = planted_panel(seed, series=series, dates=dates, shuffled=shuffled)
         write_candles(folder / "panel_1d.parquet", candles)
-        data = open_data(job, folder / "panel_1d.parquet", scratch=folder)
+        data = plan_and_open(job, folder / "panel_1d.parquet", scratch=folder)
         work = [SeriesWork(symbol=one, bars=0, windows=(0,), visits=(0,)) for one in data.plan.symbols]
         piece = pieces_of(job, work, timeframe="1d")[0]
         opened = open_piece(piece, job, read_source(piece, job, data))

@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from trainer.bars.document import DataPlan, read_plan
 from trainer.base.arguments import Parser, check_folder
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
@@ -136,7 +137,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     import torch
 
     from trainer.train.inputs.encoder import check_inputs, pinned
-    from trainer.train.inputs.source import open_data
+    from trainer.train.inputs.source import open_data, plan_and_open
     from trainer.train.inputs.survey import survey
     from trainer.train.machine_file import read_machine
     from trainer.train.observing.meter import meter_for
@@ -161,7 +162,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     shutil.rmtree(scratch, ignore_errors=True)  # what a killed training left there
     scratch.mkdir(parents=True)
     ends.callback(shutil.rmtree, scratch, ignore_errors=True)
-    data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
+    if options.plan is None:
+        data = plan_and_open(job, options.data, scratch=scratch)
+    else:
+        data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
     job = job.with_data(timeframe=data.plan.timeframe)  # its features may depend on it
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
@@ -220,11 +224,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     return made, 100 if outcome.failed else 0
 
 
-def _plan(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
+def _plan(path: Path) -> DataPlan:
     try:
-        return path.read_bytes()
+        return read_plan(path.read_bytes())
     except OSError as error:
         raise UsageError(
             f"cannot read plan {path}", why=str(error.strerror), do="Leave --plan out."

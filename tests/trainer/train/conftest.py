@@ -24,7 +24,7 @@ from tests.jobs import job_of, sets
 from tests.pieces import piece_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
-from trainer.train.inputs.source import JobData, open_data, read_source
+from trainer.train.inputs.source import JobData, plan_and_open, read_source
 from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
@@ -96,7 +96,7 @@ class Trained:
 
 def planned(job: Job, data: Path) -> JobData:
     """Plan a job's data. No file of it holds several symbols, so nothing is split."""
-    return open_data(job, data, scratch=data)
+    return plan_and_open(job, data, scratch=data)
 
 
 class OnePiece:

@@ -18,7 +18,7 @@ from trainer.data.read.reading import read_candles
 from trainer.store.card import read_card
 from trainer.targets import TARGETS
 from trainer.train.inputs.rows import prepare
-from trainer.train.inputs.source import open_data, read_source
+from trainer.train.inputs.source import plan_and_open, read_source
 
 JOB = job_of(lookback=5, horizon=1, hidden=8, layers=1, dropout=0.0, batch=128, epochs=4, learning_rate=1e-2)
 OWN = with_settings(JOB, columns="hint", features="none")
@@ -108,7 +108,7 @@ def test_a_checkpoint_belongs_to_the_values_of_its_columns(tmp_path):
 
     def mark(**keys: str) -> str:
         job = with_settings(OWN, **keys)
-        return read_source(piece_of(job), job, open_data(job, tmp_path, scratch=tmp_path)).origin.mark
+        return read_source(piece_of(job), job, plan_and_open(job, tmp_path, scratch=tmp_path)).origin.mark
 
     before, with_ours = mark(), mark(features="all")
     values = table.column("hint").to_numpy().copy()

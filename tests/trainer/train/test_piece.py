@@ -17,7 +17,7 @@ from trainer.data.read.reading import read_candles
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.targets.direction import Direction
-from trainer.train.inputs.source import Source, SourceCache, code_sha256, open_data, read_source
+from trainer.train.inputs.source import Source, SourceCache, code_sha256, plan_and_open, read_source
 from trainer.train.packs.pack import new_model
 from trainer.train.piece import open_piece, outputs_of_trained
 from trainer.train.predict.readers import outputs_of
@@ -72,7 +72,7 @@ def test_a_model_is_scored_on_one_thread(tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=900)
     job = job_of(batch=64, lookback=20, hidden=4)
     piece = piece_of(job)
-    opened = open_piece(piece, job, read_source(piece, job, open_data(job, tmp_path, scratch=tmp_path)))
+    opened = open_piece(piece, job, read_source(piece, job, plan_and_open(job, tmp_path, scratch=tmp_path)))
     seen: list[int] = []
 
     def evaluate(network: torch.nn.Module, parts: Any) -> np.ndarray:
@@ -92,7 +92,7 @@ def test_a_worker_reads_a_symbol_once_for_its_models(tmp_path, write_candles):
     write_candles(tmp_path, "SIG-USD", bars=2000)
     write_candles(tmp_path, "LOW-USD", bars=2000)
     job = job_of(folds=2, seeds=2, batch=64, lookback=20)
-    data = open_data(job, tmp_path, scratch=tmp_path)
+    data = plan_and_open(job, tmp_path, scratch=tmp_path)
     read: list[str] = []
     sources = SourceCache()
     in_use: list[Source] = []

@@ -12,7 +12,7 @@ from trainer.bars.document import read_plan
 from trainer.base.errors import DataError
 from trainer.store.card import read_card
 from trainer.train.inputs import source as sources
-from trainer.train.inputs.source import open_data
+from trainer.train.inputs.source import plan_and_open
 from trainer.train.piece import kept
 
 
@@ -39,7 +39,7 @@ def test_a_training_follows_a_given_plan_and_leaves_no_arrays(tmp_path, write_ca
 
 
 def test_a_finished_model_is_kept_without_reading_a_bar(planted, monkeypatch):
-    data = open_data(planted.job, planted.data, scratch=planted.data)
+    data = plan_and_open(planted.job, planted.data, scratch=planted.data)
     monkeypatch.setattr(sources, "read_parts", lambda *_, **__: pytest.fail("bars are read"))
     done = kept(planted.piece, planted.job, data, out=planted.out)
     assert done is not None and done["sha256"] == planted.done["sha256"]
@@ -49,6 +49,6 @@ def test_a_symbol_refused_by_planning_is_refused_again(tmp_path, write_candles):
     write_candles(tmp_path, "AAA-USD", bars=1000)
     write_candles(tmp_path, "BBB-USD", bars=100)
     job = job_of(batch=64, lookback=20)
-    data = open_data(job, tmp_path, scratch=tmp_path)
+    data = plan_and_open(job, tmp_path, scratch=tmp_path)
     with pytest.raises(DataError, match="BBB-USD has 100 bars .one label needs"):
         kept(piece_of(job, "BBB-USD"), job, data, out=tmp_path)

@@ -18,7 +18,7 @@ from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.train.inputs.series import PieceData, lay
-from trainer.train.inputs.source import on_device, open_data, read_source
+from trainer.train.inputs.source import on_device, plan_and_open, read_source
 from trainer.train.inputs.survey import survey
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
 
 
 def _series(job: Job, folder: Path, *symbols: str) -> list[PieceData]:
-    data = open_data(job, folder, scratch=folder)
+    data = plan_and_open(job, folder, scratch=folder)
     return [read_source(piece_of(job, symbol), job, data).folds[1] for symbol in symbols]
 
 
@@ -94,7 +94,7 @@ def test_a_series_is_read_alike_at_any_offset(name, data):
 
 def test_series_stay_views_of_shared_rows_on_another_device(data):
     job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
-    source = read_source(piece_of(job, "SIG-USD", "LOW-USD"), job, open_data(job, data, scratch=data))
+    source = read_source(piece_of(job, "SIG-USD", "LOW-USD"), job, plan_and_open(job, data, scratch=data))
     moved = on_device(source, "meta").folds[1]
     assert moved.rows_TF.device.type == "meta"
     assert [one.rows_TF.shape[0] for one in moved.series] == [1500, 1350]
@@ -105,7 +105,7 @@ def test_a_symbol_refused_by_planning_fails_its_pool(data, tmp_path, write_candl
     write_candles(tmp_path, "SIG-USD", bars=1500)
     write_candles(tmp_path, "NEW-USD", bars=1500, first=1400)
     job = job_of(lookback=20, hidden=4, batch=64, pooled=True)
-    (piece,) = survey(job, (found := open_data(job, tmp_path, scratch=tmp_path)).plan).pieces
+    (piece,) = survey(job, (found := plan_and_open(job, tmp_path, scratch=tmp_path)).plan).pieces
     assert piece.series == ("NEW-USD", "SIG-USD") and piece.bars == 1500
     with pytest.raises(DataError, match="NEW-USD has 100 bars"):
         read_source(piece, job, found)

@@ -74,14 +74,14 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     why = "--seconds" if arguments.seconds else "change it with --seconds"
     if not job.data.path:
         return seconds, 0, why
-    from trainer.train.inputs.source import open_data
+    from trainer.train.inputs.source import plan_and_open
     from trainer.train.inputs.survey import survey
     from trainer.train.tuning.chosen import Site, run_estimate
     from trainer.train.workers.devices import choose_device, default_workers
 
     kind, choice = choose_device(job, arguments.device)
     with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
-        surveyed = survey(job, open_data(job, Path(job.data.path), scratch=Path(scratch)).plan)
+        surveyed = survey(job, plan_and_open(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(surveyed.pieces))
     run_seconds, limit = run_estimate(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
     run = (

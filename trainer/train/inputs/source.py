@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from trainer.bars.document import DataPlan, SymbolPlan, read_plan
+from trainer.bars.document import DataPlan, SymbolPlan
 from trainer.bars.job_plan import folder_of, plan_data, plans_of
 from trainer.base.code_files import training_sha256
 from trainer.base.settings import CHUNKS
 from trainer.data.read.candles import Candles
 from trainer.data.read.parts import Part
-from trainer.data.read.reading import read_parts
+from trainer.data.read.reading import CandleFolder, read_parts
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -59,23 +59,26 @@ class JobData:
         )
 
 
-def open_data(job: Job, path: Path, *, scratch: Path, plan: bytes | None = None) -> JobData:
-    """Return the job's data, planned here unless `plan` is a plan.json; files of many symbols are split into
-    `scratch`.
+def open_data(job: Job, path: Path, *, scratch: Path, plan: DataPlan) -> JobData:
+    """Return the job's data as it was planned; files of many symbols are split into `scratch`.
 
     Raises DataError if the files or the plan do not fit the job.
     """
-    if plan is None:
-        folder = folder_of(job, path, scratch=scratch)
-        made = plan_data(job, folder)
-    else:
-        made = read_plan(plan)
-        made.check_fits(job)
-        files = {file.file for file in made.files}
-        symbols = job.data.chosen((*made.symbols, *made.refused))
-        chosen = job.with_data(symbols=symbols, timeframe=made.timeframe)
-        folder = folder_of(chosen, path, scratch=scratch, files=files)
-    return JobData(plan=made, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
+    plan.check_fits(job)
+    files = {file.file for file in plan.files}
+    symbols = job.data.chosen((*plan.symbols, *plan.refused))
+    chosen = job.with_data(symbols=symbols, timeframe=plan.timeframe)
+    return _data_of(plan, folder_of(chosen, path, scratch=scratch, files=files))
+
+
+def plan_and_open(job: Job, path: Path, *, scratch: Path) -> JobData:
+    """Plan the job's data and return it; as `open_data`."""
+    folder = folder_of(job, path, scratch=scratch)
+    return _data_of(plan_data(job, folder), folder)
+
+
+def _data_of(plan: DataPlan, folder: CandleFolder) -> JobData:
+    return JobData(plan=plan, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from trainer.train.__main__ import main
 from trainer.train.inputs.encoder import check_inputs, pinned, portable
 from trainer.train.inputs.rows import prepare
 from trainer.train.inputs.series import alone
-from trainer.train.inputs.source import open_data, read_source
+from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
@@ -83,7 +83,7 @@ def head(encoder: Path, **settings: Any) -> Job:
 
 def opened(job: Job, data: Path) -> Run:
     """Return the training of a job's one piece."""
-    source = read_source(piece_of(job, "SIG-USD"), job, open_data(job, data, scratch=data))
+    source = read_source(piece_of(job, "SIG-USD"), job, plan_and_open(job, data, scratch=data))
     return run_of(source.folds[1], job, model="head", seed=0)
 
 
@@ -200,14 +200,14 @@ def test_an_encoder_that_has_seen_validation_is_refused(encoders, bars):
     job = head(encoders["transformer"])
     assert job.model.encoder_until == "2024-01-01T12:01:00Z", "the end of its last bar of validation"
     with pytest.raises(DataError) as raised:
-        open_data(with_settings(job, symbols="AAA"), bars / "early", scratch=bars)
+        plan_and_open(with_settings(job, symbols="AAA"), bars / "early", scratch=bars)
     assert raised.value.what == "the encoder has seen bars and labels until 2024-01-01T12:01:00Z"
     assert raised.value.why.startswith("validation of AAA begins before, at 2024-01-01T09:")
 
 
 def test_validation_may_begin_when_the_encoder_ends(encoders, bars):
     job, symbol = head(encoders["transformer"]), "SIG-USD"
-    planned = open_data(job, bars / "all", scratch=bars)
+    planned = plan_and_open(job, bars / "all", scratch=bars)
     begins = planned.plan.symbols[symbol].folds[0].spans.validation.start
     candles = planned.read(symbol, job)
     for shift, fails in ((0, False), (1, True)):

@@ -33,7 +33,7 @@ from trainer.train.evaluate.panel_scores import rank_correlations
 from trainer.train.evaluate.scores import days_of_a_block, outputs_by_span
 from trainer.train.inputs.panel_rows import read_panel
 from trainer.train.inputs.series import PieceData
-from trainer.train.inputs.source import on_device, open_data, read_source
+from trainer.train.inputs.source import on_device, plan_and_open, read_source
 from trainer.train.packs.pack import new_model
 from trainer.train.piece import run_of
 from trainer.train.predict.load_model import target_of
@@ -161,7 +161,7 @@ def test_series_without_training_windows_get_the_common_scaler(panel):
 def test_windows_and_chunks_read_the_same_rows_for_each_label(panel, folder):
     job = job_with(timeframe="1d")
     piece = piece_of_all(job, panel)
-    source = read_source(piece, job, found := open_data(job, folder, scratch=folder))
+    source = read_source(piece, job, found := plan_and_open(job, folder, scratch=folder))
     data = source.folds[1]
     again = read_source(piece, job, found).folds[1]
     assert torch.equal(data.reads, again.reads) and torch.equal(data.rows_TF, again.rows_TF)

@@ -13,7 +13,7 @@ from tests.jobs import job_of
 from tests.pieces import piece_of
 from trainer.base.errors import DataError
 from trainer.job.pieces.piece import Piece
-from trainer.train.inputs.source import Source, open_data, read_source
+from trainer.train.inputs.source import Source, plan_and_open, read_source
 from trainer.train.inputs.staging import Staging, stages
 
 JOB = job_of(batch=64, lookback=20, folds=2)
@@ -33,7 +33,7 @@ class Reader:
     """Reads as a worker does, when it is let."""
 
     def __init__(self, folder: Path) -> None:
-        self._data = open_data(JOB, folder, scratch=folder)
+        self._data = plan_and_open(JOB, folder, scratch=folder)
         self.read: list[str] = []
         self.go, self.begun = threading.Event(), threading.Event()
         self.go.set()
@@ -90,7 +90,7 @@ def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
     staging.stage(_piece("A-USD"))
     staged, plain = (
         _taken(staging, "A-USD"),
-        read_source(_piece("A-USD"), JOB, open_data(JOB, tmp_path, scratch=tmp_path)),
+        read_source(_piece("A-USD"), JOB, plan_and_open(JOB, tmp_path, scratch=tmp_path)),
     )
     assert staged.origin.mark == plain.origin.mark
     assert staged.folds.keys() == plain.folds.keys() == {1, 2}

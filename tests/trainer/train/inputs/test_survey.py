@@ -8,7 +8,7 @@ import pytest
 
 from tests.jobs import job_of
 from trainer.data.table import DataSettings
-from trainer.train.inputs.source import open_data, read_source, source_gib
+from trainer.train.inputs.source import plan_and_open, read_source, source_gib
 from trainer.train.inputs.survey import survey
 
 SMALL = job_of(batch=64, lookback=20)
@@ -17,7 +17,7 @@ SMALL = job_of(batch=64, lookback=20)
 def test_a_worker_opens_only_the_files_of_its_symbol(tmp_path, write_candles):
     for symbol in ("A-USD", "B-USD"):
         write_candles(tmp_path, symbol, bars=1000)
-    data = open_data(SMALL, tmp_path, scratch=tmp_path)
+    data = plan_and_open(SMALL, tmp_path, scratch=tmp_path)
     first, second = survey(SMALL, data.plan).pieces
     assert [part.file for part in data.parts[second.series[0]]] == ["B-USD_1m_2024-2024.parquet"]
     (tmp_path / "B-USD_1m_2024-2024.parquet").write_bytes(b"spoilt meanwhile")
@@ -32,7 +32,7 @@ def test_a_file_of_many_symbols_is_split_into_an_array_of_each(tmp_path, write_c
         file.unlink()
     pq.write_table(pa.concat_tables(tables), tmp_path / "all_1m.parquet")
     (tmp_path / "scratch").mkdir()
-    data = open_data(SMALL, tmp_path, scratch=tmp_path / "scratch")
+    data = plan_and_open(SMALL, tmp_path, scratch=tmp_path / "scratch")
     piece = survey(SMALL, data.plan).pieces[0]
     assert piece.memory_gib == source_gib(bars=1000, rows=1000, folds=1)
     (tmp_path / "all_1m.parquet").unlink()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.jobs import job_of
-from trainer.train.inputs.source import open_data
+from trainer.train.inputs.source import plan_and_open
 from trainer.train.inputs.survey import survey
 from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch, Silence
 from trainer.train.ranks.supervisor import RankSupervisor
@@ -73,7 +73,7 @@ def test_a_stopped_rank_is_killed_after_stacks_are_logged(
     small = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "timeframe": "1m"}
     endless = {"epochs": 500, "patience": 500, "checkpoint_seconds": 1}
     job = job_of(**small, **endless, distributed="always", retries=0)
-    data = open_data(job, tmp_path / "candles", scratch=tmp_path, plan=None)
+    data = plan_and_open(job, tmp_path / "candles", scratch=tmp_path)
     hanging = Hanging()
     settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
     # By FSDP2, from the source to a checkpoint.

@@ -18,7 +18,7 @@ from tests.pieces import piece
 from tests.processes import await_end_of
 from trainer.base.errors import UsageError
 from trainer.store.weights import load
-from trainer.train.inputs.source import open_data
+from trainer.train.inputs.source import plan_and_open
 from trainer.train.inputs.survey import survey
 from trainer.train.ranks.connection import follows_another
 from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
@@ -184,7 +184,7 @@ def test_a_symbol_refused_by_planning_fails_alone(data, tmp_path, write_candles)
         (folder / file.name).write_bytes(file.read_bytes())
     write_candles(folder, "SHORT", bars=100)
     job = job_of(distributed="always", batch=8, lookback=5)
-    found = open_data(job, folder, scratch=tmp_path)
+    found = plan_and_open(job, folder, scratch=tmp_path)
     pieces = survey(job, found.plan).pieces
     check_ranks(pieces, job, ranks=2)
     told: list[dict[str, Any]] = []
