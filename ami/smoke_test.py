@@ -1,9 +1,11 @@
-"""The smoke test of an image: driver, torch, a matrix product with a known result, an all-reduce over all GPUs, training.
+"""The smoke test of an image: driver, torch, a matrix product with a known result, an all-reduce over all
+GPUs, training.
 
     PYTHONPATH=CODE PYTHON ami/smoke_test.py [--cpu PROCESSES]
 
-CODE holds the package `trainer`, whose own smoke test, the one that each node runs, does the training. With --cpu so many
-processes stand in for GPUs, over gloo. Stages go to stderr, one JSON line to stdout; exit 0 when all of it works, else 1.
+CODE holds the package `trainer`, whose own smoke test, the one that each node runs, does the training. With
+--cpu so many processes stand in for GPUs, over gloo. Stages go to stderr, one JSON line to stdout; exit 0
+when all of it works, else 1.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader
 def main(arguments: list[str] | None = None) -> int:
     """Run the test and print its result."""
     parser = argparse.ArgumentParser(prog="ami/smoke_test.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--cpu", type=int, default=0, metavar="PROCESSES", help="processes in the place of GPUs")
-    parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)  # of a process that this file starts
+    in_place = "processes in the place of GPUs"
+    parser.add_argument("--cpu", type=int, default=0, metavar="PROCESSES", help=in_place)
+    # of a process that this file starts
+    parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--of", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--store", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -52,7 +56,8 @@ def run(processes: int) -> dict[str, object]:
         raise RuntimeError("the driver shows no GPU")
     count = processes or len(gpus)
     with tempfile.TemporaryDirectory(prefix="mayfly-smoke-") as folder:
-        command = [sys.executable, str(Path(__file__).resolve()), "--of", str(count), "--store", f"{folder}/store"]
+        command = [sys.executable, str(Path(__file__).resolve())]
+        command += ["--of", str(count), "--store", f"{folder}/store"]
         command += ["--cpu", str(processes)] if processes else []
         ranks = [subprocess.Popen([*command, "--rank", str(number)]) for number in range(count)]
         wait(ranks, began + SECONDS)
@@ -60,7 +65,9 @@ def run(processes: int) -> dict[str, object]:
 
 
 def driver() -> list[str]:
-    """Return the name and driver version of each GPU. Raises OSError or SubprocessError if the driver does not answer."""
+    """Return the name and driver version of each GPU. Raises OSError or SubprocessError if the driver does
+    not answer.
+    """
     shown = subprocess.run(QUERY, capture_output=True, text=True, check=True, timeout=120).stdout
     gpus = [line.strip() for line in shown.splitlines() if line.strip()]
     say(f"driver: {len(gpus)} GPUs: {'; '.join(gpus)}")
@@ -68,10 +75,13 @@ def driver() -> list[str]:
 
 
 def wait(ranks: list[subprocess.Popen[bytes]], ends: float) -> None:
-    """Wait for all processes; the first that fails, or the end of the time, ends the others. Raises RuntimeError."""
+    """Wait for all processes; the first that fails, or the end of the time, ends the others. Raises
+    RuntimeError.
+    """
     failed = ""
     while not failed and any(one.poll() is None for one in ranks):
-        failed = next((f"process {number} ended with {one.returncode}" for number, one in enumerate(ranks) if one.poll()), "")
+        codes = {number: one.returncode for number, one in enumerate(ranks) if one.poll()}
+        failed = next((f"process {number} ended with {code}" for number, code in codes.items()), "")
         if not failed and time.monotonic() > ends:
             failed = f"not done after {SECONDS:.0f} s"
         time.sleep(0.05)
@@ -85,7 +95,9 @@ def wait(ranks: list[subprocess.Popen[bytes]], ends: float) -> None:
 
 
 def rank(number: int, of: int, *, store: str, cpu: bool) -> None:
-    """Test one device, together with the others. Raises RuntimeError or AssertionError for what does not work."""
+    """Test one device, together with the others. Raises RuntimeError or AssertionError for what does not
+    work.
+    """
     if cpu:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -107,7 +119,8 @@ def rank(number: int, of: int, *, store: str, cpu: bool) -> None:
         raise RuntimeError(f"{device} multiplies matrices wrongly")
     say(f"{device}: matrix product")
 
-    distributed.init_process_group("gloo" if cpu else "nccl", init_method=f"file://{store}", rank=number, world_size=of)
+    backend = "gloo" if cpu else "nccl"
+    distributed.init_process_group(backend, init_method=f"file://{store}", rank=number, world_size=of)
     total = torch.full((1 << 16,), float(number + 1), device=device)
     distributed.all_reduce(total)
     if not torch.equal(total.cpu(), torch.full((1 << 16,), of * (of + 1) / 2)):
@@ -119,7 +132,8 @@ def rank(number: int, of: int, *, store: str, cpu: bool) -> None:
 
     report = smoke(device)
     if not report["ok"]:
-        raise RuntimeError(f"a tiny model does not learn on {device}: {report['first_loss']} to {report['last_loss']}")
+        losses = f"{report['first_loss']} to {report['last_loss']}"
+        raise RuntimeError(f"a tiny model does not learn on {device}: {losses}")
     say(f"{device}: training")
 
 

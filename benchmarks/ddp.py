@@ -15,6 +15,7 @@ Lightning and Accelerate are not installed with Mayfly: pip install --no-deps -r
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -262,6 +263,19 @@ def measuring(problem: Problem, seconds: float) -> Generator[None, torch.Tensor,
         print(json.dumps({"losses": (whole / problem.ranks).tolist(), "rate": rate}), flush=True)
 
 
+def measure(problem: Problem, options: argparse.Namespace) -> None:
+    """Step a contender until it is measured. Its network goes with this function, before the process group.
+
+    A reducer that goes last ends the group's thread while it holds the GIL, which that thread may wait for
+    (torch 2.13 with gloo, seen 2026-11-23 by gdb: one run in five hung).
+    """
+    step, steps = CONTENDERS[options.contender](problem), measuring(problem, options.seconds)
+    next(steps)
+    with suppress(StopIteration):
+        for number in count():
+            steps.send(step(number))
+
+
 def be_a_rank(options: argparse.Namespace) -> None:
     """Run one rank of one contender."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -278,11 +292,8 @@ def be_a_rank(options: argparse.Namespace) -> None:
         return
     if options.contender != "Accelerate":  # which creates the group itself
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    step, steps = CONTENDERS[options.contender](problem), measuring(problem, options.seconds)
-    next(steps)
-    with suppress(StopIteration):
-        for number in count():
-            steps.send(step(number))
+    measure(problem, options)
+    gc.collect()  # of DDP's reducer, which would be the last to hold the group
     dist.destroy_process_group()
 
 

@@ -71,6 +71,7 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv",
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 ON_A_MAC_TOO = {
     "trainer/aws/folder_bucket.py": {"fcntl"},
+    "trainer/base/files.py": {"fcntl"},
     "trainer/train/observing/meter.py": {"resource"},
     "trainer/attach/shell.py": {"termios"},
 }

@@ -1,4 +1,7 @@
-"""A model of your own in ten lines: a GRU over a window of bars, its last state to the outputs. See docs/models.md."""
+"""A model of your own in ten lines: a GRU over a window of bars, its last state to the outputs.
+
+See docs/models.md.
+"""
 
 from torch import nn
 

@@ -24,7 +24,8 @@ def main(folder: Path) -> None:
         since = last + step if last else complete - FIRST_BARS * step
         bars = list(complete_bars(exchange, coin, since, complete, step))
         if bars:
-            path = folder / f"{name}_{datetime.fromtimestamp(bars[0][0] / 1000, timezone.utc):%Y%m%dT%H%M}.csv"
+            first = datetime.fromtimestamp(bars[0][0] / 1000, timezone.utc)
+            path = folder / f"{name}_{first:%Y%m%dT%H%M}.csv"
             write(path, bars)
             print(f"{path.name}: {len(bars)} bars")
 
@@ -40,7 +41,8 @@ def complete_bars(exchange, coin, since, complete, step):
 
 def last_bar(folder, name):
     """Return when the set's last bar of a coin began, in milliseconds; 0 without one."""
-    times = [line["timestamp"] for path in folder.glob(f"{name}_*.csv") for line in csv.DictReader(path.open())]
+    files = folder.glob(f"{name}_*.csv")
+    times = [line["timestamp"] for path in files for line in csv.DictReader(path.open())]
     return max((int(datetime.fromisoformat(time).timestamp() * 1000) for time in times), default=0)
 
 
@@ -48,7 +50,8 @@ def write(path, bars):
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["timestamp", "open", "high", "low", "close", "volume"])
-        writer.writerows([datetime.fromtimestamp(time / 1000, timezone.utc).isoformat(), *values] for time, *values in bars)
+        for time, *values in bars:
+            writer.writerow([datetime.fromtimestamp(time / 1000, timezone.utc).isoformat(), *values])
 
 
 if __name__ == "__main__":

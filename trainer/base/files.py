@@ -1,11 +1,19 @@
-"""Write a file so that its path has either all of the new content or what it had before."""
+"""Write a file so that its path has either all of the new content or what it had before; make temporary
+folders that go with their maker, whatever ends it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+HELD = ".held"  # end of the names of folders that are removed once nobody holds them
 
 
 @contextmanager
@@ -25,3 +33,53 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+class HeldFolder:
+    """A temporary folder, removed as `tempfile.TemporaryDirectory` does. Where its maker was killed, the next
+    folder's maker removes it.
+
+    Its maker holds a lock on it, which the kernel drops with the process.
+    """
+
+    def __init__(self, kind: str) -> None:
+        for left in Path(tempfile.gettempdir()).glob(f"mayfly-*{HELD}"):
+            if (lock := _hold(left)) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+        for _ in range(3):  # another's sweep can take a folder before it is held
+            self.name = tempfile.mkdtemp(prefix=f"mayfly-{kind}-", suffix=HELD)
+            self._lock = _hold(Path(self.name))
+            if self._lock is not None:
+                break
+        self._remove = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+    def cleanup(self) -> None:
+        """Remove the folder and what it holds."""
+        self._remove()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *error: object) -> None:
+        self.cleanup()
+
+
+def _hold(folder: Path) -> int | None:
+    """Return the lock on a folder of this user's; None if another process holds it, or for anything else."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        about = os.fstat(lock)
+        if about.st_uid == os.geteuid() and os.path.samestat(about, folder.lstat()):
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None

@@ -19,7 +19,15 @@ from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn, learn_boot
 from trainer.control.observe import observe
-from trainer.control.progress import RunProgress, Step, abandoned, overdue, progress_of, unconfirmed_receipt
+from trainer.control.progress import (
+    LOUD_AFTER,
+    RunProgress,
+    Step,
+    abandoned,
+    overdue,
+    progress_of,
+    unconfirmed_receipt,
+)
 from trainer.control.stop import StopSignal, Wish, request_stop
 from trainer.runs.actions import (
     Action,
@@ -147,10 +155,12 @@ def follow(
     on.
 
     Raises the error of the first look; if the caller knows the record already, a lost connection and a
-    missing record are retried. While an agent is at work, every error is.
+    missing record are retried. While an agent is at work, every error is. A run on another machine of its
+    caller's is given up after two minutes of errors: it bills nothing, and has no end that EC2 shows.
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
     signalled = asked_to_stop = looked = False
+    heard_at = cloud.now()
     while True:
         error: TrainerError | None = None
         stop.attend()
@@ -165,13 +175,15 @@ def follow(
                 request_stop(cloud, run_id, seen=last is not None)
                 asked_to_stop = True
             last = step(cloud, run_id, seen=last is not None, agent_gone=agent_gone)
-            looked, error = True, last.error
+            looked, error, heard_at = True, last.error, cloud.now()
         except (UsageError, EmbeddedAwsGone):
             raise  # an embedded AWS that has ended never comes back to its address
         except TrainerError as failure:
             retried = looked or agent is not None or isinstance(failure, ConnectionFailed)
             if last is None or agent_gone or not retried:
                 raise
+            if agent is None and not last.record.has_instances and cloud.now() > heard_at + LOUD_AFTER:
+                raise _unseen(last.record, failure) from failure
             error = failure
             last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)
         on_event(progress_of(last, cloud.now(), error))
@@ -182,6 +194,12 @@ def follow(
             raise abandoned(last, cloud.now(), requested=asked_to_stop)
         if not last.moved:
             sleep_attending(poll_seconds, stop, sleep)
+
+
+def _unseen(record: RunRecord, failure: TrainerError) -> ConnectionFailed:
+    what = f"cannot see whether {record.run_id} on {record.host} has ended"
+    do = f"Repeat mayfly stop {record.run_id}, or press Ctrl-C where it runs."
+    return ConnectionFailed(what, why=str(failure), do=do)
 
 
 def step(

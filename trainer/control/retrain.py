@@ -275,6 +275,11 @@ def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     cost = float(receipt["dollars"]["spent_high"])
     entry = replace(entry, prepare_usd=cost, spent_usd=cost)
     record, _ = read_record(objects, entry.prepare_run_id, seen=True)
+    if (works := {record.work, receipt["work"]}) != {"prepare"}:
+        why = f"its record and receipt are of the work {' and '.join(sorted(works))}"
+        raise ConfigError(
+            f"{record.run_id} is no prepare run", why=why, do="mayfly retrains run starts anew."
+        )
     try:
         if error := receipt["error"]:
             raise DataError(error["what"], why=error["why"], do=error["do"])
@@ -282,7 +287,7 @@ def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     except ConnectionFailed:
         raise
     except TrainerError as failure:
-        if receipt["job"]["data"].get("stale") == "skip":
+        if record.job["data"]["stale"] == "skip":
             return replace(entry, refreshed="not refreshed").ended("skipped", failure, home.cloud.now())
         why = f"{failure.what} ({failure.why})" if failure.why else failure.what
         entry = replace(

@@ -18,7 +18,7 @@ from typing import Any
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import path_flaw
-from trainer.job.job import Job, job_from_json
+from trainer.job.job import Job, job_from
 from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES, SHA256
@@ -130,9 +130,20 @@ def write_published(objects: Objects, retrain: PublishedRetrain, *, replaces: st
 
 
 def verified_job(objects: Objects, retrain: PublishedRetrain) -> Job:
-    """Return the published job. Raises ConfigError if job or code are missing or have another hash."""
+    """Return the published job. Raises ConfigError if job or code are missing or have another hash, or if a
+    script is published without its files.
+    """
     _verified(objects, retrain, "code", retrain.code_key, retrain.code_sha256)
-    return job_from_json(_verified(objects, retrain, "job", retrain.job_key, retrain.job_sha256).decode())
+    body = _verified(objects, retrain, "job", retrain.job_key, retrain.job_sha256)
+    try:
+        job = job_from(dict(read_object(body, most_bytes=MOST_SCRIPT_BYTES, name="the published job").values))
+        if bool(job.script.command) != bool(retrain.script_key):
+            raise Unsound(
+                f"it names {'a script, and no' if job.script.command else 'no script, but'} files of one"
+            )
+    except Unsound as error:
+        raise _unreadable("job", retrain, error) from error
+    return job
 
 
 def verified_script(objects: Objects, retrain: PublishedRetrain) -> PublishedScript:
@@ -141,10 +152,12 @@ def verified_script(objects: Objects, retrain: PublishedRetrain) -> PublishedScr
     try:
         return _read_script(read_object(body, most_bytes=MOST_SCRIPT_BYTES, name="the published script"))
     except Unsound as error:
-        do = f"Publish it again: mayfly retrains publish {retrain.name}."
-        raise ConfigError(
-            f"cannot read the script of retrain {retrain.name}", why=str(error), do=do
-        ) from error
+        raise _unreadable("script", retrain, error) from error
+
+
+def _unreadable(what: str, retrain: PublishedRetrain, error: Unsound) -> ConfigError:
+    do = f"Publish it again: mayfly retrains publish {retrain.name}."
+    return ConfigError(f"cannot read the {what} of retrain {retrain.name}", why=str(error), do=do)
 
 
 def _read_script(fields: Fields) -> PublishedScript:

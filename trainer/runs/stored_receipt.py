@@ -94,10 +94,12 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
 
 
 def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return the files of a refresh, or those that a command left; the latter's keys name the run."""
-    first = next(fields.rows("files", most=MOST_FILES), None)
-    if first and first.values.get("key") is None:
+    """Return the candle files of a prepare run, or those that a command left; the latter's keys name the
+    run.
+    """
+    if fields.text("work") == "prepare":
         return read_candle_files(fields)
+    first = next(fields.rows("files", most=MOST_FILES), None)
     prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
     parts = prefix.removeprefix(EXPERIMENTS).split("/")
     if first and not (

@@ -1,7 +1,9 @@
-"""A classifier of short reviews with Hugging Face's Trainer: the shape of its tutorial, changed by nothing but the folders.
+"""A classifier of short reviews with Hugging Face's Trainer: the shape of its tutorial, changed by nothing
+but the folders.
 
-https://huggingface.co/docs/transformers/training fine-tunes BERT on reviews, as `--model google-bert/bert-base-cased` does.
-Without --model it is a small BERT that begins at random and knows the words of these reviews, so that nothing is fetched.
+https://huggingface.co/docs/transformers/training fine-tunes BERT on reviews, as
+`--model google-bert/bert-base-cased` does. Without --model it is a small BERT that begins at random and knows
+the words of these reviews, so that nothing is fetched.
 """
 
 import argparse
@@ -46,7 +48,8 @@ else:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
     torch.manual_seed(0)
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    model = BertForSequenceClassification(BertConfig(vocab_size=words.get_vocab_size(), num_labels=2, **small))
+    config = BertConfig(vocab_size=words.get_vocab_size(), num_labels=2, **small)
+    model = BertForSequenceClassification(config)
 
 
 class Reviews(torch.utils.data.Dataset):
@@ -58,7 +61,8 @@ class Reviews(torch.utils.data.Dataset):
         return len(self.labels)
 
     def __getitem__(self, index):
-        return {**{key: values[index] for key, values in self.encodings.items()}, "labels": self.labels[index]}
+        item = {key: values[index] for key, values in self.encodings.items()}
+        return {**item, "labels": self.labels[index]}
 
 
 def accuracy(predicted):

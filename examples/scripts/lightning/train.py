@@ -1,4 +1,5 @@
-"""An autoencoder of points with PyTorch Lightning: the shape of its tutorial, changed by nothing but the folders.
+"""An autoencoder of points with PyTorch Lightning: the shape of its tutorial, changed by nothing but the
+folders.
 
 https://lightning.ai/docs/pytorch/stable/starter/introduction.html has digits in the place of the points.
 """
@@ -37,7 +38,8 @@ class LitAutoEncoder(pl.LightningModule):
         return loss
 
     def on_train_epoch_end(self):
-        print(f"epoch {self.current_epoch + 1}  loss {self.trainer.callback_metrics['train_loss']:.4f}", flush=True)
+        loss = self.trainer.callback_metrics["train_loss"]
+        print(f"epoch {self.current_epoch + 1}  loss {loss:.4f}", flush=True)
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=1e-2)

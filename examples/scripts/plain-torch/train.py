@@ -1,4 +1,6 @@
-"""A small classifier of points, in plain torch: any tutorial's loop, changed by nothing but the folders that it is given."""
+"""A small classifier of points, in plain torch: any tutorial's loop, changed by nothing but the folders that
+it is given.
+"""
 
 import argparse
 import csv

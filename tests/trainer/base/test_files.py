@@ -1,12 +1,16 @@
-"""A file is replaced as a whole, or stays as it was."""
+"""A file is replaced as a whole, or stays as it was; a temporary folder goes with its maker."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from trainer.base.files import whole_file
+from trainer.base.files import HELD, HeldFolder, whole_file
 
 
 def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
@@ -29,3 +33,57 @@ def test_folders_are_made_and_a_link_is_replaced(tmp_path: Path) -> None:
     with whole_file(tmp_path / "made" / "b") as partial:
         partial.write_text("b")
     assert (tmp_path / "made" / "b").read_text() == "b"
+
+
+MAKER = """
+import os, signal
+from trainer.base.files import HeldFolder
+folder = HeldFolder("test")
+open(folder.name + "/file", "w").close()
+print(folder.name, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def killed_maker(temporary: Path) -> Path:
+    """Return the temporary folder of a process that was killed."""
+    made = subprocess.run(
+        [sys.executable, "-c", MAKER],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+    )
+    assert (Path(made.stdout.strip()) / "file").exists(), made.stderr
+    return Path(made.stdout.strip())
+
+
+def test_a_folder_of_a_killed_maker_is_removed_by_the_next(temporary: Path) -> None:
+    ours, left = HeldFolder("test"), killed_maker(temporary)
+    with HeldFolder("other") as name:
+        assert not left.exists() and Path(ours.name).is_dir() and Path(name).is_dir()
+    ours.cleanup()
+    assert list(temporary.iterdir()) == []
+
+
+def test_links_and_folders_of_others_stay(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = temporary / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    link = temporary / f"mayfly-test-link{HELD}"
+    link.symlink_to(elsewhere)
+    unmarked, file = temporary / "mayfly-test-a", temporary / f"mayfly-file{HELD}"
+    unmarked.mkdir()
+    file.touch()
+    left, user = killed_maker(temporary), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    HeldFolder("test").cleanup()
+    assert left.is_dir()  # of another user
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    HeldFolder("test").cleanup()
+    assert set(temporary.iterdir()) == {elsewhere, link, unmarked, file} and (elsewhere / "file").exists()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
+from trainer.base.errors import ConfigError
 from trainer.control.fleet import FleetAnswer, read_answer
 from trainer.runs.index import begin_run
 from trainer.runs.keys import NodeKeys
@@ -102,7 +103,8 @@ class MemoryObjects:
         sha256: str = "",
     ) -> None:
         found = self.get(key=source, version_id=version_id)
-        assert found is not None
+        if found is None:
+            raise ConfigError(f"there is no {source}")
         self.put(key=key, body=found.body, if_match=if_match, create=create)
         own = hashlib.sha256(found.body).hexdigest() if sha256 else ""  # S3 computes it
         self.stored[key][-1] = replace(self.stored[key][-1], sha256=own or found.sha256, checksum=own)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
-from trainer.base.errors import PermissionDenied
+from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.control.drive import drive
 from trainer.control.settle import close_last, settle_all
 from trainer.control.stop import StopSignal, Wish
@@ -146,3 +146,19 @@ def test_a_last_run_that_is_closed_or_unborn_is_no_obstacle(run):
     follow(cloud, record, Agent(cloud, record.run_id, looks=3, state="failed"))
     assert close_last(cloud, record.run_id) == ""
     assert "no-such-run has no record: its start was cut short" in close_last(cloud, "no-such-run")
+
+
+def test_a_stop_gives_up_while_s3_fails(run, monkeypatch):
+    """Nothing is billed and nothing but S3 tells of it: its own agent ends it."""
+    cloud, record = run
+
+    def fail(**request):
+        raise ConnectionFailed("cannot read s3://bucket", why="ConnectTimeout")
+
+    monkeypatch.setattr(cloud.objects, "get", fail)
+    stop = StopSignal(wish=Wish.END)
+    with pytest.raises(
+        ConnectionFailed, match="cannot see whether .* has ended.*ConnectTimeout.*mayfly stop"
+    ):
+        drive(cloud, record.run_id, known=record, poll_seconds=5.0, stop=stop, sleep=cloud.sleep)
+    assert (cloud.clock - NOON).total_seconds() < 130

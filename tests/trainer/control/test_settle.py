@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
+from tests.trainer.control.conftest import MemoryCloud
 from trainer.cli.verbs.status import runs_shown
 from trainer.control.drive import drive
 from trainer.control.settle import UNBORN, settle_all
@@ -144,3 +146,17 @@ def test_one_spoiled_run_holds_up_no_other(make_cloud, make_record):
     assert (list(settling.problems), [item.run_id for item in settling.settled]) == ([record.run_id], [OPEN])
     assert list(read_index(cloud.objects).open) == [record.run_id]
     assert [item["state"] for item in runs_shown(cloud)] == ["unreadable", "interrupted"]
+
+
+def test_a_launch_killed_at_any_write_is_never_lost(make_record, killed):
+    """Each writer of the index is killed before and after each write: what has a record is in the index."""
+    for number in range(1, 6):
+        cloud = MemoryCloud(make_record().created_at)
+        cloud.kill_at = number
+        with suppress(killed):
+            begin_run(cloud.objects, make_record())
+        cloud.kill_at = None
+        there = record_key(make_record().run_id) in cloud.objects.stored
+        looked = settle_all(cloud)
+        assert [item.run_id for item in looked.settled] == [make_record().run_id] * there, number
+    assert there

@@ -104,7 +104,9 @@ class PreparedRun:
 @pytest.fixture
 def run(make_cloud: Callable[..., Any], make_record: Callable[..., RunRecord]) -> PreparedRun:
     record = make_record(
-        work="prepare", leaves="candles", job={"name": "weekly", "data": {"set": "main", "symbols": []}}
+        work="prepare",
+        leaves="candles",
+        job={"name": "weekly", "data": {"set": "main", "symbols": [], "stale": "train"}},
     )
     launch = intent(instance_ids=("i-1",))
     cloud, _ = make_cloud()

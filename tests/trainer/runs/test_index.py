@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.base.errors import ConnectionFailed
-from trainer.runs.index import INDEX_KEY, LAST_ENDED, RunIndex, begin_run, read_index, take_out
+from trainer.runs.index import INDEX_KEY, LAST_ENDED, RunIndex, begin_run, enter_missing, read_index, take_out
 from trainer.runs.store import Conflict, create_record, open_objects, receipt_key
 
 OLD, NEW = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
@@ -116,3 +116,26 @@ def test_the_index_names_the_last_runs_that_ended(objects, make_record):
         index = index.without([f"20261122-0000{number:02d}-a-aaaa"])
     assert len(index.ended) == LAST_ENDED and index.ended[-1] == f"20261122-0000{LAST_ENDED + 4}-a-aaaa"
     assert list(index.open) == [OLD]
+
+
+def test_a_lost_entry_is_entered_again(objects, make_record):
+    """As `mayfly down` does before it removes the safety net."""
+    begin_run(objects, make_record(run_id=OLD))
+    begin_run(objects, make_record(run_id=NEW))
+    take_out(objects, closed=[], unborn=[OLD])
+    assert list(read_index(objects).open) == [NEW]
+    enter_missing(objects)
+    assert sorted(read_index(objects).open) == [OLD, NEW]
+
+
+def test_a_launch_that_slept_between_its_writes_is_entered(objects, make_record):
+    put = objects.put
+
+    def slept(*, key, **more):
+        if key == f"runs/{OLD}/run.json":
+            take_out(objects, closed=[], unborn=[OLD])
+        return put(key=key, **more)
+
+    objects.put = slept
+    begin_run(objects, make_record(run_id=OLD))
+    assert list(read_index(objects).open) == [OLD]

@@ -9,12 +9,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import ConfigError, DataError
 from trainer.base.extras import needs
+from trainer.base.files import HeldFolder
 from trainer.job.job import Job
 
 # Fields of an index entry.
@@ -29,7 +29,7 @@ class CheckChild:
     def __init__(self, data: str | Path, *, job: Job | None = None, joined: bool = False) -> None:
         needs("pyarrow")
         self.data = data
-        self.folder = tempfile.TemporaryDirectory(prefix="mayfly-check-")
+        self.folder = HeldFolder("check")
         command = [sys.executable, "-m", "trainer.bars.check", "--data", str(data)]
         if job is None:
             command += ["--joined" if joined else "--describe"]
@@ -37,7 +37,7 @@ class CheckChild:
             job_file = Path(self.folder.name) / "job.json"
             job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")
             command += ["--job", str(job_file)]
-        # Cleaned up by `close`, or by the child where this process is killed.
+        # Cleaned up by `close`; where this process is killed, by the child or the next command.
         command += ["--scratch", self.folder.name]
         # The child ends when the other end of its pipe closes: with this process, whatever ends it.
         theirs, self.pipe = os.pipe()

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainer.aws.place import Place
 from trainer.base import environment
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.base.extras import needs
+from trainer.base.files import HeldFolder
 from trainer.cli.terminal import Console
 from trainer.job.job import Job
 from trainer.launch.script_needs import (
@@ -177,7 +177,7 @@ def resolve(
     words += ["--python-version", target.python]
     words += ["--python-platform", target.platform] if target.platform else []
     words += [] if dependencies else ["--no-deps"]
-    with TemporaryDirectory(prefix="mayfly-packages-") as made:
+    with HeldFolder("packages") as made:
         source, image_file = Path(made, PurePosixPath(listed.name).name), Path(made, ".image")
         image_file.write_text("".join(f"{name}; sys_platform == 'never'\n" for name in left_out))
         source.write_bytes(listed.content)

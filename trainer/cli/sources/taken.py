@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import DataError
+from trainer.base.files import HeldFolder
 from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.data.table import SUFFIXES
 from trainer.launch.inputs import INDEX, ChosenCandles, Input, overlapping, write_index
@@ -62,7 +62,7 @@ def fetch(item: Input, objects: Objects, folder: Path) -> str | None:
 def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Input], list[str]]:
     """Return by key the inputs that could be read, with hash and summary, and a note on each of `items`."""
     inputs, notes = dict[str, Input](), []
-    with tempfile.TemporaryDirectory(prefix="mayfly-taken-") as folder:
+    with HeldFolder("taken") as folder:
         by_name = {}
         for item in items:
             if (sha256 := fetch(item, objects, Path(folder))) is not None:
@@ -117,7 +117,7 @@ def compare_overlaps(
 
 
 def _errors(inputs: Mapping[str, Input], objects: Objects) -> dict[str, DataError]:
-    with tempfile.TemporaryDirectory(prefix="mayfly-overlaps-") as folder:
+    with HeldFolder("overlaps") as folder:
         for item in inputs.values():
             fetch(item, objects, Path(folder))
         report: dict[str, Any] = CheckChild(folder, joined=True).report()

@@ -15,6 +15,8 @@ from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.output import say_json, warn
 from trainer.control.settle import settle_unwatched
 from trainer.rehearsal.pulumi_apply import program_folder
+from trainer.runs.index import enter_missing
+from trainer.runs.store import open_objects
 
 CLI = "https://www.pulumi.com/docs/install/"
 
@@ -30,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         do = f"Install the Pulumi CLI: {CLI}"
         raise ConfigError("`pulumi`, which removes the stack, is not on PATH", do=do)
     outputs = read_stack(access, stack=arguments.stack)
+    enter_missing(open_objects(access, outputs.bucket))
     settling = settle_unwatched(access, outputs)
     for run_id, problem in settling.problems.items():
         do = "Look at the EC2 console before the stack goes."

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.base.errors import UsageError
+from trainer.base.files import HeldFolder
 from trainer.base.symbols import tidy
 from trainer.base.text import printable
 from trainer.cli.output import say_json, warn
@@ -229,7 +229,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
     from trainer.runs.store import open_objects, read_record
     from trainer.store.listing import fetch_models, find_model, models_of_run
 
-    with tempfile.TemporaryDirectory(prefix="mayfly-") as folder:
+    with HeldFolder("predict") as folder:
         with connected(rehearse=request.rehearse, program=False, local=request.local) as access:
             outputs = read_stack(access, stack=request.stack)
             objects = open_objects(access, outputs.bucket)

@@ -5,7 +5,6 @@ its next runs.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 
 from trainer.base.errors import UsageError
+from trainer.base.files import HeldFolder
 from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, lines
@@ -80,7 +80,7 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     from trainer.train.workers.devices import choose_device, default_workers
 
     kind, choice = choose_device(job, arguments.device)
-    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+    with HeldFolder("candles") as scratch:
         surveyed = survey(job, plan_and_open(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(surveyed.pieces))
     run_seconds, limit = run_estimate(job, Site(kind=kind, profile=choice, workers=workers), surveyed)

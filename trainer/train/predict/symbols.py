@@ -8,7 +8,6 @@ shape share one network, so that each further symbol takes a few milliseconds.
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch import nn
 
 from trainer.bars.series_plan import clear_of_holes
 from trainer.base.errors import DataError, TrainerError, UsageError, nearest
+from trainer.base.files import HeldFolder
 from trainer.base.settings import WINDOWS
 from trainer.base.text import some_of
 from trainer.data.calendar import holes
@@ -124,7 +124,7 @@ def _predict_panels(
     models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
 ) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
     """Predict with panels that read the same inputs; return the notes on their files."""
-    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+    with HeldFolder("candles") as scratch:
         folder = _open(models, data, Path(scratch))
         yield from predict_panels(models, folder, data, wanted=wanted, last=last, networks=running.networks)
         return folder.notes
@@ -153,7 +153,7 @@ def _predict_group(
         for symbol in model.card.symbols:
             if not wanted or symbol in wanted:
                 by_symbol[symbol].append(model)
-    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+    with HeldFolder("candles") as scratch:
         only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
         folder = _open(models, data, Path(scratch), symbols=only)
         tasks: list[_Task] = []

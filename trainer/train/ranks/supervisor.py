@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import Any
 
 from trainer.base import environment
 from trainer.base.errors import DataError, UsageError
+from trainer.base.files import HeldFolder
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.kernels import gains_from_threads
@@ -150,7 +150,7 @@ class _TorchRun:
         # Lost ranks in order: whether another's end caused it, and why.
         self._ends: list[tuple[bool, dict[str, Any]]] = []
         self._ended: dict[str, Any] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="mayfly-ranks-", ignore_cleanup_errors=True)
+        self._folder = HeldFolder("ranks")
         folder = Path(self._folder.name)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "line"))
