@@ -1,4 +1,4 @@
-"""The work of a scheduled run: its publication, and its data set as it is now."""
+"""The sources of a scheduled run: its publication, and its data set as it is now."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
-from trainer.launch.inputs import ChosenCandles, data_now
-from trainer.launch.planning import choose_from_set, listed_inputs, with_candles
-from trainer.launch.work import Account, ScriptWork, TrainingWork
+from trainer.launch.inputs import data_now
+from trainer.launch.planning import FoundCandles, FoundScript, choose_from_set, listed_inputs
+from trainer.launch.uploads import DeskFile
+from trainer.launch.work import Account
 from trainer.retrains.published import PublishedRetrain, PublishedScript, verified_script
+from trainer.runs.store import Objects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,35 +19,39 @@ class Publication:
     """A retrain as it was published: its name, code and, for a script, its files."""
 
     name: str
-    code: BundleName
-    account: Account
+    bundle: BundleName
     published: PublishedScript | None = None
 
-    def resolve(self, job: Job) -> TrainingWork | ScriptWork:
-        """Return the work of its job. Raises a TrainerError for whatever its data lacks."""
+    def find(self, job: Job, account: Account) -> FoundCandles | FoundScript:
+        """Return the job's inputs as they are now. Raises a TrainerError for whatever they lack."""
         if self.published is None:
-            candles = self.candles(job)
-            return TrainingWork(job=with_candles(job, candles), code=self.code, candles=candles)
-        bucket, objects = self.account.outputs.bucket, self.account.objects
-        return ScriptWork(
+            return self.candles(job, account)
+        bucket, pinned = account.outputs.bucket, self.published
+        return FoundScript(
             job=job,
-            code=self.code,
-            files=self.published.files,
-            sha256=self.published.sha256,
-            inputs=data_now(job.data.folder, self.published.inputs, objects, bucket=bucket),
+            files=pinned.files,
+            sha256=pinned.sha256,
+            inputs=data_now(job.data.folder, pinned.inputs, account.objects, bucket=bucket),
             names=(job.name, self.name),
         )
 
-    def candles(self, job: Job) -> ChosenCandles:
+    def candles(self, job: Job, account: Account) -> FoundCandles:
         """Choose the set's current files. Raises DataError if none is left."""
-        return choose_from_set(job, listed_inputs(job, self.account.objects))
+        return FoundCandles(job=job, candles=choose_from_set(job, listed_inputs(job, account.objects)))
+
+    def code(self, job: Job) -> BundleName:
+        """Return the package that was published."""
+        return self.bundle
+
+    def sent(self, job: Job) -> tuple[Job, DeskFile | None]:
+        """Return the job, which has no path of a desk, and no file to upload."""
+        return job, None
 
 
-def publication(published: PublishedRetrain, account: Account) -> Publication:
+def publication(published: PublishedRetrain, objects: Objects) -> Publication:
     """Return a published retrain; a script's files are read and verified."""
     return Publication(
         name=published.name,
-        code=BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256),
-        account=account,
-        published=verified_script(account.objects, published) if published.script_key else None,
+        bundle=BundleName(sha256=published.code_sha256, lock_sha256=published.lock_sha256),
+        published=verified_script(objects, published) if published.script_key else None,
     )

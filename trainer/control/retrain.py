@@ -23,7 +23,7 @@ from trainer.control.published import publication
 from trainer.control.takeover import take_over
 from trainer.job.pieces import kind_of
 from trainer.launch.inputs import list_inputs
-from trainer.launch.planning import Planned, offers_for, plan_work, within_budget
+from trainer.launch.planning import Planned, offers_for, plan_work, resolve, within_budget
 from trainer.launch.prepare_run import needs_prepare_run, plan_prepare_run
 from trainer.launch.start import record_of, register
 from trainer.launch.work import Account, Refresh
@@ -257,7 +257,7 @@ def _begun(
     account = home.account
     offers, plan = plan_prepare_run(account, budget_usd=schedule.budget, pinned_image=published.image_id)
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
-    code = publication(published, account).code
+    code = publication(published, objects).bundle
     planned = Planned(work=Refresh(job=job, code=code, inputs=inputs), offers=offers, plan=plan)
     _register(home, planned, run_id, began)
     return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=plan.hard_stop_usd)
@@ -349,7 +349,7 @@ def _registered(
         raise BudgetError("nothing is left of its budget", why=why, do=do)
     job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
     account = home.account
-    work = publication(published, account).resolve(job)
+    work = resolve(job, publication(published, objects), account)
     offers = offers_for(work.job, account, pinned_image=published.image_id)
     planned = Planned(work=work, offers=offers, plan=plan_work(work, offers, account))
     most = entry.prepare_usd + planned.plan.hard_stop_usd

@@ -1,23 +1,24 @@
-"""Plan a launch: choose candles of a data set, query the account, weigh the candidates. Desk and control
-share this.
-"""
+"""Plan a launch: resolve the job, query the account, weigh the candidates. Desk and control share this."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any, Protocol
 
 from trainer.aws.place import HERE
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import empty_span, too_few
+from trainer.launch.bundle import BundleName
 from trainer.launch.candidates import weigh
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import machines_of, refuse_unfit
 from trainer.launch.plan import LaunchPlan, RunPlan, make_plan
 from trainer.launch.preflight import Offers, query_offers
+from trainer.launch.uploads import DeskFile
 from trainer.launch.work import Account, ScriptWork, TrainingWork, WeighedWork, Work
 from trainer.machines.planner import LONGEST_DEADLINE
 from trainer.machines.storage import storage_cost
@@ -62,6 +63,61 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
 def with_candles(job: Job, candles: ChosenCandles) -> Job:
     """Return the job with the symbols and the timeframe that its candles decide."""
     return job.with_data(symbols=tuple(candles.bars), exclude=(), timeframe=candles.timeframe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCandles:
+    """The candles of a training: in raw/ already, or at a desk in `files`; `job` is the demo's for want of
+    others.
+    """
+
+    job: Job
+    candles: ChosenCandles
+    files: Sequence[DeskFile] = ()
+    notes: Sequence[str] = ()  # what the user should know of how they were found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundScript:
+    """A script's files and data by hash; the data is in the bucket already, or at a desk in `folder`."""
+
+    job: Job
+    files: Mapping[str, str]
+    sha256: str
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    folder: tuple[DeskFile, ...] = ()
+    names: tuple[str, ...]  # in the ids of its earlier runs
+
+
+class Sources(Protocol):
+    """Where the code and the inputs of a job come from: the user's desk, or a publication."""
+
+    def find(self, job: Job, account: Account) -> FoundCandles | FoundScript:
+        """Return the job's inputs, checked. Raises a TrainerError for whatever they lack."""
+
+    def code(self, job: Job) -> BundleName:
+        """Return the package with the job's own files."""
+
+    def sent(self, job: Job) -> tuple[Job, DeskFile | None]:
+        """Return the job without a path of this desk, and its encoder if it has to be uploaded."""
+
+
+def resolve(job: Job, sources: Sources, account: Account) -> TrainingWork | ScriptWork:
+    """Return the work of a job: its inputs and code by hash. Raises a TrainerError as `sources` does."""
+    found = sources.find(job, account)
+    code = sources.code(found.job)
+    if isinstance(found, FoundScript):
+        return ScriptWork(
+            job=found.job,
+            code=code,
+            files=found.files,
+            sha256=found.sha256,
+            inputs=found.inputs,
+            folder=found.folder,
+            names=found.names,
+        )
+    sent, encoder = sources.sent(with_candles(found.job, found.candles))
+    return TrainingWork(job=sent, code=code, candles=found.candles, files=tuple(found.files), encoder=encoder)
 
 
 @dataclass(frozen=True, kw_only=True)

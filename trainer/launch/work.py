@@ -1,7 +1,7 @@
 """The work of a launch: a job whose sources are resolved, for whoever launches it.
 
-A desk (`cli.sources.desk`) or a publication (`control.published`) makes it by its method `resolve`;
-`planning.offers_for`, `planning.plan_work`, `start.record_of` and `start.register` take it from there.
+`planning.resolve` makes it; `planning.offers_for`, `planning.plan_work`, `start.record_of` and
+`start.register` take it from there.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from trainer.data.read.reading import read_candles
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.targets.direction import Direction
-from trainer.train.inputs.source import Source, Sources, code_sha256, open_data, read_source
+from trainer.train.inputs.source import Source, SourceCache, code_sha256, open_data, read_source
 from trainer.train.packs.pack import new_model
 from trainer.train.piece import open_piece, outputs_of_trained
 from trainer.train.predict.readers import outputs_of
@@ -94,7 +94,7 @@ def test_a_worker_reads_a_symbol_once_for_its_models(tmp_path, write_candles):
     job = job_of(folds=2, seeds=2, batch=64, lookback=20)
     data = open_data(job, tmp_path, scratch=tmp_path)
     read: list[str] = []
-    sources = Sources()
+    sources = SourceCache()
     in_use: list[Source] = []
 
     def get(symbol: str) -> Source:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from trainer.cli.sources.taken import compare_overlaps, take
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.launch.inputs import RAW, ChosenCandles, list_inputs
-from trainer.launch.planning import choose_from_set
+from trainer.launch.planning import FoundCandles, choose_from_set
 from trainer.launch.uploads import DeskFile
 from trainer.runs.store import Objects
 
@@ -37,18 +36,6 @@ DEMO_JOB: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckedCandles:
-    """The candles of a job: in raw/ already, or at the desk in `files`; `job` is the demo's for want of
-    others.
-    """
-
-    job: Job
-    candles: ChosenCandles
-    files: Sequence[DeskFile] = ()
-    notes: Sequence[str] = ()  # what the user should know of how they were found
-
-
 def find_candles(
     job: Job,
     check: CheckChild | None,
@@ -56,7 +43,7 @@ def find_candles(
     *,
     place: Place,
     dry_run: bool = False,
-) -> CheckedCandles:
+) -> FoundCandles:
     """Find what to train on: what `--data` names and `check` reads, else what the job's data set holds, else,
     where the place has one, the demo.
 
@@ -70,7 +57,7 @@ def find_candles(
         candles = choose_from_set(job, inputs)
         candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
         notes = [_listed(job.data.set, candles), *taken, *compared, *candles.notes, *_left_out(candles)]
-        return CheckedCandles(job=job, candles=candles, notes=notes)
+        return FoundCandles(job=job, candles=candles, notes=notes)
     if place.has_demo:
         return _demo(job)
     why = f"raw/{job.data.set}/ in the bucket is empty"
@@ -82,7 +69,7 @@ def find_candles(
     raise UsageError("there is nothing to train on", why=why, do=do)
 
 
-def _checked(job: Job, check: CheckChild) -> CheckedCandles:
+def _checked(job: Job, check: CheckChild) -> FoundCandles:
     """Wait for the check and return what it found. Raises DataError as the child wrote it."""
     report = check.report()
     files = [
@@ -106,10 +93,10 @@ def _checked(job: Job, check: CheckChild) -> CheckedCandles:
         notes=tuple(report["notes"]),
         desk_bytes=sum(file.bytes for file in files),
     )
-    return CheckedCandles(job=job, candles=candles, files=files, notes=[*candles.notes, *_left_out(candles)])
+    return FoundCandles(job=job, candles=candles, files=files, notes=[*candles.notes, *_left_out(candles)])
 
 
-def _demo(job: Job) -> CheckedCandles:
+def _demo(job: Job) -> FoundCandles:
     """Return the demo's job and candles."""
     from trainer.rehearsal import client, home  # only a rehearsal has this folder
 

@@ -1,6 +1,7 @@
 """The work of a launch from a desk: candles with own files and encoder, or a script with packages and data.
 
-`begin` does what needs no AWS before anything is started; `resolve` makes the work for one stack.
+`begin` does what needs no AWS before anything is started; as the sources of `planning.resolve` they answer
+for one stack.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trainer.base.errors import UsageError
 from trainer.base.extras import needs
 from trainer.cli.connect import local_candles
 from trainer.cli.sources.bucket import fetch_candles, fetch_files, is_in_bucket
-from trainer.cli.sources.candles import CheckedCandles, find_candles
+from trainer.cli.sources.candles import find_candles
 from trainer.cli.sources.check_child import CheckChild
 from trainer.cli.sources.script_packages import Packages, with_packages
 from trainer.cli.terminal import Console
@@ -29,7 +30,7 @@ from trainer.job.job import MAX_JOB_NAME, Job
 from trainer.job.pieces import kind_of
 from trainer.job.tables import Tables
 from trainer.launch.bundle import Bundle, build_bundle
-from trainer.launch.planning import with_candles
+from trainer.launch.planning import FoundCandles, FoundScript
 from trainer.launch.script_files import data_files, hashes_of, script_files, script_sha256
 from trainer.launch.script_needs import listed_packages
 from trainer.launch.uploads import DeskFile, encoder_file
@@ -48,12 +49,18 @@ class JobAtDesk:
     console: Console
     ends: ExitStack
     place: Place  # that the user names; a shell may rehearse, too
+    dry_run: bool = False  # nothing is written, not even what a check of the set's files found
     bundle: Bundle | None = None  # the work's code
     packages: Packages | None = None  # that were resolved for it
 
     def describe(self, work: TrainingWork | ScriptWork) -> dict[str, Any]:
         """Return the data section of a plan, with the packages that were resolved for it."""
         return {**work.data, **({"packages": self.packages.to_dict()} if self.packages else {})}
+
+    def sent(self, job: Job) -> tuple[Job, DeskFile | None]:
+        """Return the job without a path of this desk, and its encoder if it has to be uploaded."""
+        check_inputs(job)
+        return portable_encoder(portable(job)), encoder_file(job)
 
     def _fetched(self) -> Path:
         return Path(self.ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
@@ -64,7 +71,7 @@ class CandleDesk(JobAtDesk):
     """A training: own files, encoder, and candles with their check, which runs beside everything else."""
 
     check: CheckChild | None = None
-    found: CheckedCandles | None = None
+    found: FoundCandles | None = None
     is_fetched: bool = False  # its candles are a copy, which is gone when the command ends
 
     def begin(self) -> Self:
@@ -88,29 +95,22 @@ class CandleDesk(JobAtDesk):
         needs("torch")
         return self.begin()
 
-    def resolve(self, account: Account, *, dry_run: bool = False) -> TrainingWork:
-        """Return the work for a stack. Raises a TrainerError if it has no candles."""
+    def find(self, job: Job, account: Account) -> FoundCandles:
+        """Return the candles of the job. Raises a TrainerError if there are none for it."""
         access = account.access
-        if here := local_candles(self.job, access.folder):
+        if here := local_candles(job, access.folder):
             self.console.line(f"candles of {here}, the local folder")
-            self.job = self.job.with_data(path=str(here))
+            self.job = job = job.with_data(path=str(here))
             self._start_check()
-        self.found = found = find_candles(
-            self.job, self.check, account.objects, place=access.place, dry_run=dry_run
-        )
-        for note in found.notes:
+        self.found = find_candles(job, self.check, account.objects, place=access.place, dry_run=self.dry_run)
+        for note in self.found.notes:
             self.console.line(note)
-        own = contents(found.job)
-        job = with_candles(found.job, found.candles)
-        check_inputs(job)
-        self.bundle = build_bundle(own_files=own)
-        return TrainingWork(
-            job=portable_encoder(portable(job)),
-            code=self.bundle,
-            candles=found.candles,
-            files=tuple(found.files),
-            encoder=encoder_file(job),
-        )
+        return self.found
+
+    def code(self, job: Job) -> Bundle:
+        """Return the package with the job's own files."""
+        self.bundle = build_bundle(own_files=contents(job))
+        return self.bundle
 
     def looks(self, receipt: Receipt) -> list[str]:
         """Return the commands that a receipt ends with."""
@@ -160,19 +160,17 @@ class ScriptDesk(JobAtDesk):
             listed_packages(self.job.script, self.files)
         return self
 
-    def resolve(self, account: Account, *, dry_run: bool = False) -> ScriptWork:
-        """Return the work for a stack, with its packages."""
+    def find(self, job: Job, account: Account) -> FoundScript:
+        """Return the script with its packages, resolved for the stack's image."""
         self._resolve_packages(account.place, account.outputs.image_line)
-        hashes = hashes_of(self.files)
+        job, hashes = self.job, hashes_of(self.files)
+        sha256 = script_sha256(job.script, hashes, self.data)
+        return FoundScript(job=job, files=hashes, sha256=sha256, folder=self.data, names=(job.name,))
+
+    def code(self, job: Job) -> Bundle:
+        """Return the package with the script's files."""
         self.bundle = build_bundle(script_files=self.files)
-        return ScriptWork(
-            job=self.job,
-            code=self.bundle,
-            files=hashes,
-            sha256=script_sha256(self.job.script, hashes, self.data),
-            folder=self.data,
-            names=(self.job.name,),
-        )
+        return self.bundle
 
     def looks(self, receipt: Receipt) -> list[str]:
         """Return the commands that a receipt ends with."""
@@ -191,9 +189,9 @@ Desk = CandleDesk | ScriptDesk
 DESKS: dict[str, type[Desk]] = {TrainingWork.name: CandleDesk, ScriptWork.name: ScriptDesk}
 
 
-def desk_of(job: Job, console: Console, ends: ExitStack, *, place: Place) -> Desk:
+def desk_of(job: Job, console: Console, ends: ExitStack, *, place: Place, dry_run: bool = False) -> Desk:
     """Return the desk for a job, by its command. `place`: where the user wants it to run."""
-    return DESKS[kind_of(job).command](job, console, ends, place)
+    return DESKS[kind_of(job).command](job, console, ends, place, dry_run)
 
 
 def with_script(tables: Tables, file: str) -> Tables:

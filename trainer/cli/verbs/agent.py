@@ -35,7 +35,7 @@ from trainer.control.drive import drive
 from trainer.control.settle import close_last
 from trainer.control.stop import StopSignal
 from trainer.launch.bundle import upload_bundle
-from trainer.launch.planning import plan_here
+from trainer.launch.planning import plan_here, resolve
 from trainer.launch.start import record_here, record_of, write_task
 from trainer.launch.work import Account, work_sha256
 from trainer.runs.record import iso, utc_now
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         access, outputs = _stack(arguments, ends)
         account = Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
         cloud, user_id = AwsCloud(access, outputs), user_id_of(access)
-        resolved = desk.resolve(account)
+        resolved = resolve(desk.job, desk, account)
         if desk.packages:
             console.line(f"packages: {', '.join(desk.packages.names)}; {desk.packages.keep()}")
         resolved = resolved.uploaded(account, console.update)

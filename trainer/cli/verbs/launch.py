@@ -36,7 +36,7 @@ from trainer.launch.bundle import upload_bundle
 from trainer.launch.candidates import UNPROVEN
 from trainer.launch.machines import machines_of
 from trainer.launch.plan import LaunchPlan
-from trainer.launch.planning import Planned, offers_for, plan_work
+from trainer.launch.planning import Planned, offers_for, plan_work, resolve
 from trainer.launch.preflight import Offers
 from trainer.launch.start import record_of, register
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     machines_of(job)  # an unknown type or profile ends here, before anything is started
     with ExitStack() as ends:
         ends.callback(console.close)
-        desk = desk_of(job, console, ends, place=REHEARSAL if arguments.rehearse else ACCOUNT).begin()
+        place = REHEARSAL if arguments.rehearse else ACCOUNT
+        desk = desk_of(job, console, ends, place=place, dry_run=arguments.dry_run).begin()
         if arguments.rehearse:
             console.update("starting the embedded AWS ...")
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
@@ -134,7 +135,7 @@ def _resolved(
         offered = pool.submit(offers_for, desk.job, account)
         settle = partial(settle_unwatched, account.access, account.outputs)
         settled = None if arguments.dry_run else pool.submit(settle)
-        work = desk.resolve(account, dry_run=bool(arguments.dry_run))
+        work = resolve(desk.job, desk, account)
     if settled:
         _report_settled(settled, console)
     return work, offered.result()

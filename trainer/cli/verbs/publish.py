@@ -28,10 +28,17 @@ from trainer.control.published import Publication
 from trainer.job.job import Job, load_job, parse_job
 from trainer.job.pieces import kind_of
 from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
-from trainer.launch.inputs import ChosenCandles, data_set_of
+from trainer.launch.inputs import data_set_of
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
-from trainer.launch.planning import listed_inputs, offers_for, plan_work, within_budget
+from trainer.launch.planning import (
+    FoundCandles,
+    listed_inputs,
+    offers_for,
+    plan_work,
+    resolve,
+    within_budget,
+)
 from trainer.launch.preflight import Offers
 from trainer.launch.prepare_run import LONGEST
 from trainer.launch.start import record_of
@@ -85,14 +92,14 @@ class DeskPublication(Publication):
 
     notes: list[str]
 
-    def candles(self, job: Job) -> ChosenCandles:
+    def candles(self, job: Job, account: Account) -> FoundCandles:
         """Choose the set's files; those that nobody checked are fetched, checked and indexed here, since
         control can't.
         """
-        listed_inputs(job, self.account.objects)
-        found = find_candles(job, None, self.account.objects, place=self.account.place)
+        listed_inputs(job, account.objects)
+        found = find_candles(job, None, account.objects, place=account.place)
         self.notes.extend(found.notes)
-        return found.candles
+        return found
 
 
 def publish(
@@ -146,7 +153,7 @@ def _script_sent(job: Job, account: Account) -> Sent:
         ends.callback(console.close)
         at_desk = job.with_data(folder="") if listed else job
         desk = desk_of(at_desk, console, ends, place=account.place).begin()
-        work = desk.resolve(account).uploaded(account, console.update)
+        work = resolve(desk.job, desk, account).uploaded(account, console.update)
     assert isinstance(work, ScriptWork) and desk.bundle is not None
     sent = work.job.without_desk()
     return Sent(
@@ -170,10 +177,10 @@ def plan_now(
 ) -> PlannedNow:
     """Plan a retrain's job for now, within its budgets and on types that control may start."""
     notes: list[str] = []
-    sources = DeskPublication(name=schedule.name, code=code, account=account, published=script, notes=notes)
+    sources = DeskPublication(name=schedule.name, bundle=code, published=script, notes=notes)
     job = within_budget(job, schedule.budget)
     _refuse_types(machines_of(job), account.outputs)
-    work = sources.resolve(job)
+    work = resolve(job, sources, account)
     offers = offers_for(work.job, account, pinned_image=image_id)
     plan = plan_work(work, offers, account)
     _refuse_beyond_month(plan, schedule)

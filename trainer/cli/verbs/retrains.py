@@ -63,9 +63,9 @@ def _publish(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
 
 def _preview(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
     retrain = _published(account.objects, schedule.name)[0]
-    job, stored = verified_job(account.objects, retrain), publication(retrain, account)
+    job, stored = verified_job(account.objects, retrain), publication(retrain, account.objects)
     image = retrain.image_id
-    ready = plan_now(job, stored.code, stored.published, schedule, account, image_id=image)
+    ready = plan_now(job, stored.bundle, stored.published, schedule, account, image_id=image)
     return _planned(arguments, schedule, retrain, ready, [])
 
 

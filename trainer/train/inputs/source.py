@@ -208,7 +208,7 @@ def on_device(source: Source, device: str) -> Source:
     return replace(source, folds={fold: data.moved(move) for fold, data in source.folds.items()})
 
 
-class Sources:
+class SourceCache:
     """Keeps the last source of a worker, which the next piece often needs."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ import torch
 from trainer.base.errors import DataError, TrainerError
 from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import end_with_the_parent
-from trainer.train.inputs.source import Source, Sources, on_device, read_source
+from trainer.train.inputs.source import Source, SourceCache, on_device, read_source
 from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
 from trainer.train.observing.meter import with_memory
@@ -98,7 +98,7 @@ class _WorkerRoster:
         self._device, self._settings, self._connection = station.device, settings, connection
         self._identity = {"worker": station.number, "pid": os.getpid()}
         self._opened: dict[str, Opened] = {}
-        self._sources = Sources()
+        self._sources = SourceCache()
         self._staging = Staging(self._read)
         self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._waiting: list[_Arrival] = []  # in order, not started
