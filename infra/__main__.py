@@ -21,7 +21,7 @@ from infra.network import Network
 from infra.notify import AccountBudget, DeadLetters, Notifications
 from infra.outputs import publish
 from infra.schedule import Caller, Retrains, Schedule
-from infra.settings import look_up_stack, read_settings
+from infra.stack_settings import look_up_stack, read_settings
 from infra.storage import ModelStore
 from infra.subnets import look_up_vpc
 

@@ -62,7 +62,7 @@ class Network(Component):
             tags={"Name": f"{stack.prefix}-instances"},
             opts=self.child,
         )
-        if files:  # which name each other
+        if files:  # a rule of its own, since the two groups name each other
             aws.vpc.SecurityGroupIngressRule(
                 "file-system-from-instances",
                 security_group_id=files.id,

@@ -13,8 +13,8 @@ from infra.efs import EfsCache
 from infra.identity import Identity
 from infra.launch_templates import ImageLine, LaunchTemplates
 from infra.network import Network
-from infra.settings import Settings
 from infra.stack import Stack
+from infra.stack_settings import Settings
 from trainer.aws.stack_outputs import FORMAT, StackOutputs, parameter_name
 from trainer.retrains.schedule import PUBLISHED_FORMAT
 

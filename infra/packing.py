@@ -15,7 +15,7 @@ import pulumi
 
 import trainer
 from infra import wheels
-from trainer.base.code_files import code_files, place_of
+from trainer.base.code_files import code_files, path_of
 
 _BOTOCORE_DATA = ("_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")
 _MODEL = re.compile(r"botocore/data/([^/]+)/([^/]+)/")
@@ -82,4 +82,4 @@ def package_file(name: str) -> Path:
     """Return where a file such as `trainer/node/bootstrap.sh` or `ami/test.yml` lies, in the checkout or the
     installed package.
     """
-    return place_of(name, Path(next(iter(trainer.__path__))))
+    return path_of(name, Path(next(iter(trainer.__path__))))

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from infra.settings import RULES
+from infra.stack_settings import RULES
 from tests.infra.program import run_program
 from trainer.aws.error_codes import ROWS
 from trainer.base import errors
@@ -141,7 +141,7 @@ def _default(value: Any) -> str:
 
 
 def stack_settings(_: str) -> str:
-    """Return the settings of the stack, as Pulumi.yaml declares and infra/settings.py checks them."""
+    """Return the settings of the stack, as Pulumi.yaml declares and infra/stack_settings.py checks them."""
     declared = yaml.safe_load((ROOT / "Pulumi.yaml").read_text(encoding="utf-8"))["config"]
     rows = []
     for key, one in declared.items():

@@ -46,7 +46,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 DATA = b"1,2"
 
 
-class Bucket:
+class CommandBucket:
     """S3 as far as a command's node needs it: it checks each body against its hash."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class MemoryUplink(Uplink):
     """The node's access to that bucket."""
 
     def __init__(self) -> None:
-        self.bucket, self.s3 = "b", Bucket()
+        self.bucket, self.s3 = "b", CommandBucket()
         self.tries = 0
         self.fails: set[int] = set()  # those of the tries that S3 does not take
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from tests.pieces import named
+from trainer.runs.actions import Store
 from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunPiece, RunRecord
 
@@ -109,3 +110,14 @@ def make_record(**changed: Any) -> RunRecord:
         "deadline_cause": "max_duration",
     }
     return RunRecord(**(values | changed))
+
+
+def starting(*launches: Launch, **fields: Any) -> RunRecord:
+    """Return the record of a run whose first attempt has these launches; none: it has not launched yet."""
+    return make_record(attempts=(Attempt(number=1, launches=launches),) if launches else (), **fields)
+
+
+def only_store(actions: tuple[Any, ...]) -> RunRecord:
+    """Return the record that the one action stores."""
+    assert len(actions) == 1 and isinstance(actions[0], Store), actions
+    return actions[0].record

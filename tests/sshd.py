@@ -54,7 +54,7 @@ def key_pair(path: Path) -> str:
     return path.with_suffix(path.suffix + ".pub").read_text().strip()
 
 
-class Answers(paramiko.ServerInterface):
+class SshAnswers(paramiko.ServerInterface):
     """Answers to paramiko's server side, for one connection."""
 
     def __init__(self, server: SshServer, authorized: str, transport: paramiko.Transport) -> None:
@@ -181,7 +181,7 @@ def paramiko_server(folder: Path, authorized: str) -> Iterator[SshServer]:
             transport.add_server_key(own)
             transports.append(transport)
             with suppress(paramiko.SSHException, EOFError, OSError):
-                transport.start_server(server=Answers(server, authorized, transport))
+                transport.start_server(server=SshAnswers(server, authorized, transport))
 
     _beside(accept)
     try:

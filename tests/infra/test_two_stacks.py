@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from infra import wheels
-from infra.settings import RULES
+from infra.stack_settings import RULES
 from tests.aws.iam_policies import Authorization, Values, decide, lets_service, read_policy
 from tests.iam import listed
 from tests.infra.pairs import RETRAINS

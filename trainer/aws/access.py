@@ -93,13 +93,13 @@ _session_lock = threading.Lock()
 def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
     from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
-    own = not access.place.has_proxy or (access.endpoint_url or "").startswith(_LOOPBACK)
+    direct = not access.place.has_proxy or (access.endpoint_url or "").startswith(_LOOPBACK)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": total_max_attempts},
         connect_timeout=10,
         read_timeout=timeout_seconds,
         s3={"addressing_style": "path"} if access.endpoint_url else {},
-        proxies={} if own else None,  # None: as the environment says
+        proxies={} if direct else None,  # None: as the environment says
     )
     return _session(own_settings=access.access_key is None).client(
         service,

@@ -159,10 +159,10 @@ class FolderBucket:
 
     def versions(self, key: str) -> list[ObjectVersion]:
         """Return the versions of an object, the newest first: here one, its hash computed from its bytes."""
-        place = self._place(key)
+        path = self._path(key)
         try:
-            with place.open("rb") as file:
-                sha256, about = hashlib.file_digest(file, "sha256").hexdigest(), place.stat()
+            with path.open("rb") as file:
+                sha256, about = hashlib.file_digest(file, "sha256").hexdigest(), path.stat()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return []
         version = ObjectVersion(
@@ -171,7 +171,7 @@ class FolderBucket:
             modified_at=_instant(about),
             sha256=sha256,
             size=about.st_size,
-            file=place,
+            file=path,
             metadata={"sha256": sha256},
             checksummed=True,
         )
@@ -181,14 +181,14 @@ class FolderBucket:
         self, key: str, new: Path, sha256: str, metadata: dict[str, str], checksummed: bool
     ) -> ObjectVersion:
         """Make a received file the newest version of an object; the caller holds the lock."""
-        new.replace(self._place(key))
+        new.replace(self._path(key))
         (version,) = self.versions(key)
         return version
 
     def _entries(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield the entries of the keys that begin with a prefix, in order: here without their hashes."""
         for key in self._keys(prefix):
-            about = self._place(key).stat()
+            about = self._path(key).stat()
             yield {"Key": key, "ETag": "", "Size": about.st_size, "LastModified": _instant(about)}
 
     def _keys(self, prefix: str) -> list[str]:
@@ -203,9 +203,9 @@ class FolderBucket:
         return sorted(key for key in found if key.startswith(prefix))
 
     def _new_file(self, key: str) -> Path:
-        return self._place(key).with_name(f".new-{secrets.token_hex(8)}")
+        return self._path(key).with_name(f".new-{secrets.token_hex(8)}")
 
-    def _place(self, key: str) -> Path:
+    def _path(self, key: str) -> Path:
         if why := path_flaw(key.replace("raw/.files/", "raw/files/", 1)):
             raise refusal("InvalidRequest", 400, "Object", f"{key[:80]!r}: {why}")
         return self.folder / key

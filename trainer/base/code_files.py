@@ -73,7 +73,7 @@ def code_files(
                 continue
             to_read += _files_of(dotted, modules)
         for data in DATA.get(name, ()):
-            taken[data] = place_of(data, folder).read_bytes()
+            taken[data] = path_of(data, folder).read_bytes()
     return dict(sorted(taken.items()))
 
 
@@ -89,7 +89,7 @@ def _modules_of(folder: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def place_of(name: str, folder: Path) -> Path:
+def path_of(name: str, folder: Path) -> Path:
     """Return where a file of the set lies: in the package `folder`, or beside it, which in an installed wheel
     is `_infra`.
     """

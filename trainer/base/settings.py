@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from trainer.base.errors import UsageError
 
-MOST_NUMBER = 10**18  # of any number of a job, whatever limits its key has
+MOST_JOB_NUMBER = 10**18  # of any number of a job, whatever limits its key has
 WINDOWS, CHUNKS = "windows", "chunks"  # a model's reads: with one output, or with one for each bar
 FLOAT, HALF = 4, 2  # bytes of a number
 RECURRENT, CONVOLUTION, ATTENTION, UNKNOWN = "recurrent", "convolution", "attention", "unknown"  # kernels
@@ -77,13 +77,13 @@ def bad_value(key: str, value: Any, expected: str) -> UsageError:
 
 def brief(value: Any) -> str:
     """Format a value for an error, shortened to a line."""
-    if isinstance(value, int) and not -MOST_NUMBER <= value <= MOST_NUMBER:
+    if isinstance(value, int) and not -MOST_JOB_NUMBER <= value <= MOST_JOB_NUMBER:
         return "a number of more than 18 digits"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
-def check_values(table: str, settings: Any) -> None:
+def check_limits(table: str, settings: Any) -> None:
     """Raise UsageError for the first value outside the choices or limits that `setting` declared, and for
     infinity.
     """
@@ -105,7 +105,7 @@ def typed(key: str, value: Any, hint: Any) -> Any:
         items = value.split(",") if isinstance(value, str) else value
         if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
             return tuple(item.strip() for item in items if item.strip())
-    elif isinstance(value, int) and abs(value) > MOST_NUMBER:
+    elif isinstance(value, int) and abs(value) > MOST_JOB_NUMBER:
         raise bad_value(key, value, "a number of at most 18 digits")
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
@@ -223,7 +223,7 @@ class ModelSettings(HomeSettings):
     small: ClassVar[dict[str, Any]] = {}  # settings of a size that one CPU core trains in a minute
 
     def __post_init__(self) -> None:
-        check_values("model", self)
+        check_limits("model", self)
 
     @property
     def bars_seen(self) -> int:
@@ -241,7 +241,7 @@ class ModelSettings(HomeSettings):
         return 0
 
     @property
-    def place(self) -> dict[str, Any]:
+    def build_options(self) -> dict[str, Any]:
         """Return the further arguments of `network.build` on this machine."""
         return {}
 

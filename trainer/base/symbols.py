@@ -7,7 +7,7 @@ The one place of the rules: data files, jobs, plans, cards, scripts and backups 
 from __future__ import annotations
 
 MOST_BYTES = 100  # in UTF-8: a model's name has family, target, timeframe, fold and seed besides, 200 in all
-MOST_FILE_BYTES = 200  # file systems take 255, and what is being written has a longer name
+MOST_NAME_BYTES = 200  # of a file's name: file systems take 255, and a file being written has a longer name
 MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
 RULE = (
     f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none"
@@ -42,12 +42,12 @@ def flaw(symbol: str) -> str:
 
 def file_flaw(name: str) -> str:
     """Return why a text can't be the name of a candle file, '' if it can."""
-    if not name.isprintable() or len(name.encode(errors="replace")) > MOST_FILE_BYTES:
-        return f"names are UTF-8, printable, and have at most {MOST_FILE_BYTES} bytes"
+    if not name.isprintable() or len(name.encode(errors="replace")) > MOST_NAME_BYTES:
+        return f"names are UTF-8, printable, and have at most {MOST_NAME_BYTES} bytes"
     return "it has a slash, or begins with a dot" if set(name) & set("/\\") or name[:1] in ("", ".") else ""
 
 
-def brief(symbol: str) -> str:
+def quoted(symbol: str) -> str:
     """Return an invalid symbol as errors show it."""
     return repr(symbol if len(symbol) <= 40 else f"{symbol[:37]}...")
 

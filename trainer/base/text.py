@@ -1,4 +1,7 @@
-"""Escape untrusted texts (of nodes, files and AWS) for a terminal. The only module that does."""
+"""Texts for people: escape those of nodes, files and AWS for a terminal, and shorten lists of names.
+
+No other module escapes.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from trainer.runs.record import InstanceSeen, RunRecord, iso
 from trainer.runs.reports import Heartbeat
 from trainer.runs.samples import NodeSample
 
-# without proof that the instance ends; GPU machines do take minutes to shut down
+# From here on an end without proof is a warning; GPU machines do take minutes to shut down.
 LOUD_AFTER = timedelta(minutes=2)
 PATIENCE = timedelta(minutes=30)  # then the command exits with code 110; the safety layers go on
 _NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}

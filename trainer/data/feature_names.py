@@ -42,7 +42,8 @@ FEATURES = (
     "log_seconds_since_last_bar",
 )
 
-# Spans of returns: the oldest reads a bar before the span.
+# A feature of returns looks back its whole span, since the first return needs the bar before it; one of
+# levels looks back a bar less.
 _SPANS = ("log_return_", "momentum_", "log_volatility_")
 _LEVELS = ("price_zscore_", "volume_zscore_", "stochastic_")
 _OTHERS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.base.symbols import brief, flaw, tidy
+from trainer.base.symbols import flaw, quoted, tidy
 from trainer.data.read.candles import Candles
 from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY, canonical, step_of
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     symbols = [tidy(name.strip()) for name in options.symbols.split(",") if name.strip()]
     for symbol in symbols:
         if why := flaw(symbol):
-            parser.error(f"{brief(symbol)} is not a symbol: {why}")
+            parser.error(f"{quoted(symbol)} is not a symbol: {why}")
     options.out.mkdir(parents=True, exist_ok=True)
     paths = []
     for symbol in symbols:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainer.base.errors import DataError, UsageError, nearest
-from trainer.base.settings import bad_value, check_values, setting
-from trainer.base.symbols import RULE, brief, flaw, tidy
+from trainer.base.settings import bad_value, check_limits, setting
+from trainer.base.symbols import RULE, flaw, quoted, tidy
 from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
 from trainer.data.timeframes import step_of
 
@@ -94,7 +94,7 @@ class DataSettings:
     )
 
     def __post_init__(self) -> None:
-        check_values("data", self)
+        check_limits("data", self)
         for key in ("symbols", "exclude"):
             object.__setattr__(self, key, tuple(map(tidy, getattr(self, key))))
         self._check_timeframe()
@@ -105,7 +105,7 @@ class DataSettings:
             for symbol in getattr(self, key):
                 if why := flaw(symbol):
                     raise UsageError(
-                        f"job key 'data.{key}' has {brief(symbol)}", why=why, do=f"The rule: {RULE}."
+                        f"job key 'data.{key}' has {quoted(symbol)}", why=why, do=f"The rule: {RULE}."
                     )
         if self.symbols and not self.chosen(()):
             why = "data.exclude names every symbol of data.symbols"
@@ -204,6 +204,6 @@ class DataSettings:
             if name not in FEATURES and self.features not in (AUTO, ALL, NONE):
                 do = nearest(name, FEATURES) or "Set data.features = auto."
                 why = "features are auto, all, none, or names that docs/data.md lists"
-                raise UsageError(f"job key 'data.features' has {brief(name)}", why=why, do=do)
+                raise UsageError(f"job key 'data.features' has {quoted(name)}", why=why, do=do)
         if not self.features or len(set(self.features)) < len(self.features):
             raise bad_value("data.features", list(self.features), "auto, all, none, or names that differ")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from trainer.base.errors import UsageError
-from trainer.base.settings import check_values, setting
+from trainer.base.settings import check_limits, setting
 
 MARKETS = ("on_demand", "spot")
 LONGEST = timedelta(days=366)
@@ -30,7 +30,7 @@ class MachineSettings:
     )
 
     def __post_init__(self) -> None:
-        check_values("machine", self)
+        check_limits("machine", self)
         if self.max_duration:
             parse_duration(self.max_duration)
 

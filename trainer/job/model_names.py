@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.base.symbols import MOST_NAME_BYTES
+
 _NAME = re.compile(
     r"(?P<family>[^_-]+)(?:-(?P<target>[^_]+))?_(?P<symbol>.+?)(?:_(?P<timeframe>[^_]+?))?"
     r"(?:_f(?P<fold>\d+)_s(?P<seed>\d+))?"
 )
 MODEL_SUFFIX = ".safetensors"
-MOST_FILE_BYTES = 200  # of a file's name: file systems allow 255, and a file being written has a longer name
 
 
 def is_model_file(name: str) -> bool:
@@ -25,7 +26,7 @@ def is_model_file(name: str) -> bool:
     """
     is_one_part = name.isprintable() and not set(name) & set("/\\") and name[:1] not in (".", "-", "~")
     return (
-        is_one_part and name.endswith(MODEL_SUFFIX) and len(name.encode(errors="replace")) <= MOST_FILE_BYTES
+        is_one_part and name.endswith(MODEL_SUFFIX) and len(name.encode(errors="replace")) <= MOST_NAME_BYTES
     )
 
 

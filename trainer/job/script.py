@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.base.errors import UsageError, nearest
-from trainer.base.settings import bad_value, check_values, setting
+from trainer.base.settings import bad_value, check_limits, setting
 from trainer.job.script_values import Combination, check_gpus, columns_of, combinations, variables_of
 
 KIND = "script"  # of its pieces, and of the work of its run
@@ -68,7 +68,7 @@ class ScriptSettings:
     )
 
     def __post_init__(self) -> None:
-        check_values("script", self)
+        check_limits("script", self)
         if self.python and not _PYTHON.fullmatch(self.python):
             raise bad_value("script.python", self.python, "a version such as 3.13")
         self._check_secrets()

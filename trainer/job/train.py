@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.base.settings import bad_value, check_values, setting
+from trainer.base.settings import bad_value, check_limits, setting
 
 AUTO = "auto"  # of `batch`, whose number is 0 then
 BATCH_OF_THE_MODEL = -1  # `batch` if a job names none: the job replaces it by the model's default
@@ -75,7 +75,7 @@ class TrainSettings:
     retries: int = setting(1, "Retries of a model whose worker died.", least=0, most=100)
 
     def __post_init__(self) -> None:
-        check_values("train", self)
+        check_limits("train", self)
         if self.batch < 0 and self.batch != BATCH_OF_THE_MODEL:
             raise bad_value("train.batch", self.batch, "0 or more")
 
@@ -134,4 +134,4 @@ class ExpertSettings:
     )
 
     def __post_init__(self) -> None:
-        check_values("expert", self)
+        check_limits("expert", self)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
-from trainer.base.code_files import NODE, code_files, home_modules, place_of
+from trainer.base.code_files import NODE, code_files, home_modules, path_of
 from trainer.base.errors import ConfigError
 from trainer.base.own_file import FOLDER
 from trainer.job.script import FOLDER as SCRIPT_FOLDER
@@ -93,7 +93,7 @@ def upload_bundle(bundle: Bundle, objects: Objects) -> None:
 def _refuse_links(sources: Iterable[str], package: Path) -> None:
     """Raise ConfigError for a source behind a symbolic link, which may lead anywhere."""
     for name in sources:
-        path = place_of(name, package)
+        path = path_of(name, package)
         end = package if package in path.parents else path.parent.parent
         for part in (path, *path.parents):
             if part == end:

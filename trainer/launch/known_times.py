@@ -58,9 +58,8 @@ def known_times(objects: Objects, names: Iterable[str], sha256: str, place: Plac
 
 def _seconds_of(receipt: Receipt, sha256: str) -> dict[str, float]:
     """Return the seconds of each piece that was done, if the receipt is of this script."""
-    if [item["sha256"] for item in receipt["scripts"]] == [sha256] and receipt[
-        "state"
-    ] == "done":  # with what was uploaded
+    is_whole = [item["sha256"] for item in receipt["scripts"]] == [sha256]
+    if is_whole and receipt["state"] == "done":  # one piece: its train phase, with what was sent during it
         return {receipt["scripts"][0]["piece"]: max(1.0, receipt["seconds"]["train"])}
     return {
         item["piece"]: max(1.0, item["seconds"])

@@ -17,7 +17,7 @@ from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import machines_of, refuse_unfit
 from trainer.launch.plan import LaunchPlan, RunPlan, make_plan
-from trainer.launch.preflight import Offers, look
+from trainer.launch.preflight import Offers, query_offers
 from trainer.launch.uploads import DeskFile
 from trainer.launch.work import Account, ScriptWork, TrainingWork, WeighedWork, Work
 from trainer.machines.planner import LONGEST_DEADLINE
@@ -136,7 +136,7 @@ def offers_for(job: Job, account: Account, *, pinned_image: str = "") -> Offers:
         named = bool(job.machine.instance)
         refuse_unfit(machines, account.outputs.image_line, named=named)
     spot = job.machine.market == "spot"
-    return look(
+    return query_offers(
         account.access, outputs=account.outputs, machines=machines, spot=spot, pinned_image=pinned_image
     )
 

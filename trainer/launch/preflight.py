@@ -41,7 +41,7 @@ class Offers:
     priced: PricedTypes  # the requested types, with their list prices in the region
 
 
-def look(
+def query_offers(
     access: Access,
     *,
     outputs: StackOutputs,

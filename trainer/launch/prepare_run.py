@@ -16,7 +16,7 @@ from trainer.job.job import Job
 from trainer.launch.inputs import Input
 from trainer.launch.machines import on_demand_price
 from trainer.launch.plan import RunPlan, rungs_of_type
-from trainer.launch.preflight import Offers, look
+from trainer.launch.preflight import Offers, query_offers
 from trainer.launch.work import Account
 from trainer.machines.instances import cpu_instance_type
 from trainer.machines.planner import dollars
@@ -44,7 +44,7 @@ def plan_prepare_run(
     """
     outputs = account.outputs
     machine = cpu_instance_type(outputs.prepare_type)
-    offers = look(
+    offers = query_offers(
         account.access,
         outputs=outputs,
         machines=[machine],

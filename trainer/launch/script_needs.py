@@ -198,9 +198,9 @@ def missing_imports(
     """Return the first import of each module that none of these packages provides, with the requirement that
     would; '' if this desk does not know one.
 
-    What a package has is known from this environment or from its name. A listed package of which neither
-    tells may have whatever is imported. Raises UsageError for a package that was installed here from a folder
-    or a repository.
+    The modules of a package are known if it is installed here, or from its name. A listed package that is
+    neither installed here nor imported by its name may provide any module: then nothing counts as missing.
+    Raises UsageError for a package that was installed here from a folder or a repository.
     """
     wheels = [match for path in files if (match := _WHEEL.fullmatch(PurePosixPath(path).name))]
     pins = {normalized(wheel[1]): f"{wheel[1]}=={wheel[2]}" for wheel in wheels}

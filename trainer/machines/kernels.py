@@ -32,7 +32,7 @@ CPU_SLICE = 256
 # chunks are sliced together, which makes fewer and longer calls (2.2 times faster in eights), a large one's
 # alone (as fast as in fours, with less memory); measured 2026-11-21, AMD EPYC.
 CPU_SLICE_BYTES = {CONVOLUTION: 4 << 20, ATTENTION: 2 << 20, UNKNOWN: 32 << 20}
-WHOLE_BATCH = 1 << 20
+WHOLE_BATCH = 1 << 20  # reads; more than any batch: it is not sliced
 # Numbers per bar and hidden unit that cuDNN keeps of each LSTM layer: four gates, the cell, its tanh. An
 # assumption of 2026-11-21: NVIDIA publishes no formula, and it was not measured on a GPU.
 CUDNN_RESERVE = 6

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from trainer.base.settings import ModelSettings, bad_value, setting
 
 FINE_TUNED, FROZEN, UNFREEZE = "fine-tuned", "frozen", "unfreeze"
-HEAD = "head."  # the weights of a network that no head takes from its encoder begin with this
+HEAD = "head."  # begins the names of the weights that are not taken from the encoder
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 _NANOSECONDS = 10**9
 

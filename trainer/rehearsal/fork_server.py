@@ -311,10 +311,10 @@ def main(path: Path, *, until_ends: int, more_libraries: Sequence[str]) -> None:
     load_libraries((*LIBRARIES, *more_libraries))
     order = serve(server, until_ends=until_ends)
     if order is not None:
-        leave_after(partial(follow, order))
+        leave_after(partial(carry_out, order))
 
 
-def follow(order: Order | None) -> None:
+def carry_out(order: Order | None) -> None:
     """Carry out this fork's order, and in the forks of this fork theirs."""
     while order is not None:
         order.become()

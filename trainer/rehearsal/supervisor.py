@@ -1,7 +1,8 @@
 """The first process of a rehearsal's node: runs the user data and adopts every descendant.
 
-Run by `fork_server` for `instance.start_node`, never imported by the node. Its process serves clients, too: a
-node's interpreters are forks of it, unless they are to be new.
+Run by `fork_server` for `instance.start_node`, never imported by the node. Its process is also the node's
+fork server: `main` returns in each fork of it, which then becomes the Python that the node asked for.
+
 It is a child subreaper (Linux), so processes that double fork or call setsid stay below it in the process
 tree and can be found and ended. It exits when no descendant is left, and ends the node itself if its server
 is gone.

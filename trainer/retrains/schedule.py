@@ -1,7 +1,7 @@
 """Schedule and budget of a retrain: an entry of the stack's setting `retrains`. Standard library only.
 
-Pulumi checks it (infra/settings.py) and hands it on in the stack's outputs; control and the desk read it
-there.
+Pulumi checks it (infra/stack_settings.py) and hands it on in the stack's outputs; control and the desk read
+it there.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class RetrainSchedule(Recurrence):
     name: str
     budget: float  # dollars that one run may cost at most
     budget_month: float  # dollars that its runs of one calendar month may cost together
-    promote: str = (
-        "never"  # models to production: none, or those whose gain over their baselines is beyond chance
-    )
+    # models to production: none, or those whose gain over their baselines is beyond chance
+    promote: str = "never"
     # while the run before has not ended: skip this one, or wait until the next scheduled time at most
     overlap: str = "skip"
 

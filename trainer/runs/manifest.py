@@ -18,7 +18,8 @@ from trainer.runs.record import WORK, Leaves, RunPiece
 from trainer.runs.record_json import read_value
 
 FORMAT = 5
-# Mayfly's own events, or the contract's, of pieces that the agent starts
+# What a command writes to EVENTS: the events of Mayfly's own programs, or the contract's numbers
+# (docs/scripts-and-machines.md) of one piece, which the agent starts.
 Tells = Literal["events", "numbers"]
 MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
 # folders of inputs: the command's DATA, and what Mayfly's own programs are given

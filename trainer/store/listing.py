@@ -36,7 +36,7 @@ FIRST_BYTES = 256 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One model object. `name` is that of `artifacts.names`; `run_id` is empty for a production model."""
+    """One model object. `name` is as in `job/model_names.py`; `run_id` is empty for a production model."""
 
     name: str
     stage: Literal["experiment", "production"]

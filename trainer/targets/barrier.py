@@ -120,7 +120,7 @@ class Barrier(VolatilityUnitSettings):
         """Return the scores with base_rate, the accuracy of always predicting the most frequent class."""
         return {**super().scores(forecast_N, labels_NK), "base_rate": float(_shares(labels_NK).max())}
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
         """Return a function of block weights that gives accuracy, log_loss and brier."""
         import numpy as np
 
@@ -133,7 +133,7 @@ class Barrier(VolatilityUnitSettings):
             "log_loss": -np.log(np.maximum(chance, SMALLEST)),
             "brier": ((forecast_N - np.eye(len(CLASSES))[truth]) ** 2).sum(axis=1),
         }
-        return weighted_means(parts, place)
+        return weighted_means(parts, block_N)
 
 
 def _shares(labels_NK: np.ndarray) -> np.ndarray:

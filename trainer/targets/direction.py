@@ -107,10 +107,10 @@ class Direction(HorizonSettings):
             "logistic": logistic(x_train, labels, x_scored),
         }
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
         from trainer.targets.direction_scores import weighted_scores
 
-        return weighted_scores(forecast_N, labels_NK, place)
+        return weighted_scores(forecast_N, labels_NK, block_N)
 
     def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the more frequent label."""

@@ -11,11 +11,11 @@ import numpy as np
 from trainer.targets.scoring import RIDGE, Statistic
 
 
-def weighted_scores(forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+def weighted_scores(forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
     """Return a function of block weights (B,) that gives the scores of probabilities of label 1.
 
     accuracy (a probability >= 0.5 predicts 1), auc (ties count half; None with one label only), mcc
-    (Matthews' correlation, 0 if undefined), log_loss (natural), brier. `place` (N,) is the block of each
+    (Matthews' correlation, 0 if undefined), log_loss (natural), brier. `block_N` (N,) is the block of each
     window.
 
     Sums that do not depend on weights are computed once for all replicates: with half a million windows each
@@ -33,8 +33,8 @@ def weighted_scores(forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.nda
         -np.log(np.where(truth, bounded, 1 - bounded)),
         (chances - truth) ** 2,
     ]
-    sums_6B = np.stack([np.bincount(place, weights=part) for part in parts])
-    wins_BB = _wins(chances, truth, place)
+    sums_6B = np.stack([np.bincount(block_N, weights=part) for part in parts])
+    wins_BB = _wins(chances, truth, block_N)
 
     def values(weights: np.ndarray) -> dict[str, float | None]:
         true_ones, false_ones, true_zeros, false_zeros, losses, squares = (
@@ -77,26 +77,26 @@ def last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:
 
 
 def lean(moved: np.ndarray, labels: np.ndarray) -> float:
-    """Return the distance from one half of a forecast by the last move: that of its hit rate in training."""
+    """Return how far from one half a forecast by the last move is: as far as its hit rate in training."""
     known = moved != 0
     hit_rate = float(np.mean((moved[known] > 0) == (labels[known] > 0.5))) if known.any() else 0.5
     return min(max(abs(hit_rate - 0.5), 1e-6), 0.5 - 1e-6)
 
 
-def _wins(chances: np.ndarray, truth: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _wins(chances: np.ndarray, truth: np.ndarray, block_N: np.ndarray) -> np.ndarray:
     """Return (B, B): the pairs of a 1 of the first block ranked above a 0 of the second block, ties counting
     half.
     """
-    num_blocks = int(place.max()) + 1
+    num_blocks = int(block_N.max()) + 1
     order = np.argsort(chances[truth], kind="stable")
-    ones, ones_place = chances[truth][order], place[truth][order]
-    zeros, zeros_place = chances[~truth], place[~truth]
+    ones, ones_block = chances[truth][order], block_N[truth][order]
+    zeros, zeros_block = chances[~truth], block_N[~truth]
     wins_BB = np.zeros((num_blocks, num_blocks))
-    for block in np.unique(zeros_place):
+    for block in np.unique(zeros_block):
         # Each zero counts half for ones equal to it, and one for ones above it.
         first, above = (
-            np.searchsorted(ones, zeros[zeros_place == block], side) for side in ("left", "right")
+            np.searchsorted(ones, zeros[zeros_block == block], side) for side in ("left", "right")
         )
         begins = np.bincount(first, minlength=len(ones) + 1) + np.bincount(above, minlength=len(ones) + 1)
-        wins_BB[:, block] = np.bincount(ones_place, weights=begins[:-1].cumsum() / 2, minlength=num_blocks)
+        wins_BB[:, block] = np.bincount(ones_block, weights=begins[:-1].cumsum() / 2, minlength=num_blocks)
     return wins_BB

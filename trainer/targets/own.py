@@ -148,7 +148,7 @@ class OwnTarget(OwnFile, TargetSettings):
         some = labels_NK[:: 1 + len(labels_NK) // MOST_LABELS]
         return {"constant": np.tile(self._constant(some), (num_scored(series), 1))}
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
         """Return a function of block weights that gives loss, and correlation (None if either is
         constant).
         """
@@ -160,8 +160,8 @@ class OwnTarget(OwnFile, TargetSettings):
         labels_NK = labels_NK.reshape(len(forecast_N), -1)
         outputs = torch.from_numpy(np.ascontiguousarray(forecast_N))
         each_N = self.loss(outputs, torch.from_numpy(labels_NK)).numpy()
-        correlation = block_correlation(forecast_N[:, 0], labels_NK[:, 0], place)
-        means = weighted_means({"loss": each_N}, place)
+        correlation = block_correlation(forecast_N[:, 0], labels_NK[:, 0], block_N)
+        means = weighted_means({"loss": each_N}, block_N)
         return lambda weights_B: {"correlation": correlation(weights_B), **means(weights_B)}
 
     def _constant(self, labels_NK: np.ndarray) -> np.ndarray:

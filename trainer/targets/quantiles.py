@@ -120,7 +120,7 @@ class Quantiles(VolatilityUnitSettings):
         forecast_Q = np.quantile(of_training(series)[:, 0], self.levels)
         return {"unconditional": np.tile(forecast_Q, (num_scored(series), 1))}
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
         """Return a function of block weights that gives pinball (mean over levels), covered, interval_score
         and width of the interval.
 
@@ -140,4 +140,4 @@ class Quantiles(VolatilityUnitSettings):
             "interval_score": width + 2 / (1 - self.coverage) * (below + above),
             "width": width,
         }
-        return weighted_means(parts, place)
+        return weighted_means(parts, block_N)

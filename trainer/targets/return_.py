@@ -75,7 +75,7 @@ class Return(VolatilityUnitSettings):
             "linear": linear(x_train, labels, x_scored),
         }
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
         """Return a function of block weights that gives correlation (None if either is constant), mse, and
         hits: the share of moves with the forecast sign.
         """
@@ -86,8 +86,8 @@ class Return(VolatilityUnitSettings):
         labels = labels_NK.reshape(len(forecast_N))
         moved = labels != 0
         hit = moved & (np.sign(labels) == np.sign(forecast_N))
-        correlation = block_correlation(forecast_N, labels, place)
-        means = weighted_means({"mse": (labels - forecast_N) ** 2, "hit": hit, "moved": moved}, place)
+        correlation = block_correlation(forecast_N, labels, block_N)
+        means = weighted_means({"mse": (labels - forecast_N) ** 2, "hit": hit, "moved": moved}, block_N)
 
         def values(weights_B: np.ndarray) -> dict[str, float | None]:
             mean = means(weights_B)

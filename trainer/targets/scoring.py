@@ -74,13 +74,13 @@ def block_length(timestamps: np.ndarray, horizon: int) -> int:
 
 
 def weighted_means(
-    parts: Mapping[str, np.ndarray], place: np.ndarray
+    parts: Mapping[str, np.ndarray], block_N: np.ndarray
 ) -> Callable[[np.ndarray], dict[str, float]]:
-    """Return a function of block weights (B,) that gives the mean of each part (N,). `place` (N,) is the
+    """Return a function of block weights (B,) that gives the mean of each part (N,). `block_N` (N,) is the
     block of each bar.
     """
-    sums = {name: np.bincount(place, weights=part) for name, part in parts.items()}
-    counts_B = np.bincount(place).astype(np.float64)
+    sums = {name: np.bincount(block_N, weights=part) for name, part in parts.items()}
+    counts_B = np.bincount(block_N).astype(np.float64)
 
     def values(weights_B: np.ndarray) -> dict[str, float]:
         total = float(counts_B @ weights_B)
@@ -90,16 +90,16 @@ def weighted_means(
 
 
 def block_correlation(
-    x: np.ndarray, y: np.ndarray, place: np.ndarray
+    x: np.ndarray, y: np.ndarray, block_N: np.ndarray
 ) -> Callable[[np.ndarray], float | None]:
     """Return a function of block weights (B,) that gives the correlation of x and y (N,); None if either is
-    constant. `place` (N,) is the block of each bar.
+    constant. `block_N` (N,) is the block of each bar.
 
     It uses sums over blocks: over hundreds of thousands of bars, each replicate would take milliseconds.
     """
     x, y = x - x.mean(), y - y.mean()  # limits cancellation below
     sums_6B = np.stack(
-        [np.bincount(place, weights=part) for part in (np.ones(len(x)), x, y, x * x, y * y, x * y)]
+        [np.bincount(block_N, weights=part) for part in (np.ones(len(x)), x, y, x * x, y * y, x * y)]
     )
 
     def value(weights_B: np.ndarray) -> float | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from trainer.base.settings import HomeSettings, check_values, setting
+from trainer.base.settings import HomeSettings, check_limits, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ class TargetSettings(HomeSettings):
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
 
     def __post_init__(self) -> None:
-        check_values("target", self)
+        check_limits("target", self)
 
     @property
     def outputs(self) -> int:
@@ -167,8 +167,8 @@ class TargetSettings(HomeSettings):
         """
         raise NotImplementedError
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
-        """Return a function of block weights (B,) that gives the scores; `place` (N,) is the block of each
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
+        """Return a function of block weights (B,) that gives the scores; `block_N` (N,) is the block of each
         bar.
         """
         raise NotImplementedError

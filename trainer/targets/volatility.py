@@ -154,7 +154,7 @@ class Volatility(TargetSettings):
             "har": with_intercept(np.where(np.isfinite(scored_NT), scored_NT, mean[:, None])) @ weights,
         }
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
+    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
         """Return a function of block weights that gives correlation (None if either is constant), qlike, mse.
 
         qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero if they
@@ -168,6 +168,6 @@ class Volatility(TargetSettings):
         labels = labels_NK.reshape(len(forecast_N))
         missed = 2 * (labels - forecast_N)  # log of v/f
         parts = {"qlike": np.exp(missed) - missed - 1, "mse": (labels - forecast_N) ** 2}
-        correlation = block_correlation(forecast_N, labels, place)
-        means = weighted_means(parts, place)
+        correlation = block_correlation(forecast_N, labels, block_N)
+        means = weighted_means(parts, block_N)
         return lambda weights_B: {"correlation": correlation(weights_B), **means(weights_B)}

@@ -32,10 +32,10 @@ from trainer.job.job import Job
 from trainer.train.checkpoint_files import (
     MANIFEST,
     CheckpointManifest,
-    put_tensors,
     read_manifest,
     read_tensors,
     whole_in,
+    write_tensors,
 )
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
@@ -96,17 +96,17 @@ def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mappi
 
     `choice` is the training strategy and where it came from; a resumed run keeps it.
     """
-    place = place_of(folder, run, state)
+    place = checkpoint_folder(folder, run, state)
     place.mkdir(parents=True, exist_ok=True)
     tensors = tensors_of_checkpoint(run, state)
     manifest = manifest_of(run, state, mark, choice=choice)
-    sha256 = put_tensors(place / DATA, tensors)
+    sha256 = write_tensors(place / DATA, tensors)
     replace(manifest, shards={DATA: sha256}, tensors=whole_in(DATA, tensors)).write(place)
     drop_old(place)
     return place
 
 
-def place_of(folder: Path, run: Run, state: ModelState) -> Path:
+def checkpoint_folder(folder: Path, run: Run, state: ModelState) -> Path:
     """Return the folder of the checkpoint of this state."""
     return folder / run.member.name / f"{state.batches:012d}"
 
@@ -161,12 +161,14 @@ def _read(place: Path, mark: str) -> Checkpoint | None:
     """Read one checkpoint; None if it is incomplete, damaged, or of another job, data or code."""
     try:
         manifest = read_manifest(place)
-        return whole(manifest, read_tensors(place, manifest)) if manifest.fingerprint == mark else None
+        return (
+            checkpoint_from(manifest, read_tensors(place, manifest)) if manifest.fingerprint == mark else None
+        )
     except (OSError, Unsound, safetensors.SafetensorError):
         return None
 
 
-def whole(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
+def checkpoint_from(manifest: CheckpointManifest, tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
     """Return the checkpoint made of a manifest and its tensors. Raises Unsound if either has other fields
     than a checkpoint.
     """

@@ -163,7 +163,7 @@ def read_chunk(place: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> torc
     return tensor
 
 
-def put_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     """Write a safetensors file tensor by tensor; return its sha256.
 
     safetensors' own writer first copies everything in memory under the interpreter's lock, which stops

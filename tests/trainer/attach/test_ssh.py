@@ -192,13 +192,13 @@ def test_ports_are_forwarded_until_ctrl_c(key: Path, tmp_path: Path, monkeypatch
     announced: list[Forward] = []
     request = AttachRequest(line="", forwards=(Forward(local=0, remote=9),), announce=announced.append)
 
-    class Interrupted:
+    class InterruptedEvent:
         def wait(self, _: float) -> None:
             raise KeyboardInterrupt
 
     with paramiko_server(tmp_path, key.with_suffix(".pub").read_text().strip()) as server:
         with monkeypatch.context() as patched, connect(server, key) as transport:
-            patched.setattr(by_ssh, "Event", Interrupted)
+            patched.setattr(by_ssh, "Event", InterruptedEvent)
             assert carry_ports(transport, request) == 0
         with connect(server, key) as transport:
             transport.close()

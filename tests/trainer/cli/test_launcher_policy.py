@@ -25,7 +25,7 @@ from trainer.base.errors import ConfigError
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.launch.checks import spot_role
-from trainer.launch.preflight import look
+from trainer.launch.preflight import query_offers
 from trainer.launch.prices import list_prices
 from trainer.machines.instances import instance_type
 from trainer.rehearsal.server import EmbeddedAws
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow  # each begins with a stack in which runs have bee
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class LauncherAccount:
     """An account with a stack, its administrator, and a user who has the launcher policy and nothing else."""
 
     aws: EmbeddedAws
@@ -51,7 +51,7 @@ class Account:
 
 
 @pytest.fixture(scope="module")
-def account(aws_server: EmbeddedAws) -> Account:
+def account(aws_server: EmbeddedAws) -> LauncherAccount:
     admin = aws_server.account()
     exports = aws_server.apply_program(admin, CONFIG)
     iam = admin.client("iam")
@@ -61,7 +61,7 @@ def account(aws_server: EmbeddedAws) -> Account:
     version = iam.get_policy_version(PolicyArn=exports["launcher_policy_arn"], VersionId="v1")[
         "PolicyVersion"
     ]
-    return Account(
+    return LauncherAccount(
         aws=aws_server,
         admin=admin,
         user=replace(admin, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"]),
@@ -72,7 +72,7 @@ def account(aws_server: EmbeddedAws) -> Account:
 
 @pytest.fixture
 def mayfly(
-    account: Account, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    account: LauncherAccount, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Callable[..., Any]]:
     """Run one command as the user, as AWS's own variables name it, and return what it printed as JSON."""
     monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
@@ -106,7 +106,9 @@ def agent_here(mayfly: Callable[..., Any]) -> Any:
     return mayfly("agent", "--here", "--script", "square.py", "--data", "data")
 
 
-def test_verbs_use_every_permission_and_lack_none(account: Account, mayfly: Any, candles: Path) -> None:
+def test_verbs_use_every_permission_and_lack_none(
+    account: LauncherAccount, mayfly: Any, candles: Path
+) -> None:
     account.aws.cloud(account.admin).decisions.clear()  # other tests ask for what is refused
     first = launched(mayfly, "--data", candles, "--symbols", "BTC-USD")
     account.finish(first)
@@ -144,7 +146,7 @@ def test_verbs_use_every_permission_and_lack_none(account: Account, mayfly: Any,
     # What the verbs do in an account that is not a rehearsal, in another region, and after a lost answer.
     as_aws = replace(account.user, place=ACCOUNT)
     types = [instance_type("g6.xlarge")]
-    look(as_aws, outputs=account.outputs, machines=types, spot=True)
+    query_offers(as_aws, outputs=account.outputs, machines=types, spot=True)
     list_prices(as_aws, types, region="eu-west-1", today=utc_now().date())
     embedded = account.aws.cloud(account.admin)
     embedded.has_spot_role = False
@@ -159,7 +161,7 @@ def test_verbs_use_every_permission_and_lack_none(account: Account, mayfly: Any,
     assert_allowed_is_needed(decided, account.policy, {})
 
 
-def fleet(account: Account, **changed: Any) -> dict[str, Any]:
+def fleet(account: LauncherAccount, **changed: Any) -> dict[str, Any]:
     """Return a request of CreateFleet as a launch makes it, but for what is changed."""
     template = account.outputs.launch_template
     subnet = next(iter(account.outputs.subnets.values()))
@@ -197,12 +199,12 @@ def refusal(call: Callable[..., Any], **arguments: Any) -> str:
     return f"{error['Code']}: {error['Message']}"
 
 
-def test_a_fleet_as_a_launch_asks_for_it_passes_a_dry_run(account: Account) -> None:
+def test_a_fleet_as_a_launch_asks_for_it_passes_a_dry_run(account: LauncherAccount) -> None:
     ec2 = account.user.client("ec2", total_max_attempts=1)
     assert refusal(ec2.create_fleet, **fleet(account)).startswith("DryRunOperation")
 
 
-def test_launches_are_of_this_stack_alone(account: Account) -> None:
+def test_launches_are_of_this_stack_alone(account: LauncherAccount) -> None:
     admin, ec2 = account.admin.client("ec2"), account.user.client("ec2", total_max_attempts=1)
     template = account.outputs.launch_template
     data = admin.describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Default"])
@@ -227,7 +229,7 @@ def test_launches_are_of_this_stack_alone(account: Account) -> None:
     assert refusal(ec2.run_instances, **bare).startswith("UnauthorizedOperation")
 
 
-def test_no_other_role_is_passed(account: Account) -> None:
+def test_no_other_role_is_passed(account: LauncherAccount) -> None:
     iam, ec2 = account.admin.client("iam"), account.user.client("ec2", total_max_attempts=1)
     iam.create_role(
         RoleName="admin", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": []})
@@ -264,7 +266,7 @@ def test_no_other_role_is_passed(account: Account) -> None:
     assert said.startswith("AccessDeniedException") and "iam:PassRole" in said
 
 
-def test_what_no_verb_does_is_refused(account: Account) -> None:
+def test_what_no_verb_does_is_refused(account: LauncherAccount) -> None:
     bucket, group = account.outputs.bucket, account.outputs.schedule_group
     ec2, s3, scheduler, iam, ssm = (
         account.user.client(name) for name in ("ec2", "s3", "scheduler", "iam", "ssm")

@@ -27,7 +27,7 @@ SHA256 = "ab" * 32
 PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
 
 
-class Killed(BaseException):
+class CallerKilled(BaseException):
     """kill -9 of the caller: nothing of ours may catch it."""
 
 
@@ -150,7 +150,7 @@ class MemoryCloud:
         self.advance()
         self.calls.append(name if not before else f"({name}")
         if self.kill_at is not None and len(self.calls) == self.kill_at:
-            raise Killed(name)
+            raise CallerKilled(name)
 
     def done(self) -> list[str]:
         return [name for name in self.calls if not name.startswith("(")]
@@ -336,4 +336,4 @@ def make_cloud(make_record: Callable[..., RunRecord]) -> Callable[..., tuple[Mem
 
 @pytest.fixture
 def killed() -> type[BaseException]:
-    return Killed
+    return CallerKilled

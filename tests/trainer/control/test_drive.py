@@ -288,7 +288,7 @@ def test_a_press_while_it_ends_gives_up_waiting(make_cloud, place, command):
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
 
 
-class Answers:
+class ScriptedQuestion:
     """A user at a terminal: what he answers at each poll, None for nothing yet."""
 
     def __init__(self, *answers: Wish | None) -> None:
@@ -307,7 +307,7 @@ class Answers:
 def test_the_first_press_asks_while_the_run_goes_on(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)
-    question = Answers(*[None] * 20, Wish.GO_ON)
+    question = ScriptedQuestion(*[None] * 20, Wish.GO_ON)
     stop = StopSignal(question)
     receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))
     assert receipt["state"] == "done" and question.log == ["open", "close"]
@@ -316,7 +316,7 @@ def test_the_first_press_asks_while_the_run_goes_on(make_cloud):
 def test_leaving_requests_no_stop(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)
-    stop = StopSignal(Answers(None, Wish.LEAVE))
+    stop = StopSignal(ScriptedQuestion(None, Wish.LEAVE))
     assert drive(cloud, record, stop=stop, on_event=pressing(stop, "train")) is None
     left, _ = read_record(cloud.objects, record.run_id)
     assert (left.state, left.stop_requested_at) == ("running", None)
@@ -325,7 +325,7 @@ def test_leaving_requests_no_stop(make_cloud):
 
 def test_a_run_is_left_once_both_schedules_are_armed(make_cloud):
     cloud, record = make_cloud()
-    stop = StopSignal(Answers(Wish.LEAVE))
+    stop = StopSignal(ScriptedQuestion(Wish.LEAVE))
     stop.press()
     assert drive(cloud, record, stop=stop) is None
     assert cloud.alive() == ["i-0000"] and len(cloud.schedules) == 2
@@ -334,7 +334,7 @@ def test_a_run_is_left_once_both_schedules_are_armed(make_cloud):
 def test_the_second_press_ends_the_run_whatever_the_answer(make_cloud):
     cloud, record = make_cloud()
     cloud.work = timedelta(minutes=20)
-    question = Answers()
+    question = ScriptedQuestion()
     stop = StopSignal(question)
     receipt = drive(cloud, record, stop=stop, on_event=pressing(stop, "train", times=2))
     assert receipt["state"] == "stopped" and question.log == ["open", "close"]
@@ -342,7 +342,7 @@ def test_the_second_press_ends_the_run_whatever_the_answer(make_cloud):
 
 def test_a_question_that_is_open_when_the_run_ends_is_taken_back(make_cloud):
     cloud, record = make_cloud()
-    question = Answers()
+    question = ScriptedQuestion()
     with StopSignal(question).installed() as stop:
         assert drive(cloud, record, stop=stop, on_event=pressing(stop, "train"))["state"] == "done"
         assert question.log == ["open"]
@@ -350,7 +350,7 @@ def test_a_question_that_is_open_when_the_run_ends_is_taken_back(make_cloud):
 
 
 def test_after_an_answer_the_next_press_asks_again():
-    question = Answers(Wish.GO_ON, Wish.END)
+    question = ScriptedQuestion(Wish.GO_ON, Wish.END)
     stop = StopSignal(question)
     for _ in range(2):
         stop.press()

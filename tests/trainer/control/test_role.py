@@ -38,7 +38,7 @@ from trainer.control.functions import control as function
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.launch.checks import spot_role
-from trainer.launch.preflight import look
+from trainer.launch.preflight import query_offers
 from trainer.launch.prices import list_prices
 from trainer.machines.instances import instance_type
 from trainer.rehearsal import lambdas, messages
@@ -217,7 +217,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     # What it asks of an account that is no rehearsal, in a region without a table of prices, and that never
     # used spot.
     types = [instance_type("g6.xlarge")]
-    look(replace(stage.own, place=ACCOUNT), outputs=stage.outputs, machines=types, spot=True)
+    query_offers(replace(stage.own, place=ACCOUNT), outputs=stage.outputs, machines=types, spot=True)
     list_prices(stage.own, types, region="eu-west-1", today=first.date())
     cloud.has_spot_role = False
     with suppress(ConfigError):

@@ -16,7 +16,7 @@ import pytest
 from trainer.base import symbols
 from trainer.base.errors import DataError
 from trainer.data.read import bounds, sources
-from trainer.data.read.headers import open_source
+from trainer.data.read.headers import open_header
 from trainer.data.read.parts import Part
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
 from trainer.data.read.writing import write_candles
@@ -87,10 +87,10 @@ def test_a_file_whose_symbols_changed_is_refused(tmp_path: Path, make_candles: A
     path = tmp_path / "all_1m.parquet"
     write_candles(path, [make_candles(50, symbol=symbol) for symbol in ("AAA", "BBB")])
     with pytest.raises(DataError, match="all_1m.parquet holds other symbols than when it was opened"):
-        read_parts("AAA", "1m", [Part(header=open_source(path), timeframe="1m")])
+        read_parts("AAA", "1m", [Part(header=open_header(path), timeframe="1m")])
     path = tmp_path / "CCC_1m.csv"
     path.write_text("time,open,high,low,close,volume\n2024-01-01,1,1,1,1,1\n")
-    part = Part(header=open_source(path), timeframe="1m")
+    part = Part(header=open_header(path), timeframe="1m")
     path.write_text("time,open,high,low,close,volume,symbol\n2024-01-01,1,1,1,1,1,DDD\n")
     with pytest.raises(DataError, match="CCC_1m.csv has other columns than when it was opened"):
         read_parts("CCC", "1m", [part])

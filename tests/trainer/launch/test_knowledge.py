@@ -21,7 +21,7 @@ from trainer.runs.store import Stored
 MACHINES = [instance_type(name) for name in ("g6.xlarge", "g6.12xlarge", "g5.xlarge")]
 
 
-class Bucket:
+class MeasurementsBucket:
     """A bucket with these measurements; None: it may not be read."""
 
     def __init__(self, measured: bytes | None) -> None:
@@ -34,8 +34,8 @@ class Bucket:
         return Stored(key=key, etag="e", modified_at=datetime.now(timezone.utc), body=self.measured)
 
 
-def measured(profile: str, *jobs: Job, entry: Entry = MEASURED) -> Bucket:
-    return Bucket(to_bytes({profile: {shape_of(job): entry for job in jobs}}))
+def measured(profile: str, *jobs: Job, entry: Entry = MEASURED) -> MeasurementsBucket:
+    return MeasurementsBucket(to_bytes({profile: {shape_of(job): entry for job in jobs}}))
 
 
 def test_each_planned_chip_counts_once():
@@ -51,7 +51,11 @@ def test_only_this_jobs_shape_is_pinned():
     profiles = profiles_of(Job(), MACHINES, place=ACCOUNT)
     assert known_tunings(Job(), profiles, bucket) == {"l4": {shape_of(Job()): MEASURED}}
     assert known_tunings(job_of(hidden=256), profiles, bucket) == {}
-    assert known_tunings(Job(), profiles, Bucket(b"{")) == known_tunings(Job(), profiles, Bucket(None)) == {}
+    assert (
+        known_tunings(Job(), profiles, MeasurementsBucket(b"{"))
+        == known_tunings(Job(), profiles, MeasurementsBucket(None))
+        == {}
+    )
 
 
 def test_of_the_users_profiles_those_go_along_that_may_be_needed(

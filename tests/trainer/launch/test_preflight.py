@@ -10,7 +10,7 @@ from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.launch import preflight
-from trainer.launch.preflight import look
+from trainer.launch.preflight import query_offers
 from trainer.machines.instances import instance_type
 
 TYPES = [instance_type("p3.8xlarge"), instance_type("g6.xlarge")]
@@ -18,7 +18,7 @@ TYPES = [instance_type("p3.8xlarge"), instance_type("g6.xlarge")]
 
 def test_the_account_says_image_zones_and_template(applied):
     outputs = read_stack(applied, stack="dev")
-    offers = look(applied, outputs=outputs, machines=TYPES, spot=False)
+    offers = query_offers(applied, outputs=outputs, machines=TYPES, spot=False)
     assert offers.image_id.startswith("ami-")
     assert offers.launch_template_id == outputs.launch_template
     assert set(offers.zones) == {"p3.8xlarge", "g6.xlarge"}
@@ -27,16 +27,16 @@ def test_the_account_says_image_zones_and_template(applied):
 
 def test_a_type_that_is_offered_nowhere_has_no_zones(applied):
     outputs = read_stack(applied, stack="dev")
-    assert look(applied, outputs=outputs, machines=[instance_type("p5e.48xlarge")], spot=False).zones == {
-        "p5e.48xlarge": ()
-    }
+    assert query_offers(
+        applied, outputs=outputs, machines=[instance_type("p5e.48xlarge")], spot=False
+    ).zones == {"p5e.48xlarge": ()}
 
 
 def test_a_zone_without_a_subnet_of_the_stack_is_told_apart(applied):
     outputs = read_stack(applied, stack="dev")
-    everywhere = look(applied, outputs=outputs, machines=TYPES[1:], spot=False)
+    everywhere = query_offers(applied, outputs=outputs, machines=TYPES[1:], spot=False)
     first, *others = everywhere.zones["g6.xlarge"]
-    offers = look(
+    offers = query_offers(
         applied,
         outputs=dataclasses.replace(outputs, subnets={first: outputs.subnets[first]}),
         machines=TYPES[1:],
@@ -62,14 +62,14 @@ def test_a_template_that_sizes_another_disk_is_refused(applied):
     template = ec2.create_launch_template(LaunchTemplateName="wrong-disk", LaunchTemplateData=wrong)
     other = dataclasses.replace(outputs, launch_template=template["LaunchTemplate"]["LaunchTemplateId"])
     with pytest.raises(ConfigError, match="the template sizes /dev/wrong"):
-        look(applied, outputs=other, machines=TYPES, spot=False)
+        query_offers(applied, outputs=other, machines=TYPES, spot=False)
 
 
 def test_spot_prices_are_the_newest_of_each_zone(applied, monkeypatch):
     outputs = read_stack(applied, stack="dev")
-    assert look(applied, outputs=outputs, machines=TYPES, spot=True).spot_usd_per_hour == {}
+    assert query_offers(applied, outputs=outputs, machines=TYPES, spot=True).spot_usd_per_hour == {}
     real = dataclasses.replace(applied, place=ACCOUNT)
-    offers = look(real, outputs=outputs, machines=TYPES, spot=True)
+    offers = query_offers(real, outputs=outputs, machines=TYPES, spot=True)
     assert {name for name, _ in offers.spot_usd_per_hour} <= {"p3.8xlarge", "g6.xlarge"}
 
 
@@ -84,7 +84,7 @@ def test_a_missing_permission_reads_as_one(applied):
     with pytest.raises(
         PermissionDenied, match=r"cannot look up .* \(UnauthorizedOperation: .*ec2:DescribeImages on resource"
     ):
-        look(user, outputs=outputs, machines=TYPES, spot=False)
+        query_offers(user, outputs=outputs, machines=TYPES, spot=False)
 
 
 def test_an_account_that_does_not_answer_in_time_is_one_line(applied, monkeypatch):
@@ -96,7 +96,7 @@ def test_an_account_that_does_not_answer_in_time_is_one_line(applied, monkeypatc
         with pytest.raises(
             ConnectionFailed, match=r"cannot look up the image, the zones.* \(no answer within 0 s\)"
         ):
-            look(soon, outputs=outputs, machines=TYPES, spot=False)
+            query_offers(soon, outputs=outputs, machines=TYPES, spot=False)
     finally:
         release.set()
 
@@ -111,4 +111,4 @@ def test_a_volume_smaller_than_the_images_snapshot_is_refused(applied):
     with pytest.raises(
         ConfigError, match=r"volume of 10 GiB is too small for ami-\w+ .its snapshot takes 15 GiB"
     ):
-        look(applied, outputs=other, machines=TYPES, spot=False)
+        query_offers(applied, outputs=other, machines=TYPES, spot=False)

@@ -47,7 +47,7 @@ class Body(io.BytesIO):
         return iter(lambda: self.read(size), b"")
 
 
-class Bucket:
+class CountingBucket:
     """An S3 client that gives one object and counts how often it was asked."""
 
     def __init__(self, content: bytes = BARS) -> None:
@@ -58,7 +58,7 @@ class Bucket:
         return {"Body": Body(self.content)}
 
 
-def stage(bucket: Bucket, folder: Path, *, origins: Origins, entry: ManifestInput = ENTRY) -> None:
+def stage(bucket: CountingBucket, folder: Path, *, origins: Origins, entry: ManifestInput = ENTRY) -> None:
     """Fetch the input into a folder as a node does."""
     uplink = SimpleNamespace(s3=bucket, bucket="b")
     node = SimpleNamespace(uplink=uplink, origins=origins, is_stopping=lambda: False)
@@ -79,9 +79,9 @@ def fill(mount: Path, tmp_path: Path) -> Callable[..., Origins]:
     """
     nodes = iter(range(10))
 
-    def fetch(bucket: Bucket | None = None, entry: ManifestInput = ENTRY) -> Origins:
+    def fetch(bucket: CountingBucket | None = None, entry: ManifestInput = ENTRY) -> Origins:
         origins, folder = Origins(cache=open_cache(mount)), tmp_path / f"node-{next(nodes)}"
-        stage(bucket or Bucket(), folder, origins=origins, entry=entry)
+        stage(bucket or CountingBucket(), folder, origins=origins, entry=entry)
         assert (folder / entry.stored_as).read_bytes() == (bucket.content if bucket else BARS)
         return origins
 
@@ -94,7 +94,7 @@ def only_entry(mount: Path) -> Path:
 
 
 def test_a_second_fill_asks_s3_for_nothing(fill: Callable[..., Origins], mount: Path) -> None:
-    first = fill(bucket := Bucket())
+    first = fill(bucket := CountingBucket())
     assert (first.counts["s3_files"], first.counts["cache_added"], bucket.reads) == (1, 1, 1)
     second = fill(bucket)
     assert (second.counts["cache_files"], second.counts["cache_bytes"], bucket.reads) == (1, len(BARS), 1)
@@ -126,7 +126,7 @@ def test_a_spoiled_entry_is_fetched_anew_and_replaced(
     fill()
     (outside := tmp_path / "outside").write_bytes(BARS)
     spoil(only_entry(mount), outside)
-    spoiled = fill(bucket := Bucket())
+    spoiled = fill(bucket := CountingBucket())
     assert (spoiled.counts["cache_refused"], spoiled.counts["cache_files"], bucket.reads) == (1, 0, 1)
     assert fill(bucket).counts["cache_files"] == 1 and bucket.reads == 1
     assert only_entry(mount).read_bytes() == BARS and not only_entry(mount).is_symlink()
@@ -136,14 +136,14 @@ def test_a_spoiled_entry_is_fetched_anew_and_replaced(
 def test_another_version_of_a_key_is_another_entry(fill: Callable[..., Origins], mount: Path) -> None:
     fill()
     later = replace(ENTRY, version_id="v2", sha256=hashlib.sha256(OTHER).hexdigest(), bytes=len(OTHER))
-    assert fill(Bucket(OTHER), later).counts["cache_refused"] == 0
+    assert fill(CountingBucket(OTHER), later).counts["cache_refused"] == 0
     assert len(list((mount / LAYOUT).iterdir())) == 2
 
 
 def test_wrong_bytes_from_s3_never_reach_the_cache(mount: Path, tmp_path: Path) -> None:
     origins = Origins(cache=open_cache(mount))
     with pytest.raises(DataError, match="sha256"):
-        stage(Bucket(OTHER), tmp_path / "n", origins=origins)
+        stage(CountingBucket(OTHER), tmp_path / "n", origins=origins)
     assert not list((mount / LAYOUT).iterdir())
 
 
@@ -172,7 +172,7 @@ def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp
     gone = open_cache(mount)
     os.close(gone.folder)
     origins = Origins(cache=gone)
-    stage(Bucket(), tmp_path / "n", origins=origins)
+    stage(CountingBucket(), tmp_path / "n", origins=origins)
     assert (tmp_path / "n" / ENTRY.stored_as).read_bytes() == BARS
     assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
 

@@ -26,7 +26,7 @@ from trainer.job.job import job_from
 from trainer.job.script import CONTRACT
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import RunPlan
-from trainer.launch.preflight import look
+from trainer.launch.preflight import query_offers
 from trainer.launch.prepare_run import plan_prepare_run
 from trainer.launch.start import record_of
 from trainer.launch.work import Account, Refresh, ScriptWork, Work
@@ -364,7 +364,7 @@ def test_no_manifest_widens_its_instances_role(
         plan: RunPlan = plan_prepare_run(account, budget_usd=1.0)[1]
         work: Work = Refresh(job=job, code=CODE, inputs=())
     else:
-        offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
+        offers = query_offers(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
         plan = plan_script(
             job, offers, subnets=outputs.subnets, known=KnownTimes(), input_bytes=3, place=access.place
         )

@@ -19,7 +19,7 @@ from tests.jobs import job_of
 from tests.manifests import MACHINE
 from tests.retrains import CONFIG
 from tests.trainer.node.conftest import bundle, launch_tags, model_done, started, training_manifest
-from tests.trainer.rehearsal.conftest import Desk
+from tests.trainer.rehearsal.conftest import FleetCaller
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
@@ -72,7 +72,9 @@ class Site:
         s3.put_object(Bucket=bucket, Key=f"runs/{run_id}/manifest.json", Body=to_json(made))
         template, parameter = self.outputs.launch_template, self.outputs.image_parameter
         image = self.access.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
-        desk = Desk(access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets)
+        desk = FleetCaller(
+            access=self.access, template_id=template, image_id=image, subnets=self.outputs.subnets
+        )
         deadline = datetime.now(timezone.utc) + timedelta(minutes=30)
         known = {"deadline": deadline.replace(microsecond=0), "role_id": self.outputs.instance_role_id}
         tags = launch_tags(run_id, self.bundle_sha256, **known, stack="dev")

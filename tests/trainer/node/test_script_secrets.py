@@ -25,7 +25,7 @@ from trainer.base.errors import ConfigError
 from trainer.job.job import job_from
 from trainer.launch.bundle import BundleName
 from trainer.launch.known_times import KnownTimes
-from trainer.launch.preflight import look
+from trainer.launch.preflight import query_offers
 from trainer.launch.start import record_of, write_task
 from trainer.launch.tasks import script_task
 from trainer.launch.work import Account, ScriptWork
@@ -107,7 +107,7 @@ def run(
     ssm, path = access.client("ssm"), script_secrets_path("mayfly", "dev")
     ssm.put_parameter(Name=f"{path}TRACKER_KEY", Value=SECRET, Type="SecureString")
     ssm.put_parameter(Name=f"{path}OTHER", Value="name-secret", Type="SecureString")
-    offers = look(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
+    offers = query_offers(access, outputs=outputs, machines=[instance_type("g6.xlarge")], spot=False)
     there = {"subnets": outputs.subnets, "place": access.place}
     plan = plan_script(job, offers, known=KnownTimes(), input_bytes=3, **there)
     work = ScriptWork(job=job, code=CODE, files={"run.sh": ""}, sha256="", names=("s",))

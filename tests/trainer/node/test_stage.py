@@ -22,7 +22,7 @@ from trainer.runs.manifest import ManifestInput
 NOT_YET = ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
 
 
-class Bucket:
+class LateObject:
     """An object that S3 gives from the `after`th read on."""
 
     def __init__(self, after: int) -> None:
@@ -36,7 +36,7 @@ class Bucket:
 
 
 def test_a_missing_object_is_read_again_after_growing_pauses():
-    late = Bucket(after=3)
+    late = LateObject(after=3)
     assert (
         read_patiently(late.read, "runs/r/manifest.json", stopped=lambda: False, pause=late.pauses.append)
         == b"{}"
@@ -45,7 +45,7 @@ def test_a_missing_object_is_read_again_after_growing_pauses():
 
 
 def test_an_object_that_never_comes_is_s3s_error_or_a_stop():
-    never = Bucket(after=100)
+    never = LateObject(after=100)
     with pytest.raises(ClientError, match="NoSuchKey"):
         read_patiently(never.read, "raw/main/a.parquet", stopped=lambda: False, pause=never.pauses.append)
     assert never.pauses == list(PAUSES)

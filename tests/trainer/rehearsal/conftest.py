@@ -24,7 +24,7 @@ IMAGE_PARAMETER = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class FleetCaller:
     """Everything that a test needs to launch."""
 
     access: Access
@@ -77,14 +77,14 @@ class Desk:
 
 
 @pytest.fixture
-def make_desk() -> Callable[..., Desk]:
+def make_desk() -> Callable[..., FleetCaller]:
     """Return a function that sets an account up: `make_desk(access, user_data=b"...",
     behavior="terminate")`.
     """
     return _make_desk
 
 
-def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "terminate") -> Desk:
+def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "terminate") -> FleetCaller:
     iam, ec2 = access.client("iam"), access.client("ec2")
     trust = json.dumps(policies.trust("ec2.amazonaws.com"))
     iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
@@ -105,7 +105,7 @@ def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "termi
     if user_data:
         data["UserData"] = base64.b64encode(user_data).decode()
     made = ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)
-    return Desk(
+    return FleetCaller(
         access=access,
         template_id=made["LaunchTemplate"]["LaunchTemplateId"],
         image_id=access.client("ssm").get_parameter(Name=IMAGE_PARAMETER)["Parameter"]["Value"],
@@ -114,7 +114,7 @@ def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "termi
 
 
 @pytest.fixture
-def desk(access: Access) -> Desk:
+def desk(access: Access) -> FleetCaller:
     """An account to launch in, where nothing really runs."""
     return _make_desk(access)
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from tests.records import at
 from trainer.base.strict_json import Unsound
 from trainer.node import report
 from trainer.runs.boot import STEPS, boots_from, to_bytes, with_boot
 from trainer.runs.reports import read_result
 
-NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 BOOT = {"machine": 40.0, "code": 2.0, "environment": 31.0, "agent": 3.0, "import": 14.0, "baked": False}
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
 
 
 def reported(boot: Any) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.records import DEADLINE, NOON, at, intent
+from tests.records import DEADLINE, NOON, at, intent, only_store, starting
 from trainer.runs.actions import ArmSweep, Create, Store, Wait
 from trainer.runs.launching import LONGEST_PAUSE, PATIENCE, attempt_deadline, pause_after, refusal
 from trainer.runs.observation import UNANSWERED, Observation
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Attempt, Launch, Rung, RunRecord
+from trainer.runs.record import Launch, Rung
 
 SWEEP = "mayfly-20261120-120000-crypto-k3v9-sweep"
 G_QUOTA, P_QUOTA = "L-DB2E81BA", "L-417A185B"
@@ -22,18 +22,6 @@ G_QUOTA, P_QUOTA = "L-DB2E81BA", "L-417A185B"
 def refused(code: str, rung: int = 0, **fields: Any) -> Launch:
     values = {"outcome": "refused", "error_code": code, "error_message": "no", "called_at": at(1), "calls": 1}
     return intent(rung, **(values | fields))
-
-
-def only_store(actions: tuple[Any, ...]) -> RunRecord:
-    assert len(actions) == 1 and isinstance(actions[0], Store), actions
-    return actions[0].record
-
-
-@pytest.fixture
-def starting(make_record):
-    return lambda *launches, **fields: make_record(
-        attempts=(Attempt(number=1, launches=launches),) if launches else (), **fields
-    )
 
 
 @pytest.fixture
@@ -49,7 +37,7 @@ def ladder(make_record):
     return build
 
 
-def test_a_new_run_stores_its_intent_before_anything_else(starting):
+def test_a_new_run_stores_its_intent_before_anything_else():
     launch = only_store(reconcile(starting(deadline_cause="max_duration"), Observation(), at(1))).last_launch
     assert launch.rung == 0
     assert launch.outcome == "intended"
@@ -58,7 +46,7 @@ def test_a_new_run_stores_its_intent_before_anything_else(starting):
     assert launch.called_at is None
 
 
-def test_an_intent_is_armed_then_stored_as_called_then_called(starting):
+def test_an_intent_is_armed_then_stored_as_called_then_called():
     launch = intent()
     arm, store, create = reconcile(starting(launch), Observation(), at(2))
     called = replace(launch, called_at=at(2), calls=1)
@@ -66,17 +54,17 @@ def test_an_intent_is_armed_then_stored_as_called_then_called(starting):
     assert store.record.last_launch == called
 
 
-def test_an_armed_intent_is_not_armed_again(starting):
+def test_an_armed_intent_is_not_armed_again():
     actions = reconcile(starting(intent()), Observation(schedules={SWEEP: DEADLINE}), at(2))
     assert [type(action) for action in actions] == [Store, Create]
 
 
-def test_a_schedule_of_another_deadline_is_moved_first(starting):
+def test_a_schedule_of_another_deadline_is_moved_first():
     observed = Observation(schedules={SWEEP: DEADLINE - timedelta(minutes=1)})
     assert reconcile(starting(intent()), observed, at(2))[0] == ArmSweep(at=DEADLINE)
 
 
-def test_an_unclear_answer_is_replayed_once_after_a_pause(starting):
+def test_an_unclear_answer_is_replayed_once_after_a_pause():
     observed, record = Observation(schedules={SWEEP: DEADLINE}), starting(intent(called_at=at(10), calls=1))
     due = at(10) + pause_after(1, "t0")
     assert isinstance(reconcile(record, observed, due - timedelta(milliseconds=1))[0], Wait)
@@ -101,7 +89,7 @@ CLOSED = {"code": "NoClearAnswer", "message": "2 calls brought no instance withi
     ],
     ids=["unclear again", "throttled", "no capacity", "over the quota"],
 )
-def test_after_an_unclear_replay_an_instance_is_looked_for(starting, launch):
+def test_after_an_unclear_replay_an_instance_is_looked_for(launch):
     record, over = starting(launch), at(10) + UNANSWERED
     for now in (at(11), at(60), over - timedelta(milliseconds=1)):
         assert [type(action) for action in reconcile(record, Observation(), now)] == [Wait]
@@ -115,7 +103,7 @@ def test_after_an_unclear_replay_an_instance_is_looked_for(starting, launch):
     assert again.token != launch.token
 
 
-def test_an_unclear_call_is_not_replayed_when_time_is_short(starting):
+def test_an_unclear_call_is_not_replayed_when_time_is_short():
     """An answer that comes so late would buy a machine for nothing; the run looks for one by its tag, and
     then ends.
     """
@@ -130,7 +118,7 @@ def test_an_unclear_call_is_not_replayed_when_time_is_short(starting):
     assert "1 call brought no instance within 5 minutes" in ended.error["why"]
 
 
-def test_an_unclear_rung_gets_one_more_token_and_then_the_next(starting):
+def test_an_unclear_rung_gets_one_more_token_and_then_the_next():
     first = refused("NoClearAnswer", called_at=at(6), calls=2)
     second = refused("NoClearAnswer", token="t0b", intended_at=at(306), called_at=at(312), calls=2)
     assert only_store(reconcile(starting(first), Observation(), at(306))).last_launch.rung == 0
@@ -144,9 +132,7 @@ def test_pauses_grow_are_bounded_and_differ_by_token():
     assert len({pause_after(1, token) for token in "abcdefgh"}) > 1
 
 
-def test_a_final_refusal_after_an_unclear_answer_ends_the_run(
-    starting,
-):
+def test_a_final_refusal_after_an_unclear_answer_ends_the_run():
     """Credentials that ran out between two calls say nothing of the first one, which may have made an
     instance.
     """
@@ -155,7 +141,7 @@ def test_a_final_refusal_after_an_unclear_answer_ends_the_run(
     assert (stored.state, stored.error["code"], stored.last_launch.is_open) == ("ending", 103, True)
 
 
-def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
+def test_each_rung_and_each_try_has_a_token_of_its_own():
     first = only_store(reconcile(starting(), Observation(), at(1))).last_launch
     second = only_store(
         reconcile(starting(refused("InsufficientInstanceCapacity")), Observation(), at(2))
@@ -187,7 +173,7 @@ def test_each_rung_and_each_try_has_a_token_of_its_own(starting):
         ("NeverHeardOf", 103, True),  # of one zone: another may do
     ],
 )
-def test_a_refusal_leads_on_or_to_the_end_by_its_code(starting, code, exit_code, goes_on):
+def test_a_refusal_leads_on_or_to_the_end_by_its_code(code, exit_code, goes_on):
     stored = only_store(reconcile(starting(refused(code)), Observation(), at(2)))
     if goes_on:
         assert stored.last_launch.rung == 1
@@ -196,13 +182,13 @@ def test_a_refusal_leads_on_or_to_the_end_by_its_code(starting, code, exit_code,
     assert code in stored.error["why"] and stored.error["do"]
 
 
-def test_an_unknown_code_is_printed_with_its_message(starting):
+def test_an_unknown_code_is_printed_with_its_message():
     record = starting(refused("NeverHeardOf"), refused("NeverHeardOf", 1, error_message="the moon is full"))
     error = only_store(reconcile(record, Observation(), at(2))).error
     assert "NeverHeardOf: the moon is full" in error["why"]
 
 
-def test_a_quota_leads_to_less_need_or_another_quota(starting, ladder):
+def test_a_quota_leads_to_less_need_or_another_quota(ladder):
     rungs = ladder(
         ("g5.12xlarge", 48, G_QUOTA),
         ("g6.12xlarge", 48, G_QUOTA),
@@ -218,7 +204,7 @@ def test_a_quota_leads_to_less_need_or_another_quota(starting, ladder):
     assert rungs[third.rung].instance_type == "p3.8xlarge"
 
 
-def test_a_rung_that_a_quota_ruled_out_is_not_asked(starting, ladder):
+def test_a_rung_that_a_quota_ruled_out_is_not_asked(ladder):
     rungs = ladder(("g5.12xlarge", 48, G_QUOTA), ("g6.xlarge", 4, G_QUOTA), ("g6.12xlarge", 48, G_QUOTA))
     record = starting(refused("VcpuLimitExceeded"), refused("InsufficientInstanceCapacity", 1), ladder=rungs)
     stored = only_store(reconcile(record, Observation(), at(3)))
@@ -241,7 +227,7 @@ def test_a_quota_error_names_its_code_the_need_and_the_console(ladder):
         ("InvalidParameterValue", "Invalid IAM Instance Profile name"),
     ],
 )
-def test_a_temporary_error_is_retried_on_the_same_rung(starting, code, message):
+def test_a_temporary_error_is_retried_on_the_same_rung(code, message):
     launch = refused(code, error_message=message, intended_at=at(8), called_at=at(10))
     due = at(10) + pause_after(1, "t0")
     assert isinstance(reconcile(starting(launch), Observation(), due - timedelta(milliseconds=1))[0], Wait)
@@ -253,7 +239,7 @@ def test_a_temporary_error_is_retried_on_the_same_rung(starting, code, message):
 PROFILE = "Invalid IAM Instance Profile name"
 
 
-def test_a_role_that_does_not_arrive_ends_the_run(starting):
+def test_a_role_that_does_not_arrive_ends_the_run():
     first = refused("InvalidParameterValue", error_message=PROFILE)
     last = refused(
         "InvalidParameterValue", error_message=PROFILE, token="t0b", intended_at=at(40), called_at=at(40)
@@ -267,7 +253,7 @@ def test_a_role_that_does_not_arrive_ends_the_run(starting):
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError", "Unavailable"])
-def test_a_busy_rung_gives_way_to_the_next_one(starting, code):
+def test_a_busy_rung_gives_way_to_the_next_one(code):
     over = at(1) + PATIENCE["throttling"]
     first, last = (
         refused(code),
@@ -282,7 +268,7 @@ def test_a_busy_rung_gives_way_to_the_next_one(starting, code):
     assert only_store(reconcile(starting(first, last), Observation(), over)).last_launch.rung == 1
 
 
-def test_a_busy_rung_is_kept_if_the_next_has_too_little_time(starting, make_record):
+def test_a_busy_rung_is_kept_if_the_next_has_too_little_time(make_record):
     rungs = make_record().ladder
     over, record = at(1) + PATIENCE["throttling"], starting(refused("Unavailable"), ladder=rungs)
     for p90, rung in ((3300.0, 0), (3298.0, 1)):  # 55 minutes are left at minute 5
@@ -295,7 +281,7 @@ def test_a_busy_rung_is_kept_if_the_next_has_too_little_time(starting, make_reco
     [(900.0, 45), (0.0, 30), (7200.0, 6)],
     ids=["P90", "no estimate", "longer than the run"],
 )
-def test_the_last_rung_is_asked_while_the_job_could_be_done(starting, make_record, p90, minutes):
+def test_the_last_rung_is_asked_while_the_job_could_be_done(make_record, p90, minutes):
     ladder = (replace(make_record().ladder[0], p90_seconds=p90),)
     begin = NOON + timedelta(minutes=1)
     first = refused("InternalError", intended_at=begin, called_at=begin)
@@ -317,7 +303,7 @@ def test_the_last_rung_is_asked_while_the_job_could_be_done(starting, make_recor
         ("InvalidParameterValue", PROFILE, {0}, timedelta(minutes=1)),
     ],
 )
-def test_lasting_errors_end_in_time_and_reuse_no_token(starting, code, message, rungs, lasts):
+def test_lasting_errors_end_in_time_and_reuse_no_token(code, message, rungs, lasts):
     """Answer every call with the same error, at the pace that reconcile asks for."""
     record, now = starting(), at(0)
     while record.state == "starting":
@@ -336,9 +322,7 @@ def test_lasting_errors_end_in_time_and_reuse_no_token(starting, code, message, 
     assert lasts <= now - at(0) <= lasts + timedelta(seconds=40)
 
 
-def test_a_badly_answered_token_is_called_twice_and_closed(
-    starting,
-):
+def test_a_badly_answered_token_is_called_twice_and_closed():
     """No call ever gets a clear answer, and no machine appears."""
     record, now, ends_at = starting(), at(0), at(0)
     while record.state == "starting":
@@ -360,7 +344,7 @@ def test_a_badly_answered_token_is_called_twice_and_closed(
     assert "NoClearAnswer" in record.error["why"] and "(4 times)" in record.error["why"]
 
 
-def test_a_failed_launch_lists_every_pool_with_its_code(starting):
+def test_a_failed_launch_lists_every_pool_with_its_code():
     record = starting(refused("NeverHeardOf"), refused("InsufficientInstanceCapacity", 1))
     error = only_store(reconcile(record, Observation(), at(3))).error
     assert error["code"] == 101
@@ -370,7 +354,7 @@ def test_a_failed_launch_lists_every_pool_with_its_code(starting):
     )
 
 
-def test_whoever_may_not_start_waits(starting):
+def test_whoever_may_not_start_waits():
     observed = Observation(may_start=False)
     for record in (starting(), starting(intent()), starting(refused("InsufficientInstanceCapacity"))):
         assert [type(action) for action in reconcile(record, observed, at(60))] == [Wait]
@@ -381,7 +365,7 @@ def test_whoever_may_not_start_waits(starting):
     [intent(called_at=at(200), calls=2), refused("NoClearAnswer", called_at=at(200), calls=2)],
     ids=["looks", "has just looked"],
 )
-def test_a_launcher_looking_for_its_instance_is_not_dead(starting, launch):
+def test_a_launcher_looking_for_its_instance_is_not_dead(launch):
     record = starting(launch)
     assert isinstance(reconcile(record, Observation(may_start=False), at(620))[0], Wait)
     assert only_store(reconcile(record, Observation(may_start=False), at(621))).outcome == "interrupted"
@@ -402,7 +386,7 @@ def test_the_attempts_deadline_is_the_runs_or_the_budgets(make_record):
     assert (measured.at, measured.cause) == (at(1805), "estimate")
 
 
-def test_no_time_left_ends_the_run_before_anything_is_launched(starting):
+def test_no_time_left_ends_the_run_before_anything_is_launched():
     stored = only_store(reconcile(starting(budget_usd=0.001), Observation(), at(1)))
     assert (stored.state, stored.outcome, stored.error["code"]) == ("ending", "expired", 104)
     assert "--budget" in stored.error["do"]

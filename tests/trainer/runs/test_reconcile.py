@@ -10,7 +10,7 @@ import pytest
 
 from tests import records
 from tests.pieces import named
-from tests.records import DEADLINE, at, intent
+from tests.records import DEADLINE, at, intent, only_store, starting
 from tests.records import described as instance
 from trainer.runs.actions import ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop
 from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK
@@ -28,13 +28,6 @@ def heartbeat(seconds: float, phase: str = "train") -> Heartbeat:
 
 def created(**fields: Any) -> Launch:
     return records.created(**({"kill_armed_at": at(6)} | fields))
-
-
-@pytest.fixture
-def starting(make_record):
-    return lambda *launches, **fields: make_record(
-        attempts=(Attempt(number=1, launches=launches),) if launches else (), **fields
-    )
 
 
 @pytest.fixture
@@ -62,12 +55,7 @@ def settle(record: RunRecord, observed: Observation, now: datetime) -> RunRecord
     return record
 
 
-def only_store(actions: tuple[Any, ...]) -> RunRecord:
-    assert len(actions) == 1 and isinstance(actions[0], Store), actions
-    return actions[0].record
-
-
-def test_an_instance_found_by_tag_answers_an_open_intent(starting):
+def test_an_instance_found_by_tag_answers_an_open_intent():
     record = starting(intent())
     observed = Observation(instances=(instance("pending"),))
     record = settle(record, observed, at(3))
@@ -247,7 +235,7 @@ UNANSWERED = [
 
 
 @pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
-def test_an_unanswered_launch_keeps_an_ending_run_open(starting, launch):
+def test_an_unanswered_launch_keeps_an_ending_run_open(launch):
     record = starting(launch, state="ending", outcome="stopped", ending_at=at(2))
     observed = Observation(models=(), schedules={SWEEP: DEADLINE, KILL: DEADLINE})
     assert reconcile(record, observed, at(300))[0] == Wait(
@@ -260,7 +248,7 @@ def test_an_unanswered_launch_keeps_an_ending_run_open(starting, launch):
 
 
 @pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
-def test_an_instance_that_appears_at_the_end_is_terminated(starting, launch):
+def test_an_instance_that_appears_at_the_end_is_terminated(launch):
     record = starting(launch, state="ending", outcome="stopped", ending_at=at(2))
     observed = Observation(instances=(instance("pending"),), models=())
     record = settle(record, observed, at(200))
@@ -271,7 +259,7 @@ def test_an_instance_that_appears_at_the_end_is_terminated(starting, launch):
 
 
 @pytest.mark.parametrize("launch", UNANSWERED, ids=["no answer", "refused after no answer"])
-def test_an_instance_that_appears_at_the_start_is_adopted(starting, launch):
+def test_an_instance_that_appears_at_the_start_is_adopted(launch):
     record = settle(starting(launch), Observation(instances=(instance("pending"),)), at(200))
     assert record.state == "running"
     assert record.last_launch.outcome == "created"
@@ -281,7 +269,7 @@ def test_an_instance_that_appears_at_the_start_is_adopted(starting, launch):
 NO_ANSWER = intent(called_at=at(1), calls=2, outcome="refused", error_code="NoClearAnswer")
 
 
-def test_an_unanswered_launch_leaves_its_schedule(starting):
+def test_an_unanswered_launch_leaves_its_schedule():
     launches = (
         NO_ANSWER,
         intent(1, called_at=at(400), calls=1, outcome="refused", error_code="UnauthorizedOperation"),
@@ -293,14 +281,14 @@ def test_an_unanswered_launch_leaves_its_schedule(starting):
     assert (delete, type(close)) == (DeleteSchedule(name=KILL), Close)
 
 
-def test_an_instance_before_the_next_call_is_adopted(starting):
+def test_an_instance_before_the_next_call_is_adopted():
     record = settle(
         starting(NO_ANSWER, intent(1, intended_at=at(301))), Observation(instances=(instance(),)), at(302)
     )
     assert (record.state, record.last_launch.instance_ids) == ("running", ("i-1",))
 
 
-def test_of_two_instances_the_other_one_is_terminated(starting):
+def test_of_two_instances_the_other_one_is_terminated():
     """A call without an answer made a machine that showed itself only after another token had made
     one, too.
     """
@@ -317,7 +305,7 @@ def test_of_two_instances_the_other_one_is_terminated(starting):
     assert (record.state, isinstance(reconcile(record, ended, at(460))[0], Wait)) == ("running", True)
 
 
-def test_of_two_unanswered_instances_the_first_alive_is_adopted(starting):
+def test_of_two_unanswered_instances_the_first_alive_is_adopted():
     both = (instance("terminated"), instance(instance_id="i-2"), instance(instance_id="i-3"))
     record = settle(
         starting(NO_ANSWER, intent(1, called_at=at(302), calls=1)), Observation(instances=both), at(303)
@@ -325,7 +313,7 @@ def test_of_two_unanswered_instances_the_first_alive_is_adopted(starting):
     assert record.last_launch.instance_ids == ("i-2",)
 
 
-def test_an_intent_that_was_never_called_keeps_nothing_open(starting):
+def test_an_intent_that_was_never_called_keeps_nothing_open():
     record = starting(intent(), state="ending", outcome="stopped", ending_at=at(2))
     observed = Observation(models=(), schedules={SWEEP: DEADLINE})
     *deletes, close = reconcile(settle(record, observed, at(3)), observed, at(3))
@@ -361,7 +349,7 @@ def test_work_that_was_done_at_the_last_moment_counts_as_done(running):
     assert settle(record, observed, DEADLINE + timedelta(seconds=30)).outcome == "done"
 
 
-def test_a_look_that_may_not_start_ends_a_dead_launchers_run(starting):
+def test_a_look_that_may_not_start_ends_a_dead_launchers_run():
     observed = Observation(may_start=False)
     assert [type(action) for action in reconcile(starting(), observed, at(60))] == [Wait]
     assert [type(action) for action in reconcile(starting(intent()), observed, at(60))] == [Wait]

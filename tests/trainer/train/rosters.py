@@ -20,7 +20,7 @@ Strategy = Callable[[Sequence[Member], Job], Pack]
 MARK = "the same job, data and code"
 
 
-class Killed(Exception):
+class WorkerKilled(Exception):
     """The end of a worker."""
 
 
@@ -76,7 +76,7 @@ class Roster:
         if self._dies_after:
             write(self._folder, run, state, self._mark, choice={})
         if len(self.checkpoints) == self._dies_after:
-            raise Killed
+            raise WorkerKilled
 
     def finished(self, run: Run, model: nn.Module) -> None:
         self.done[run.member.name], self.models[run.member.name] = run, model

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from tests.jobs import job_keys, job_of, with_settings
-from tests.trainer.train.rosters import MARK, Killed, Roster, Strategy, run_of_noise
+from tests.trainer.train.rosters import MARK, Roster, Strategy, WorkerKilled, run_of_noise
 from trainer.base.own_file import OwnFile
 from trainer.job.job import Job
 from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
@@ -51,7 +51,7 @@ def _train(folder: Path, form: Strategy, places: int, job: Job = JOB, **keys: An
 def _killed(
     folder: Path, dies_after: int, form: Strategy = SequentialPack, places: int = 1, **keys: Any
 ) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(WorkerKilled):
         _train(folder, form, places, dies_after=dies_after, **keys)
 
 

@@ -15,9 +15,9 @@ from trainer.train.checkpoint_files import (
     CheckpointManifest,
     Chunk,
     StoredTensor,
-    put_tensors,
     read_manifest,
     read_tensors,
+    write_tensors,
 )
 
 TENSOR = torch.arange(15, dtype=torch.float64).view(5, 3)
@@ -30,7 +30,7 @@ def checkpoint(place: Path) -> Path:
         Chunk(shard=name, offsets=(first, 0), sizes=(rows, 3)) for name, (first, rows) in halves.items()
     ]
     shards = {
-        name: put_tensors(place / name, {"w": TENSOR[first : first + rows]})
+        name: write_tensors(place / name, {"w": TENSOR[first : first + rows]})
         for name, (first, rows) in halves.items()
     }
     CheckpointManifest(

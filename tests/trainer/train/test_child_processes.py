@@ -72,7 +72,7 @@ def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.Mon
 
 
 def test_a_ctrl_c_while_the_tuner_starts_ends_it() -> None:
-    class Interrupted(Starting):
+    class InterruptedStart(Starting):
         killed = False
 
         def start(self) -> None:
@@ -81,7 +81,7 @@ def test_a_ctrl_c_while_the_tuner_starts_ends_it() -> None:
         def kill(self) -> None:
             self.killed = True
 
-    starting = Interrupted()
+    starting = InterruptedStart()
     with pytest.raises(KeyboardInterrupt):
         call_in_child(starting, print)  # type: ignore[arg-type]
     assert starting.killed

@@ -14,7 +14,7 @@ from torch import nn
 from tests.jobs import job_of, sets, with_settings
 from tests.predictions import accuracy, predict_file
 from tests.trainer.outside.nets import NETS
-from tests.trainer.train.rosters import Killed, Roster, run_of_noise
+from tests.trainer.train.rosters import Roster, WorkerKilled, run_of_noise
 from trainer.base.errors import UsageError
 from trainer.data.feature_names import FEATURES
 from trainer.job.job import Job
@@ -88,7 +88,7 @@ def test_own_models_resume_and_repack_bit_identically(tmp_path, name, ema):
     whole = trained(job, 1, folder=tmp_path / "alone").done["m1"]
     # The other one ends first: the pack is formed anew.
     together = trained(job, 0, 1, folder=tmp_path / "together")
-    with pytest.raises(Killed):
+    with pytest.raises(WorkerKilled):
         trained(job, 0, 1, folder=tmp_path / "cut", dies_after=43)
     resumed = trained(job, 0, 1, folder=tmp_path / "cut")
     assert torch.equal(torch.random.get_rng_state(), before), "torch's own generator is as it was"

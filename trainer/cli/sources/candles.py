@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.aws.place import Place
 from trainer.base.errors import ConfigError, DataError, UsageError
+from trainer.base.text import some_of
 from trainer.cli.output import counted
 from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.cli.sources.taken import compare_overlaps, take
@@ -111,9 +112,7 @@ def _demo(job: Job) -> FoundCandles:
 def _listed(data_set: str, candles: ChosenCandles) -> str:
     """Return a line with the files of a data set that will be trained on."""
     names = [item.key.rpartition("/")[2] for item in candles.inputs]
-    shown = ", ".join(names[:MOST_NAMED]) + (
-        f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    )
+    shown = some_of(names, MOST_NAMED)
     return f"no --data, so this trains on data set {data_set}, {counted(len(names), 'file')}: {shown}"
 
 

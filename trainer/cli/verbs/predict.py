@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from trainer.train.predict.symbols import NotPredicted, Predictions
 
-KEYS = ("models/experiments/", "models/production/")  # a key in the bucket begins so
+KEY_PREFIXES = ("models/experiments/", "models/production/")  # of models in the bucket
 GIVEN = ("models", "data", "run", "model_file", "rehearse", "stack", "local")  # flags of a request
 FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
 MOST_LAST = 1_000_000_000  # bars, as data.bars has it
@@ -273,7 +273,7 @@ def _local_files(name: str) -> list[Path]:
             raise UsageError(f"folder {path} holds no models", why=why, do=do)
         return files
     is_path = path.suffix == MODEL_SUFFIX or name[:1] in "./~" or name.endswith("/")
-    if is_path and not name.startswith(KEYS):
+    if is_path and not name.startswith(KEY_PREFIXES):
         do = "Check the path, or give a name that `mayfly models list` shows."
         raise UsageError(f"model {path} does not exist", do=do)
     return []

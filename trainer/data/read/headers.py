@@ -97,7 +97,7 @@ class CandleHeader:
         )
 
 
-def open_source(path: Path, file: str = "") -> CandleHeader:
+def open_header(path: Path, file: str = "") -> CandleHeader:
     """Read a file's header. Raises DataError if its format is not that of its suffix, it is too large, or
     lacks a column.
 

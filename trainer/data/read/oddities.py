@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.base.text import some_of
 from trainer.data.read.candles import Candles, commonest_step, time_text
 from trainer.data.timeframes import EVENTS, step_of
 
@@ -107,8 +108,7 @@ def lines_of(notes: list[DataNote]) -> tuple[str, ...]:
     lines = []
     for text, details in by_text.items():
         names = list(details)
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         detail = details[names[0]]
         case = f" ({detail})" if len(names) == 1 else f" ({names[0]}: {detail})"
-        lines.append(f"{shown}: {text}{case if detail else ''}")
+        lines.append(f"{some_of(names, 3)}: {text}{case if detail else ''}")
     return tuple(lines)

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.base.errors import DataError
 from trainer.data.read.candles import check_order
-from trainer.data.read.headers import CandleHeader, open_source
+from trainer.data.read.headers import CandleHeader, open_header
 from trainer.data.read.sources import Series, read_series
 
 ARRAY = ".npy"
@@ -50,7 +50,7 @@ class Part:
                 is_adjusted=bool(self.header.adjusted),
             )
         else:
-            if open_source(self.header.path).names != self.header.names:
+            if open_header(self.header.path).names != self.header.names:
                 what = f"{self.file} has other columns than when it was opened"
                 raise DataError(what, do="Start again, once nothing writes the file.")
             series, *others = read_series(self.header.with_columns(columns))

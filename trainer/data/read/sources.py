@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
 from trainer.data.read.bounds import UNREADABLE, first_line, text_stream
-from trainer.data.read.headers import CandleHeader, open_source, read_options
+from trainer.data.read.headers import CandleHeader, open_header, read_options
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.symbol_columns import FileSymbol, checked, split_rows
 from trainer.data.read.times import Evidence, evidence_of, nanoseconds
@@ -61,72 +61,72 @@ class Held:
         return replace(self, bars=self.bars + later.bars, first=first, last=last)
 
 
-def read_series(source: CandleHeader) -> list[Series]:
+def read_series(header: CandleHeader) -> list[Series]:
     """Return the bars of a file, a Series per symbol. Raises DataError, also for a column that is not
     numeric.
     """
-    (table,) = _tables(source, source.bar_columns, whole=True)
+    (table,) = _tables(header, header.bar_columns, whole=True)
     if not table.num_rows:
-        raise _empty(source)
-    return _series_of(source, table, None)[0]
+        raise _empty(header)
+    return _series_of(header, table, None)[0]
 
 
 def stream_series(
-    source: CandleHeader, symbols: set[str] | None
+    header: CandleHeader, symbols: set[str] | None
 ) -> Iterator[tuple[list[Series], list[Held]]]:
     """Yield parts of a file, in its order: the bars of `symbols` (None: all), and the part's content of every
     symbol.
 
     Only one part is in memory. Raises DataError.
     """
-    evidence, is_empty = evidence_of(source, _tables(source, source.times)), True
-    for table in _tables(source, source.bar_columns):
+    evidence, is_empty = evidence_of(header, _tables(header, header.times)), True
+    for table in _tables(header, header.bar_columns):
         if table.num_rows:
             is_empty = False
-            yield _series_of(source, table, symbols, evidence)
+            yield _series_of(header, table, symbols, evidence)
     if is_empty:
-        raise _empty(source)
+        raise _empty(header)
 
 
 def open_candles(path: Path, file: str = "") -> CandleHeader:
     """Return a candle file's header, with ticks as volume if there is none or it is all zero. Raises
     DataError.
     """
-    source = open_source(path, file)
-    if not source.ticks or "volume" in source.columns and not _is_zero(source, source.columns["volume"]):
-        return source
-    return replace(source, columns={**source.columns, "volume": source.ticks})
+    header = open_header(path, file)
+    if not header.ticks or "volume" in header.columns and not _is_zero(header, header.columns["volume"]):
+        return header
+    return replace(header, columns={**header.columns, "volume": header.ticks})
 
 
-def _is_zero(source: CandleHeader, name: str) -> bool:
+def _is_zero(header: CandleHeader, name: str) -> bool:
     """Return whether a column is all zeros."""
-    return not any(np.any(_floats(source, name, table.column(0))) for table in _tables(source, [name]))
+    return not any(np.any(_floats(header, name, table.column(0))) for table in _tables(header, [name]))
 
 
 def _series_of(
-    source: CandleHeader, table: pa.Table, symbols: set[str] | None, evidence: Evidence | None = None
+    header: CandleHeader, table: pa.Table, symbols: set[str] | None, evidence: Evidence | None = None
 ) -> tuple[list[Series], list[Held]]:
-    timestamp = nanoseconds(source, [table.column(name) for name in source.times], evidence)
-    values = np.zeros((len(FIELDS) + len(source.extra), table.num_rows))  # a missing volume is zero
-    columns = [source.columns.get(field) for field in FIELDS]
-    for row, name in enumerate([*columns, *source.extra]):
+    timestamp = nanoseconds(header, [table.column(name) for name in header.times], evidence)
+    values = np.zeros((len(FIELDS) + len(header.extra), table.num_rows))  # a missing volume is zero
+    columns = [header.columns.get(field) for field in FIELDS]
+    for row, name in enumerate([*columns, *header.extra]):
         if name is not None:
-            values[row] = _floats(source, name, table.column(name))
-    if source.adjusted:
-        _adjust(source, timestamp, values, _floats(source, source.adjusted, table.column(source.adjusted)))
-    if not source.has_symbol_column:
-        one = checked(source, source.name_symbol)
-        return [_series(source, one, timestamp, values)], [held_of(one, timestamp)]
+            values[row] = _floats(header, name, table.column(name))
+    if header.adjusted:
+        _adjust(header, timestamp, values, _floats(header, header.adjusted, table.column(header.adjusted)))
+    if not header.has_symbol_column:
+        one = checked(header, header.name_symbol)
+        return [_series(header, one, timestamp, values)], [held_of(one, timestamp)]
     series, held = [], []
-    for one, rows in split_rows(source, table.column(source.columns["symbol"])):
+    for one, rows in split_rows(header, table.column(header.columns["symbol"])):
         held.append(held_of(one, timestamp[rows]))
         if symbols is None or one.symbol in symbols:
-            series.append(_series(source, one, timestamp[rows], values[:, rows]))
+            series.append(_series(header, one, timestamp[rows], values[:, rows]))
     return series, held
 
 
 def _adjust(
-    source: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray
+    header: CandleHeader, timestamp_N: np.ndarray, values_CN: np.ndarray, adjusted_N: np.ndarray
 ) -> None:
     """Adjust prices for splits and dividends, in place: scale each bar by adjusted close / close.
 
@@ -136,9 +136,9 @@ def _adjust(
     bad_N = ~((adjusted_N > 0) & np.isfinite(adjusted_N)) & ~np.isnan(close_N)
     if bad_N.any():
         first = np.datetime64(int(timestamp_N[bad_N.argmax()]), "ns").astype("datetime64[s]")
-        column = source.adjusted.strip()
+        column = header.adjusted.strip()
         raise DataError(
-            f"{source.path} has no adjusted close in {int(bad_N.sum())} bars of column {column}",
+            f"{header.path} has no adjusted close in {int(bad_N.sum())} bars of column {column}",
             why=f"the first at {first}Z",
             do="Fill the column, or drop it: prices are then taken as traded.",
         )
@@ -147,16 +147,16 @@ def _adjust(
     values_CN[_CLOSE] = np.where(np.isnan(close_N) | (close_N <= 0), close_N, adjusted_N)
 
 
-def _series(source: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray) -> Series:
-    adjusted = bool(source.adjusted)
+def _series(header: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray) -> Series:
+    adjusted = bool(header.adjusted)
     return Series(
-        file=source.file, symbol=one.symbol, timestamp=timestamp, values=values, is_adjusted=adjusted
+        file=header.file, symbol=one.symbol, timestamp=timestamp, values=values, is_adjusted=adjusted
     )
 
 
-def _empty(source: CandleHeader) -> DataError:
+def _empty(header: CandleHeader) -> DataError:
     return DataError(
-        f"{source.path} holds no bars", do="Replace the file, or move it out of the data folder."
+        f"{header.path} holds no bars", do="Replace the file, or move it out of the data folder."
     )
 
 
@@ -167,13 +167,13 @@ def held_of(one: FileSymbol, timestamp: np.ndarray) -> Held:
     return Held(symbol=one.symbol, bars=len(timestamp), first=first, last=last, written=written)
 
 
-def _tables(source: CandleHeader, names: Sequence[str], *, whole: bool = False) -> Iterator[pa.Table]:
+def _tables(header: CandleHeader, names: Sequence[str], *, whole: bool = False) -> Iterator[pa.Table]:
     """Yield columns by their names in the file, in this order: a part at a time, or as one table."""
     try:
-        if source.shape is None:
+        if header.shape is None:
             # Not `read_table`, which builds a dataset per file: 20,000 bars take half as long again
             # (2026-11-22).
-            with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
+            with pq.ParquetFile(header.path, memory_map=True, read_dictionary=header.texts) as file:
                 if whole:
                     threads = file.metadata.num_rows > _FEW_ROWS
                     yield file.read(columns=list(names), use_threads=threads).select(names)
@@ -181,8 +181,8 @@ def _tables(source: CandleHeader, names: Sequence[str], *, whole: bool = False) 
                 for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
                     yield pa.Table.from_batches([batch]).select(names)
             return
-        options = {**read_options(source.shape), "convert_options": _convert_options(source, names)}
-        with text_stream(source.path) as stream:
+        options = {**read_options(header.shape), "convert_options": _convert_options(header, names)}
+        with text_stream(header.path) as stream:
             if whole:
                 yield pa_csv.read_csv(stream, **options)
                 return
@@ -191,42 +191,42 @@ def _tables(source: CandleHeader, names: Sequence[str], *, whole: bool = False) 
                 for batch in reader:
                     yield pa.Table.from_batches([batch])
     except UNREADABLE as error:
-        raise _unreadable(source, error) from error
+        raise _unreadable(header, error) from error
 
 
-def _convert_options(source: CandleHeader, names: Collection[str]) -> pa_csv.ConvertOptions:
+def _convert_options(header: CandleHeader, names: Collection[str]) -> pa_csv.ConvertOptions:
     # Not inferred: prices are numbers; symbols such as NA or 600519 and times of day such as 093000 are text.
-    types = {name: pa.float64() for name in source.numbers}
-    if source.has_symbol_column:
-        types[source.columns["symbol"]] = pa.string()
-    if source.dates:
-        types[source.columns["timestamp"]] = pa.string()
-    assert source.shape is not None
+    types = {name: pa.float64() for name in header.numbers}
+    if header.has_symbol_column:
+        types[header.columns["symbol"]] = pa.string()
+    if header.dates:
+        types[header.columns["timestamp"]] = pa.string()
+    assert header.shape is not None
     return pa_csv.ConvertOptions(
         include_columns=list(names),
         column_types=types,
         strings_can_be_null=False,
-        decimal_point=source.shape.decimal,
+        decimal_point=header.shape.decimal,
     )
 
 
-def _unreadable(source: CandleHeader, error: Exception) -> DataError:
+def _unreadable(header: CandleHeader, error: Exception) -> DataError:
     if match := re.match(r"In CSV column #(\d+):.* to double", str(error)):
-        return _no_number(source, source.names[int(match[1])], error)
+        return _no_number(header, header.names[int(match[1])], error)
     return DataError(
-        f"{source.path} can't be read",
+        f"{header.path} can't be read",
         why=first_line(error),
         do="Replace the file, or move it out of the data folder.",
     )
 
 
-def _floats(source: CandleHeader, name: str, column: Any) -> np.ndarray:
+def _floats(header: CandleHeader, name: str, column: Any) -> np.ndarray:
     try:
         return np.asarray(column.cast(pa.float64()).to_numpy())  # nulls become NaN
     except UNREADABLE as error:
-        raise _no_number(source, name, error) from error
+        raise _no_number(header, name, error) from error
 
 
-def _no_number(source: CandleHeader, name: str, error: Exception) -> DataError:
-    what = f"{source.path} has a value in column {name.strip()} that is not a number"
+def _no_number(header: CandleHeader, name: str, error: Exception) -> DataError:
+    what = f"{header.path} has a value in column {name.strip()} that is not a number"
     return DataError(what, why=first_line(error), do="Correct the column, or leave it out.")

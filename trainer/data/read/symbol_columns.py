@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
-from trainer.base.symbols import RULE, brief, flaw, tidy
+from trainer.base.symbols import RULE, flaw, quoted, tidy
 from trainer.data.read.bounds import UNREADABLE, first_line
 from trainer.data.read.headers import CandleHeader
 
@@ -28,26 +28,26 @@ class FileSymbol:
     written: str
 
 
-def only_symbol(source: CandleHeader) -> FileSymbol | None:
+def only_symbol(header: CandleHeader) -> FileSymbol | None:
     """Return the file's only symbol, if known from its name or a parquet file's column; else None.
 
     The column is read, not its statistics, which may be wrong, or crash the process if damaged.
     """
-    if not source.has_symbol_column:
-        return checked(source, source.name_symbol)
-    if source.shape is not None:
+    if not header.has_symbol_column:
+        return checked(header, header.name_symbol)
+    if header.shape is not None:
         return None
     try:
-        return _only_one(source)
+        return _only_one(header)
     except UNREADABLE as error:
-        raise _unreadable(source, error) from error
+        raise _unreadable(header, error) from error
 
 
-def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.ndarray]]:
+def split_rows(header: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.ndarray]]:
     """Return each symbol of a column with its rows (N,) int64, ascending. Raises DataError."""
     if column.null_count:
         raise DataError(
-            f"{source.path} has {column.null_count} rows without a symbol",
+            f"{header.path} has {column.null_count} rows without a symbol",
             do="Fill the column, or drop those rows.",
         )
     try:
@@ -56,42 +56,42 @@ def split_rows(source: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
         encoded = column.unify_dictionaries().combine_chunks()
         codes, names = encoded.indices.to_numpy(), encoded.dictionary.cast(pa.string()).to_pylist()
     except UNREADABLE as error:
-        raise _unreadable(source, error) from error
+        raise _unreadable(header, error) from error
     if None in names:
-        raise _unreadable(source, ValueError("a name in its dictionary is empty"))
+        raise _unreadable(header, ValueError("a name in its dictionary is empty"))
     if len(names) > MOST_SYMBOLS:
         raise DataError(
-            f"{source.path} has {len(names):,} symbols",
+            f"{header.path} has {len(names):,} symbols",
             why=f"at most {MOST_SYMBOLS:,} are read",
             do="Split it.",
         )
     order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     rows = [order[(ends[code - 1] if code else 0) : ends[code]] for code in range(len(names))]
-    symbols = [(checked(source, name), rows[code]) for code, name in enumerate(names) if len(rows[code])]
+    symbols = [(checked(header, name), rows[code]) for code, name in enumerate(names) if len(rows[code])]
     written: dict[str, str] = {}
     for item, _ in symbols:
         if (other := written.setdefault(item.symbol, item.written)) != item.written:
-            what = f"{source.path} has both {other} and {item.written}"
+            what = f"{header.path} has both {other} and {item.written}"
             raise DataError(what, why=f"each trains as {item.symbol}", do="Keep one of the two names.")
     return symbols
 
 
-def checked(source: CandleHeader, written: str) -> FileSymbol:
+def checked(header: CandleHeader, written: str) -> FileSymbol:
     """Return a symbol of the file, with - instead of /. Raises DataError if it does not follow the rule."""
     symbol = tidy(written)
     if why := flaw(symbol):
-        what = f"{source.path} has {brief(written)} for a symbol"
+        what = f"{header.path} has {quoted(written)} for a symbol"
         raise DataError(what, why=f"{why}; {RULE}", do="Rename it in the file, such as BTC-USD.")
     return FileSymbol(symbol=symbol, written=written)
 
 
-def _only_one(source: CandleHeader) -> FileSymbol | None:
+def _only_one(header: CandleHeader) -> FileSymbol | None:
     """Return the only symbol in a parquet file's symbol column; None if there are several, or rows without
     one.
     """
-    name, seen = source.columns["symbol"], set[str]()
-    with pq.ParquetFile(source.path, memory_map=True, read_dictionary=source.texts) as file:
+    name, seen = header.columns["symbol"], set[str]()
+    with pq.ParquetFile(header.path, memory_map=True, read_dictionary=header.texts) as file:
         for batch in file.iter_batches(columns=[name]):
             column = batch.column(name)
             if column.null_count:
@@ -99,11 +99,11 @@ def _only_one(source: CandleHeader) -> FileSymbol | None:
             seen |= set(pc.unique(column).cast(pa.string()).to_pylist())
             if len(seen) > 1:
                 return None
-    return checked(source, seen.pop()) if seen else None
+    return checked(header, seen.pop()) if seen else None
 
 
-def _unreadable(source: CandleHeader, error: Exception) -> DataError:
-    what = f"the symbols of {source.path} can't be read"
+def _unreadable(header: CandleHeader, error: Exception) -> DataError:
+    what = f"the symbols of {header.path} can't be read"
     return DataError(
-        what, why=first_line(error), do=f"Write column {source.columns.get('symbol', 'symbol')} as text."
+        what, why=first_line(error), do=f"Write column {header.columns.get('symbol', 'symbol')} as text."
     )

@@ -75,12 +75,12 @@ class Evidence:
         )
 
 
-def evidence_of(source: CandleHeader, parts: Iterable[pa.Table]) -> Evidence:
+def evidence_of(header: CandleHeader, parts: Iterable[pa.Table]) -> Evidence:
     """Return the evidence of a file's columns of times, read in parts. Raises DataError."""
     evidence, last = Evidence(), np.empty(0)
     for table in parts:
         columns = [column.drop_null() for column in table.columns]
-        if pa.types.is_timestamp(columns[-1].type) and not source.dates:
+        if pa.types.is_timestamp(columns[-1].type) and not header.dates:
             return evidence  # timestamps are unambiguous
         try:
             columns = [_decoded(column) for column in columns]
@@ -90,11 +90,11 @@ def evidence_of(source: CandleHeader, parts: Iterable[pa.Table]) -> Evidence:
                 _check_units(numbers)
                 last = numbers[-1:]
         except UNREADABLE as error:
-            raise _unreadable_time(source, error) from error
+            raise _unreadable_time(header, error) from error
     return evidence
 
 
-def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None) -> np.ndarray:
+def nanoseconds(header: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None) -> np.ndarray:
     """Return a column of times, or one of times of day and one of dates, as (N,) int64 nanoseconds UTC.
 
     `evidence` is that of the whole file if the columns are a part of it. Raises DataError for a time that is
@@ -103,7 +103,7 @@ def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence
     for column in columns:
         if column.null_count:
             raise DataError(
-                f"{source.path} has {column.null_count} bars without a time", do="Drop those rows."
+                f"{header.path} has {column.null_count} bars without a time", do="Drop those rows."
             )
     try:
         *clocks, days = (_decoded(column) for column in columns)
@@ -115,7 +115,7 @@ def nanoseconds(source: CandleHeader, columns: Sequence[Any], evidence: Evidence
             times = times + _clock_nanoseconds(clock, evidence)
         return times
     except UNREADABLE as error:
-        raise _unreadable_time(source, error) from error
+        raise _unreadable_time(header, error) from error
 
 
 def _evidence_of(columns: Sequence[Any]) -> Evidence:
@@ -142,11 +142,11 @@ def _evidence_of(columns: Sequence[Any]) -> Evidence:
     return replace(evidence, day_first=first > 12, month_first=second > 12)
 
 
-def _unreadable_time(source: CandleHeader, error: Exception) -> DataError:
+def _unreadable_time(header: CandleHeader, error: Exception) -> DataError:
     """Return the error for a column of times that can't be read."""
     why = first_line(error)
     return DataError(
-        f"{source.path} has a time that can't be read in column {' and '.join(reversed(source.times))}",
+        f"{header.path} has a time that can't be read in column {' and '.join(reversed(header.times))}",
         why=why,
         do="Write dates as 2021-03-04: year, month, day."
         if "two readings" in why

@@ -91,7 +91,7 @@ class OwnModel(OwnFile, ModelSettings):
         return self.chunk if self.reads == CHUNKS else 1
 
     @property
-    def place(self) -> dict[str, Any]:
+    def build_options(self) -> dict[str, Any]:
         return {"file": self.file}
 
     @property

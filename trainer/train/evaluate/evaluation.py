@@ -63,10 +63,10 @@ def compare(
     """Score forecasts (N, ...) beside the baselines' on labels (N, K), as `evaluate` does. `blocks` (N,):
     each bar's block.
     """
-    _, place = np.unique(blocks, return_inverse=True)
-    num_blocks = int(place.max()) + 1
-    ours = target.weighted(forecast, labels, place)
-    theirs = {name: target.weighted(other, labels, place) for name, other in forecasts.items()}
+    _, block_N = np.unique(blocks, return_inverse=True)
+    num_blocks = int(block_N.max()) + 1
+    ours = target.weighted(forecast, labels, block_N)
+    theirs = {name: target.weighted(other, labels, block_N) for name, other in forecasts.items()}
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}
 
     def with_gains(weights: np.ndarray) -> dict[str, float | None]:
@@ -107,13 +107,13 @@ def block_bootstrap(
     """
     from arch.bootstrap import IIDBootstrap  # late: importing it takes a second and 120 MB
 
-    _, place = np.unique(blocks, return_inverse=True)
-    num_blocks = int(place.max()) + 1
-    names = list(statistic(np.ones(len(place))))
+    _, block_N = np.unique(blocks, return_inverse=True)
+    num_blocks = int(block_N.max()) + 1
+    names = list(statistic(np.ones(len(block_N))))
 
     def values(drawn_B: np.ndarray) -> np.ndarray:
         times = np.bincount(drawn_B, minlength=num_blocks)
-        estimates = statistic(times[place].astype(np.float64))
+        estimates = statistic(times[block_N].astype(np.float64))
         return np.array([estimates[name] for name in names], dtype=np.float64)  # None becomes NaN
 
     drawn_RK = IIDBootstrap(np.arange(num_blocks), seed=seed).apply(values, replicates)

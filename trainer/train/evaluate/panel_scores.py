@@ -109,7 +109,7 @@ def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scor
     # Without forecasts that are equal on every date.
     ranking = {name: one for name, one in values.items() if one.any()}
     blocks = dates // (max(days_of_a_block(one) for one in data.series) * DAY)
-    _, place = np.unique(blocks, return_inverse=True)
+    _, block_N = np.unique(blocks, return_inverse=True)
 
     def means(weights_D: np.ndarray) -> Mapping[str, float | None]:
         total = float(weights_D.sum())
@@ -120,7 +120,7 @@ def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scor
                 made[f"over {name}"] = float(weights_D @ (ours - one)) / total
         return made
 
-    bounds = block_bootstrap(means, place) if len(dates) and ranking else {}
+    bounds = block_bootstrap(means, block_N) if len(dates) and ranking else {}
     mean = {name: float(one.mean()) if name in ranking else None for name, one in values.items()}
     in_validation = by_span["validation"][1]
     test: dict[str, Any] = scores["test"]

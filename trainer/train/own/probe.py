@@ -20,6 +20,7 @@ from trainer.base.code_files import NODE, code_files, home_modules
 from trainer.base.errors import TrainerError, UsageError
 from trainer.base.own_file import restrict_imports
 from trainer.job.job import job_from_json
+from trainer.train.child_processes import end_with_stdin
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
 ON_A_NODE = (
@@ -44,7 +45,7 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # the user's prints must not mix with the answers
     job = job_from_json(sys.stdin.readline())
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    threading.Thread(target=end_with_stdin, daemon=True).start()
 
     def say(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
@@ -65,13 +66,6 @@ def main() -> int:
         return 2
     say({"job": job.to_dict()})
     return 0
-
-
-def _end_with_stdin() -> None:
-    """Wait until the parent closes stdin or dies, then end this process at once."""
-    while os.read(0, 1 << 10):
-        pass
-    os._exit(1)
 
 
 def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:

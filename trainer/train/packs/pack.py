@@ -130,7 +130,7 @@ def new_model(member: Member, job: Job) -> nn.Module:
     architecture = architecture_of(job, features=member.rows_TF.shape[1])
     with torch.random.fork_rng(devices=[]):
         seed_generators(derive(member.seed, member.draws_as, "weights"))
-        options = {"recompute": job.expert.activation_checkpointing, **job.model.place}
+        options = {"recompute": job.expert.activation_checkpointing, **job.model.build_options}
         model: nn.Module = network_of(job.model.name).build(architecture, **options)
     start_from(model, job, series=member.series)
     # A user's own module keeps its dtypes.

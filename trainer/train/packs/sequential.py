@@ -21,12 +21,12 @@ from trainer.train.packs.layout import ONE, Layout, slices_of
 from trainer.train.packs.pack import BETAS, EPSILON, Member, ModelState, loss_for, new_model, newest_share
 from trainer.train.packs.tensors import (
     buffers_of,
-    follow,
     placed_like,
     put_buffers,
     put_tensors,
     put_whole,
     tensors_of,
+    update_average,
     weights_of,
     whole,
 )
@@ -260,7 +260,7 @@ class SequentialPack:
     def _follow(self, number: int) -> None:
         """Update the average of the weights after a step."""
         share = newest_share(self._job.train.ema, self._updates(number))
-        follow(self._averages[number], self._models[number], share)
+        update_average(self._averages[number], self._models[number], share)
 
     def _count_good_step(self, number: int) -> None:
         if self._dtype == torch.float16:

@@ -96,7 +96,7 @@ def put_whole(module: nn.Module, divided: nn.Module) -> None:
 
 
 @torch.no_grad()
-def follow(average: nn.Module, module: nn.Module, share: float) -> None:
+def update_average(average: nn.Module, module: nn.Module, share: float) -> None:
     """Update a moving average of a module's weights, `share` of the way towards them, and copy the module's
     buffers.
     """

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from trainer.train.checkpoint import drop_old, manifest_of, place_of, tensors_of_checkpoint
-from trainer.train.checkpoint_files import Chunk, StoredTensor, put_tensors
+from trainer.train.checkpoint import checkpoint_folder, drop_old, manifest_of, tensors_of_checkpoint
+from trainer.train.checkpoint_files import Chunk, StoredTensor, write_tensors
 from trainer.train.loop import Run
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.tensors import is_divided
@@ -31,7 +31,7 @@ def write_shards(
 
     If a rank's disk refuses, all ranks raise OSError.
     """
-    place, tensors = place_of(folder, run, state), tensors_of_checkpoint(run, state)
+    place, tensors = checkpoint_folder(folder, run, state), tensors_of_checkpoint(run, state)
     if ranks.is_first:
         shutil.rmtree(place, ignore_errors=True)  # what a killed writer left there
     ranks.any(False)  # waits for all: no rank writes before it is empty
@@ -46,7 +46,7 @@ def write_shards(
     written: dict[str, Any] = {"shard": f"shard-{ranks.rank + 1}-of-{ranks.count}.safetensors", "error": ""}
     try:
         place.mkdir(parents=True, exist_ok=True)
-        written["sha256"] = put_tensors(place / written["shard"], parts)
+        written["sha256"] = write_tensors(place / written["shard"], parts)
     except OSError as error:
         written["error"] = f"rank {ranks.rank}: {error}"
     written["sizes"] = {name: list(part.shape) for name, part in parts.items()}

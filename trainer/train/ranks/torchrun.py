@@ -10,7 +10,6 @@ loopback.
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import threading
@@ -26,6 +25,8 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 from torch.distributed.run import main as torchrun
+
+from trainer.train.child_processes import end_with_stdin
 
 LOOPBACK = "127.0.0.1"
 STORE_TIMEOUT = timedelta(minutes=5)  # for all ranks to load torch: a minute from a cold volume
@@ -86,7 +87,7 @@ class LoopbackRendezvous(RendezvousHandler):
 
 def main(arguments: list[str]) -> None:
     """Run torchrun with these arguments and our rendezvous."""
-    threading.Thread(target=_end_with_the_input, name="parent-watch", daemon=True).start()
+    threading.Thread(target=end_with_stdin, name="parent-watch", daemon=True).start()
     rendezvous_handler_registry.register("loopback", _handler)
     # torchrun requires an endpoint but does not use it: the port is known only when the store exists.
     torchrun(
@@ -96,15 +97,6 @@ def main(arguments: list[str]) -> None:
 
 def _handler(parameters: RendezvousParameters) -> RendezvousHandler:
     return LoopbackRendezvous(parameters.run_id)
-
-
-def _end_with_the_input() -> None:
-    """End this process at once when the process at the other end of stdin ends. The kernel then kills the
-    ranks.
-    """
-    while os.read(0, 1 << 10):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ RUN = "20261120-120000-crypto-k3v9"
 GROUP = "mayfly-runs"
 
 
-class Account:
+class SweptAccount:
     """One account: its clients, and instances by what their tags say."""
 
     def __init__(self, access) -> None:
@@ -102,8 +102,8 @@ class Broken:
 
 
 @pytest.fixture
-def account(access) -> Account:
-    return Account(access)
+def account(access) -> SweptAccount:
+    return SweptAccount(access)
 
 
 def test_what_is_past_its_deadline_ends_and_what_is_not_lives(account):

@@ -16,7 +16,7 @@ import pytest
 from trainer.base.errors import DataError
 from trainer.data.read import parts, reading, sources
 from trainer.data.read.candles import Candles
-from trainer.data.read.headers import open_source
+from trainer.data.read.headers import open_header
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.writing import write_candles
@@ -94,7 +94,7 @@ def test_no_part_of_a_stream_holds_more_than_a_batch(tmp_path, make_candles, sma
     write_candles(
         tmp_path / "all_1m.parquet", [make_candles(300, symbol=symbol) for symbol in ("AAA", "BBB")]
     )
-    streamed = list(sources.stream_series(open_source(tmp_path / "all_1m.parquet"), None))
+    streamed = list(sources.stream_series(open_header(tmp_path / "all_1m.parquet"), None))
     assert len(streamed) == 10 and all(
         sum(len(one.timestamp) for one in series) <= 64 for series, _ in streamed
     )

@@ -16,7 +16,7 @@ from torch import nn
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
-from tests.trainer.train.rosters import MARK, Killed, Roster
+from tests.trainer.train.rosters import MARK, Roster, WorkerKilled
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter
@@ -132,7 +132,7 @@ class Continued(Roster):
         self.checkpoints.append(state.batches)
         self._writer.submit(run, state, MARK, snapshot_seconds=snapshot_seconds)
         if state.batches == self._dies_at:
-            raise Killed
+            raise WorkerKilled
 
 
 def go_on(
@@ -144,7 +144,7 @@ def go_on(
     run = Run(member=member, title="S", reads=firsts, validate=_loss, learning_rate=3e-4)
     ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
     roster = Continued(run, folder, writer, dies_at=dies_at)
-    with suppress(Killed):
+    with suppress(WorkerKilled):
         form = partial(form_pack, job=job, layout=layout)
         train(roster, form, job, lambda event: None, clock=lambda: next(ticks), **total)
     writer.flush()

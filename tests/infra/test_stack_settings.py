@@ -14,7 +14,7 @@ import yaml
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import set_mocks
 
-from infra.settings import Settings, look_up_stack, read_settings
+from infra.stack_settings import Settings, look_up_stack, read_settings
 from tests.infra.program import STACK, Recorded, Recorder
 from trainer.rehearsal.pulumi_apply import settings
 
