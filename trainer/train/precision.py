@@ -31,7 +31,7 @@ _CUBLAS_WORKSPACE = ":4096:2"
 
 
 def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
-    """Return the dtype of matrix products. Raises UsageError for fp16 on a CPU and bf16 on an older GPU."""
+    """Return the dtype of matrix products. Raises UsageError for one that the device lacks."""
     if job.train.precision != "auto":
         if job.train.precision == "fp16" and device.type == "cpu":
             raise UsageError(
@@ -42,6 +42,13 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
         if job.train.precision == "bf16" and device.type == "cuda" and not _has_bf16():
             raise UsageError(
                 "precision bf16 on a GPU without bf16", do="Leave train.precision auto, or set fp16 or fp32."
+            )
+        recurrent = device.type == "cpu" and job.cost.kernel == RECURRENT
+        if job.train.precision == "bf16" and recurrent and not cpu_has_bf16_recurrence():
+            raise UsageError(
+                "precision bf16 on this CPU",
+                why="oneDNN has no LSTM in bf16 for a CPU without AVX-512",
+                do="Leave train.precision auto, or set fp32.",
             )
         return _DTYPES[job.train.precision]
     if device.type == "cpu" or job.model.is_any_module:
@@ -55,6 +62,12 @@ def _has_bf16() -> bool:
     # Emulated bf16 is slower than fp16:
     # https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_bf16_supported.html
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def cpu_has_bf16_recurrence() -> bool:
+    """Return whether an LSTM runs in bf16 on this CPU. Without oneDNN torch has its own, for any CPU."""
+    is_there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return not is_there or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _has_bf16_recurrence() -> bool:

@@ -11,6 +11,7 @@ import torch
 from tests.jobs import job_of
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
+from trainer.train import precision
 from trainer.train.precision import FIRST_SCALE, first_scale, matmul_dtype, resolve_precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -27,9 +28,16 @@ def _process_as_it_was() -> Iterator[None]:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace
 
 
-def test_a_cpu_multiplies_in_fp32_unless_bf16_is_set():
+@pytest.mark.parametrize("has_avx512", [True, False])
+def test_a_cpu_multiplies_in_fp32_unless_bf16_is_set(monkeypatch, has_avx512):
+    monkeypatch.setattr(precision, "cpu_has_bf16_recurrence", lambda: has_avx512)
     assert matmul_dtype(Job(), CPU) == torch.float32
-    assert matmul_dtype(job_of(precision="bf16"), CPU) == torch.bfloat16
+    assert matmul_dtype(job_of(precision="bf16", model="tcn"), CPU) == torch.bfloat16
+    if has_avx512:
+        assert matmul_dtype(job_of(precision="bf16"), CPU) == torch.bfloat16
+    else:
+        with pytest.raises(UsageError, match="no LSTM in bf16"):
+            matmul_dtype(job_of(precision="bf16"), CPU)
     with pytest.raises(UsageError, match="precision fp16 on a CPU"):
         matmul_dtype(job_of(precision="fp16"), CPU)
 

@@ -15,6 +15,7 @@ from trainer.targets import TARGETS
 from trainer.train.packs.pack import Member, Pack, fresh_state
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
+from trainer.train.precision import cpu_has_bf16_recurrence
 
 pytestmark = pytest.mark.slow
 
@@ -152,6 +153,7 @@ def test_a_members_module_has_its_current_weights(strategy: Strategy) -> None:
     assert all(torch.equal(tensor, weights[name]) for name, tensor in pack.model(2).state_dict().items())
 
 
+@pytest.mark.skipif(not cpu_has_bf16_recurrence(), reason="oneDNN has no bf16 LSTM for this CPU")
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_bf16_packs_agree_with_bf16_alone_and_come_near_fp32(strategy: Strategy) -> None:
     job, members = with_settings(JOB, precision="bf16"), _members()
