@@ -94,12 +94,10 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
 
 
 def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return the candle files of a prepare run, or those that a command left; the latter's keys name the
-    run.
-    """
-    if fields.text("work") == "prepare":
-        return read_candle_files(fields)
+    """Return the candle files of a refresh, or those that a command left, whose keys name the run."""
     first = next(fields.rows("files", most=MOST_FILES), None)
+    if fields.text("work") == "prepare" or (first and first.values.get("key") is None):
+        return read_candle_files(fields)
     prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
     parts = prefix.removeprefix(EXPERIMENTS).split("/")
     if first and not (
