@@ -1,5 +1,5 @@
-"""A small classifier of points, in plain torch: any tutorial's loop, changed by nothing but the folders that
-it is given.
+"""A small classifier of points, in plain torch: a tutorial's loop that reads and writes the folders it is given,
+tells its loss (MAYFLY_EVENTS), and resumes from its checkpoint.
 """
 
 import argparse
