@@ -27,6 +27,7 @@ from trainer.base.arguments import Parser, check_folder
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
 from trainer.base.text import printable
+from trainer.data.read.paths import check_path
 from trainer.job.job import Job, load_job, parse_job, refuse_script
 from trainer.job.pieces import takes_all_devices
 from trainer.models import DEFAULT, MODELS
@@ -134,6 +135,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     check_folder(options.out)
     if options.workers is not None and not 1 <= options.workers <= MOST_WORKERS:
         raise UsageError(f"--workers {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")
+    check_path(str(options.data))
     import torch
 
     from trainer.train.inputs.encoder import check_inputs, pinned

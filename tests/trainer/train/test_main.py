@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,20 @@ def test_bad_input_at_a_desk_is_one_line_and_exit_2(tmp_path, data, capsys, monk
     assert main(["--data", str(data), "--out", str(tmp_path), "--device", "cpu", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+WITHOUT_TORCH = """
+import sys
+from trainer.train.__main__ import main
+code = main(sys.argv[1:])
+assert "torch" not in sys.modules and "pyarrow" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_missing_data_is_refused_before_torch_loads(tmp_path):
+    words = ["--data", str(tmp_path / "nope"), "--out", str(tmp_path / "out")]
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith(f"error: data folder {tmp_path}/nope does not exist")
+    assert not (tmp_path / "out").exists()

@@ -5,7 +5,9 @@ Decisions of the host are exchanged over gloo even with GPUs, so that no GPU wai
 
 from __future__ import annotations
 
+import gc
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -139,7 +141,8 @@ def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
     A rank that waits for the others longer than TIMEOUT fails with an error (gloo) or is killed (NCCL's
-    watchdog).
+    watchdog). Networks inside the `with` go before the group: a reducer of DDP that goes last ends the group's
+    thread while it holds the GIL, which that thread may wait for (torch 2.13, gloo, seen 2026-11-23).
     """
     on_gpu = device.type == "cuda"
     dist.init_process_group(
@@ -151,5 +154,9 @@ def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks
     )
     try:
         yield Ranks(rank=rank, count=count, device=device)
+    except BaseException as error:  # broad on purpose: any traceback keeps the frames that hold networks
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
+        gc.collect()  # of networks in cycles
         dist.destroy_process_group()

@@ -16,6 +16,7 @@ from trainer.train.packs.layout import slices_of
 from trainer.train.ranks.group import MOST_READINGS, readings_until_next, share
 
 LEAVING = """
+import sys
 from pathlib import Path
 import torch
 from trainer.train.ranks.group import process_group
@@ -23,21 +24,30 @@ from trainer.train.ranks.group import process_group
 def threads():
     return [name for task in Path("/proc/self/task").iterdir() if "gloo" in (name := (task / "comm").read_text())]
 
-with process_group(0, 1, torch.device("cpu")):
+def train(*, fails):
     network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    network.cycle = [network]
     network(torch.ones(1, 2)).sum().backward()
     assert threads()
-    del network
+    if fails:
+        raise ZeroDivisionError
+
+try:
+    with process_group(0, 1, torch.device("cpu")):
+        train(fails=sys.argv[1] == "fails")
+except ZeroDivisionError:  # its traceback has the frames
+    assert not threads(), threads()
 assert not threads(), threads()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are listed in /proc")
-def test_the_groups_threads_end_with_it(python):
+@pytest.mark.parametrize("end", ["returns", "fails"])
+def test_the_groups_threads_end_with_it(python, end):
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(
-        [*python, "-c", LEAVING], cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True
+        [*python, "-c", LEAVING, end], cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
 
