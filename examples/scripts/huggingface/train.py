@@ -1,9 +1,10 @@
 """A classifier of short reviews with Hugging Face's Trainer, in the shape of its tutorial.
 
 https://huggingface.co/docs/transformers/training fine-tunes BERT on reviews, as
-`--model google-bert/bert-base-cased` does. What differs: reviews come from a CSV file in MAYFLY_DATA, not from
-the Hub; files go to MAYFLY_OUT and MAYFLY_CHECKPOINTS; a restart resumes from the last checkpoint; and without
---model it is a small BERT that begins at random and knows the words of these reviews, so that nothing is fetched.
+`--model google-bert/bert-base-cased` does. What differs: reviews come from a CSV file in MAYFLY_DATA,
+not from the Hub; files go to MAYFLY_OUT and MAYFLY_CHECKPOINTS; a restart resumes from the last
+checkpoint; and without --model it is a small BERT that begins at random and knows the words of these
+reviews, so that nothing is fetched.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""A small classifier of points, in plain torch: a tutorial's loop that reads and writes the folders it is given,
-tells its loss (MAYFLY_EVENTS), and resumes from its checkpoint.
+"""A small classifier of points, in plain torch: a tutorial's loop that reads and writes the folders it is
+given, tells its loss (MAYFLY_EVENTS), and resumes from its checkpoint.
 """
 
 import argparse

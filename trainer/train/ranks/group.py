@@ -141,8 +141,8 @@ def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
     A rank that waits for the others longer than TIMEOUT fails with an error (gloo) or is killed (NCCL's
-    watchdog). Networks inside the `with` go before the group: a reducer of DDP that goes last ends the group's
-    thread while it holds the GIL, which that thread may wait for (torch 2.13, gloo, seen 2026-11-23).
+    watchdog). Networks inside the `with` go before the group: a reducer of DDP that goes last ends the
+    group's thread while it holds the GIL, which that thread may wait for (torch 2.13, gloo, seen 2026-11-23).
     """
     on_gpu = device.type == "cuda"
     dist.init_process_group(
