@@ -47,7 +47,7 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
         if job.train.precision == "bf16" and recurrent and not cpu_has_bf16_recurrence():
             raise UsageError(
                 "precision bf16 on this CPU",
-                why="oneDNN has no LSTM in bf16 for a CPU without AVX-512",
+                why="oneDNN has no recurrent layer in bf16 for a CPU without AVX-512",
                 do="Leave train.precision auto, or set fp32.",
             )
         return _DTYPES[job.train.precision]

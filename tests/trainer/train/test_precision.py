@@ -36,7 +36,7 @@ def test_a_cpu_multiplies_in_fp32_unless_bf16_is_set(monkeypatch, has_avx512):
     if has_avx512:
         assert matmul_dtype(job_of(precision="bf16"), CPU) == torch.bfloat16
     else:
-        with pytest.raises(UsageError, match="no LSTM in bf16"):
+        with pytest.raises(UsageError, match="no recurrent layer in bf16"):
             matmul_dtype(job_of(precision="bf16"), CPU)
     with pytest.raises(UsageError, match="precision fp16 on a CPU"):
         matmul_dtype(job_of(precision="fp16"), CPU)
