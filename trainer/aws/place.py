@@ -34,6 +34,7 @@ class Place:
     asks: bool = True  # before money is spent
     spot_prices: bool = True  # there is a spot market whose prices differ from the list's
     binding: bool = True  # machines that do not fit, and times beyond the hard stop, are refused
+    more_disk: str = "Choose a type with local disks, or raise volume_gib and `pulumi up`."
     no_attach: str = ""  # why nobody gets onto its machines; '': they do, where the stack says so
     desk_python: bool = False  # commands run with this environment's Python and packages
     packages: str = "node lock"  # where the agent's packages come from, for the receipt
@@ -42,6 +43,7 @@ class Place:
     stop_seconds: float = 30.0  # of a command, between SIGTERM and SIGKILL; a shutdown leaves 75 s
 
 
+FREE_SPACE = "Free some space, or set MAYFLY_HOME to a folder on another disk."
 ACCOUNT = Place(name="account")
 REHEARSAL = Place(
     name="rehearsal",
@@ -64,6 +66,7 @@ REHEARSAL = Place(
     after_seconds=6.0,
     asks=False,
     spot_prices=False,
+    more_disk=FREE_SPACE,
     binding=False,  # it shows what happens at the hard stop, and its times are this desk's
     no_attach="its machine is simulated by processes on this one",
     has_proxy=False,
@@ -82,6 +85,7 @@ HERE = Place(
     has_instances=False,
     asks=False,
     spot_prices=False,
+    more_disk=FREE_SPACE,
     binding=False,
     no_attach="it runs on its caller's own machine",
     desk_python=True,

@@ -29,6 +29,7 @@ from trainer.bars.panel_plan import calendar_of, plan_panel
 from trainer.bars.series_plan import BarTimes, Plan
 from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
+from trainer.base.text import some_of
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.reading import CandleFolder, FileRead
@@ -74,8 +75,27 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
         files=tuple(planned_file(read) for read in folder.files()),
         symbols=symbols,
         refused=refused,
-        notes=folder.notes[:MOST_NOTES],
+        notes=(*_small_batches(job, symbols), *folder.notes)[:MOST_NOTES],
     )
+
+
+def _small_batches(job: Job, symbols: Mapping[str, SymbolPlan]) -> list[str]:
+    """Return the note on models with less training data than the job's default batch, if there are any."""
+    trained = [[entry] for entry in symbols.values()]
+    if job.data.panel or kind_of(job).one_split:
+        trained = [list(symbols.values())]
+    reads = {
+        some_of([entry.symbol for entry in entries], 3): min(
+            sum(fold.num_reads for fold in folds)
+            for folds in zip(*(one.folds for one in entries), strict=True)
+        )
+        for entries in trained
+    }
+    small = [f"{name} ({count:,})" for name, count in reads.items() if count < job.train.batch]
+    if not small:
+        return []
+    names = some_of(small, 3)
+    return [f"the default batch of {job.train.batch} shrinks to the training {job.model.reads} of {names}"]
 
 
 def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:

@@ -22,7 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.bars.one_split import Cut, Timeline
-from trainer.bars.series_plan import BarTimes, Labelled, Plan, choose_target, label_bars, lay_out, times_of
+from trainer.bars.series_plan import (
+    BarTimes,
+    Labelled,
+    Plan,
+    bars_for_labels,
+    choose_target,
+    label_bars,
+    lay_out,
+    times_of,
+)
 from trainer.bars.symbol_plan import refuse_empty_columns, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles, time_text
@@ -133,7 +142,11 @@ def _choose_target(
         )
 
     return choose_target(
-        job.target, num_separate, series="the panel's best series", shorter=job.model.shorter
+        job.target,
+        num_separate,
+        series="the panel's best series",
+        shorter=job.model.shorter,
+        bars_needed=bars_for_labels(calendar.time.clock, job.data.test_fraction),
     )
 
 

@@ -15,6 +15,7 @@ Shapes: T bars, R rows, K label columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from trainer.base.settings import CHUNKS, ModelSettings
 from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans
+from trainer.data.timeframes import DAY
 from trainer.models.pretrained import encoder_of, nanoseconds_of
 from trainer.targets.target import TargetSettings
 
@@ -226,13 +228,14 @@ def choose_target(
     *,
     series: str,
     shorter: str,
+    bars_needed: int,
     remark: str = "",
 ) -> TargetSettings:
     """Return the target with open settings chosen: the first option, the farthest, with enough labels in test
     that don't overlap, which `num_separate` counts.
 
-    Raises DataError if none has; `series`, `shorter` (keys that make the model see less) and `remark` are for
-    its text.
+    Raises DataError if none has; `series`, `shorter` (keys that make the model see less), `bars_needed`
+    (about as many would do) and `remark` are for its text.
     """
     options, separate = target.options(), 0
     if len(options) == 1:
@@ -241,14 +244,20 @@ def choose_target(
         separate = num_separate(option)
         if separate >= FEWEST_TEST_LABELS:
             return option
-    raise DataError(
-        f"{series} has {separate} labels in test that don't overlap, at the shortest {target.farther}",
-        why=f"a forecast is scored on {FEWEST_TEST_LABELS} at least{remark}",
-        do=(
-            f"Give more bars, raise data.test_fraction, lower {shorter}, or accept these:"
-            f" {target.farther} = 1."
-        ),
-    )
+    what = f"{series} has {separate} labels in test that don't overlap, at the shortest {target.farther}"
+    why = f"a forecast is scored on {FEWEST_TEST_LABELS} at least{remark}"
+    more = f"Give more bars (about {bars_needed:,})"
+    if not separate:
+        why = f"the target {target.name} looks whole sessions ahead, and no such label fits into test; {why}"
+        raise DataError(what, why=why, do=f"{more}, or choose a target that looks bars ahead.")
+    do = f"{more}, raise data.test_fraction, lower {shorter}, or accept these: {target.farther} = 1."
+    raise DataError(what, why=why, do=do)
+
+
+def bars_for_labels(clock: np.ndarray, test_fraction: float) -> int:
+    """Return about how many bars hold enough labels of a session in test, by a series' session clock."""
+    sessions = len(np.unique(clock // DAY))
+    return math.ceil((FEWEST_TEST_LABELS + 1) / test_fraction * len(clock) / sessions)
 
 
 def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:

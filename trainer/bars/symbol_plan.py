@@ -15,6 +15,7 @@ from trainer.bars.series_plan import (
     BarTimes,
     Labelled,
     Plan,
+    bars_for_labels,
     choose_target,
     label_bars,
     lay_out,
@@ -82,6 +83,7 @@ def plan_by_spans(
         lambda option: label_bars(candles, option, time, **reads).num_separate(test),
         series=candles.symbol,
         shorter=job.model.shorter,
+        bars_needed=warmup + bars_for_labels(time.clock, job.data.test_fraction),
         remark=f"; the series has {int(time.holes.sum())} holes",
     )
     labelled = label_bars(candles, chosen, time, **reads)
@@ -131,9 +133,12 @@ def refuse_empty_columns(candles: Candles) -> None:
 
 
 def refuse_large_batch(where: str, job: Job, available: int) -> None:
-    """Raise DataError if an epoch has fewer windows, or chunks, than a batch."""
+    """Raise DataError if an epoch has fewer windows, or chunks, than a batch that is not the default.
+
+    A default batch shrinks to the data instead: an epoch is one step, and the plan has a note.
+    """
     kind = job.model.reads
-    if job.train.batch > available:
+    if available < job.train.batch != job.model.default_batch:
         smaller = "1, lower model.chunk" if kind == CHUNKS else "auto"
         raise DataError(
             f"batch {job.train.batch} is larger than the {available} training {kind} of {where}",

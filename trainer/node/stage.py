@@ -40,7 +40,7 @@ def fetch_inputs(node: Node, inputs: Sequence[ManifestInput], folder: Path) -> N
     folder.mkdir(parents=True, exist_ok=True)
     origins = node.origins
     objects = {entry.stored_as: entry for entry in inputs}.values()  # one may be wanted in several places
-    _check_space(objects, folder, kept=origins.kept)
+    _check_space(objects, folder, kept=origins.kept, more_disk=node.place.more_disk)
     failed = threading.Event()
 
     def fetch(entry: ManifestInput) -> None:
@@ -60,7 +60,7 @@ def fetch_inputs(node: Node, inputs: Sequence[ManifestInput], folder: Path) -> N
         origins.cache.prune()
 
 
-def _check_space(inputs: Collection[ManifestInput], folder: Path, *, kept: bool) -> None:
+def _check_space(inputs: Collection[ManifestInput], folder: Path, *, kept: bool, more_disk: str) -> None:
     """Raise TrainingFailed if the disk is too small for the inputs; `kept`: files that lie there take no
     more of it.
     """
@@ -69,10 +69,13 @@ def _check_space(inputs: Collection[ManifestInput], folder: Path, *, kept: bool)
     needed = sum(max(0, entry.bytes - there.get(entry.stored_as, 0)) for entry in inputs)
     free = shutil.disk_usage(folder).free
     if needed + SPARE_BYTES > free:
-        what = f"the inputs take {needed / 2**30:.1f} GiB, {folder} has {free / 2**30:.1f} GiB free"
-        own = "Free some space, or set MAYFLY_HOME to a folder on another disk."
-        do = own if kept else "Choose a type with local disks, or raise volume_gib and `pulumi up`."
-        raise TrainingFailed(what, do=do)
+        what = f"the inputs take {_size(needed)}, {folder} has {_size(free)} free"
+        why = f"{_size(SPARE_BYTES)} of it stay free for models, logs and caches"
+        raise TrainingFailed(what, why=why, do=more_disk)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB" if count < 10e9 else f"{count / 1e9:,.0f} GB"
 
 
 def read_patiently(

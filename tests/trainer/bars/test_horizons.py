@@ -4,6 +4,7 @@ chunks.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def test_the_longest_horizon_with_twenty_test_labels_is_chosen(make_candles, bar
     )  # test has 0.15 x (bars - WARMUP) / 12 sessions
     assert plan.target.horizon_sessions == sessions
     assert count_separate(last_bars(plan, "test"), plan.ends) >= 20
+
+
+def test_a_test_span_shorter_than_a_session_names_the_bars_needed(make_candles):
+    candles = make_candles(3 * 1440, timeframe="1m")
+    with pytest.raises(DataError) as caught:
+        plan_symbol(candles, SMALL)
+    assert "looks whole sessions ahead, and no such label fits into test" in caught.value.why
+    assert "horizon_sessions = 1" not in caught.value.do
+    needed = int(re.search(r"about ([0-9,]+)\)", caught.value.do)[1].replace(",", ""))
+    assert plan_symbol(make_candles(needed, timeframe="1m"), SMALL).target.horizon_sessions >= 1
 
 
 def test_too_few_sessions_are_refused_unless_the_horizon_is_set(make_candles):

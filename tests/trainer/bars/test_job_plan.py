@@ -130,3 +130,15 @@ def test_a_symbols_mark_depends_on_bars_not_files(data, job, planned):
     assert replace(entry, files=("renamed",), rows=9999).mark == entry.mark
     assert replace(entry, sha256="0" * 64).mark != entry.mark
     assert replace(entry, horizon_bars=entry.horizon_bars + 1).mark != entry.mark
+
+
+def test_a_default_batch_shrinks_to_small_data(planned, make_candles):
+    small, large = make_candles(600, symbol="SMALL"), make_candles(3000, symbol="LARGE")
+    job = job_of(lookback=10, hidden=4)
+    plan, _ = planned(job, small, large)
+    assert sorted(plan.symbols) == ["LARGE", "SMALL"]
+    windows = plan.symbols["SMALL"].folds[0].num_reads
+    assert 0 < windows < job.train.batch == 256
+    assert f"the default batch of 256 shrinks to the training windows of SMALL ({windows})" in plan.notes
+    refused, _ = planned(job_of(lookback=10, hidden=4, batch=512), small, large)
+    assert list(refused.refused) == ["SMALL"] and not refused.notes

@@ -322,5 +322,38 @@ SHAPES: tuple[Shape, ...] = (
         notes=("AAPL: bars should be of 1h, but most are 1d apart",),
     ),
     daily("Excel", b"PK", name="AAPL.xlsx", error="It has .xlsx files: Save it as CSV."),
+    daily(
+        "A footer below the bars",
+        WITH_DAYS + '"Downloaded from an exchange, as of 2021-01-07"\n',
+        error='is not a bar ("Downloaded from an exchange, as of 2021-01-07"). Remove it.',
+    ),
+    daily("A line of totals", WITH_DAYS + "Total,,,,,24\n", error="is not a bar (Total,,,,,24). Remove it."),
+    daily(
+        "A currency sign alone",
+        "Date,Open,High,Low,Close\n2021-01-04,$100.0,$102.0,$99.0,$101.5\n",
+        error="has numbers such as '$100.0' (a number is read with one decimal sign and nothing between",
+    ),
+    daily(
+        "Two columns of one name",
+        "Date,open,high,low,close,Close\n2021-01-04,100,102,99,101,100\n",
+        error="has two columns for close: close and Close. Rename one of them, or leave it out.",
+    ),
+    minutes(
+        "Alpha Vantage",
+        "intraday_1min_IBM.csv",
+        "timestamp," + WITH_MINUTES.partition(",")[2],
+        "IBM",
+    ),
+    Shape(
+        title="The second copy of a download",
+        files={"AAPL_1d.csv": WITH_DAYS, "AAPL_1d (2).csv": WITH_DAYS},
+        notes=("AAPL_1d (2).csv: its name ends as a copy's",),
+    ),
     daily("JSON", "[]", name="AAPL.json", error="It has .json files: Write it as CSV: pandas.read_json("),
+    daily(
+        "JSON, a list of lists, as ccxt returns it",
+        "[[1609459200000, 1, 2, 1, 2, 3]]",
+        name="AAPL.json",
+        error="Write it as CSV: pandas.read_json(FILE).set_axis(['time', 'open', 'high', 'low', 'close', 'volume'],",
+    ),
 )

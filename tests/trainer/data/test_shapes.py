@@ -4,14 +4,17 @@ line.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import pandas
 import pytest
 
 from tests.trainer.data.shapes import SHAPES, Shape
 from trainer.base.errors import DataError
 from trainer.data.read.candles import time_text
+from trainer.data.read.paths import check_path
 from trainer.data.read.reading import CandleFolder
 from trainer.data.read.shapes import FIELDS
 
@@ -108,3 +111,30 @@ def test_examples_in_the_docs_are_read_as_they_say(name: str, lines: str, bar: s
 
 def test_there_are_examples() -> None:
     assert len(examples()) >= 6
+
+
+def test_the_remedy_for_ccxts_json_makes_a_file_that_is_read(tmp_path: Path) -> None:
+    recorded = json.loads((Path(__file__).parents[2] / "recorded" / "ohlcv_1h.json").read_text())["BTC/USD"]
+    (tmp_path / "BTC.json").write_text(json.dumps(recorded, indent=1))
+    with pytest.raises(DataError) as caught:
+        check_path(str(tmp_path))
+    line = re.search(r"Write it as CSV: (pandas.*)\.$", caught.value.do)
+    assert line is not None
+    data = tmp_path / "data"
+    data.mkdir()
+    code = line[1].replace("FILE", repr(str(tmp_path / "BTC.json")))
+    exec(code.replace("SYMBOL_TIMEFRAME", str(data / "BTC-USD_1h")), {"pandas": pandas})
+    candles = CandleFolder(data, tmp_path).read("BTC-USD")
+    assert len(candles) == len(recorded) and candles.close[0] == recorded[0][4]
+    assert candles.timestamp[0] == recorded[0][0] * 1_000_000
+
+
+def test_every_bad_file_of_a_folder_is_named(tmp_path: Path) -> None:
+    for name in ("A_1d.csv", "B_1d.csv", "C_1d.csv"):
+        (tmp_path / name).write_text(
+            next(one for one in SHAPES if one.title == "Plain CSV").files["AAPL_1d.csv"]
+        )
+    (tmp_path / "B_1d.csv").write_text("date,open\n2021-01-04,1\n")
+    (tmp_path / "C_1d.csv").write_text("nothing\n")
+    with pytest.raises(DataError, match=r"2 files of .* can't be used \(.*B_1d.csv has no column .*C_1d.csv"):
+        CandleFolder(tmp_path, tmp_path)

@@ -20,6 +20,12 @@ from trainer.data.timeframes import canonical, step_of
         ("AAPL_2012-2018", ("AAPL", "")),
         ("AAPL_1M_2012", ("AAPL_1M", "")),
         ("candles", ("candles", "")),
+        ("intraday_5min_IBM", ("IBM", "5m")),
+        ("daily_adjusted_BRK.B", ("BRK.B", "1d")),
+        ("AAPL_1d (2)", ("AAPL", "1d")),
+        ("AAPL_1d copy 3", ("AAPL", "1d")),
+        ("AAPL_1d - Copy", ("AAPL", "1d")),
+        ("Copy", ("Copy", "")),
     ],
 )
 def test_symbol_and_timeframe_are_read_from_a_name(stem: str, expected: tuple[str, str]) -> None:

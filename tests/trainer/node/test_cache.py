@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 
+from trainer.aws.place import ACCOUNT
 from trainer.base.errors import DataError
 from trainer.node.cache import (
     HALF_WRITTEN_SECONDS,
@@ -61,7 +62,7 @@ class CountingBucket:
 def stage(bucket: CountingBucket, folder: Path, *, origins: Origins, entry: ManifestInput = ENTRY) -> None:
     """Fetch the input into a folder as a node does."""
     uplink = SimpleNamespace(s3=bucket, bucket="b")
-    node = SimpleNamespace(uplink=uplink, origins=origins, is_stopping=lambda: False)
+    node = SimpleNamespace(uplink=uplink, origins=origins, place=ACCOUNT, is_stopping=lambda: False)
     fetch_inputs(cast(Any, node), [entry], folder)
 
 

@@ -30,6 +30,12 @@ _TRADINGVIEW = re.compile(r"(?:[A-Z0-9]+_)?(?P<symbol>.+), (?=\w)(?P<count>\d*)(
 _DUKASCOPY = re.compile(
     r"(?P<symbol>.+)_Candlestick_(?P<count>\d+)_(?P<unit>s|m|M|h|Hour|D|d|w|W)_(?:BID|ASK)_.*"
 )
+# intraday_5min_IBM, daily_adjusted_IBM
+_ALPHA_VANTAGE = re.compile(
+    r"(?P<word>intraday|daily|weekly)(?:_adjusted)?(?:_(?P<count>\d+)min)?_(?P<symbol>[A-Z][A-Z0-9.-]*)"
+)
+# AAPL_1d (2), AAPL_1d copy, AAPL_1d - Copy: what browsers and file managers call the second of a name.
+_COPY = re.compile(r" ?(?:\(\d{1,3}\)|(?<= )copy(?: \d{1,3})?|- Copy(?: \(\d{1,3}\))?)$")
 _DATES = re.compile(r"[\d-]+")
 _NO_SYMBOL = re.compile(r"(part|data|candles|ohlcv?|bars|klines)?[-_.\d]*", re.I)
 _PARTITION = re.compile(r"(?P<key>[A-Za-z_]+)=(?P<value>.+)")
@@ -70,6 +76,11 @@ def parse_name(stem: str) -> tuple[str, str]:
     """Return (symbol, timeframe) by a file's name without suffix, '' for no timeframe: BTC-USD_1m_2021 ->
     ('BTC-USD', '1m').
     """
+    stem = _COPY.sub("", stem)
+    if match := _ALPHA_VANTAGE.fullmatch(stem):
+        return match["symbol"], _canonical(f"{match['count']}m") if match["count"] else _WORDS.get(
+            match["word"], ""
+        )
     if match := _TRADINGVIEW.fullmatch(stem):
         unit = match["unit"].lower() or "m"
         return match["symbol"], _canonical(f"{match['count'] or 1}{unit}")
@@ -86,6 +97,11 @@ def parse_name(stem: str) -> tuple[str, str]:
     while len(parts) > 1 and _DATES.fullmatch(parts[-1]):
         parts.pop()  # years and dates at the end are not part of a symbol
     return "_".join(parts), ""
+
+
+def is_copy(stem: str) -> bool:
+    """Return whether a file's name without suffix ends as that of a second copy: `AAPL_1d (2)`."""
+    return bool(_COPY.search(stem))
 
 
 def _timeframe_of(text: str) -> str:

@@ -22,7 +22,7 @@ from trainer.base.errors import DataError, nearest
 from trainer.data.read.bounds import UNREADABLE, check_footer, first_line, text_stream
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.shapes import ADJUSTED, DATES, FIELDS, NAMES, TICKS, VOLUME_OF, plain_name
-from trainer.data.read.sniffing import CsvShape, clock_of, sniff
+from trainer.data.read.sniffing import CsvShape, clock_of, footer_of, sniff
 
 SYNTHETIC_KEY = b"mayfly_synthetic"  # schema metadata of generated candles
 # A column of two levels, as pandas writes it to parquet.
@@ -118,11 +118,12 @@ def open_header(path: Path, file: str = "") -> CandleHeader:
             with text_stream(path) as stream, pa_csv.open_csv(stream, **read_options(shape)) as reader:
                 names = list(reader.schema.names)
     except UNREADABLE as error:
-        raise DataError(
+        refused = DataError(
             f"{path} is not {'parquet' if is_parquet else 'CSV'}",
             why=first_line(error),
             do="Replace the file, or move it out of the data folder.",
-        ) from error
+        )
+        raise _footer_error(path, shape) or refused from error
     plain = _plain_names(names)
     columns = _columns(path, names, plain)
     time = columns["timestamp"]
@@ -142,6 +143,20 @@ def open_header(path: Path, file: str = "") -> CandleHeader:
         dates=_first(DATES, dated),
         ticks=_first(TICKS, plain),
         adjusted=_first(ADJUSTED, plain),
+    )
+
+
+def footer_error(header: CandleHeader) -> DataError | None:
+    """Return the error of a CSV whose last line is no bar, which explains any other; None if it is one."""
+    return _footer_error(header.path, header.shape)
+
+
+def _footer_error(path: Path, shape: CsvShape | None) -> DataError | None:
+    line = footer_of(path, shape) if shape else ""
+    if not line:
+        return None
+    return DataError(
+        f"the last line of {path} is not a bar", why=first_line(ValueError(line)), do="Remove it."
     )
 
 
@@ -195,6 +210,13 @@ def _columns(path: Path, names: list[str], plain: dict[str, str]) -> dict[str, s
             why=f"its columns are of {', '.join(tickers[:6])}",
             do="Write one below the other: frame.stack(level=1).reset_index().to_parquet(FILE).",
         )
+    for field, chosen in columns.items():
+        same = [name for name in names if plain_name(name) == plain_name(chosen) and name != chosen]
+        if same:
+            raise DataError(
+                f"{path} has two columns for {field}: {chosen} and {same[0]}",
+                do="Rename one of them, or leave it out.",
+            )
     twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
     if twice:
         raise DataError(

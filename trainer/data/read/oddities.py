@@ -15,10 +15,16 @@ from trainer.data.timeframes import EVENTS, step_of
 
 # Log ratio of a close to the one before, or of a high or low to its bar, from which it is noted.
 _FAR = np.log(10)
-_SMALLEST_SPLIT = np.log(1.9)
-_SPLITS = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100, 1000])
-# Tolerances in log ratio: of the jump to a split, and of the medians around it to the jump.
-_NEAR_A_SPLIT, _STAYS = 0.1, 0.25
+_SPLITS = (
+    *((new, 1) for new in (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100, 1000)),
+    (3, 2),
+    (5, 4),
+)
+_LOG_SPLITS = np.log([new / old for new, old in _SPLITS])
+_SMALLEST_SPLIT = np.log(5 / 4 * 0.97)
+# Tolerances as shares of the jump's log ratio, and as log ratios: of the jump to a split, and of the medians
+# around it to the jump. A gap of a quarter is more often news than a split, so it has to be near 5:4.
+_NEAR_A_SPLIT, _STAYS = (0.13, 0.1), (0.35, 0.25)
 _AROUND = 5  # bars before and after a split that are compared
 _ROUNDING = 1e-4  # share of a price by which a close may be outside high and low, as with adjusted prices
 
@@ -79,9 +85,8 @@ def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
     for row in np.flatnonzero(gap > _SMALLEST_SPLIT):
         before, after = close_N[max(0, row + 1 - _AROUND) : row + 1], close_N[row + 1 : row + 1 + _AROUND]
         moved = abs(float(np.log(np.median(after)) - np.log(np.median(before))))
-        jumps[row + 1] = (
-            np.abs(np.log(_SPLITS) - gap[row]).min() < _NEAR_A_SPLIT and abs(moved - gap[row]) < _STAYS
-        )
+        near, stays = (min(share * gap[row], most) for share, most in (_NEAR_A_SPLIT, _STAYS))
+        jumps[row + 1] = np.abs(_LOG_SPLITS - gap[row]).min() < near and abs(moved - gap[row]) < stays
     return jumps
 
 
@@ -92,8 +97,8 @@ def _splits(symbol: str, timestamp_N: np.ndarray, open_N: np.ndarray, close_N: n
     cases = []
     for row in rows[:3]:
         ratio = float(close_N[row - 1] / open_N[row])
-        nearest = int(_SPLITS[np.abs(np.log(_SPLITS) - abs(np.log(ratio))).argmin()])
-        change = f"{nearest}:1" if ratio > 1 else f"1:{nearest}"
+        more_of, less = _SPLITS[int(np.abs(_LOG_SPLITS - abs(np.log(ratio))).argmin())]
+        change = f"{more_of}:{less}" if ratio > 1 else f"{less}:{more_of}"
         cases.append(f"{change} at {time_text(timestamp_N[row])}")
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     text = "prices jump as at a split; bring adjusted prices, such as a column Adj Close"

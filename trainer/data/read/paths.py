@@ -16,9 +16,16 @@ _ADVICE = {  # remedies for other formats
     ".xlsx": "Save it as CSV.",
     ".xls": "Save it as CSV.",
     ".zip": "Unzip it.",
-    ".json": "Write it as CSV: pandas.read_json(FILE).to_csv('SYMBOL_TIMEFRAME.csv').",
+    ".json": "Write it as CSV: pandas.read_json(FILE).to_csv('SYMBOL_TIMEFRAME.csv', index=False).",
     ".feather": "Write it as parquet: pandas.read_feather(FILE).to_parquet('SYMBOL_TIMEFRAME.parquet').",
 }
+
+# For a list of lists, as ccxt's fetch_ohlcv and exchanges return it: its columns have no names.
+_ADVICE_ON_LISTS = (
+    "Write it as CSV: pandas.read_json(FILE).set_axis(['time', 'open', 'high', 'low', 'close', 'volume'],"
+    " axis=1).to_csv('SYMBOL_TIMEFRAME.csv', index=False)."
+)
+_HEAD_BYTES = 256
 
 
 def check_path(path: str) -> None:
@@ -44,7 +51,7 @@ def check_path(path: str) -> None:
         raise DataError(
             f"{path} is not a candle file",
             why=f"it does not end in {', '.join(SUFFIXES)}",
-            do=_ADVICE.get(place.suffix.lower(), "Convert it to parquet or CSV."),
+            do=_advice(place) or "Convert it to parquet or CSV.",
         )
     if place.is_dir() and not _may_hold_candles(place):
         raise no_candles(place)
@@ -53,17 +60,29 @@ def check_path(path: str) -> None:
 def no_candles(folder: Path) -> DataError:
     """Return the error for a folder without a candle file."""
     others = sorted(
-        {
-            item.suffix.lower()
-            for item in folder.iterdir()
-            if item.is_file() and item.suffix.lower() in _ADVICE
-        }
+        (item.suffix.lower(), _advice(item)) for item in folder.iterdir() if item.is_file() and _advice(item)
     )
     return DataError(
         f"data folder {folder} holds no candles",
         why=f"no file ends in {', '.join(SUFFIXES)}",
-        do=f"It has {others[0]} files: {_ADVICE[others[0]]}" if others else "Give --data a folder that does.",
+        do="It has {} files: {}".format(*others[0]) if others else "Give --data a folder that does.",
     )
+
+
+def _advice(path: Path) -> str:
+    """Return the remedy for a file of another format; '' for any other."""
+    suffix = path.suffix.lower()
+    if suffix == ".json" and _is_list_of_lists(path):
+        return _ADVICE_ON_LISTS
+    return _ADVICE.get(suffix, "")
+
+
+def _is_list_of_lists(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b"".join(file.read(_HEAD_BYTES).split()).startswith(b"[[")
+    except OSError:
+        return False
 
 
 def _may_hold_candles(folder: Path) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainer.base.errors import DataError, nearest
 from trainer.data.read.candles import Candles, commonest_step, join_series, resample
-from trainer.data.read.file_names import parse_flat_name
+from trainer.data.read.file_names import is_copy, parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
 from trainer.data.read.oddities import DataNote, lines_of, oddities
@@ -179,23 +179,43 @@ class CandleFolder:
             self._note(str(self._path), text)
         paths = {file.file: file.path for file in listing.files if not known or file.file in known}
         named = {file: parse_flat_name(stem_of(file))[1] for file in paths}
-        opened = [
-            self._open(paths[file], file, wanted)
-            for file in paths
-            if not chosen or named[file] in ("", chosen)
-        ]
+        opened = self._open_all(
+            {file: paths[file] for file in paths if not chosen or named[file] in ("", chosen)}, wanted
+        )
         _settle(opened)
         there = {
             symbol for file in opened if not chosen or file.timeframe == chosen for symbol in file.written
         }
         if chosen and (not there or set(wanted) - there):
-            opened += [
-                self._open(paths[file], file, wanted)
+            shorter = [
+                file
                 for file in paths
                 if named[file] not in ("", chosen) and can_resample(named[file], chosen)
             ]
+            opened += self._open_all({file: paths[file] for file in shorter}, wanted)
         if not opened:
             raise _no_such_timeframe(self._path, chosen, named.values())
+        return opened
+
+    def _open_all(self, paths: Mapping[str, Path], wanted: tuple[str, ...]) -> list[_CandleFile]:
+        """Open files by their flat names. Raises one DataError for all that can't be read."""
+        opened, errors = list[_CandleFile](), list[DataError]()
+        for file, path in paths.items():
+            try:
+                opened.append(self._open(path, file, wanted))
+            except DataError as error:
+                errors.append(error)
+        if len(errors) > 1:
+            raise DataError(
+                f"{len(errors)} files of {self._path} can't be used",
+                why="; ".join(
+                    f"{error.what} ({error.why})" if error.why else error.what for error in errors[:20]
+                )
+                + ("; ..." if len(errors) > 20 else ""),
+                do="Correct them, or move them out of the data folder.",
+            )
+        if errors:
+            raise errors[0]
         return opened
 
     def _open(self, path: Path, name: str, wanted: tuple[str, ...]) -> _CandleFile:
@@ -248,6 +268,10 @@ class CandleFolder:
                     self._note(written, "a name can't contain a slash", f"it trains as {symbol}")
                 if file.timeframe != self.timeframe and file in self._of[symbol]:
                     self._note(symbol, f"bars of {self.timeframe} are made from bars of {file.timeframe}")
+            if is_copy(stem_of(source.file)):
+                self._note(
+                    source.file, "its name ends as a copy's; its bars are joined with those of the first"
+                )
             if source.adjusted:
                 self._note(source.file, f"prices are adjusted by column {source.adjusted.strip()}")
             if "volume" not in source.columns:

@@ -34,6 +34,7 @@ _PRICES = ("open", "high", "low")  # a line with these names is a header
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
+_CURRENCIES = ("$", "€", "£", "¥", "₹", "₩")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[AaPp][Mm])?|\d{3,6}")
 _BOMS = ((codecs.BOM_UTF8, "utf8"), (codecs.BOM_UTF16_LE, "utf16"), (codecs.BOM_UTF16_BE, "utf16"))
 
@@ -89,6 +90,24 @@ def clock_of(shape: CsvShape, timestamp: str) -> bool:
     return has_date and bool(_CLOCK.fullmatch(shape.sample.get(timestamp, "").strip()))
 
 
+def footer_of(path: Path, shape: CsvShape) -> str:
+    """Return the last line of a CSV if it is no bar, as an export's footer; else ''.
+
+    A bar has all cells, and a digit in the first two, where its time is. Reads the whole file if it is
+    compressed.
+    """
+    with text_stream(path) as stream:
+        tail = b""
+        while block := stream.read(SAMPLE_BYTES):
+            tail = (tail + block)[-SAMPLE_BYTES:]
+    lines = [line for line in tail.decode(shape.encoding, errors="replace").splitlines() if line.strip()]
+    if len(lines) < 2:
+        return ""
+    cells = _cells(lines[-1], shape)
+    is_bar = len(cells) >= len(shape.columns or shape.sample) and re.search(r"\d", "".join(cells[:2]))
+    return "" if is_bar else lines[-1]
+
+
 def _first_lines(path: Path) -> tuple[list[str], str]:
     with text_stream(path) as stream:
         head = stream.read(SAMPLE_BYTES)
@@ -140,7 +159,7 @@ def _decimal(path: Path, names: list[str], rows: list[list[str]], shape: CsvShap
     plain = [plain_name(name) for name in names]
     places = [place for place, name in enumerate(plain) if name in numbers or name.startswith(VOLUME_OF)]
     cells = [row[place].strip() for row in rows for place in places if place < len(row)]
-    commas = [cell for cell in cells if "," in cell]
+    commas = [cell for cell in cells if "," in cell or cell[:1] in _CURRENCIES]
     if not commas:
         return "."
     if shape.delimiter != "," and all(_DECIMAL_COMMA.fullmatch(cell) for cell in commas):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
 from trainer.data.read.bounds import UNREADABLE, first_line, text_stream
-from trainer.data.read.headers import CandleHeader, open_header, read_options
+from trainer.data.read.headers import CandleHeader, footer_error, open_header, read_options
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.symbol_columns import FileSymbol, checked, split_rows
 from trainer.data.read.times import Evidence, evidence_of, nanoseconds
@@ -211,6 +211,8 @@ def _convert_options(header: CandleHeader, names: Collection[str]) -> pa_csv.Con
 
 
 def _unreadable(header: CandleHeader, error: Exception) -> DataError:
+    if footer := footer_error(header):
+        return footer
     if match := re.match(r"In CSV column #(\d+):.* to double", str(error)):
         return _no_number(header, header.names[int(match[1])], error)
     return DataError(

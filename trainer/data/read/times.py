@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from trainer.base.errors import DataError
 from trainer.data.read.bounds import UNREADABLE, first_line
-from trainer.data.read.headers import CandleHeader, is_text
+from trainer.data.read.headers import CandleHeader, footer_error, is_text
 from trainer.data.timeframes import DAY, SECOND
 
 # Epoch numbers by size: each unit until the year 2255, where int64 nanoseconds end, and from 1973 on.
@@ -145,7 +145,7 @@ def _evidence_of(columns: Sequence[Any]) -> Evidence:
 def _unreadable_time(header: CandleHeader, error: Exception) -> DataError:
     """Return the error for a column of times that can't be read."""
     why = first_line(error)
-    return DataError(
+    return footer_error(header) or DataError(
         f"{header.path} has a time that can't be read in column {' and '.join(reversed(header.times))}",
         why=why,
         do="Write dates as 2021-03-04: year, month, day."
