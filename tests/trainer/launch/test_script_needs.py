@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 
 from trainer.base.errors import UsageError
@@ -59,6 +61,9 @@ def desk(tmp_path, monkeypatch):
     scripts = site / "other_dist-1.5.dist-info" / "entry_points.txt"
     scripts.write_text("[console_scripts]\nother-run = other_name.cli:main\n")
     monkeypatch.syspath_prepend(str(site))
+    here = metadata.packages_distributions()
+    here.pop("nvidia", None)  # of torch's CUDA build, which not every machine has
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: here)
 
 
 def missing(files, words=(), *, listed=(), installed=(), brought=()) -> dict[str, str]:
