@@ -19,7 +19,7 @@ from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import read_error
 from trainer.runs.store import Conflict, Objects
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
 MOST_CALLS_AGAIN = 5  # later calls of one time that are noted and announced
