@@ -1,5 +1,5 @@
 """Service Quotas of the embedded AWS: vCPUs of instances that an account may run at once, described and
-enforced.
+enforced; and Lambda's, of which a new account may reserve nothing.
 
 Codes and families: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas" (looked up
 2026-11-22).
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainer.rehearsal.account import Rules
+from trainer.rehearsal.account import EXECUTIONS, Rules
 from trainer.rehearsal.catalogue import types
 from trainer.rehearsal.compute import QUOTA_VCPUS
 from trainer.rehearsal.wire import Call
@@ -79,4 +79,16 @@ def get_service_quota(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     return {"Quota": {**known, "Value": cloud.quotas.get(code, QUOTA_VCPUS)}}
 
 
-RULES: Rules = {("service-quotas", "GetServiceQuota"): get_service_quota}
+def put_function_concurrency(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
+    """Refuse reserved concurrency: a new account has no more executions than must stay unreserved."""
+    raise AwsError(
+        "InvalidParameterValueException",
+        "Specified ReservedConcurrentExecutions for function decreases account's"
+        f" UnreservedConcurrentExecution below its minimum value of [{EXECUTIONS}].",
+    )
+
+
+RULES: Rules = {
+    ("service-quotas", "GetServiceQuota"): get_service_quota,
+    ("lambda", "PutFunctionConcurrency"): put_function_concurrency,
+}

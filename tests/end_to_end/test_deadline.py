@@ -16,6 +16,7 @@ from tests.jobs import sets
 from trainer.aws.access import Access
 from trainer.rehearsal.client import ACCOUNT, Server
 from trainer.rehearsal.home import read_note
+from trainer.runs.deadline import armed_for
 from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 
@@ -72,8 +73,8 @@ def test_one_deadline_from_plan_and_tag_to_timer_and_receipt(desk, candles, even
     (reservation,) = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
     tags = {tag["Key"]: tag["Value"] for tag in reservation["Instances"][0]["Tags"]}
     assert from_iso(tags["deadline"]) == deadline
-    assert scheduled(scheduler, f"mayfly-{run_id}-sweep") == deadline
-    assert scheduled(scheduler, f"mayfly-{run_id}-kill-1") == deadline
+    assert scheduled(scheduler, f"mayfly-{run_id}-sweep") == armed_for(deadline)
+    assert scheduled(scheduler, f"mayfly-{run_id}-kill-1") == armed_for(deadline)
     sandbox = desk.home / "sandbox" / instance_id
     # The cap of the template comes first, then the tag
     eventually(lambda: timer_instant(sandbox) == deadline)

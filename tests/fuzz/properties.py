@@ -318,6 +318,8 @@ ENTRY = ScheduledRun(
     error={"code": 100, "what": "w", "why": "y", "do": "d"},
     promoted=("A",),
     notes=("n",),
+    called_by="request-1",
+    called_again=("request-2",),
 )
 
 

@@ -123,6 +123,11 @@ THROTTLING = Meaning(
 AWS_FAILED = replace(THROTTLING, step_after_exception="replay")  # the call may have been carried out
 UNCLEAR = replace(THROTTLING, error_class="unclear")
 ACCOUNT = Meaning("account", ConfigError, "stop", "Open a case with AWS Support.")
+FREE_PLAN = replace(  # of accounts made since July 2025; the code is InvalidParameterCombination
+    ACCOUNT,
+    remedy="The account is on AWS's free plan, which has no GPU types: choose Upgrade plan in the Billing"
+    " console (credits stay), ask for a GPU quota, then launch again.",
+)
 IDEMPOTENCY = Meaning(
     "idempotency",
     ConfigError,
@@ -315,15 +320,18 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
 )
 _BY_CODE: dict[str, Meaning] = {code: row for row, codes in ROWS for code in codes}
 _PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)
+_FREE_TIER = re.compile(r"not eligible for free tier", re.IGNORECASE)
 
 
 def meaning(code: str, message: str = "", *, status: int = 0) -> Meaning:
     """Return the meaning of an error code; UNKNOWN for a new one, AWS_FAILED where AWS failed itself
     (`status` from 500 on).
 
-    The message decides for InvalidParameterValue only, which EC2 also returns while a new role is
-    propagating.
+    The message decides where EC2's code says something else: InvalidParameterValue while a new role is
+    propagating, InvalidParameterCombination for a type or image that the free plan does not have.
     """
+    if _FREE_TIER.search(message):
+        return FREE_PLAN
     if code == "InvalidParameterValue" and _PROFILE_NAME.search(message):
         return CONSISTENCY
     known = _BY_CODE.get(code) or _BY_CODE.get(code.removeprefix("Server.").removeprefix("Client."))

@@ -25,6 +25,7 @@ class Place:
     phases: tuple[tuple[str, str], ...] = ()  # own words for a run's phases
     poll_seconds: float = 5.0  # between two looks at a run
     answer_seconds: float = 10.0  # for queries to the account that run at once
+    function_seconds: float = 25.0  # for a function's answer: a cold one starts for seconds, then sweeps
     chip: str = ""  # the GPU profile of whatever trains there; '': that of the machine's own GPUs
     boot_seconds: float = 0.0  # before a training, P50; 0: by the type
     after_seconds: float = 30.0  # after it: upload and shutdown
@@ -61,6 +62,7 @@ REHEARSAL = Place(
     no_stack="A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse.",
     poll_seconds=1.0,  # a look takes six requests, and a node reports every three seconds
     answer_seconds=300.0,  # the embedded AWS runs the sweeper on this machine, however busy that is
+    function_seconds=300.0,
     chip="cpu",
     boot_seconds=12.0,
     after_seconds=6.0,

@@ -191,9 +191,9 @@ def _models_flags(models: Parser) -> None:
         "--out", default="", metavar="DIR", help="folder to write to (default: the current one)"
     )
     production = actions.add_parser("production", help="list production models, or the versions of one")
-    production.add_argument("model", nargs="?", default="", metavar="NAME", help="name of a production model")
+    production.add_argument("model", nargs="?", default="", metavar="NAME", help="GROUP/NAME, as listed")
     rollback = actions.add_parser("rollback", help="replace a production model by an older version")
-    rollback.add_argument("model", metavar="NAME", help="name of a production model")
+    rollback.add_argument("model", metavar="NAME", help="GROUP/NAME, as listed")
     rollback.add_argument(
         "--version",
         default="",

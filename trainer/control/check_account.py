@@ -36,7 +36,7 @@ def check_account(access: Access, outputs: StackOutputs, record: RunRecord, *, s
     seconds = access.place.answer_seconds
     checks = account_checks(access, outputs, record.ladder, sweep=sweep)
     checks["the request"] = partial(dry_run_note, access, outputs, record, seconds=seconds)
-    return ask_all(checks, seconds=seconds)
+    return ask_all(checks, access.place)
 
 
 def dry_run_note(access: Access, outputs: StackOutputs, record: RunRecord, *, seconds: float) -> str:

@@ -21,6 +21,7 @@ from trainer.aws.error_codes import NO_INSTANCE, NO_SCHEDULE, SCHEDULE_EXISTS
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
 from trainer.control.fleet import FleetAnswer, read_answer, read_failure
+from trainer.runs.deadline import armed_for
 from trainer.runs.observation import ENDED, DescribedInstance
 from trainer.runs.record import utc_now
 from trainer.runs.store import Objects, open_objects
@@ -187,12 +188,12 @@ def schedule_request(
     *, name: str, group: str, at: datetime, target_arn: str, role_arn: str, target_input: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of CreateSchedule (and UpdateSchedule) for a one-time schedule that deletes
-    itself.
+    itself. It fires at the full minute at or after `at`.
     """
     return {
         "Name": name,
         "GroupName": group,
-        "ScheduleExpression": f"at({at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S})",
+        "ScheduleExpression": f"at({armed_for(at).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S})",
         "ScheduleExpressionTimezone": "UTC",
         "FlexibleTimeWindow": {"Mode": "OFF"},
         "ActionAfterCompletion": "DELETE",

@@ -318,8 +318,8 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     except Conflict:
         if cloud.objects.head(key=receipt_key(record.run_id)) is None:
             raise  # S3 reports a race, and there is no receipt yet
-    if observed.result is not None and record.leaves == "models":
-        learn(cloud.objects, observed.result.tuned)
+    if observed.result is not None:
+        learn(cloud.objects, record, receipt, observed.result.tuned)
     swap_record(cloud.objects, record, etag)
     with suppress(TrainerError):  # the next look removes it
         take_out(cloud.objects, closed=[record.run_id])

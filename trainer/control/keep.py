@@ -33,7 +33,7 @@ def keep_models(
         if gain_over_baselines(model.get("metrics") or {}) != BEYOND_CHANCE:
             continue
         try:
-            promote(objects, model)
+            promote(objects, model, group=retrain)
             promoted.append(str(model["piece"]))
         except ConnectionFailed:
             raise

@@ -1,43 +1,109 @@
 """Merge a run's measurements into the bucket's, for later launches; nodes may not write there.
 
-A node's entries are checked before they are stored. Write failures are ignored; the next run tunes again.
+A node's measurements are claims: only a run that is done teaches, only about the shape of its own job on the
+chip of its own machine, and only what its own time does not contradict. A stored rate that its time
+contradicts is dropped. Write failures are ignored; the next run tunes again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any
 
+from trainer.aws.place import place_named
 from trainer.base.errors import TrainerError
-from trainer.machines.measurements import OBJECT, from_bytes, merged, sound, to_bytes
+from trainer.job.job import Job, job_from
+from trainer.launch.knowledge import shapes_of
+from trainer.machines.chips import GpuProfile
+from trainer.machines.instances import InstanceType, instance_type
+from trainer.machines.measurements import OBJECT, Entry, from_bytes, sound, to_bytes
+from trainer.machines.planner import profile_on
+from trainer.machines.rates import rate_of
 from trainer.runs import boot
+from trainer.runs.record import RunRecord
 from trainer.runs.store import Conflict, Objects, put_over
 
 TRIES = 5  # tries of a compare-and-swap, against other runs that end at the same time
-MOST_PROFILES, MOST_SHAPES = 4, 64  # of one result: a node has one chip and one job
+# A training may take so many times its estimate, and five minutes: early stopping makes it shorter, and its
+# phase includes the imports and the tuner's trial. Beyond that, its rate is wrong.
+SHORTEST, LONGEST, START_SECONDS = 1 / 5, 3.0, 300.0
 
 
-def learn(objects: Objects, measured: Mapping[str, Any]) -> None:
-    """Merge entries (profile -> shape -> entry) by compare-and-swap; idempotent. Never raises
-    TrainerError.
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What a run can teach about: a shape of model on a profile, by what its training took."""
+
+    job: Job
+    profile: GpuProfile
+    machine: InstanceType
+    shape: str
+    pieces: int
+    visits: float  # planned windows of one device; 0: not estimated
+    seconds: float  # of the training
+
+    def contradicts(self, entry: Entry) -> bool:
+        """Return whether the training took another time than the entry's rate gives; never without an
+        estimate.
+        """
+        rate = rate_of(self.profile, self.job, entry)
+        if not rate.is_measured or not self.visits:
+            return False
+        estimate = self.visits / rate.on_machine(self.pieces, self.machine.num_workers)
+        return not estimate * SHORTEST - START_SECONDS <= self.seconds <= estimate * LONGEST + START_SECONDS
+
+
+def learn(
+    objects: Objects, record: RunRecord, receipt: Mapping[str, Any], measured: Mapping[str, Any]
+) -> None:
+    """Merge what a closed run measured (profile -> shape -> entry) by compare-and-swap; idempotent. Never
+    raises TrainerError.
     """
-    checked = islice(sound(measured).items(), MOST_PROFILES)
-    newer = {key: dict(islice(entries.items(), MOST_SHAPES)) for key, entries in checked if entries}
+    with suppress(TrainerError):
+        lesson = _lesson(record, receipt)
+        if lesson is None:
+            return
+        key, shape = lesson.profile.key, lesson.shape
+        claim = sound(measured).get(key, {}).get(shape)
+        if claim is not None and lesson.contradicts(claim):
+            claim = None
 
-    def merge(stored: bytes) -> bytes:
-        known = from_bytes(stored)
-        both = merged(known, newer)
-        return b"" if both == known else to_bytes(both)
+        def merge(stored: bytes) -> bytes:
+            known = from_bytes(stored)
+            entry = known.get(key, {}).get(shape)
+            kept = entry if entry is None or not lesson.contradicts(entry) else None
+            after = claim or kept
+            if after == entry:
+                return b""
+            others = {name: value for name, value in known.get(key, {}).items() if name != shape}
+            return to_bytes({**known, key: {**others, **({shape: after} if after else {})}})
 
-    if newer:
         _change(objects, OBJECT, merge)
 
 
+def _lesson(record: RunRecord, receipt: Mapping[str, Any]) -> Lesson | None:
+    """Return what a run can teach about; None for one that is not done or made no models on an instance."""
+    launch = record.last_launch
+    if receipt["state"] != "done" or record.leaves != "models" or launch is None:
+        return None
+    rung = record.ladder[launch.rung]
+    job, machine = job_from(record.job), instance_type(rung.instance_type)
+    shapes = shapes_of(job)
+    return Lesson(
+        job=job,
+        profile=profile_on(machine, place_named(record.place)),
+        machine=machine,
+        shape=shapes.get(machine.num_workers, shapes[1]),
+        pieces=len(record.pieces),
+        visits=rung.visits,
+        seconds=float(receipt["seconds"]["train"]),
+    )
+
+
 def learn_boot(objects: Objects, receipt: Mapping[str, Any]) -> None:
-    """Store the boot times of a run under its instance type. Never raises TrainerError."""
-    if not receipt["boot"] or not receipt["instances"]:
+    """Store the boot times of a run that is done under its instance type. Never raises TrainerError."""
+    if receipt["state"] != "done" or not receipt["boot"] or not receipt["instances"]:
         return
     instance_type = str(receipt["instances"][-1]["instance_type"])
     _change(

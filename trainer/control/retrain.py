@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -47,7 +48,7 @@ from trainer.retrains.published import (
     verified_job,
 )
 from trainer.retrains.schedule import RetrainSchedule, is_name, read_schedules
-from trainer.retrains.summary import PersonMessage, scheduled_summary
+from trainer.retrains.summary import PersonMessage, repeated_summary, scheduled_summary
 from trainer.runs.record import iso
 from trainer.runs.store import Conflict, read_record, record_key
 from trainer.runs.stored_receipt import read_receipt
@@ -56,6 +57,7 @@ GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come
 LOOKED_BACK = timedelta(days=8)  # how long a missed scheduled time is reported
 LAST_ENTRIES = 40  # entries of a retrain that each call reads, however old
 ENTRIES_AT_ONCE = 8
+TRIES = 5  # of noting a call in an entry, against other calls
 OPEN_AT_MOST = timedelta(days=2)  # of a scheduled time, besides the longest life of its instance
 
 
@@ -99,16 +101,38 @@ class RetrainHome:
         return [one for one in month if one.scheduled_at != entry.scheduled_at]
 
 
-def begin(home: RetrainHome, name: str, scheduled_at: datetime) -> ScheduledRun:
+def begin(home: RetrainHome, name: str, scheduled_at: datetime, *, request_id: str = "") -> ScheduledRun:
     """Create the entry of a scheduled time and advance it as far as possible. Raises ConfigError for an
     invalid name.
+
+    `request_id` is Lambda's, of the call; another call of the same time is noted in the entry and announced.
     """
     if not is_name(name):  # it becomes a part of keys
         raise ConfigError(
             f"{name[:80]!r} is not a retrain", do="mayfly retrains list shows those of the stack."
         )
-    entry = begin_entry(home.cloud.objects, name, scheduled_at, home.cloud.now())
+    objects, now = home.cloud.objects, home.cloud.now()
+    entry = begin_entry(objects, name, scheduled_at, now, request_id=request_id)
+    if entry.is_called_again(request_id):
+        _note_call(home, entry, request_id)
     return advance(home, entry) if entry.is_open else entry
+
+
+def _note_call(home: RetrainHome, entry: ScheduledRun, request_id: str) -> None:
+    """Announce another call of a scheduled time, and note it in the entry. Raises ConnectionFailed if others
+    changed the entry each time: Lambda repeats the call.
+    """
+    key = entry_key(entry.retrain, entry.scheduled_at)
+    home.publish(repeated_summary(entry, request_id))
+    for _ in range(TRIES):
+        entry, etag = read_entry(home.cloud.objects, key)
+        if not entry.is_called_again(request_id):
+            return
+        noted = replace(entry, called_again=(*entry.called_again, request_id))
+        with suppress(Conflict):
+            change_entry(home.cloud.objects, noted, etag, home.cloud.now())
+            return
+    raise ConnectionFailed(f"others changed {key} each time", do="The next call tries again.")
 
 
 def unfinished(home: RetrainHome, problems: dict[str, str]) -> list[ScheduledRun]:

@@ -42,7 +42,10 @@ class PlanCandidate:
     seconds_p90: float
     dollars_p50: float
     dollars_p90: float
+    # Those that deadlines follow: by the slower of the measured rate and the profile's.
+    seconds_slow: float
     rate: Rate  # behind its times
+    visits: float  # windows of one GPU in its training time, at that rate
     note: str = ""
     refused: str = ""
     layout: str = ""  # how its GPUs train one model together
@@ -55,7 +58,9 @@ class PlanCandidate:
     @property
     def default_duration(self) -> timedelta:
         """Return the longest attempt of a job that names no duration."""
-        return default_max_duration(self.seconds_p90, self.machine) if self.is_estimated else LONGEST_DEADLINE
+        return (
+            default_max_duration(self.seconds_slow, self.machine) if self.is_estimated else LONGEST_DEADLINE
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--dry-run --json` prints it."""
@@ -130,6 +135,7 @@ def _candidate(
     sharded = bool(together and together.placement and together.placement.sharded)
     places = None if work.gpus is None else places_on(machine.num_workers, work.gpus)
     time = estimate(work, machine, place=place, rate=rate, sharded=sharded)
+    by_profile = estimate(work, machine, place=place, rate=rate.of_profile, sharded=sharded)
     refused, notes = "", list[str]()
     if not zones:
         sold = ", ".join(offers.elsewhere.get(machine.name, ()))
@@ -167,6 +173,8 @@ def _candidate(
         price_usd_per_hour=price,
         seconds_p50=time.seconds_p50,
         seconds_p90=time.seconds_p90,
+        seconds_slow=max(time.seconds_p90, by_profile.seconds_p90),
+        visits=time.training * rate.on_machine(len(work.pieces), machine.num_workers),
         dollars_p50=dollars(time.seconds_p50, price),
         dollars_p90=dollars(time.seconds_p90, price),
         rate=rate,

@@ -14,21 +14,25 @@ from functools import partial
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import Access, error_code
+from trainer.aws.place import Place
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.launch.preflight import ask_at_once
 from trainer.launch.quotas import quota_note
 from trainer.runs.record import Rung
 
+SWEEPER = "the sweeper"
 Checks = Mapping[str, Callable[[], str]]  # by the check's name in errors
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 
 
-def ask_all(checks: Checks, *, seconds: float) -> list[str]:
+def ask_all(checks: Checks, place: Place) -> list[str]:
     """Run the checks concurrently and return the notes. Raises the first error, or ConnectionFailed if an
     answer is late.
     """
-    return [note for note in ask_at_once(checks, seconds=seconds, doing="cannot check").values() if note]
+    longer = {SWEEPER: place.function_seconds}
+    notes = ask_at_once(checks, seconds=place.answer_seconds, longer=longer, doing="cannot check")
+    return [note for note in notes.values() if note]
 
 
 def account_checks(
@@ -42,7 +46,7 @@ def account_checks(
         "the quotas": partial(quota_note, access, ladder, seconds=access.place.answer_seconds),
     }
     if sweep:
-        checks["the sweeper"] = partial(sweeper, access, outputs)
+        checks[SWEEPER] = partial(sweeper, access, outputs)
     if any(rung.market == "spot" for rung in ladder):
         checks["the spot role"] = partial(spot_role, access)
     return checks
@@ -73,7 +77,7 @@ def function_answers(
     """Invoke a function of the stack, and wait. Raises ConfigError if it fails; `without` names the
     consequence.
     """
-    client = access.client("lambda", total_max_attempts=1, timeout_seconds=access.place.answer_seconds)
+    client = access.client("lambda", total_max_attempts=1, timeout_seconds=access.place.function_seconds)
     answer = client.invoke(
         FunctionName=arn, InvocationType="RequestResponse", Payload=json.dumps(event).encode()
     )

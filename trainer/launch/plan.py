@@ -181,11 +181,11 @@ def _rungs_of(
     """Return the rungs of a candidate. `by_job`: the job names a duration.
 
     Then the estimate limits an attempt only if its rate was measured: a guess must not end a training whose
-    owner said how long it may take.
+    owner said how long it may take. The limit is never below what the profile's own rate gives.
     """
     machine, on_demand = candidate.machine, on_demand_price(candidate.machine)
     prices = {zone: offers.spot_usd_per_hour.get((machine.name, zone), on_demand) for zone in candidate.zones}
-    slow = three_times_slow(candidate.seconds_p90, machine).total_seconds()
+    slow = three_times_slow(candidate.seconds_slow, machine).total_seconds()
     return rungs_of_type(
         machine,
         prices,
@@ -195,6 +195,7 @@ def _rungs_of(
         default_seconds=0.0 if by_job else candidate.default_duration.total_seconds(),
         estimate_seconds=slow if by_job and candidate.rate.is_measured else 0.0,
         p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
+        visits=candidate.visits if candidate.is_estimated else 0.0,
     )
 
 
@@ -208,8 +209,9 @@ def rungs_of_type(
     default_seconds: float = 0.0,
     estimate_seconds: float = 0.0,
     p90_seconds: float = 0.0,
+    visits: float = 0.0,
 ) -> tuple[Rung, ...]:
-    """Return the rungs of a type, the cheapest zone first. The durations are those of `Rung`."""
+    """Return the rungs of a type, the cheapest zone first. Durations and visits are those of `Rung`."""
     return tuple(
         Rung(
             instance_type=machine.name,
@@ -226,6 +228,7 @@ def rungs_of_type(
             default_seconds=default_seconds,
             estimate_seconds=estimate_seconds,
             p90_seconds=p90_seconds,
+            visits=visits,
         )
         for zone, price in sorted(price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))
     )

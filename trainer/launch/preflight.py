@@ -5,6 +5,7 @@ Every failure here is one line that names what is missing; nothing was launched,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -88,27 +89,39 @@ def query_offers(
     )
 
 
-def ask_at_once(asked: Mapping[str, Callable[[], T]], *, seconds: float, doing: str) -> dict[str, T]:
+def ask_at_once(
+    asked: Mapping[str, Callable[[], T]],
+    *,
+    seconds: float,
+    doing: str,
+    longer: Mapping[str, float] | None = None,
+) -> dict[str, T]:
     """Run the queries concurrently and return the answers. Raises the first error, or ConnectionFailed if one
-    is late.
+    is late: after `seconds`, or those that `longer` has for its name.
     """
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
 
     pool = ThreadPoolExecutor(max_workers=max(1, len(asked)))
     futures = {name: pool.submit(ask) for name, ask in asked.items()}
-    _, late = wait(futures.values(), timeout=seconds)
+    limits, began = {name: (longer or {}).get(name, seconds) for name in asked}, time.monotonic()
+    late = {}
+    for name in sorted(asked, key=lambda name: limits[name]):
+        wait([futures[name]], timeout=max(0.0, began + limits[name] - time.monotonic()))
+        if not futures[name].done():
+            late[name] = limits[name]
     pool.shutdown(wait=False, cancel_futures=True)
     answers = {}
     for name, future in futures.items():
-        if future in late:
+        if name in late:
             continue
         try:
             answers[name] = future.result()
         except (BotoCoreError, ClientError) as error:
             raise aws_error(error, f"{doing} {name}") from error
-    if missing := [name for name, future in futures.items() if future in late]:
-        why, do = f"no answer within {seconds:.0f} s", "Try again; AWS or the network is slow."
-        raise ConnectionFailed(f"{doing} {', '.join(missing)}", why=why, do=do)
+    if late:
+        missing = ", ".join(name for name in asked if name in late)
+        why, do = f"no answer within {max(late.values()):.0f} s", "Try again; AWS or the network is slow."
+        raise ConnectionFailed(f"{doing} {missing}", why=why, do=do)
     return answers
 
 

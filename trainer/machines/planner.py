@@ -54,6 +54,7 @@ class Estimate:
 
     seconds_p50: float
     seconds_p90: float
+    training: float  # seconds of the training itself, P50
 
 
 def workload(job: Job, bars: Mapping[str, int]) -> Workload:
@@ -116,7 +117,7 @@ def estimate(
     else:
         training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
     p90 = (boot + training) * SLOWER + after * SLOWER
-    return Estimate(seconds_p50=boot + training + after, seconds_p90=p90)
+    return Estimate(seconds_p50=boot + training + after, seconds_p90=p90, training=training)
 
 
 def around(machine: InstanceType, place: Place) -> tuple[float, float]:

@@ -32,12 +32,13 @@ class Rate:
 
     The models of a pack step in one program, so the rate needs `models` at a time; an empty place is lost.
     `basis` is `measured on <date>`, `estimate`, `not estimated`, or that of the profile's figure (`yours`,
-    `measured <date>`).
+    `measured <date>`). `profiles`: that of the profile, where a run measured another; 0: the same.
     """
 
     per_second: float
     basis: str
     models: int = 1
+    profiles: float = 0.0
 
     @property
     def is_estimate(self) -> bool:
@@ -55,6 +56,15 @@ class Rate:
     def has_run(self) -> bool:
         """Return whether a run measured it, of this shape of model or of this script."""
         return self.basis.startswith((MEASURED_ON, EARLIER_RUN))
+
+    @property
+    def of_profile(self) -> Rate:
+        """Return the rate that the profile gives: no run's measurement alone may shorten a deadline."""
+        return Rate(per_second=self.profiles, basis="estimate") if self.profiles else self
+
+    def on_machine(self, pieces: int, devices: int) -> float:
+        """Return the rate per second of each of so many devices that share a run's models."""
+        return self.with_models(pieces / max(1, devices))
 
     def with_models(self, models: float) -> float:
         """Return the rate per second if only `models` models are to train."""
@@ -76,7 +86,8 @@ def rate_of(
         measured = entry["windows_per_second"] * job.model.bars_out
         models = 1 if entry["strategy"] == "sequential" else entry["pack"]
         if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
-            return Rate(per_second=measured, basis=f"{MEASURED_ON}{entry['date']}", models=models)
+            dated = f"{MEASURED_ON}{entry['date']}"
+            return Rate(per_second=measured, basis=dated, models=models, profiles=estimate)
     return Rate(per_second=estimate, basis=basis)
 
 

@@ -25,6 +25,9 @@ from trainer.rehearsal.world import AwsError, Delays, Firing, Instance, Pool, Wo
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
+# Functions that an account runs at once. 10 is a new account's quota, far below the documented default of
+# 1,000 (Lambda developer guide, "Lambda quotas", note on new accounts; looked up 2026-11-24).
+EXECUTIONS = 10
 
 
 class Clock:
@@ -107,6 +110,9 @@ class EmbeddedAccount:
     restored_parameters: set[str] = field(default_factory=set)
     in_flight: list[threading.Thread] = field(default_factory=list)  # calls of schedules' targets under way
     invocations: list[threading.Thread] = field(default_factory=list)  # asynchronous ones under way
+    executions: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(EXECUTIONS)
+    )
     released: set[str] = field(default_factory=set)  # ended instances whose volumes moto has given back
     instance_states: dict[str, str] = field(default_factory=dict)  # by id, as last sent to the event bus
     world: World = field(init=False)

@@ -2,8 +2,9 @@
 importable.
 
 Each invocation is a process, `lambda_runner.py`, on this Python's standard library and the zip alone, with
-the function's role. moto stores the readable state of functions. One version, no layers, no concurrency
-limits; a failed event is not tried again.
+the function's role. moto stores the readable state of functions. An account runs ten functions at once, as a
+new one on AWS: a further call is refused, a further event waits. One version, no layers, no reserved
+concurrency; a failed event is not tried again.
 """
 
 from __future__ import annotations
@@ -128,7 +129,12 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
         return {"StatusCode": 202}
     if kind != "RequestResponse":
         return refuse(cloud, call)
-    answer = run(cloud, function, payload)
+    if not cloud.executions.acquire(blocking=False):
+        raise AwsError("TooManyRequestsException", "Rate Exceeded.", 429)
+    try:
+        answer = run(cloud, function, payload)
+    finally:
+        cloud.executions.release()
     failed = {"FunctionError": "Unhandled"} if "error" in answer else {}
     told = json.dumps(answer["error"] if failed else answer["result"]).encode()
     return {"StatusCode": 200, "Payload": told, "ExecutedVersion": "$LATEST", **failed}
@@ -161,7 +167,8 @@ def _attempt(cloud: EmbeddedAccount, invocation: EventInvocation) -> None:
         function = cloud.functions.get(invocation.function_name)
         if function is None:  # deleted meanwhile
             return
-        answer = run(cloud, function, invocation.payload, request_id=invocation.request_id)
+        with cloud.executions:  # Lambda keeps the event until one is free
+            answer = run(cloud, function, invocation.payload, request_id=invocation.request_id)
         if "error" in answer:
             cloud.event_failed(function, invocation, answer["error"])
     finally:

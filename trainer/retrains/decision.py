@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from trainer.base.errors import BudgetError, ConfigError, Interrupted, TrainerError
@@ -13,6 +13,9 @@ from trainer.retrains.published import PublishedRetrain
 from trainer.retrains.schedule import RetrainSchedule
 from trainer.runs.record import iso
 
+# A desk's clock may be ahead. EventBridge tries a call for an hour, and Lambda each for ten minutes more.
+MOST_AHEAD, MOST_LATE = timedelta(minutes=5), timedelta(hours=2)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -20,6 +23,21 @@ class Verdict:
 
     step: Literal["begin", "wait", "skip", "refuse"]
     error: TrainerError | None = None
+
+
+def refuse_untimely(name: str, scheduled_at: datetime, now: datetime) -> None:
+    """Raise ConfigError for a scheduled time that no schedule can have called just now.
+
+    A later time would use that time up, an earlier one would count towards a month that is over.
+    """
+    if -MOST_LATE <= scheduled_at - now <= MOST_AHEAD:
+        return
+    side, most = ("ahead", "5 minutes") if scheduled_at > now else ("back", "2 hours")
+    raise ConfigError(
+        f"retrain {name} was called for {iso(scheduled_at)}, which is not now",
+        why=f"it is {iso(now.replace(microsecond=0))}, and a scheduled time lies {most} {side} at most",
+        do="mayfly retrains run calls it for the present time; check the clock of the desk that called.",
+    )
 
 
 def decide(

@@ -19,9 +19,10 @@ from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import read_error
 from trainer.runs.store import Conflict, Objects
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
+MOST_CALLS_AGAIN = 5  # later calls of one time that are noted and announced
 TELLING = timedelta(minutes=10)  # time after which a call that claimed the announcement counts as dead
 PREPARE_SUFFIX = "prep"
 SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
@@ -38,6 +39,8 @@ class ScheduledRun:
     retrain: str
     scheduled_at: datetime
     began_at: datetime  # when control first heard of it
+    called_by: str = ""  # the Lambda request id of the call that began it
+    called_again: tuple[str, ...] = ()  # those of later calls that named this time
     updated_at: datetime
     state: EntryState = "due"
     prepare_run_id: str = ""  # of the run that refreshes and checks its data, if there is one
@@ -58,9 +61,23 @@ class ScheduledRun:
         """Return whether it has ended without an announcement."""
         return not self.is_open and self.told_at is None
 
+    @property
+    def shown_notes(self) -> tuple[str, ...]:
+        """Return its notes, first that on later calls of its time."""
+        count = len(self.called_again)
+        again = (f"{count} more call{'s' * (count > 1)} named this time",) if count else ()
+        return (*again, *self.notes)
+
     def may_be_told(self, now: datetime) -> bool:
         """Return whether a call may announce its end now: no other has claimed it, or that call has died."""
         return self.is_untold and (self.telling_at is None or now > self.telling_at + TELLING)
+
+    def is_called_again(self, request_id: str) -> bool:
+        """Return whether this is another call of its time, to be announced. Lambda repeats a call under its
+        id.
+        """
+        known = ("", self.called_by, *self.called_again)
+        return request_id not in known and len(self.called_again) < MOST_CALLS_AGAIN
 
     @property
     def is_open(self) -> bool:
@@ -95,9 +112,13 @@ def entry_key(retrain: str, scheduled_at: datetime) -> str:
     return f"{PREFIX}{retrain}/{scheduled_at.astimezone(timezone.utc):%Y%m%d-%H%M%S}.json"
 
 
-def begin_entry(objects: Objects, retrain: str, scheduled_at: datetime, now: datetime) -> ScheduledRun:
-    """Create a scheduled time's entry, or return the existing one if the schedule was delivered twice."""
-    entry = ScheduledRun(retrain=retrain, scheduled_at=scheduled_at, began_at=now, updated_at=now)
+def begin_entry(
+    objects: Objects, retrain: str, scheduled_at: datetime, now: datetime, *, request_id: str = ""
+) -> ScheduledRun:
+    """Create a scheduled time's entry, or return the existing one if the time was called before."""
+    entry = ScheduledRun(
+        retrain=retrain, scheduled_at=scheduled_at, began_at=now, updated_at=now, called_by=request_id
+    )
     try:
         objects.put(key=entry_key(retrain, scheduled_at), body=to_json(entry), create=True)
     except Conflict:

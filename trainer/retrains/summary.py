@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.aws.place import place_named
+from trainer.base.errors import TrainerError
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
+from trainer.runs.record import iso
 from trainer.targets.described import headline
 
 MOST_LINES = 10
@@ -48,12 +50,34 @@ def scheduled_summary(
         lines.append(f"to production: {', '.join(entry.promoted)}")
     if schedule is not None:
         lines.append(f"this month: ${month_usd:.2f} of ${schedule.budget_month:.2f}")
-    lines += [f"note: {note}" for note in entry.notes[:1]]
+    lines += [f"note: {note}" for note in entry.shown_notes[:1]]
     lines += _of_error(entry.error)
     if run_id := entry.run_id or entry.prepare_run_id:
         again = f"; to run it now: mayfly retrains run {entry.retrain}" if entry.state == "failed" else ""
         lines.append(f"more: mayfly receipts {run_id}, mayfly retrains history {entry.retrain}{again}")
     return _message(f"{entry.retrain}: {entry.state}", lines)
+
+
+def repeated_summary(entry: ScheduledRun, request_id: str) -> PersonMessage:
+    """Return the message about another call of a scheduled time, which starts nothing."""
+    lines = [
+        f"{entry.retrain}: another call named its time {iso(entry.scheduled_at)}, and started nothing",
+        f"first call: {iso(entry.began_at)}, request {entry.called_by or 'unknown'}; it is {entry.state}",
+        f"this call: request {request_id[:80]}",
+        "why: a schedule delivered twice, or somebody called the control function with this time",
+        "do: CloudTrail shows who called, if it records calls of functions; a time that was used up runs by"
+        f" mayfly retrains run {entry.retrain}",
+    ]
+    return _message(f"{entry.retrain}: a time was called twice", lines)
+
+
+def untimely_summary(name: str, error: TrainerError, request_id: str) -> PersonMessage:
+    """Return the message about a call for a time that is not now, which starts nothing."""
+    lines = [
+        f"{name}: a call was refused, request {request_id[:80] or 'unknown'}",
+        *_of_error(error.as_dict()),
+    ]
+    return _message(f"{name}: a call was refused", lines)
 
 
 def bad_end_summary(receipt: Mapping[str, Any]) -> PersonMessage:

@@ -77,6 +77,16 @@ def time_limit(
     return min(limits, key=lambda limit: limit.duration)
 
 
+def armed_for(at: datetime) -> datetime:
+    """Return the instant that a one-time schedule is armed for: the full minute at or after `at`.
+
+    EventBridge Scheduler has a precision of 60 s and may ignore seconds (Scheduler user guide, "Schedule
+    types", looked up 2026-11-24); no machine may end before its deadline.
+    """
+    minute = at.replace(second=0, microsecond=0)
+    return minute if minute == at else minute + timedelta(minutes=1)
+
+
 def deadline_from(now: datetime, limit: TimeLimit) -> Deadline:
     """Return the instant at which a limit from `now` on ends, in whole seconds, as tags and schedules have
     it.

@@ -18,7 +18,14 @@ from datetime import datetime, timedelta
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
 from trainer.base.errors import BudgetError, TrainerError
 from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
-from trainer.runs.deadline import REMEDIES, Deadline, TimeLimit, deadline_from, time_limit
+from trainer.runs.deadline import (
+    REMEDIES,
+    Deadline,
+    TimeLimit,
+    armed_for,
+    deadline_from,
+    time_limit,
+)
 from trainer.runs.observation import UNANSWERED, Observation, may_still_appear
 from trainer.runs.record import Launch, Rung, RunRecord, client_token, iso
 
@@ -146,7 +153,7 @@ def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetim
     if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
         return (Wait(why="CreateFleet gave no clear answer; it is called once more under the same token"),)
     called = replace(launch, called_at=now, calls=launch.calls + 1)
-    armed = observed.schedules.get(sweep_schedule(record.run_id)) == launch.deadline
+    armed = observed.schedules.get(sweep_schedule(record.run_id)) == armed_for(launch.deadline)
     arm: tuple[Action, ...] = () if armed else (ArmSweep(at=launch.deadline),)
     return (
         *arm,

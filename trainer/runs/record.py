@@ -20,7 +20,7 @@ from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 
-FORMAT = 8
+FORMAT = 9
 Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -75,6 +75,7 @@ class Rung:
         0.0  # max(30 min, 3 x P90) where the job names one and the rate is measured; else 0
     )
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated
+    visits: float = 0.0  # windows (or bars of chunks) of one of its devices; 0: not estimated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from trainer.runs.reports import MOST_LISTED, MOST_MODELS
 from trainer.runs.store import Objects, Stored, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
-from trainer.store.production import PRODUCTION
+from trainer.store.production import PRODUCTION, production_name
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
 FETCHED_AT_ONCE = 8
@@ -36,7 +36,9 @@ FIRST_BYTES = 256 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One model object. `name` is as in `job/model_names.py`; `run_id` is empty for a production model."""
+    """One model object. `name` is as in `job/model_names.py`. An experiment has a `run_id`, a production
+    model a `group` (`store.production`).
+    """
 
     name: str
     stage: Literal["experiment", "production"]
@@ -54,6 +56,12 @@ class Model:
     metrics: dict[str, Any] = field(default_factory=dict)
     synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
     state: str = ""  # of its run; empty for a production model
+    group: str = ""  # the retrain or data set of a production model
+
+    @property
+    def full_name(self) -> str:
+        """Return RUN/NAME or, for a production model, GROUP/NAME."""
+        return f"{self.run_id or self.group}/{self.name}"
 
     def expires(self, experiment_days: int) -> date | None:
         """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no
@@ -79,7 +87,7 @@ def list_models(objects: Objects) -> Listing:
     models = [
         _model(objects, item, stage="production")
         for item in objects.list(prefix=PRODUCTION)
-        if is_model_file(item.key.removeprefix(PRODUCTION))
+        if production_name(item.key)
     ]
     problems: dict[str, TrainerError] = {}
     for run_id in reversed(run_ids(objects)):
@@ -117,20 +125,24 @@ def stored_models(objects: Objects, record: RunRecord) -> list[Stored]:
 
 
 def find_model(objects: Objects, name_or_key: str) -> Model:
-    """Return the model of a key, of `RUN/NAME`, or of a name: production's, else that of the newest finished
-    run.
+    """Return the model of a key, of `RUN/NAME` or `GROUP/NAME`, or of a name: production's, else that of the
+    newest finished run.
 
-    Raises UsageError if there is none, or only in unfinished runs.
+    Raises UsageError if there is none, only in unfinished runs, or in production under several groups.
     """
     models = list_models(objects).models
     for model in models:
-        if name_or_key in (model.key, f"{model.run_id}/{model.name}"):
+        if name_or_key in (model.key, model.full_name):
             return model
     named = [model for model in models if model.name == name_or_key]
+    production = [model.full_name for model in named if model.stage == "production"]
+    if len(production) > 1:
+        why, do = f"{', '.join(production)} are in production", f"Name one, such as {production[0]}."
+        raise UsageError(f"model '{name_or_key}' is not the only one of its name", why=why, do=do)
     if finished := [model for model in named if model.stage == "production" or model.state in EXIT_CODES]:
         return max(finished, key=lambda model: (model.stage == "production", model.created_at))
     if named:
-        do = f"Wait for its end, or name it {named[0].run_id}/{named[0].name}."
+        do = f"Wait for its end, or name it {named[0].full_name}."
         raise UsageError(
             f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} has not ended", do=do
         )
@@ -198,6 +210,7 @@ def _model(
         name=name,
         stage=stage,
         run_id=run.run_id if run else "",
+        group=production_name(listed.key).partition("/")[0],
         state=run.state if run else "",
         stored_after=listed.modified_at,
         key=listed.key,

@@ -1,25 +1,28 @@
 """Permanent models: copies of a retrain's models, and production models under stable names, replaced by
 compare-and-swap.
 
-Production has no pointer beside the object; S3's versions are its history. A model is promoted only if its
-bytes have the hash of its receipt and a card of its own name, so a reader never sees a partial or unverified
-model.
+A production model's name is GROUP/NAME: its group is the retrain that made it, or the data set that it was
+trained on, so that two retrains of one symbol keep a model each. Production has no pointer beside the object;
+S3's versions are its history. A model is promoted only if its bytes have the hash of its receipt and a card
+of its own name, so a reader never sees a partial or unverified model.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainer.base.errors import ConfigError, DataError, UsageError
-from trainer.job.model_names import MODEL_SUFFIX
+from trainer.base.errors import ConfigError, DataError, UsageError, nearest
+from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.store import Conflict, Objects, Stored
 from trainer.store.card import read_card
 
 PRODUCTION, RETRAINS = "models/production/", "models/retrains/"
 MOST_PROMOTED_BYTES = 400 * 2**20  # that control reads into memory to verify it
+_GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")  # a name of a retrain or of a data set
 TRIES = 5  # tries, against other writers of the same production model
 
 
@@ -31,14 +34,15 @@ def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: st
     return key
 
 
-def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
-    """Put a model of a receipt in production under its stable name; return False if it is already there.
+def promote(objects: Objects, model: Mapping[str, Any], *, group: str) -> bool:
+    """Put a model of a receipt in production under its group's stable name; return False if it is already
+    there.
 
     Raises ConfigError for a model that can't be verified, or if others replaced it each time.
     """
     stored = objects.head(key=str(model["key"]), version_id=str(model["version_id"]))
     _verify(objects, model, stored)
-    key = f"{PRODUCTION}{_file(model)}"
+    key = f"{PRODUCTION}{group}/{_file(model)}"
     for _ in range(TRIES):
         champion = objects.head(key=key)
         if champion is not None and champion.sha256 == model["sha256"]:
@@ -62,12 +66,32 @@ def promote(objects: Objects, model: Mapping[str, Any]) -> bool:
     )
 
 
+def production_name(key: str) -> str:
+    """Return the GROUP/NAME of a production key; '' for one that is no model's."""
+    group, _, file = key.removeprefix(PRODUCTION).partition("/")
+    is_model = key.startswith(PRODUCTION) and _GROUP.fullmatch(group) and is_model_file(file)
+    return f"{group}/{file.removesuffix(MODEL_SUFFIX)}" if is_model else ""
+
+
+def production_names(objects: Objects) -> tuple[str, ...]:
+    """Return the names of all production models, sorted."""
+    return tuple(name for item in objects.list(prefix=PRODUCTION) if (name := production_name(item.key)))
+
+
 def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
-    """Return every version of a production model, the newest first. Raises UsageError if there is none."""
-    versions = objects.versions(key=f"{PRODUCTION}{name.removesuffix(MODEL_SUFFIX)}{MODEL_SUFFIX}")
-    if not versions:
-        raise UsageError(f"there is no production model '{name}'", do="mayfly models production lists them.")
-    return versions
+    """Return every version of a production model, the newest first.
+
+    A name without its group is accepted if one group alone has it. Raises UsageError for any other.
+    """
+    names = production_names(objects)
+    meant = [one for one in names if name in (one, one.partition("/")[2])]
+    if not meant:
+        do = nearest(name, names) or "mayfly models production lists them."
+        raise UsageError(f"there is no production model '{name}'", do=do)
+    if len(meant) > 1:
+        why, do = f"{', '.join(meant)} have it", f"Name one, such as {meant[0]}."
+        raise UsageError(f"production model '{name}' is not the only one of its name", why=why, do=do)
+    return objects.versions(key=f"{PRODUCTION}{meant[0]}{MODEL_SUFFIX}")
 
 
 def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Stored, Stored]:

@@ -78,6 +78,19 @@ def test_a_new_instance_profile_is_worth_a_new_token():
     assert found.step(exception=True) == "new_token"
 
 
+@pytest.mark.parametrize("what", ["instance type", "image"])
+def test_the_free_plan_has_its_own_remedy(what):
+    message = (
+        f"The specified {what} is not eligible for Free Tier. For a list of Free Tier instance types, run"
+        " 'describe-instance-types' with the filter 'free-tier-eligible=true'."
+    )
+    found = meaning("InvalidParameterCombination", message)
+    assert (found.error_class, found.error.exit_code) == ("account", 103)
+    assert (found.step(exception=False), found.step(exception=True)) == ("stop", "stop")
+    assert "free plan" in found.remedy and "Upgrade plan" in found.remedy
+    assert meaning("InvalidParameterCombination", "another message").error_class == "config"
+
+
 def test_an_unknown_code_asks_the_next_pool_or_stops():
     found = meaning("NeverHeardOf")
     assert found is UNKNOWN

@@ -16,6 +16,7 @@ import pytest
 from tests.pieces import named
 from trainer.base.errors import ConfigError
 from trainer.control.fleet import FleetAnswer, read_answer
+from trainer.runs.deadline import armed_for
 from trainer.runs.index import begin_run
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
@@ -259,7 +260,7 @@ class MemoryCloud:
 
     def _arm(self, name: str, schedule: str, at: datetime) -> None:
         self.side_effect(name, before=True)
-        self.schedules[schedule] = at
+        self.schedules[schedule] = armed_for(at)
         self.side_effect(name, before=False)
 
     def _shown(self, machine: DescribedInstance) -> DescribedInstance:

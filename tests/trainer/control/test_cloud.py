@@ -16,7 +16,7 @@ from trainer.control.fleet import create_fleet_request
 from trainer.runs.record import Attempt, new_run_id
 from trainer.runs.store import create_record, open_objects
 
-AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+AT = datetime(2030, 1, 2, 3, 4, tzinfo=timezone.utc)
 
 
 def test_a_one_time_schedule_deletes_itself():
@@ -26,7 +26,7 @@ def test_a_one_time_schedule_deletes_itself():
     assert request == {
         "Name": "n",
         "GroupName": "g",
-        "ScheduleExpression": "at(2030-01-02T03:04:05)",
+        "ScheduleExpression": "at(2030-01-02T03:04:00)",
         "ScheduleExpressionTimezone": "UTC",
         "FlexibleTimeWindow": {"Mode": "OFF"},
         "ActionAfterCompletion": "DELETE",
@@ -102,6 +102,17 @@ def test_a_schedule_is_armed_moved_read_and_deleted(armed):
     cloud.delete_schedule(name=name)
     cloud.delete_schedule(name=name)
     assert cloud.scheduled(name=name) is None
+
+
+@pytest.mark.parametrize(("second", "fires"), [(0, "12:00:00"), (1, "12:01:00"), (59.5, "12:01:00")])
+def test_schedules_fire_at_a_full_minute_and_never_early(second, fires):
+    at = datetime(2026, 11, 20, 12, tzinfo=timezone.utc) + timedelta(seconds=second)
+    local = at.astimezone(timezone(timedelta(hours=5, minutes=30)))
+    for moment in (at, local):
+        request = schedule_request(
+            name="n", group="g", at=moment, target_arn="a", role_arn="r", target_input={}
+        )
+        assert request["ScheduleExpression"] == f"at(2026-11-20T{fires})"
 
 
 def test_without_a_schedule_group_nothing_is_launched(armed):

@@ -62,6 +62,8 @@ GAINS = {**METRICS, "test": {**METRICS["test"], **BETTER}}
 class Context:
     """Lambda's context object, with time left."""
 
+    aws_request_id = "request-1"
+
     @staticmethod
     def get_remaining_time_in_millis() -> int:
         return 600_000
@@ -162,8 +164,8 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
 def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     from moto.ssm.models import ssm_backends  # late: the embedded AWS loads moto in an order of its own
 
-    cloud, world, hour = stage.cloud, stage.cloud.world, timedelta(hours=1)
-    first = utc_now().replace(microsecond=0)
+    cloud, world, later = stage.cloud, stage.cloud.world, timedelta(minutes=30)
+    first = utc_now().replace(microsecond=0) - timedelta(minutes=110)  # control takes times of two hours
     stage.called()
 
     world.fill()  # no zone has capacity
@@ -172,7 +174,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
 
     taken = stage.begin("waiting", first)
     stage.runs["taken back"] = taken.run_id
-    stage.waited = stage.begin("waiting", first + hour).state
+    stage.waited = stage.begin("waiting", first + later).state
     machine = stage.machine(taken.run_id)
     with cloud.lock:
         world.take_back(machine, cloud.clock.now())
@@ -187,10 +189,10 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     write_published(stage.objects, old, replaces=etag)
     (parameter,) = ssm_backends[cloud.account]["us-east-1"]._parameters[parameter_name("mayfly", "dev")]
     parameter.last_modified_date -= timedelta(days=9)  # the stack is as old
-    stage.finish("done", stage.begin("weekly", first + hour))
+    stage.finish("done", stage.begin("weekly", first + later))
     stage.called()  # the one that waited begins
-    stage.finish("promoted", stage.entry("waiting", first + hour))
-    stage.finish("promoted again", stage.begin("waiting", first + 2 * hour), b" ")
+    stage.finish("promoted", stage.entry("waiting", first + later))
+    stage.finish("promoted again", stage.begin("waiting", first + 2 * later), b" ")
 
     prepared = stage.begin("sunday", first)
     brought = {"file": "a-week.parquet", "body": b"bars"}
@@ -201,14 +203,18 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
 
     publish_script()
     # a script whose machine has the role that reads secrets
-    secret = stage.begin("waiting", first + 3 * hour)
+    secret = stage.begin("waiting", first + 3 * later)
     assert read_record(stage.objects, secret.run_id)[0].instance_role_id == stage.outputs.script_role_id
 
     # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function
     # is broken.
-    late = stage.begin("weekly", first + 2 * hour)
+    late = stage.begin("weekly", first + 2 * later)
     stage.runs["late"] = late.run_id
-    sweep = {"name": f"mayfly-{late.run_id}-sweep", "run_id": late.run_id, "at": utc_now() + 2 * hour}
+    sweep = {
+        "name": f"mayfly-{late.run_id}-sweep",
+        "run_id": late.run_id,
+        "at": utc_now() + timedelta(hours=2),
+    }
     AwsCloud(stage.own, stage.outputs).arm_sweep(**sweep)
     cloud.advance(2 * 3600)
     for _ in range(2):
@@ -319,7 +325,7 @@ def test_models_are_promoted_by_compare_and_swap_and_rolled_back(
         return json.loads(capsys.readouterr().out)
 
     def body() -> bytes:
-        key = f"models/production/{name}.safetensors"
+        key = f"models/production/waiting/{name}.safetensors"
         read: bytes = client.get_object(Bucket=stage.outputs.bucket, Key=key)["Body"].read()
         return read
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.records import rung
+from tests.trainer.launch.test_start import OUTPUTS
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
@@ -25,6 +26,8 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import Rung
 
 Applied = tuple[Access, StackOutputs]
+PATIENT = replace(ACCOUNT, answer_seconds=500.0, function_seconds=500.0)
+HASTY = replace(ACCOUNT, answer_seconds=0.01, function_seconds=0.01)
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def test_everything_is_asked_at_once_and_notes_keep_their_order() -> None:
 
         return check
 
-    assert ask_all({"a": note("one"), "b": note(""), "c": note("two")}, seconds=500) == ["one", "two"]
+    assert ask_all({"a": note("one"), "b": note(""), "c": note("two")}, PATIENT) == ["one", "two"]
 
 
 def test_a_late_answer_is_named_unless_something_failed() -> None:
@@ -63,7 +66,7 @@ def test_a_late_answer_is_named_unless_something_failed() -> None:
     try:
         line = r"cannot check the sweeper, the quotas \(no answer within 0 s\)"
         with pytest.raises(ConnectionFailed, match=line):
-            ask_all({"the sweeper": late, "the quotas": late}, seconds=0.01)
+            ask_all({"the sweeper": late, "the quotas": late}, HASTY)
         done = threading.Event()
 
         def told() -> str:
@@ -71,9 +74,41 @@ def test_a_late_answer_is_named_unless_something_failed() -> None:
             return failed()
 
         with pytest.raises(ConfigError, match="the bucket is gone"):
-            ask_all({"late": lambda: str(done.wait() and ""), "failed": told}, seconds=500)
+            ask_all({"late": lambda: str(done.wait() and ""), "failed": told}, PATIENT)
     finally:
         release.set()
+
+
+def test_the_sweeper_alone_is_given_longer() -> None:
+    release = threading.Event()
+
+    def late() -> str:
+        release.wait()
+        return ""
+
+    place = replace(ACCOUNT, answer_seconds=0.0, function_seconds=500.0)
+    try:
+        with pytest.raises(ConnectionFailed, match=r"cannot check the quotas \(no answer within 0 s\)"):
+            ask_all({"the sweeper": lambda: "", "the quotas": late}, place)
+    finally:
+        release.set()
+
+
+def test_a_cold_sweeper_has_25_seconds_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    class Client:
+        def invoke(self, **_: object) -> dict[str, object]:
+            return {}
+
+    def client(self: Access, service: str, **options: object) -> Client:
+        asked[service] = options
+        return Client()
+
+    monkeypatch.setattr(Access, "client", client)
+    assert sweeper(Access(place=ACCOUNT), OUTPUTS) == ""
+    # and it is not called twice: a second sweep would only begin later
+    assert asked == {"lambda": {"total_max_attempts": 1, "timeout_seconds": 25.0}}
 
 
 def test_the_limit_is_ten_seconds_but_for_a_rehearsal(net: Applied) -> None:
@@ -131,7 +166,7 @@ def test_a_sweeper_that_is_gone_is_refused(net: Applied) -> None:
     access, outputs = net
     gone = replace(outputs, sweeper_arn=f"{outputs.sweeper_arn}-gone")
     with pytest.raises(ConfigError, match=r"cannot check the sweeper \(ResourceNotFoundException"):
-        ask_all({"the sweeper": lambda: sweeper(access, gone)}, seconds=500)
+        ask_all({"the sweeper": lambda: sweeper(access, gone)}, PATIENT)
 
 
 def test_a_bucket_without_versions_is_refused(net: Applied, access: Access) -> None:

@@ -224,6 +224,35 @@ def test_a_measured_attempt_may_take_three_times_its_estimate(basis, seconds, ca
     assert words in " ".join(drawn(plan_view(made, job, candles)).split())
 
 
+@pytest.mark.parametrize("max_duration", ["", "2d"])
+def test_a_learned_rate_alone_shortens_no_deadline(max_duration):
+    job, guess = job_of(instance=("g6.xlarge",), max_duration=max_duration), 5_000.0
+
+    def planned(**rate):
+        return plan(job, rates={"g6.xlarge": Rate(**rate)}, cap=timedelta(days=3))
+
+    estimated = planned(per_second=guess, basis="estimate")
+    learned = planned(per_second=100 * guess, basis="measured on 2026-11-20", profiles=guess)
+    assert learned.first.seconds_p50 < estimated.first.seconds_p50 / 10  # times and dollars follow it
+    assert learned.first.seconds_slow == estimated.first.seconds_p90
+    least = timedelta(seconds=round(3 * estimated.first.seconds_p90))
+    assert least > timedelta(hours=1)  # above the half hour that any attempt has
+    assert learned.hard_stop.duration == min(least, estimated.hard_stop.duration)
+    # a slower one lengthens it
+    slow = planned(per_second=guess / 2, basis="measured on 2026-11-20", profiles=guess)
+    assert slow.hard_stop.duration > least
+
+
+def test_the_visits_of_a_type_do_not_depend_on_its_rate():
+    job = job_of(instance=("g6.xlarge",))
+    rates = (
+        Rate(per_second=5_000.0, basis="estimate"),
+        Rate(per_second=90_000.0, basis="measured on 2026-11-20", models=8),
+    )
+    one, other = (plan(job, rates={"g6.xlarge": rate}).ladder[0].visits for rate in rates)
+    assert one == pytest.approx(other) and one > 0
+
+
 def test_each_rung_has_its_own_estimates_limit():
     rates = {"g6.xlarge": Rate(per_second=2_500.0, basis="measured on 2026-11-20")}
     made = plan(

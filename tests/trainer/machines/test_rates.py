@@ -45,7 +45,9 @@ def test_a_tcns_rate_is_in_bars():
 
 def test_a_measured_rate_of_this_shape_overrides_the_estimate():
     l4 = named_profile("l4")
-    assert rate_of(l4, Job(), ENTRY) == Rate(per_second=900_000.0, basis="measured on 2026-11-20", models=16)
+    assert rate_of(l4, Job(), ENTRY) == Rate(
+        per_second=900_000.0, basis="measured on 2026-11-20", models=16, profiles=150_000.0
+    )
     assert rate_of(l4, Job()) == Rate(per_second=150_000.0, basis="estimate")
     sequential = rate_of(l4, Job(), {**ENTRY, "strategy": "sequential", "pack": 8})
     assert sequential.models == 1, "models train in turn: one model alone is as fast"

@@ -10,6 +10,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from infra import policies
 from tests.aws.clock import StoppedClock
 from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
+from trainer.rehearsal.account import EXECUTIONS
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -125,6 +127,25 @@ def test_an_event_is_accepted_and_runs_later(
     assert access.client("lambda").invoke(FunctionName="work", InvocationType="Event")["StatusCode"] == 202
     output = lambdas.log_file(aws_server.cloud(access), "work")
     wait_until(lambda: output.exists() and "hello" in output.read_text())
+
+
+def test_ten_run_at_once_a_call_more_is_refused_an_event_waits(
+    aws_server: EmbeddedAws, access: Access, role: str
+) -> None:
+    cloud = aws_server.cloud(access)
+    create(access, role, ECHO)
+    client, output = access.client("lambda", total_max_attempts=1), lambdas.log_file(cloud, "work")
+    with ExitStack() as others:
+        for _ in range(EXECUTIONS):
+            others.enter_context(cloud.executions)
+        with pytest.raises(ClientError) as refused:
+            client.invoke(FunctionName="work")
+        assert refused.value.response["Error"]["Code"] == "TooManyRequestsException"
+        assert client.invoke(FunctionName="work", InvocationType="Event")["StatusCode"] == 202
+        assert len(cloud.invocations) == 1 and not output.exists()
+    lambdas.wait_for_invocations(cloud)
+    assert output.read_text().count("hello") == 1
+    assert invoke(access)[1] == ""
 
 
 def test_a_rate_schedule_runs_the_function(

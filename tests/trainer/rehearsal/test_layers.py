@@ -34,6 +34,7 @@ from trainer.rehearsal import scheduling
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.runs.deadline import armed_for
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.record import iso, utc_now
@@ -105,7 +106,7 @@ def net(
     cloud = aws_server.cloud(access)
     del cloud.functions["mayfly-dev-control"]  # no layer needs it, and it would settle
     cloud.clock = StoppedClock(utc_now())
-    deadline = cloud.clock.now().replace(microsecond=0) + timedelta(hours=1)
+    deadline = armed_for(cloud.clock.now() + timedelta(hours=1))  # schedules fire at full minutes
     net = Net(access=access, cloud=cloud, outputs=StackOutputs.from_json(text), deadline=deadline)
     cloud.run_nodes = cloud.fire_schedules = True
     grace = aws_server.nodes.grace_seconds

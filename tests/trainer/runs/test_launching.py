@@ -59,6 +59,12 @@ def test_an_armed_intent_is_not_armed_again():
     assert [type(action) for action in actions] == [Store, Create]
 
 
+def test_a_schedule_of_a_later_full_minute_is_not_armed_again():
+    launch = replace(intent(), deadline=DEADLINE - timedelta(seconds=13))
+    actions = reconcile(starting(launch), Observation(schedules={SWEEP: DEADLINE}), at(2))
+    assert [type(action) for action in actions] == [Store, Create]
+
+
 def test_a_schedule_of_another_deadline_is_moved_first():
     observed = Observation(schedules={SWEEP: DEADLINE - timedelta(minutes=1)})
     assert reconcile(starting(intent()), observed, at(2))[0] == ArmSweep(at=DEADLINE)

@@ -21,7 +21,7 @@ def test_a_record_survives_json() -> None:
 @pytest.mark.parametrize(
     ("written", "other", "why"),
     [
-        (b'"format": 8', b'"format": 7', "has format 7, this version reads 8"),
+        (b'"format": 9', b'"format": 8', "has format 8, this version reads 9"),
         (b'"owner": "someone",', b'"owner": "someone", "later": 1,', "has an unknown field 'later'"),
         (b'"vcpus": 48,', b"", "has no field 'vcpus'"),
     ],

@@ -77,7 +77,7 @@ def test_a_name_means_the_model_of_the_newest_finished_run(account, open_run):
 def test_experiments_expire_and_production_never(account):
     assert str(find_model(account, KEY).expires(180)) == "2027-05-19"
     assert find_model(account, KEY).expires(0) is None  # the outputs of an earlier stack do not say
-    account.put(key="models/production/lstm_BTC-USD_1m.safetensors", body=b"champion")
+    account.put(key="models/production/weekly/lstm_BTC-USD_1m.safetensors", body=b"champion")
     assert find_model(account, "lstm_BTC-USD_1m").expires(180) is None
 
 
@@ -90,8 +90,17 @@ def test_models_are_fetched_together_each_under_its_name(account, tmp_path):
 
 
 def test_production_comes_before_experiments_of_the_same_name(account):
-    account.put(key="models/production/lstm_BTC-USD_1m.safetensors", body=b"champion")
+    account.put(key="models/production/weekly/lstm_BTC-USD_1m.safetensors", body=b"champion")
     assert find_model(account, "lstm_BTC-USD_1m").stage == "production"
+
+
+def test_a_production_name_of_two_groups_is_refused(account):
+    for group in ("daily", "weekly"):
+        account.put(key=f"models/production/{group}/lstm_BTC-USD_1m.safetensors", body=group.encode())
+    with pytest.raises(UsageError, match="daily/lstm_BTC-USD_1m, weekly/lstm_BTC-USD_1m are in production"):
+        find_model(account, "lstm_BTC-USD_1m")
+    found = find_model(account, "weekly/lstm_BTC-USD_1m")
+    assert (found.group, found.key.split("/")[2]) == ("weekly", "weekly")
 
 
 def test_a_model_is_saved_whole_with_its_card(account, tmp_path):

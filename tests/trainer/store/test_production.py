@@ -14,10 +14,11 @@ from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import SUNDAY
 from trainer.base.errors import ConfigError, UsageError
 from trainer.runs.store import Conflict, Objects
-from trainer.store.production import PRODUCTION, keep, production_versions, promote, roll_back
+from trainer.store import production
+from trainer.store.production import PRODUCTION, keep, production_names, production_versions, roll_back
 
 SOURCE = "models/experiments/AROA1:i-1/run/1/lstm_BTC-USD_1m.safetensors"
-STABLE = f"{PRODUCTION}lstm_BTC-USD_1m.safetensors"
+STABLE = f"{PRODUCTION}weekly/lstm_BTC-USD_1m.safetensors"
 
 
 @pytest.fixture
@@ -31,6 +32,10 @@ def stored(objects: Any, body: bytes, *, key: str = SOURCE) -> dict[str, Any]:
     objects.write(key, body, sha256)
     version_id = objects.stored[key][-1].version_id
     return {"key": key, "version_id": version_id, "sha256": sha256, "piece": "BTC-USD"}
+
+
+def promote(objects: Objects, model: dict[str, Any], group: str = "weekly") -> bool:
+    return production.promote(objects, model, group=group)
 
 
 def test_a_model_is_kept_once_where_it_does_not_expire(objects: Objects) -> None:
@@ -50,6 +55,31 @@ def test_a_verified_model_is_promoted_once_and_rolled_back(objects: Objects) -> 
     replaced, put = roll_back(objects, "lstm_BTC-USD_1m")
     assert (replaced.version_id, put.version_id) == (newest.version_id, oldest.version_id)
     assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == weights()
+
+
+def test_two_retrains_of_one_symbol_keep_a_model_each(objects: Objects) -> None:
+    first, second = stored(objects, weights()), stored(objects, weights() + b" ")
+    assert promote(objects, first, "daily") and promote(objects, second, "weekly")
+    assert production_names(objects) == ("daily/lstm_BTC-USD_1m", "weekly/lstm_BTC-USD_1m")
+    for group, body in (("daily", weights()), ("weekly", weights() + b" ")):
+        assert [one.body for one in production_versions(objects, f"{group}/lstm_BTC-USD_1m")] == [body]
+    with pytest.raises(UsageError, match="Name one, such as daily/lstm_BTC-USD_1m"):
+        production_versions(objects, "lstm_BTC-USD_1m")
+
+
+@pytest.mark.parametrize("name", ["../x", "weekly/../x", "", "/", "weekly/", "lstm_BTC-USD_1m.safetensors"])
+def test_no_other_text_names_a_production_model(objects: Objects, name: str) -> None:
+    promote(objects, stored(objects, weights()))
+    for key in (
+        "lstm_BTC-USD_1m.safetensors",
+        "weekly/readme.txt",
+        "weekly/old/x.safetensors",
+        "Big/x.safetensors",
+    ):
+        objects.put(key=f"{PRODUCTION}{key}", body=b"of nobody")
+    assert production_names(objects) == ("weekly/lstm_BTC-USD_1m",)
+    with pytest.raises(UsageError, match="there is no production model"):
+        production_versions(objects, name)
 
 
 def test_a_champion_replaced_meanwhile_is_not_overwritten(objects: Any, monkeypatch: Any) -> None:

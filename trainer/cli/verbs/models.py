@@ -12,11 +12,10 @@ from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable
-from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects
 from trainer.store.listing import Model, find_model, list_models, save_model
-from trainer.store.production import PRODUCTION, production_versions, roll_back
+from trainer.store.production import production_name, production_names, production_versions, roll_back
 from trainer.targets.described import headline
 
 
@@ -52,20 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:
     """List the production models, or the versions of one, newest first."""
-    every = [] if arguments.model else [_name(item.key) for item in objects.list(prefix=PRODUCTION)]
-    names = [arguments.model] if arguments.model else every
-    versions = [
-        one
-        for name in names
-        if is_model_file(f"{name}{MODEL_SUFFIX}")
-        for one in production_versions(objects, name)
-    ]
+    names = [arguments.model] if arguments.model else production_names(objects)
+    versions = [one for name in names for one in production_versions(objects, name)]
     if arguments.json:
         say_json({"production": [_version(one) for one in versions]})
     elif versions:
         rows = [
             {
-                "model": _name(one.key),
+                "model": production_name(one.key),
                 "version": one.version_id,
                 "put (UTC)": f"{one.modified_at:%Y-%m-%d %H:%M}",
                 "bytes": f"{one.size:,}",
@@ -84,17 +77,13 @@ def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
         say_json({"replaced": _version(replaced), "put": _version(put)})
     else:
         version = f"version {put.version_id} of {put.modified_at:%Y-%m-%d %H:%M} UTC"
-        say(f"{_name(put.key)}: {version} is in production again")
+        say(f"{production_name(put.key)}: {version} is in production again")
         warn(f"what it replaced stays as version {replaced.version_id}")
     return 0
 
 
-def _name(key: str) -> str:
-    return key.removeprefix(PRODUCTION).removesuffix(MODEL_SUFFIX)
-
-
 def _version(stored: Stored) -> dict[str, object]:
-    found = {"name": _name(stored.key), "key": stored.key, "version_id": stored.version_id}
+    found = {"name": production_name(stored.key), "key": stored.key, "version_id": stored.version_id}
     return {**found, "bytes": stored.size, "modified_at": iso(stored.modified_at)}
 
 
@@ -111,7 +100,7 @@ def models_table(models: Iterable[Model], days: int) -> FittedTable:
 
 def _row(model: Model, days: int) -> dict[str, str]:
     return {
-        "model": model.name,
+        "model": model.full_name if model.stage == "production" else model.name,
         "stage": model.stage,
         "run": model.run_id or "-",
         "test score": headline(model.metrics),

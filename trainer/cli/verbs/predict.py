@@ -249,7 +249,7 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
 
 def _origin(model: Any, experiment_days: int, *, run: str) -> str:
     """Return the model that a name refers to, and when it expires."""
-    until, of = model.expires(experiment_days), "production"
+    until, of = model.expires(experiment_days), f"production, group {model.group}"
     if model.run_id:
         of = f"run {model.run_id} ({model.state}, {model.created_at:%Y-%m-%d %H:%M} UTC)"
     kept = f"; experiments expire, this one after {until}" if until else ""

@@ -214,7 +214,7 @@ def _history_row(entry: ScheduledRun) -> dict[str, str]:
         "state": entry.state,
         "run": entry.run_id or "-",
         "spent": money(entry.spent_usd),
-        "why": str((entry.error or {}).get("what", "")) or "; ".join(entry.notes),
+        "why": str((entry.error or {}).get("what", "")) or "; ".join(entry.shown_notes),
     }
 
 
@@ -233,4 +233,4 @@ def _entry(entry: ScheduledRun) -> dict[str, Any]:
     """Return an entry for --json."""
     same = {name: getattr(entry, name) for name in ("state", "most_usd", "spent_usd", "error")}
     at, run_id = iso(entry.scheduled_at), entry.run_id or None
-    return {"scheduled_at": at, "run_id": run_id, **same, "notes": list(entry.notes)}
+    return {"scheduled_at": at, "run_id": run_id, **same, "notes": list(entry.shown_notes)}

@@ -20,12 +20,14 @@ from trainer.aws.access import own_access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
-from trainer.base.errors import TrainerError
+from trainer.base.errors import ConfigError, TrainerError
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.retrain import RetrainHome, advance, begin, overdue, publisher, tell, unfinished
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
+from trainer.retrains.decision import refuse_untimely
 from trainer.retrains.entries import ScheduledRun
-from trainer.retrains.summary import bad_end_summary
+from trainer.retrains.schedule import is_name
+from trainer.retrains.summary import PersonMessage, bad_end_summary, untimely_summary
 from trainer.runs.index import read_index
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import from_iso, iso
@@ -50,6 +52,7 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
         home,
         poll_seconds=access.place.poll_seconds,
         time_is_left=lambda: time.monotonic() < ends_at,
+        request_id=str(context.aws_request_id),
     )
     print(json.dumps(report))
     if report["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
@@ -73,6 +76,7 @@ def answer(
     *,
     poll_seconds: float,
     time_is_left: Callable[[], bool],
+    request_id: str = "",
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
     """Handle an event and return the states of runs and retrains, and the errors of those that could not be
@@ -107,7 +111,7 @@ def answer(
             report.settle()
         return report.as_dict()
     if "retrain" in event:
-        report.begin(str(event["retrain"]), from_iso(str(event["scheduled_time"])))
+        report.begin(str(event["retrain"]), from_iso(str(event["scheduled_time"])), request_id)
     report.advance(report.unfinished())
     report.settle()
     report.bad_ends()
@@ -160,19 +164,32 @@ class CallReport:
         summaries.
         """
         for receipt in self.closed:
-            try:
-                self.home.publish(bad_end_summary(receipt))
-            except TrainerError as error:
-                self.problems[str(receipt["run_id"])] = str(error)
+            self._publish(str(receipt["run_id"]), bad_end_summary(receipt))
 
-    def begin(self, name: str, scheduled_at: datetime) -> None:
-        """Begin a scheduled time."""
-        self._take(f"{name} {iso(scheduled_at)}", partial(begin, self.home, name, scheduled_at))
+    def begin(self, name: str, scheduled_at: datetime, request_id: str) -> None:
+        """Begin a scheduled time. One that is not now is refused and announced: no later call may begin
+        it.
+        """
+        key = f"{name} {iso(scheduled_at)}"
+        try:
+            if is_name(name):  # else `begin` refuses it
+                refuse_untimely(name, scheduled_at, self.home.cloud.now())
+        except ConfigError as refusal:
+            self.retrains[key] = "refused"
+            self._publish(key, untimely_summary(name, refusal, request_id))
+            return
+        self._take(key, partial(begin, self.home, name, scheduled_at, request_id=request_id))
 
     def advance(self, entries: Iterable[ScheduledRun]) -> None:
         """Advance scheduled times."""
         for entry in entries:
             self._take(f"{entry.retrain} {iso(entry.scheduled_at)}", partial(advance, self.home, entry))
+
+    def _publish(self, about: str, message: PersonMessage) -> None:
+        try:
+            self.home.publish(message)
+        except TrainerError as error:
+            self.problems[about] = str(error)
 
     def _take(self, name: str, act: Callable[[], ScheduledRun]) -> None:
         try:

@@ -16,7 +16,7 @@ from trainer.control.drive import start
 from trainer.control.functions.control import answer
 from trainer.control.retrain import RetrainHome, overdue
 from trainer.control.settle import settle_all
-from trainer.retrains.entries import TELLING, begin_entry, entry_key
+from trainer.retrains.entries import MOST_CALLS_AGAIN, TELLING, begin_entry, entry_key, read_entry
 from trainer.retrains.published import published_key, write_published
 from trainer.runs.record import iso
 from trainer.runs.record_json import to_json
@@ -31,7 +31,9 @@ def home_of(cloud, publish, retrains=(WEEKLY,)):
     return RetrainHome(access=Access(place=REHEARSAL), outputs=outputs, cloud=cloud, publish=publish)
 
 
-def called(cloud, event=None, looks=50, messages=None, publish=None, retrains=(WEEKLY,)):
+def called(
+    cloud, event=None, looks=50, messages=None, publish=None, retrains=(WEEKLY,), request_id="request-1"
+):
     """Call control in a cloud; time is left for so many looks."""
     left = iter(range(looks))
     home = home_of(cloud, publish or (messages if messages is not None else []).append, retrains)
@@ -40,6 +42,7 @@ def called(cloud, event=None, looks=50, messages=None, publish=None, retrains=(W
         home,
         poll_seconds=5.0,
         time_is_left=lambda: next(left, None) is not None,
+        request_id=request_id,
         sleep=cloud.sleep,
     )
 
@@ -98,6 +101,7 @@ def test_a_message_that_fails_is_a_problem_of_the_call_alone(make_cloud):
     assert read_record(cloud.objects, record.run_id)[0].state == "closed"
 
     # A scheduled time ends all the same, and is told by the next call that SNS listens to.
+    cloud.clock = SUNDAY
     at = {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}
     told = called(cloud, at, publish=refuse)
     name = f"weekly {iso(SUNDAY)}"
@@ -124,6 +128,57 @@ def test_a_publication_of_another_format_fails_its_time_alone(make_cloud):
     assert overdue(home_of(cloud, print), changed_at=SUNDAY) == [
         f"weekly of {iso(SUNDAY + timedelta(days=7))}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("off", "why"),
+    [
+        (timedelta(days=7), "5 minutes ahead at most"),  # it would use next Sunday up
+        (timedelta(minutes=6), "5 minutes ahead at most"),
+        (-timedelta(hours=2, seconds=1), "2 hours back at most"),
+        (-timedelta(days=31), "2 hours back at most"),  # it would count towards last month
+    ],
+)
+def test_a_time_that_is_not_now_is_refused_and_told(make_cloud, off, why):
+    cloud, _ = make_cloud()
+    cloud.clock, messages = SUNDAY, []
+    write_published(cloud.objects, replace(PUBLISHED, published_at=SUNDAY - timedelta(days=3)))
+    event = {"retrain": "weekly", "scheduled_time": iso(SUNDAY + off)}
+    told = called(cloud, event, messages=messages)
+    assert told["retrains"] == {f"weekly {iso(SUNDAY + off)}": "refused"}
+    assert told["problems"] == {} and cloud.objects.list(prefix="scheduled/") == ()
+    (message,) = [one for one in messages if "weekly" in one.subject]
+    assert message.subject == "mayfly weekly: a call was refused"
+    assert why in message.text and "request-1" in message.text
+
+
+@pytest.mark.parametrize("off", [timedelta(minutes=4), timedelta(0), -timedelta(hours=1, minutes=59)])
+def test_a_late_call_and_a_fast_clock_are_taken(make_cloud, off):
+    cloud, _ = make_cloud()
+    cloud.clock = SUNDAY
+    called(cloud, {"retrain": "weekly", "scheduled_time": iso(SUNDAY + off)})
+    entry, _ = read_entry(cloud.objects, entry_key("weekly", SUNDAY + off))
+    assert entry.called_by == "request-1"
+
+
+def test_a_time_used_twice_is_told_once_for_each_call(make_cloud):
+    cloud, _ = make_cloud()
+    cloud.clock, messages = SUNDAY, []
+    event, key = {"retrain": "weekly", "scheduled_time": iso(SUNDAY)}, entry_key("weekly", SUNDAY)
+    # Lambda repeats a call under its id
+    for request_id in ("request-1", "request-1", "request-2", "request-2"):
+        called(cloud, event, messages=messages, request_id=request_id)
+    weekly = [message for message in messages if "weekly" in message.subject]
+    assert [message.subject for message in weekly] == [
+        "mayfly weekly: refused",  # nothing was published
+        "mayfly weekly: a time was called twice",
+    ]
+    assert "request request-1" in weekly[1].text and "request request-2" in weekly[1].text
+    for number in range(3, 30):
+        called(cloud, event, messages=messages, request_id=f"request-{number}")
+    entry, _ = read_entry(cloud.objects, key)
+    assert entry.called_again == tuple(f"request-{number}" for number in range(2, 2 + MOST_CALLS_AGAIN))
+    assert sum("called twice" in message.subject for message in messages) == MOST_CALLS_AGAIN
 
 
 @pytest.mark.parametrize("mine", [True, False])
