@@ -40,7 +40,6 @@ class EfsCache(Component):
         own_name = {"Name": f"{stack.prefix}-cache"}
         files = aws.efs.FileSystem(
             name,
-            creation_token=f"{stack.prefix}-cache",
             encrypted=True,
             kms_key_id=stack.kms_key or None,
             performance_mode="generalPurpose",

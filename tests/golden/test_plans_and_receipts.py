@@ -185,7 +185,14 @@ def result(**fields: Any) -> NodeResult:
         "models": ({**model, "version_id": "v", "sha256": "s", "metrics": scores},),
         "phases": {name: NOON + timedelta(seconds=seconds) for name, seconds in starts.items()},
         "data": {"files": [{"file": "a.parquet", "bars": 5000}], "bars": 5000, "holes": 1, "synthetic": True},
-        "boot": {"code": 2.0, "environment": 31.0, "agent": 3.0, "import": 14.0, "baked": False},
+        "boot": {
+            "code": 2.0,
+            "environment": 31.0,
+            "agent": 3.0,
+            "import": 14.0,
+            "smoke": 9.0,
+            "baked": False,
+        },
     }
     return NodeResult(**(known | fields))
 

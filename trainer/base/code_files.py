@@ -35,10 +35,10 @@ DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/machines/chips.py": ("trainer/machines/gpu_profiles.toml",),
     "trainer/machines/compatibility.py": ("trainer/machines/compatibility.toml",),
     "trainer/machines/instances.py": ("trainer/machines/instances.csv", "trainer/machines/boot.csv"),
-    # bootstrap.sh runs both scripts, one with a lock, before it starts the agent
+    # bootstrap.sh runs both scripts, one with a lock, before it starts the agent; volumes.sh the EFS client
     "trainer/node/agent.py": (
         *("trainer/node/requirements.lock", "trainer/node/prepare.lock"),
-        *("trainer/node/volumes.sh", "ami/install.sh"),
+        *("trainer/node/volumes.sh", "trainer/node/efs_client.py", "ami/install.sh"),
     ),
 }
 

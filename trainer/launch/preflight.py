@@ -16,8 +16,9 @@ from trainer.aws.access import Access, aws_error, error_code
 from trainer.aws.error_codes import NO_IMAGE, NO_PARAMETER
 from trainer.aws.stack_outputs import StackOutputs, baked_parameter
 from trainer.base.errors import ConfigError, ConnectionFailed
-from trainer.launch.prices import PricedTypes, list_prices
+from trainer.launch.prices import PricedTypes, disk_price, list_prices, with_disk
 from trainer.machines.instances import InstanceType
+from trainer.machines.storage import RootDisk
 from trainer.runs.record import utc_now
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, kw_only=True)
 class Offers:
     """The account's offers: the image, and for each type the zones with a subnet of the stack and the price
-    there.
+    there, of the machine with its root disk.
     """
 
     image_line: str
@@ -37,7 +38,7 @@ class Offers:
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # (type, zone) -> the latest price
     spot_usd_per_hour: dict[tuple[str, str], float] = field(default_factory=dict)
-    volume_gib: int = 0  # of the machine's root disk, by the template; 0: not known
+    disk: RootDisk = field(default_factory=RootDisk)  # of the machine, by the template
     baked: bool = False  # whether the image is one of the stack's own pipeline
     priced: PricedTypes  # the requested types, with their list prices in the region
 
@@ -70,6 +71,8 @@ def query_offers(
     if spot and access.place.spot_prices:
         asked["the spot prices"] = partial(_spot_prices, ec2, names=names)
     answers = ask_at_once(asked, seconds=access.place.answer_seconds, doing="cannot look up")
+    disk: RootDisk = answers["the image"]["RootDisk"]
+    disk_usd = disk_price(disk, region=outputs.region)
     return Offers(
         image_line=outputs.image_line,
         image_id=str(answers["the image"]["ImageId"]),
@@ -82,10 +85,12 @@ def query_offers(
             name: tuple(one for one in zones if one not in outputs.subnets)
             for name, zones in answers["the zones"].items()
         },
-        spot_usd_per_hour=answers.get("the spot prices", {}),
-        volume_gib=answers["the image"]["VolumeGib"],
+        spot_usd_per_hour={
+            pool: price + disk_usd for pool, price in answers.get("the spot prices", {}).items()
+        },
+        disk=disk,
         baked=is_baked(answers["the image"], outputs),
-        priced=answers["the prices"],
+        priced=with_disk(answers["the prices"], disk_usd),
     )
 
 
@@ -160,14 +165,16 @@ def find_image(
         raise ConfigError(
             f"the root disk of {image_id} is {root}", why=why, do="Run pulumi up, which reads it again."
         )
-    needed, given = _root_gib(images[0], root), _root_gib({"BlockDeviceMappings": disks}, root)
-    if 0 < given < needed:
+    needed, given = _root_disk(images[0], root).gib, _root_disk({"BlockDeviceMappings": disks}, root)
+    if 0 < given.gib < needed:
         why, do = (
             f"its snapshot takes {needed} GiB",
             f"Run pulumi config set volume_gib {needed}, then pulumi up.",
         )
-        raise ConfigError(f"the template's volume of {given} GiB is too small for {image_id}", why=why, do=do)
-    return {**images[0], "ImageId": image_id, "VolumeGib": given}
+        raise ConfigError(
+            f"the template's volume of {given.gib} GiB is too small for {image_id}", why=why, do=do
+        )
+    return {**images[0], "ImageId": image_id, "RootDisk": given}
 
 
 def is_baked(image: Mapping[str, Any], outputs: StackOutputs) -> bool:
@@ -200,14 +207,13 @@ def _images(ec2: Any, image_id: str) -> list[Any]:
         raise
 
 
-def _root_gib(mapped: Any, root: str) -> int:
-    """Return the size of the root volume in a list of block devices, 0 if it has none."""
-    sizes = [
-        disk.get("Ebs", {}).get("VolumeSize", 0)
-        for disk in mapped["BlockDeviceMappings"]
-        if disk["DeviceName"] == root
-    ]
-    return int(max(sizes, default=0))
+def _root_disk(mapped: Any, root: str) -> RootDisk:
+    """Return the root volume in a list of block devices."""
+    disks = [disk.get("Ebs", {}) for disk in mapped["BlockDeviceMappings"] if disk["DeviceName"] == root]
+    if not disks:
+        return RootDisk()
+    gib, iops, throughput = (int(disks[0].get(key, 0)) for key in ("VolumeSize", "Iops", "Throughput"))
+    return RootDisk(gib=gib, iops=iops, throughput=throughput)
 
 
 def _zones(ec2: Any, *, names: Sequence[str]) -> dict[str, tuple[str, ...]]:

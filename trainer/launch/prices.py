@@ -16,6 +16,7 @@ from typing import Any
 
 from trainer.aws.access import Access, error_code
 from trainer.machines.instances import TABLE_REGION, InstanceType
+from trainer.machines.storage import RootDisk
 
 # The Price List answers in us-east-1, eu-central-1 and ap-south-1 only (AWS Price List guide, looked up
 # 2026-11-22).
@@ -61,6 +62,25 @@ def list_prices(access: Access, machines: Sequence[InstanceType], *, region: str
         for machine, price in zip(machines, asked, strict=True)
     ]
     return PricedTypes(machines=tuple(priced), basis=f"list prices of {region}, {today.isoformat()}")
+
+
+def disk_price(disk: RootDisk, *, region: str) -> float:
+    """Return the dollars an hour of a root disk, an upper bound outside of TABLE_REGION."""
+    return disk.usd_per_hour * (1.0 if region == TABLE_REGION else UNKNOWN_REGION_FACTOR)
+
+
+def with_disk(priced: PricedTypes, usd_per_hour: float) -> PricedTypes:
+    """Return the types with prices that include their root disk's."""
+    if not usd_per_hour:
+        return priced
+    machines = tuple(
+        replace(machine, price_usd_per_hour=machine.price_usd_per_hour + usd_per_hour)
+        if machine.price_usd_per_hour
+        else machine
+        for machine in priced.machines
+    )
+    basis = f"{priced.basis}, with ${usd_per_hour:.3f} an hour for the root disk"
+    return PricedTypes(machines=machines, basis=basis)
 
 
 def _assumed(machines: Sequence[InstanceType], *, region: str, why: str) -> PricedTypes:

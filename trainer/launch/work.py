@@ -193,7 +193,7 @@ class ScriptWork(WeighedWork):
         machines = machines_of(self.job)
         if account.place.binding and self.job.machine.instance:
             refuse_retired(machines, None)
-        refuse_small_disks(machines, self.input_bytes, volume_gib=offers.volume_gib)
+        refuse_small_disks(machines, self.input_bytes, volume_gib=offers.disk.gib)
         times = known_times(account.objects, self.names, self.sha256, account.place)
         return timed(Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each), times, offers)
 

@@ -49,7 +49,7 @@ class Boot:
     allowance_seconds: (
         int  # from the launch to the first sign of life, and from that to the agent's; then it counts as hung
     )
-    smoke_seconds: int  # for the first training steps on all of its GPUs
+    smoke_seconds: int  # for the first training steps on all of its GPUs, after the first import of torch
     basis: str
 
 

@@ -1,8 +1,8 @@
-"""Prices of storage, and the storage cost of a run's inputs by the stack's storage mode. Standard library
-only.
+"""Prices of storage: of a machine's root disk, and of a run's inputs by the stack's storage mode. Standard
+library only.
 
-us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput. EC2 reads S3 in its
-region free of charge.
+us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput, EBS gp3. EC2 reads S3
+in its region free of charge.
 """
 
 from __future__ import annotations
@@ -14,6 +14,27 @@ S3_USD_PER_GB_MONTH = 0.023
 EFS_USD_PER_GB_MONTH = 0.30
 EFS_READ_USD_PER_GB, EFS_WRITE_USD_PER_GB = 0.03, 0.06  # elastic throughput; bursting has no price a GB
 GB = 1e9
+GP3_USD_PER_GIB_MONTH = 0.08
+GP3_FREE_IOPS, GP3_USD_PER_IOPS_MONTH = 3000, 0.005
+GP3_FREE_THROUGHPUT, GP3_USD_PER_MB_PER_S_MONTH = 125, 0.04
+HOURS_PER_MONTH = 730.0  # as AWS's price calculator has it
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootDisk:
+    """The gp3 volume that an instance boots from, as its launch template has it; 0: not known."""
+
+    gib: int = 0
+    iops: int = 0
+    throughput: int = 0  # MB/s
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return its price in us-east-1, billed by the second while its instance lives."""
+        month = self.gib * GP3_USD_PER_GIB_MONTH
+        month += max(self.iops - GP3_FREE_IOPS, 0) * GP3_USD_PER_IOPS_MONTH
+        month += max(self.throughput - GP3_FREE_THROUGHPUT, 0) * GP3_USD_PER_MB_PER_S_MONTH
+        return month / HOURS_PER_MONTH
 
 
 @dataclass(frozen=True, kw_only=True)

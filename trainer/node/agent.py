@@ -21,7 +21,7 @@ from trainer.base.strict_json import Unsound
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
 from trainer.node.command import run_command
-from trainer.node.devices import check_torch, find_devices, own_devices, smoke_test
+from trainer.node.devices import check_torch, find_devices, import_torch, own_devices, smoke_test
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import own_identity, read_identity
 from trainer.node.origins import Origins
@@ -35,7 +35,7 @@ from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
-OWN_SMOKE_SECONDS = 300.0  # for all devices of the caller's own machine, whose disk may be slow
+OWN_SMOKE_SECONDS = 300.0  # of import and of smoke test on the caller's own machine, whose disk may be slow
 
 
 def main() -> int:
@@ -137,16 +137,19 @@ def check_devices(node: Node, manifest: Manifest) -> None:
     if node.place.has_instances:
         machine = manifest.machines[node.status.identity.instance_type]
         devices = find_devices(expected=machine.gpu_count, place=node.place)
-        seconds = machine.smoke_seconds
+        seconds, boot_ends = machine.smoke_seconds, node.status.identity.boot_ends(node.status.phases["boot"])
+        import_seconds = (boot_ends - utc_now()).total_seconds()
     else:
-        devices, seconds = own_devices(), OWN_SMOKE_SECONDS
+        devices, seconds, import_seconds = own_devices(), OWN_SMOKE_SECONDS, OWN_SMOKE_SECONDS
     node.status.devices = devices
     log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
     if tested:
+        node.status.message = "first import of torch"
+        steps = {"import": import_torch(folder=node.work, seconds=import_seconds)}
         node.status.message = "smoke test"
-        imported = smoke_test(devices, folder=node.work, seconds=seconds)
+        steps["smoke"] = smoke_test(devices, folder=node.work, seconds=seconds)
         if boot := node.status.boot:  # of an instance
-            node.status.boot = {**boot, "import": imported}
+            node.status.boot = {**boot, **steps}
 
 
 def finish(node: Node, error: TrainerError | None) -> int:

@@ -13,6 +13,7 @@ lock='@@LOCK@@'
 file_system='@@FILE_SYSTEM@@' # of the cache and its access point, empty without one
 
 root=${MAYFLY_ROOT:-}
+ahead=${MAYFLY_CLOCK_AHEAD:-0} # seconds of a rehearsal's clock before this machine's
 timer=mayfly-deadline
 child= teller= signaled= log_key=
 declare -A tag=()
@@ -43,11 +44,22 @@ check_where_we_are() {
   else
     # cloud-init runs user data from its own folder; a copy started by hand on an EC2 desk lies elsewhere.
     [[ $EUID == 0 && $(readlink -f "$0") == /var/lib/cloud/instances/*/scripts/* ]] || refuse "not started by cloud-init"
-    [[ $(cat /sys/class/dmi/id/sys_vendor) == "Amazon EC2" ]] || refuse "this machine is no EC2 instance"
+    is_ec2 /sys/class/dmi/id || refuse "this machine is no EC2 instance"
     systemctl=$(type -P systemctl) poweroff=$(type -P poweroff)
     python=/usr/bin/python3 # Ubuntu's own, so that even an image without our environment uploads the log
     image_python=/opt/pytorch/bin/python
   fi
+}
+
+# Xen types (g3, t2) say "Xen" for their maker; their BIOS is Amazon's: "4.11.amazon" (EC2 guide, looked up 2026-11-24).
+is_ec2() { # folder of the BIOS's facts
+  [[ $(< "$1/sys_vendor") == "Amazon EC2" || $(< "$1/bios_version") == *.amazon ]]
+}
+
+# Times are bash's own: of `date` and `timeout` there are two kinds, GNU's and (from Ubuntu 25.10 on) uutils'.
+instant() {
+  local at=$EPOCHREALTIME
+  echo "$((${at%[.,]*} + ahead)).${at#*[.,]}"
 }
 
 # L2 of the safety net: a unit on disk, since user data does not run again after a reboot.
@@ -66,7 +78,7 @@ UNIT
 Description=Deadline of this machine
 
 [Timer]
-OnCalendar=$(date -u -d "@$1" '+%Y-%m-%d %H:%M:%S UTC')
+OnCalendar=$(TZ=UTC printf '%(%Y-%m-%d %H:%M:%S UTC)T' "$1")
 AccuracySec=1s
 Persistent=true
 Unit=$timer.service
@@ -80,7 +92,7 @@ UNIT
   "$systemctl" enable --now "$timer.timer"
   "$systemctl" restart "$timer.timer" # `enable --now` does not update a running timer
   # systemd never fires a timer that was started after its only instant.
-  (($(date +%s) < $1)) || { echo "bootstrap: the deadline has passed" >&2; exit 104; }
+  ((EPOCHSECONDS + ahead < $1)) || { echo "bootstrap: the deadline has passed" >&2; exit 104; }
 }
 
 # L1: whatever happens from here on, the machine ends.
@@ -91,7 +103,7 @@ power_off() {
   echo "bootstrap: powering off, exit code $code"
   if [[ -n $teller ]]; then kill -KILL "$teller"; wait "$teller"; fi 2> /dev/null
   if [[ -n $log_key ]]; then
-    timeout 20 "$python" -I -c "$s3" put "$log_key" "$root/var/log/cloud-init-output.log"
+    "$python" -I -c "$s3" run 20 "$python" -I -c "$s3" put "$log_key" "$root/var/log/cloud-init-output.log"
   fi
   "$systemctl" poweroff || "$poweroff" --force
 }
@@ -113,9 +125,9 @@ await_child() { # return its exit code, however many signals come meanwhile: a t
 
 # Run a command within the remaining boot time; in the background, since bash handles a signal only between two commands.
 stage() { # what, command ...
-  local left=$((boot_ends - $(date +%s))) code=0
+  local left=$((boot_ends - EPOCHSECONDS - ahead)) code=0
   echo "bootstrap: $1" >&2
-  timeout --kill-after=10 "$((left > 1 ? left : 1))" "${@:2}" &
+  "$python" -I -c "$s3" run "$((left > 1 ? left : 1))" "${@:2}" &
   child=$!
   await_child || code=$?
   [[ -z $signaled ]] || exit 143
@@ -125,7 +137,23 @@ stage() { # what, command ...
 
 # Before the first download only the standard library is available for sure.
 s3=$(cat <<'PYTHON'
-import datetime, hashlib, hmac, json, os, sys, time, urllib.error, urllib.parse, urllib.request
+import contextlib, os, signal, subprocess, sys, time
+
+if sys.argv[1] == "run":  # a command for so many seconds; if it is late, or at a SIGTERM, it ends with its group
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    child = subprocess.Popen(sys.argv[3:], start_new_session=True)
+    try:
+        code = child.wait(float(sys.argv[2]))
+        sys.exit(code if code >= 0 else 128 - code)
+    except subprocess.TimeoutExpired:
+        sys.exit(124)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL) if child.poll() is None else ():
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(child.pid, number)
+                child.wait(10)
+
+import datetime, hashlib, hmac, json, urllib.error, urllib.parse, urllib.request
 
 IMDS = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
 BUCKET, REGION = os.environ["MAYFLY_BUCKET"], os.environ["AWS_REGION"]
@@ -189,7 +217,10 @@ def put_log(key, path):
 
 if sys.argv[1] == "tags":
     for name in sys.argv[2:]:
-        print(f"{name}={metadata('instance-id' if name == 'instance_id' else f'tags/instance/{name}')}")
+        value = metadata("instance-id" if name == "instance_id" else f"tags/instance/{name}")
+        if name == "deadline":
+            value = round(datetime.datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp())
+        print(f"{name}={value}")
 elif sys.argv[1] == "get":
     digest = hashlib.sha256()
     with s3("GET", sys.argv[2]) as source, open(sys.argv[3], "wb") as target:
@@ -226,7 +257,7 @@ read_tags() {
   while IFS='=' read -r name value; do tag[$name]=$value; done \
     < <("$python" -I -c "$s3" tags project run_id attempt node deadline role_id instance_id bundle_key bundle_sha256 boot_seconds)
   local -A shape=([project]='[a-z0-9-]+' [run_id]='[a-z0-9-]+' [attempt]='[0-9]+' [node]='[0-9]+'
-    [deadline]='[0-9T:Z-]+' [role_id]='[A-Z0-9]+' [instance_id]='i-[0-9a-z]+' [bundle_key]='[A-Za-z0-9/._-]+' [bundle_sha256]='[0-9a-f]{64}'
+    [deadline]='[0-9]+' [role_id]='[A-Z0-9]+' [instance_id]='i-[0-9a-z]+' [bundle_key]='[A-Za-z0-9/._-]+' [bundle_sha256]='[0-9a-f]{64}'
     [boot_seconds]='[1-9][0-9]{0,3}')
   for name in "${!shape[@]}"; do
     [[ ${tag[$name]:-} =~ ^${shape[$name]}$ ]] || { echo "bootstrap: tag $name is '${tag[$name]:-}'" >&2; exit 103; }
@@ -248,7 +279,7 @@ fetch_code() {
   stage "fetch the code" "$python" -I -c "$s3" get "${tag[bundle_key]}" "$home/bundle.zip" "${tag[bundle_sha256]}"
   rm -rf "$home/code"
   stage "unpack it" "$python" -I -m zipfile -e "$home/bundle.zip" "$home/code"
-  stages=$(date +%s.%N)
+  stages=$(instant)
 }
 
 # Image builds run the same script: it does nothing if the image has this environment already. Each lock has its own prefix.
@@ -260,7 +291,7 @@ install_environment() {
   if [[ -f $stamp ]]; then baked=$(< "$stamp"); fi
   stage "install the environment" bash "$home/code/ami/install.sh" --python "$image_python" --prefix "$venv" "${locked[@]}"
   if [[ $baked == "$(< "$stamp")" ]]; then baked=1; else baked=0; fi
-  stages="$stages $(date +%s.%N) $baked"
+  stages="$stages $(instant) $baked"
 }
 
 # Print the folder for data and checkpoints: local NVMe if the type has it, mounted by the image or by volumes.sh.
@@ -275,7 +306,8 @@ attach_volumes() {
   [[ -n $root ]] || mountpoint -q /opt/dlami/nvme || stage "mount local disks" bash "$volumes" disks "$home/disks"
   [[ -n $file_system ]] || return 0
   # two steps, a quarter of the remaining boot time each: a run works without the cache
-  stage "mount the cache" bash "$volumes" cache "$file_system" "$home/cache" "$(((boot_ends - $(date +%s)) / 4 + 1))"
+  stage "mount the cache" bash "$volumes" cache "$file_system" "$home/cache" \
+    "$python" -I -c "$s3" run "$(((boot_ends - EPOCHSECONDS - ahead) / 4 + 1))"
   if [[ -f $home/cache.failed ]]; then MAYFLY_CACHE_FAILED=$(< "$home/cache.failed"); else MAYFLY_CACHE=$home/cache; fi
   export MAYFLY_CACHE MAYFLY_CACHE_FAILED
 }
@@ -292,8 +324,7 @@ After=network-online.target systemd-resolved.service
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/true
-ExecStop=-/bin/kill -TERM $child
-ExecStop=-/usr/bin/tail --pid=$child -f /dev/null
+ExecStop=-/bin/bash -c "kill -TERM $child; while kill -0 $child; do sleep 0.2; done"
 TimeoutStopSec=75
 UNIT
   "$systemctl" daemon-reload && "$systemctl" start mayfly-agent.service
@@ -301,9 +332,9 @@ UNIT
 
 main() {
   check_where_we_are
-  booted_at=$(date +%s.%N)
   trap power_off EXIT
   trap on_signal TERM INT
+  booted_at=$(instant)
   cap=$((${booted_at%.*} + cap_minutes * 60))
   arm "$cap"
 
@@ -312,8 +343,7 @@ main() {
   home=$root/opt/mayfly
   mkdir -p "$home"
   read_tags
-  deadline=$(date -u -d "${tag[deadline]}" +%s)
-  arm "$((deadline < cap ? deadline : cap))"
+  arm "$((tag[deadline] < cap ? tag[deadline] : cap))"
   boot_seconds=${tag[boot_seconds]}
   boot_ends=$((${booted_at%.*} + boot_seconds))
 

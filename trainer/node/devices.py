@@ -5,10 +5,10 @@ the version that this code needs, tested. Never imports torch.
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -116,44 +116,49 @@ def check_torch(installed: str | None = None, *, here: bool = False) -> str:
     return there
 
 
-def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
-    """Run a few training steps on all devices at once; return the seconds of the slowest import of torch.
+def import_torch(*, folder: Path, seconds: float) -> float:
+    """Import torch once, before the smoke test; return the seconds that it took.
 
-    `seconds` is the limit for all devices together: the first import of torch on a fresh volume is slow, and
-    so are many GPUs. Raises TrainingFailed, naming the first device that fails.
+    A fresh volume is filled lazily from its snapshot, so that the first import may take minutes, which say
+    nothing about the devices. Raises TrainingFailed after `seconds`, the rest of the boot's time.
     """
-    ends, do = time.monotonic() + seconds, "Launch again, on another machine."
+    return _tested({"import": "import"}, "the first import of torch", folder=folder, seconds=seconds)
+
+
+def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
+    """Run a few training steps on all devices at once; return the seconds that they took.
+
+    `seconds` is the limit for all devices together. Raises TrainingFailed, naming the first device that
+    fails.
+    """
+    tested = {name: f"device={name}" for name in devices.names}
+    return _tested(tested, "the smoke test", folder=folder, seconds=seconds)
+
+
+def _tested(tests: Mapping[str, str], what: str, *, folder: Path, seconds: float) -> float:
+    """Run the smoke test's module once for each test, at the same time; return the seconds of all."""
+    began, do = time.monotonic(), "Launch again, on another machine."
     children = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "trainer.train.smoke", "--device", name],
+            [sys.executable, "-m", "trainer.train.smoke", f"--{flag}"],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for name in devices.names
+        for name, flag in tests.items()
     }
-    imports = [0.0]
     try:
         for name, child in children.items():
-            output, _ = child.communicate(timeout=max(ends - time.monotonic(), 0.01))
+            output, _ = child.communicate(timeout=max(began + seconds - time.monotonic(), 0.01))
             if child.returncode != 0:
                 last_line = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-                raise TrainingFailed(f"the smoke test failed on {name}", why=last_line, do=do)
-            imports.append(_import_seconds(output))
-        return max(imports)
+                on = "" if name == "import" else f" on {name}"
+                raise TrainingFailed(f"{what} failed{on}", why=last_line, do=do)
+        return time.monotonic() - began
     except subprocess.TimeoutExpired as error:
-        what = f"the smoke test hangs (no answer within {seconds:.0f} s)"
-        raise TrainingFailed(what, do=do) from error
+        raise TrainingFailed(f"{what} hangs (no answer within {seconds:.0f} s)", do=do) from error
     finally:
         for child in children.values():
             child.kill()
             child.wait()
-
-
-def _import_seconds(output: str) -> float:
-    """Return the seconds of a smoke test's import of torch, 0 if it does not report them."""
-    try:
-        return float(json.loads(output.strip().splitlines()[-1])["import_seconds"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        return 0.0

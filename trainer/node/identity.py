@@ -9,7 +9,7 @@ import json
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from trainer.runs.keys import NodeKeys
@@ -28,6 +28,11 @@ class NodeIdentity:
     instance_type: str = ""
     spot_zone: str = ""  # of a spot instance, whose price follows the zone; '': it is billed on demand
     role_id: str = ""  # unique id of its role, which its own keys begin with
+    boot_seconds: int = 0  # of an instance: limit of its boot
+
+    def boot_ends(self, booted_at: datetime) -> datetime:
+        """Return when its boot's time is over."""
+        return booted_at + timedelta(seconds=self.boot_seconds)
 
     @property
     def keys(self) -> NodeKeys:
@@ -54,6 +59,7 @@ def read_identity(endpoint: str) -> NodeIdentity:
         instance_type=ask("instance-type"),
         spot_zone=ask("placement/availability-zone") if is_spot else "",
         role_id=ask("tags/instance/role_id"),
+        boot_seconds=int(ask("tags/instance/boot_seconds")),
     )
 
 

@@ -2,7 +2,7 @@
 # Mount a node's optional volumes: its local disks as one, and the cache of the storage mode efs-cache.
 #
 #   volumes.sh disks FOLDER                          local disks that the image has not mounted itself
-#   volumes.sh cache FILE_SYSTEM:ACCESS_POINT FOLDER SECONDS
+#   volumes.sh cache FILE_SYSTEM:ACCESS_POINT FOLDER BOUND ...     BOUND: the command that runs the rest for some seconds
 #
 # bootstrap.sh runs it as root. It always exits 0: a failure is printed and written to FOLDER.failed, and the node continues.
 set -uo pipefail
@@ -44,17 +44,19 @@ disks() { # folder, sysfs where a test has its own
   echo "volumes: ${#found[@]} local disks at $folder" >&2
 }
 
-# amazon-efs-utils speaks TLS to EFS and signs in with the instance's role; Amazon Linux has it in its own repositories, which are
-# in S3, and other images must bring it. `soft`: a file system that does not answer is an error instead of a node that hangs; the
-# agent's hash checks find partial reads.
-cache() { # file system:access point, folder, seconds that each of two steps may take
-  local folder=$2 why
-  if ! type -P mount.efs > /dev/null && type -P dnf > /dev/null; then
-    timeout "$3" dnf --quiet --assumeyes install amazon-efs-utils >&2 || true
+# mount.efs speaks TLS to EFS and signs in with the instance's role. An image without it gets it from Amazon Linux's repositories,
+# which are in S3, or by efs_client.py, with the image's own Python; both come over HTTPS, the only way out. `soft`: a file system
+# that does not answer is an error instead of a node that hangs; the agent's hash checks find partial reads.
+cache() { # file system:access point, folder, command that bounds another one
+  local folder=$2 bounded=("${@:3}") why client tunnel=
+  client=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/efs_client.py
+  if ! type -P mount.efs > /dev/null; then
+    if type -P dnf > /dev/null; then why=$("${bounded[@]}" dnf --quiet --assumeyes install amazon-efs-utils 2>&1)
+    else why=$("${bounded[@]}" /usr/bin/python3 -I "$client" install 2>&1) && tunnel=,stunnel; fi
   fi
-  type -P mount.efs > /dev/null || failed "$folder" "the image has no mount.efs (amazon-efs-utils)"
+  type -P mount.efs > /dev/null || failed "$folder" "the image has no mount.efs (amazon-efs-utils): ${why:0:300}"
   mkdir -p "$folder"
-  why=$(timeout "$3" mount -t efs -o "tls,iam,accesspoint=${1#*:},soft,timeo=100" "${1%%:*}" "$folder" 2>&1) \
+  why=$("${bounded[@]}" mount -t efs -o "tls,iam,accesspoint=${1#*:},soft,timeo=100$tunnel" "${1%%:*}" "$folder" 2>&1) \
     || failed "$folder" "EFS ${1%%:*} could not be mounted: ${why:0:300}"
   echo "volumes: the cache is at $folder" >&2
 }

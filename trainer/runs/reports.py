@@ -39,8 +39,8 @@ MOST_VALUES = 16  # of a script's piece, by name
 MOST_NOTES = 40  # lines about a script's files; its events and its first try may have one each
 # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
 LAST_LINES, MOST_LINE = (20, 190)
-# of a boot: fetched, installed, started, torch imported the first time
-NODE_STEPS = ("code", "environment", "agent", "import")
+# of a boot: fetched, installed, started, torch imported the first time, devices tested
+NODE_STEPS = ("code", "environment", "agent", "import", "smoke")
 MOST_BOOT_SECONDS = 24 * 3600.0
 
 

@@ -12,6 +12,7 @@ from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.launch import preflight
 from trainer.launch.preflight import query_offers
 from trainer.machines.instances import instance_type
+from trainer.machines.storage import RootDisk
 
 TYPES = [instance_type("p3.8xlarge"), instance_type("g6.xlarge")]
 
@@ -71,6 +72,20 @@ def test_spot_prices_are_the_newest_of_each_zone(applied, monkeypatch):
     real = dataclasses.replace(applied, place=ACCOUNT)
     offers = query_offers(real, outputs=outputs, machines=TYPES, spot=True)
     assert {name for name, _ in offers.spot_usd_per_hour} <= {"p3.8xlarge", "g6.xlarge"}
+
+
+def test_prices_include_the_disk_of_the_template(applied, monkeypatch):
+    outputs, real = read_stack(applied, stack="dev"), dataclasses.replace(applied, place=ACCOUNT)
+    monkeypatch.setattr(preflight, "_spot_prices", lambda *_, **__: {("g6.xlarge", "us-east-1a"): 0.3})
+    offers = query_offers(real, outputs=outputs, machines=TYPES, spot=True)
+    assert offers.disk == RootDisk(gib=100, iops=4000, throughput=500)
+    prices = {machine.name: machine.price_usd_per_hour for machine in offers.priced.machines}
+    assert prices["g6.xlarge"] == pytest.approx(0.8048 + offers.disk.usd_per_hour)
+    assert offers.spot_usd_per_hour["g6.xlarge", "us-east-1a"] == pytest.approx(0.3 + 0.03836, abs=1e-5)
+    cheap = query_offers(
+        applied, outputs=outputs, machines=TYPES, spot=False, template=outputs.prepare_template
+    )
+    assert cheap.disk == RootDisk(gib=100)
 
 
 def test_a_missing_permission_reads_as_one(applied):

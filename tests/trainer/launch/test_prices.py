@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -11,8 +12,17 @@ import pytest
 from botocore.stub import ANY, Stubber
 
 from trainer.aws.access import Access
-from trainer.launch.prices import UNKNOWN_REGION_FACTOR, list_prices, prices_in, table_prices
+from trainer.launch.prices import (
+    UNKNOWN_REGION_FACTOR,
+    PricedTypes,
+    disk_price,
+    list_prices,
+    prices_in,
+    table_prices,
+    with_disk,
+)
 from trainer.machines.instances import instance_type
+from trainer.machines.storage import RootDisk
 
 MACHINES = [instance_type("g6.xlarge"), instance_type("p5.4xlarge")]
 TODAY = date(2026, 11, 22)
@@ -64,6 +74,20 @@ def test_another_regions_prices_are_asked(price_list: Stubber) -> None:
     found = list_prices(Access(region="eu-central-1"), MACHINES, region="eu-central-1", today=TODAY)
     assert [machine.price_usd_per_hour for machine in found.machines] == [1.0063, None]
     assert found.basis == "list prices of eu-central-1, 2026-11-22"
+
+
+def test_a_root_disk_is_in_every_price() -> None:
+    disk = RootDisk(gib=100, iops=4000, throughput=500)
+    # 100 GiB at $0.08, 1,000 IOPS at $0.005 and 375 MB/s at $0.04 a month
+    assert disk.usd_per_hour == pytest.approx((8 + 5 + 15) / 730)
+    assert RootDisk(gib=100).usd_per_hour == pytest.approx(8 / 730) and RootDisk().usd_per_hour == 0
+    assert disk_price(disk, region="us-east-1") == disk.usd_per_hour
+    assert disk_price(disk, region="sa-east-1") == UNKNOWN_REGION_FACTOR * disk.usd_per_hour
+    unsold = replace(MACHINES[1], price_usd_per_hour=None)
+    found = with_disk(PricedTypes(machines=(MACHINES[0], unsold), basis="list prices"), 0.0384)
+    assert found.machines[0].price_usd_per_hour == pytest.approx(MACHINES[0].price_usd_per_hour + 0.0384)
+    assert found.machines[1].price_usd_per_hour is None
+    assert found.basis == "list prices, with $0.038 an hour for the root disk"
 
 
 def test_without_the_permission_prices_are_assumed_high(price_list: Stubber) -> None:

@@ -73,7 +73,7 @@ with (options.events / "events.jsonl").open("a") as events:
 time.sleep(script.get("sleep", 0))
 sys.exit(script["exit"])
 """
-SMOKE = 'import sys\nprint("smoke", sys.argv[2])\n'
+SMOKE = 'import sys\nprint("smoke", *sys.argv[1:])\n'
 
 
 def model_done(symbol: str, **more: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     assert began == sorted(began)
     note = "GPUs are CPU processes in a rehearsal"
     assert result["devices"] == {"expected": 4, "found": 4, "kind": "cpu", "note": note}
-    assert list(result["boot"]) == ["code", "environment", "agent", "baked", "import"]
+    assert list(result["boot"]) == ["code", "environment", "agent", "baked", "import", "smoke"]
     assert result["boot"]["baked"] is False
     assert result["boot"]["environment"] > 0 and sum(result["boot"].values()) < 600
     assert result["data"] == {"bars": 7, "synthetic": True}
@@ -122,7 +122,7 @@ def test_too_few_devices_end_the_run_before_anything_is_fetched(machine: Any) ->
 
 
 def test_a_failed_smoke_test_ends_the_run_and_names_the_device(machine: Any) -> None:
-    machine.smoke = "import sys\nprint('no kernel image')\nsys.exit(100)\n"
+    machine.smoke = "import sys\nif '--import' not in sys.argv: sys.exit('no kernel image')\n"
     machine.start()
     machine.wait_until_off()
     error = machine.result()["error"]

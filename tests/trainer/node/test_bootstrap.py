@@ -8,9 +8,11 @@ sandbox.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -18,12 +20,34 @@ from typing import Any
 
 import pytest
 
+from tests.processes import await_end_of
+from trainer.rehearsal import instance
 from trainer.rehearsal.instance import TOOLS, parse_calendar, prepare_sandbox
 from trainer.runs.lease import read_lease
 
 BOOTSTRAP = Path(__file__).parents[3] / "trainer/node/bootstrap.sh"
 POWER = ("systemctl", "poweroff", "shutdown", "reboot", "halt", "nvidia-smi")
 RUN = "20261120-235912-test-k3v9"
+UUTILS = Path("/usr/lib/cargo/bin/coreutils")
+
+
+@pytest.fixture(
+    params=[
+        "gnu",
+        pytest.param(
+            "uutils",
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(not UUTILS.is_dir(), reason="uutils are not installed"),
+            ],
+        ),
+    ]
+)
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, machine: Any) -> Any:
+    """A machine with GNU's tools, and one with those of Ubuntu from 25.10 on (Debian: rust-coreutils)."""
+    if request.param == "uutils":
+        monkeypatch.setattr(instance, "TOOL_FOLDERS", f"{UUTILS}:{instance.TOOL_FOLDERS}")
+    return machine
 
 
 @pytest.fixture
@@ -137,6 +161,8 @@ def test_the_timer_is_tightened_to_the_deadline(machine: Any) -> None:
     machine.start()
     machine.wait_until_off()
     assert armed(machine) == machine.deadline
+    of_rust = (machine.sandbox / "bin/ln").readlink().is_relative_to(UUTILS)
+    assert of_rust is instance.TOOL_FOLDERS.startswith(str(UUTILS)), "the tools are those of this test"
     unit = (machine.sandbox / "etc/systemd/system/mayfly-deadline.service").read_text()
     assert f"ExecStart={machine.sandbox}/bin/systemctl poweroff" in unit
     assert (machine.sandbox / "etc/systemd/system/timers.target.wants/mayfly-deadline.timer").is_symlink()
@@ -247,10 +273,60 @@ def test_what_must_work_on_a_wrong_image_uses_the_systems_python() -> None:
     }
 
 
-def test_it_fits_into_user_data() -> None:
-    assert (
-        BOOTSTRAP.stat().st_size < 15_500
-    )  # EC2 takes 16,384; the placeholders grow when they are filled in
+def test_its_tools_are_not_those_that_differ_between_coreutils() -> None:
+    """Ubuntu's uutils read other dates, and their `timeout` and `tail` handle signals and processes their way."""
+    volumes = BOOTSTRAP.with_name("volumes.sh").read_text()
+    code = "\n".join(
+        line for line in (BOOTSTRAP.read_text() + volumes).splitlines() if line.lstrip()[:1] != "#"
+    )
+    assert not re.findall(r"(?<![\w.\"'-])(?:date|timeout|tail|stat|numfmt) +[-\"$\d]", code)
+
+
+def helper(*words: str, seconds: str) -> list[str]:
+    """Return the command line by which the bootstrap bounds a command."""
+    python = BOOTSTRAP.read_text().partition("<<'PYTHON'\n")[2].partition("\nPYTHON\n")[0]
+    return [sys.executable, "-I", "-c", python, "run", seconds, *words]
+
+
+@pytest.mark.parametrize(("words", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)])
+def test_a_bounded_command_ends_with_its_own_code(words: str, code: int) -> None:
+    assert subprocess.run(helper("bash", "-c", words, seconds="500")).returncode == code
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_bounded_command_ends_with_its_group(late: bool) -> None:
+    """A late one, and one whose helper is told to end: what it started in the background ends, too."""
+    command = helper(
+        "bash", "-c", "(trap '' TERM; echo $BASHPID; sleep 600) & wait", seconds="2" if late else "600"
+    )
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as bounded:
+        assert bounded.stdout is not None
+        pid = int(bounded.stdout.readline())
+        if not late:
+            bounded.terminate()
+        assert bounded.wait(500) == (124 if late else 143)
+    await_end_of({pid})
+
+
+@pytest.mark.parametrize(
+    ("vendor", "bios", "is_ours"),
+    [
+        ("Amazon EC2", "1.0", True),
+        ("Xen", "4.11.amazon", True),
+        ("Xen", "4.11", False),
+        ("QEMU", "1.16", False),
+    ],
+)
+def test_nitro_and_xen_instances_are_told_from_others(
+    tmp_path, vendor: str, bios: str, is_ours: bool
+) -> None:
+    (tmp_path / "sys_vendor").write_text(f"{vendor}\n")
+    (tmp_path / "bios_version").write_text(f"{bios}\n")
+    script = BOOTSTRAP.read_text().removesuffix("\nmain\n")
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{script}\nis_ec2 {tmp_path} || exit 9"], env={}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0 if is_ours else 9, "")
 
 
 def armed(machine: Any) -> datetime:

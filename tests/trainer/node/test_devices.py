@@ -5,13 +5,27 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.manifests import MACHINE
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, TrainingFailed
-from trainer.node.devices import TORCH, Devices, check_torch, find_devices, own_devices, smoke_test
+from trainer.node import agent
+from trainer.node.devices import (
+    TORCH,
+    Devices,
+    check_torch,
+    find_devices,
+    import_torch,
+    own_devices,
+    smoke_test,
+)
+from trainer.node.identity import NodeIdentity
+from trainer.node.report import Status
 
 FOUR = "".join(f"{index}, NVIDIA L4, 22888\n" for index in range(4))
 
@@ -48,6 +62,36 @@ def test_a_smoke_test_that_hangs_is_ended(tmp_path: Path) -> None:
     devices = Devices(expected=4, found=4, kind="cuda", note="")
     with pytest.raises(TrainingFailed, match="the smoke test hangs"):
         smoke_test(devices, folder=tmp_path, seconds=0)
+
+
+def test_a_first_import_that_never_ends_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailed, match="the first import of torch hangs"):
+        import_torch(folder=tmp_path, seconds=0)
+
+
+def test_the_first_import_is_outside_the_smoke_tests_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    limits = {}
+    for name, took in (("import_torch", 200.0), ("smoke_test", 9.0)):
+
+        def test(
+            *devices: Devices, folder: Path, seconds: float, name: str = name, took: float = took
+        ) -> float:
+            limits[name] = seconds
+            return took
+
+        monkeypatch.setattr(agent, name, test)
+    booted_at = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+    monkeypatch.setattr(agent, "utc_now", lambda: booted_at + timedelta(seconds=60))
+    monkeypatch.setattr(agent, "check_torch", lambda **_: TORCH)
+    monkeypatch.setattr(agent, "find_devices", lambda **_: Devices(expected=1, found=1, kind="cuda", note=""))
+    one = {"run_id": "r", "attempt": 1, "node": 0, "instance_type": "g6.xlarge", "boot_seconds": 900}
+    identity = NodeIdentity(deadline=booted_at, **one)
+    status = Status(identity=identity, phases={"boot": booted_at}, boot={"agent": 3.0})
+    node = SimpleNamespace(place=ACCOUNT, status=status, work=tmp_path)
+    machines = {"g6.xlarge": MACHINE}
+    agent.check_devices(node, SimpleNamespace(command=SimpleNamespace(devices="tested"), machines=machines))
+    assert limits == {"import_torch": 840.0, "smoke_test": 180}
+    assert status.boot == {"agent": 3.0, "import": 200.0, "smoke": 9.0}
 
 
 def test_another_minor_of_torch_is_refused() -> None:

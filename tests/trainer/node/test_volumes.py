@@ -12,7 +12,7 @@ import pytest
 
 VOLUMES = Path(__file__).parents[3] / "trainer/node/volumes.sh"
 STORE, EBS = "Amazon EC2 NVMe Instance Storage", "Amazon Elastic Block Store"
-TOOLS = ("bash", "mkdir", "timeout")
+TOOLS = ("bash", "dirname", "env", "mkdir", "readlink")
 Machine = Callable[..., tuple[str, list[str]]]
 
 
@@ -91,16 +91,43 @@ def test_disks_that_fail_are_said_and_the_node_goes_on(
 
 
 def test_the_cache_is_mounted_by_tls_role_and_access_point(machine: Machine, tmp_path: Path) -> None:
-    _, calls = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", "9")
+    _, calls = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", "env")
     assert calls == [f"mount -t efs -o tls,iam,accesspoint=fsap-02,soft,timeo=100 fs-01 {tmp_path}/cache"]
     assert not (tmp_path / "cache.failed").exists()
 
 
+def test_an_image_without_the_mount_helper_installs_it_first(machine: Machine, tmp_path: Path) -> None:
+    bound = tmp_path / "bound"  # the command that bounds others: it notes them, and installs as they would
+    bound.write_text(
+        f"""#!/bin/bash
+echo "$*" >> {tmp_path}/bounded
+if [[ $1 == */python3 ]]; then echo "#!/bin/bash" > {tmp_path}/bin/mount.efs; chmod 755 {tmp_path}/bin/mount.efs; fi
+"""
+    )
+    (tmp_path / "bin/chmod").symlink_to("/usr/bin/chmod")
+    bound.chmod(0o755)
+    said, _ = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", str(bound), missing="mount.efs")
+    options = "tls,iam,accesspoint=fsap-02,soft,timeo=100,stunnel"
+    assert (tmp_path / "bounded").read_text().splitlines() == [
+        f"/usr/bin/python3 -I {VOLUMES.with_name('efs_client.py')} install",
+        f"mount -t efs -o {options} fs-01 {tmp_path}/cache",
+    ]
+    assert f"the cache is at {tmp_path}/cache" in said
+
+
 @pytest.mark.parametrize(
-    ("broken", "why"), [({"failing": "mount"}, "EFS fs-01"), ({"missing": "mount.efs"}, "no mount.efs")]
+    ("broken", "bound", "why"),
+    [
+        ({"failing": "mount"}, ["env"], "EFS fs-01"),
+        (
+            {"missing": "mount.efs"},
+            ["bash", "-c", "echo no way out; exit 1"],
+            "(amazon-efs-utils): no way out",
+        ),
+    ],
 )
 def test_a_cache_that_cannot_be_mounted_is_only_reported(
-    machine: Machine, tmp_path: Path, broken: dict[str, str], why: str
+    machine: Machine, tmp_path: Path, broken: dict[str, str], bound: list[str], why: str
 ) -> None:
-    said, _ = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", "9", **broken)
+    said, _ = machine("cache", "fs-01:fsap-02", f"{tmp_path}/cache", *bound, **broken)
     assert why in said and why in (tmp_path / "cache.failed").read_text()

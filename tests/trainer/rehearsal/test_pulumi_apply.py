@@ -23,6 +23,7 @@ from trainer.aws.stack_outputs import StackOutputs, baked_parameter, parameter_n
 from trainer.base.errors import ConfigError, UsageError
 from trainer.launch import health
 from trainer.launch.preflight import find_image
+from trainer.machines.storage import RootDisk
 from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, replay, to_json
 from trainer.rehearsal.pulumi_resources import Resources
@@ -94,7 +95,7 @@ def test_both_templates_size_the_images_root_disk(applied: tuple[Access, dict[st
     told = StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
     for template in (told.launch_template, told.prepare_template):
         image = find_image(access, access.client("ec2"), outputs=told, template=template)
-        assert image["VolumeGib"] == 100
+        assert image["RootDisk"] == RootDisk(gib=100, iops=4000, throughput=500)
 
 
 def test_launches_boot_the_baked_image_once_there_is_one(

@@ -13,7 +13,8 @@ from trainer.node import report
 from trainer.runs.boot import STEPS, boots_from, to_bytes, with_boot
 from trainer.runs.reports import read_result
 
-BOOT = {"machine": 40.0, "code": 2.0, "environment": 31.0, "agent": 3.0, "import": 14.0, "baked": False}
+BOOT = {"machine": 40.0, "code": 2.0, "environment": 31.0, "agent": 3.0, "import": 14.0, "smoke": 9.0}
+BOOT |= {"baked": False}
 
 
 def reported(boot: Any) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def test_a_result_may_lack_a_boot_or_an_import() -> None:
         "environment": 2.5,
         "agent": 0.0,
         "import": 0.0,
+        "smoke": 0.0,
         "baked": False,
     }
 

@@ -38,13 +38,13 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(rehearsed, candles, capsys
     assert lines[0] == "mayfly · rehearsal · 2 models: lstm → direction"
     assert lines[1] == "BTC-USD, ETH-USD · 6,000 SYNTHETIC bars of 1m · warm-up 256 bars · 2 epochs"
     assert lines[3].split() == ["instance", "market", "zones", "GPUs", "$/h", "est.", "time", "est.", "cost"]
-    assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.24  ")
+    assert lines[4].startswith("1  p3.8xlarge  on-demand      5  4×V100 16GB  12.28  ")
     assert lines[5] == "   p3.8xlarge: retired by AWS in 2026: rehearsals only; 2 of 4 GPUs idle"
     assert lines[7].startswith(
-        "Prices: list prices of us-east-1, 2026-07-20. Times: an estimate, not measured"
+        "Prices: list prices of us-east-1, 2026-07-20, with $0.038 an hour for the root disk. Times: an"
     )
     assert lines[-2].startswith(
-        "Hard stop 35m after the launch ($7.14 at most, on demand), even if this desk is off"
+        "Hard stop 35m after the launch ($7.16 at most, on demand), even if this desk is off"
     )
     assert lines[-2].endswith("Set by the default of machine.max_duration.")
     assert lines[-1] == "dry run: nothing was uploaded and nothing launched"
@@ -85,9 +85,9 @@ def test_a_flag_wins_over_the_job_file_and_set_over_both(rehearsed, candles, cap
 
 
 def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
-    limits = ("--max-duration", "2h", "--epochs", 1, "--budget", "12.24")
+    limits = ("--max-duration", "2h", "--epochs", 1, "--budget", "12.28")
     assert launch("--rehearse", "--instance", "p3.8xlarge", "--data", candles, *limits, "--dry-run") == 0
-    assert "Hard stop 1h after the launch ($12.24 at most, on demand)" in capsys.readouterr().out
+    assert "Hard stop 1h after the launch ($12.28 at most, on demand)" in capsys.readouterr().out
 
 
 def test_candles_come_from_the_local_folder(rehearsed, candles, capsys, monkeypatch, tmp_path):
