@@ -2,7 +2,7 @@
 stack's users.
 
 Source: AWS's Service Authorization Reference (looked up 2026-11-22). EC2's questions are in `ec2_actions`. A
-call that is not in the table needs an action of the same name on every resource.
+call that is not in the table needs an action of the same name on its bucket, or else on every resource.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def questions_of(cloud: CheckedAccount, call: Call) -> Asked:
     if questions := TABLE.get((call.service, call.operation)):
         return questions(cloud, call)
     service = PREFIXES.get(call.service, call.service)
-    return [Authorization(action=f"{service}:{call.operation}", resource="*")]
+    named = call.service == "s3" and "Bucket" in call.params
+    return [Authorization(action=f"{service}:{call.operation}", resource=_bucket(call) if named else "*")]
 
 
 # --- S3

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
 from tests.aws.api_actions import listing, questions_of
-from tests.aws.iam_policies import Authorization, Decision, decide, lets_service
-from tests.aws.identities import CallerIdentity, identity_of
+from tests.aws.iam_policies import (
+    Authorization,
+    Decision,
+    IamPolicy,
+    decide,
+    lets_service,
+    read_resource_policy,
+)
+from tests.aws.identities import CallerIdentity, administrator, identity_of
 from trainer.rehearsal.account import REGION, Principal
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError
@@ -16,6 +24,7 @@ from trainer.rehearsal.world import AwsError
 if TYPE_CHECKING:
     from tests.aws.account import CheckedAccount
 
+BUCKETS = "arn:aws:s3:::"
 _OBJECT_READS = ("GetObject", "HeadObject")
 # AWS's code and HTTP status for a call that no policy allows; services with JSON answers use the last.
 _REFUSALS = {
@@ -33,13 +42,15 @@ _JSON_REFUSAL = ("AccessDeniedException", 400)
 
 
 def authorize(cloud: CheckedAccount, call: Call, principal: Principal | None) -> None:
-    """Raise AwsError unless the policies of a principal allow everything that its call asks for."""
-    if principal is None:
+    """Raise AwsError unless the policies of a principal, and of what it calls, allow everything that its call
+    asks for. The desk's own allow everything.
+    """
+    if principal is None and call.service != "s3":
         return
-    identity = identity_of(cloud, principal, call.service)
+    identity = identity_of(cloud, principal, call.service) if principal else administrator(cloud)
     for asked in questions_of(cloud, call):
         _demand(cloud, call.service, principal, identity, asked)
-    if call.service == "s3" and call.operation in _OBJECT_READS:
+    if principal and call.service == "s3" and call.operation in _OBJECT_READS:
         _hide_absence(cloud, call, principal, identity)
 
 
@@ -62,24 +73,46 @@ def require_permission(cloud: CheckedAccount, name: str, service: str, source_ar
 
 
 def _demand(
-    cloud: CheckedAccount, service: str, principal: Principal, identity: CallerIdentity, asked: Authorization
+    cloud: CheckedAccount,
+    service: str,
+    principal: Principal | None,
+    identity: CallerIdentity,
+    asked: Authorization,
 ) -> None:
-    decision, kind = _decide(identity, asked)
-    cloud.decisions.append((principal, asked, decision))
+    decision, kind = _decide(cloud, identity, asked)
+    if principal:
+        cloud.decisions.append((principal, asked, decision))
     if not decision.allowed:
         raise _refusal(service, identity, asked, decision, kind)
 
 
-def _decide(identity: CallerIdentity, asked: Authorization) -> tuple[Decision, str]:
-    """Return the decision of a caller's policies within its permissions boundary, and the kind of policy that
-    decided.
+def _decide(cloud: CheckedAccount, identity: CallerIdentity, asked: Authorization) -> tuple[Decision, str]:
+    """Return the decision of a caller's policies within its permissions boundary, together with the policy of
+    the resource; and the kind of policy that decided.
     """
-    decision = decide(identity.policies, asked, identity.context)
+    context = {**identity.context, "aws:securetransport": str(cloud.over_tls).lower()}
+    own = _resource_policy(cloud, identity, asked.resource)
+    decision = decide([*identity.policies, own], asked, context)
+    if decision.by and decision.by[0] == own.name:
+        return decision, own.name
     if decision.allowed and identity.boundary is not None:
-        within = decide([identity.boundary], asked, identity.context)
+        within = decide([identity.boundary], asked, context)
         if not within.allowed:
             return within, "permissions boundary"
     return decision, "identity-based policy"
+
+
+def _resource_policy(cloud: CheckedAccount, identity: CallerIdentity, resource: str) -> IamPolicy:
+    """Return what the policy of a bucket, or of a file system, says to a caller."""
+    text = '{"Statement": []}'
+    if resource.startswith(BUCKETS):
+        text = cloud.bucket_policies.get(resource.removeprefix(BUCKETS).partition("/")[0], text)
+    elif ":file-system/" in resource:
+        asked = {"FileSystemId": resource.rpartition("/")[2]}
+        with suppress(AwsError):  # it has none
+            text = str(cloud.moto("efs", "DescribeFileSystemPolicy", asked)["Policy"])
+    callers = frozenset({identity.arn, cloud.account, f"arn:aws:iam::{cloud.account}:root"})
+    return read_resource_policy("resource-based policy", text, callers)
 
 
 def _hide_absence(cloud: CheckedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:
@@ -89,7 +122,7 @@ def _hide_absence(cloud: CheckedAccount, call: Call, principal: Principal, ident
     A read has no s3:prefix, so that a permission to list by prefix does not count here.
     """
     asked = listing(call)
-    decision, kind = _decide(identity, asked)
+    decision, kind = _decide(cloud, identity, asked)
     if decision.allowed:
         cloud.decisions.append((principal, asked, decision))
         return

@@ -1,6 +1,5 @@
-"""EFS for nodes: whether an instance may mount a file system, by network and role.
-
-The file system's own policy is stored but not evaluated.
+"""EFS for nodes: whether an instance may mount a file system, by network, role and the file system's own
+policy.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 Pure.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (looked up
-2026-11-22). Identity policies and permissions boundaries: no session policies, no service control policies.
-An unknown operator or element raises ValueError when the document is read. Policies of resources and trust
-policies of roles are evaluated for AWS's own services only: `lets_service`.
+2026-11-22). Identity policies, permissions boundaries, policies of resources and trust policies of roles: no
+session policies, no service control policies. An unknown operator or element raises ValueError when the
+document is read.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -118,9 +118,23 @@ def read_policy(name: str, text: str) -> IamPolicy:
     """Read a policy document (JSON text). Raises ValueError for an element or an operator that is not known
     here.
     """
-    statements = json.loads(text)["Statement"]
-    listed = statements if isinstance(statements, list) else [statements]
+    listed = _many(json.loads(text)["Statement"])
     return IamPolicy(name=name, statements=tuple(map(_statement, listed, range(len(listed)))))
+
+
+@lru_cache(maxsize=256)
+def read_resource_policy(name: str, text: str, callers: frozenset[str]) -> IamPolicy:
+    """Read the policy of a resource, or a role's trust policy: the statements about one of these callers, or
+    about everybody. A caller is an ARN, an account, or an AWS service such as `sns.amazonaws.com`. Raises
+    ValueError as `read_policy` does.
+    """
+    about = []
+    for number, one in enumerate(_many(json.loads(text)["Statement"])):
+        rest = {name: value for name, value in one.items() if name != "Principal"}
+        statement = _statement({"Resource": "*"} | rest, number)
+        if _is_about(one.get("Principal", {}), callers):
+            about.append(statement)
+    return IamPolicy(name=name, statements=tuple(about))
 
 
 def lets_service(text: str, service: str, asked: Authorization) -> bool:
@@ -129,19 +143,15 @@ def lets_service(text: str, service: str, asked: Authorization) -> bool:
     `service` is such as `sns.amazonaws.com`; the question carries `aws:sourcearn` and `aws:sourceaccount`.
     Raises ValueError.
     """
-    statements = json.loads(text)["Statement"]
-    about = []
-    for number, one in enumerate(statements if isinstance(statements, list) else [statements]):
-        if _is_principal(one.get("Principal", {}), service):
-            rest = {name: value for name, value in one.items() if name != "Principal"}
-            about.append(_statement({"Resource": "*"} | rest, number))
-    return decide([IamPolicy(name="", statements=tuple(about))], asked, {}).allowed
+    return decide([read_resource_policy("", text, frozenset({service}))], asked, {}).allowed
 
 
-def _is_principal(principal: Any, service: str) -> bool:
+def _is_about(principal: Any, callers: Collection[str]) -> bool:
+    """Return whether a statement's principal is everybody or one of the callers."""
     if not isinstance(principal, dict):
         return bool(principal == "*")
-    return service in _many(principal.get("Service")) or "*" in _many(principal.get("AWS"))
+    named = {*_many(principal.get("Service")), *_many(principal.get("AWS"))}
+    return "*" in named or not named.isdisjoint(callers)
 
 
 def _statement(given: Mapping[str, Any], number: int) -> PolicyStatement:

@@ -51,6 +51,17 @@ def identity_of(cloud: CheckedAccount, principal: Principal, service: str) -> Ca
     return known
 
 
+def administrator(cloud: CheckedAccount) -> CallerIdentity:
+    """Return the desk's identity: it may do everything that no resource refuses it."""
+    everything = {"Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}
+    return CallerIdentity(
+        arn=f"arn:aws:sts::{cloud.account}:user/moto",  # as STS tells it
+        user_id="",
+        context={"aws:principalaccount": cloud.account},
+        policies=(read_policy("administrator", json.dumps(everything)),),
+    )
+
+
 def _of_role(cloud: CheckedAccount, principal: Principal) -> CallerIdentity:
     role = cloud.moto("iam", "GetRole", {"RoleName": principal.role})["Role"]
     user_id, bounds = f"{role['RoleId']}:{principal.name}", role.get("PermissionsBoundary")
@@ -74,12 +85,11 @@ def _of_user(cloud: CheckedAccount, principal: Principal) -> CallerIdentity:
 
 
 def _context(cloud: CheckedAccount, described: dict[str, Any], user_id: str) -> dict[str, str]:
-    """Return a caller's part of a request's context. Loopback counts as encrypted."""
+    """Return a caller's part of a request's context."""
     own = {
         "userid": user_id,
         "principalarn": described["Arn"],
         "principalaccount": cloud.account,
-        "securetransport": "true",
     }
     tags = {f"aws:principaltag/{tag['Key'].lower()}": tag["Value"] for tag in described.get("Tags", [])}
     return {f"aws:{name}": value for name, value in own.items()} | tags

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra import policies
+from tests.aws.account import CheckedAccount
 from tests.iam import instance_policy
 from trainer.aws.access import Access
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
 
@@ -188,6 +191,72 @@ def test_a_policy_that_cant_be_evaluated_is_an_error(user: Callable[..., Access]
     somebody = user({"Action": "*", "Resource": "*", "Condition": at_home})
     code, message, _ = refused(somebody.client("ec2", total_max_attempts=1).describe_instances)
     assert code == "UnsupportedOperation" and "IpAddress" in message
+
+
+# --- policies of resources
+# --------------------------------------------------------------------------------------------
+
+
+def test_the_bucket_refuses_everybody_without_tls(
+    aws_server: EmbeddedAws, stack: tuple[Access, StackOutputs], user: Callable[..., Access]
+) -> None:
+    access, outputs = stack
+    cloud, bucket = aws_server.cloud(access), outputs.bucket
+    assert isinstance(cloud, CheckedAccount)
+    somebody = user({"Action": "*", "Resource": "*"})
+    access.client("s3").put_object(Bucket=bucket, Key="raw/x", Body=b"1")
+    for caller in (access, somebody):
+        s3 = caller.client("s3", total_max_attempts=1)
+        calls: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+            (s3.get_object, {"Key": "raw/x"}),
+            (s3.put_object, {"Key": "raw/y", "Body": b"2"}),
+            (s3.delete_object, {"Key": "raw/y"}),
+            (s3.list_objects_v2, {"Prefix": "raw/"}),
+            (s3.list_object_versions, {}),
+            (s3.get_bucket_policy, {}),
+        ]
+        for call, arguments in calls:
+            cloud.over_tls = False
+            code, message, status = refused(call, Bucket=bucket, **arguments)
+            assert (code, status) == ("AccessDenied", 403)
+            assert message.endswith("with an explicit deny in a resource-based policy")
+            cloud.over_tls = True
+            call(Bucket=bucket, **arguments)
+
+
+def test_a_buckets_policy_reaches_the_callers_that_it_names(
+    access: Access, user: Callable[..., Access]
+) -> None:
+    account = str(access.access_key)[4:16]
+    bucket, named, other = f"names-{account}", user(name="named"), user(name="other")
+    s3 = access.client("s3")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="x", Body=b"1")
+    everywhere = {"Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{bucket}/*"}
+
+    def read_under(principal: Any, **elements: Any) -> list[str]:
+        """Return who may read under a policy of one statement."""
+        policy = policies.document({"Effect": "Allow", "Principal": principal, **everywhere, **elements})
+        s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+        may = []
+        for name, one in (("desk", access), ("named", named), ("other", other)):
+            with suppress(ClientError):
+                one.client("s3", total_max_attempts=1).get_object(Bucket=bucket, Key="x")
+                may.append(name)
+        return may
+
+    arn = f"arn:aws:iam::{account}:user/named"
+    assert read_under({"AWS": arn}) == ["desk", "named"]
+    assert read_under({"AWS": f"arn:aws:iam::{account}:root"}) == ["desk", "named", "other"]
+    assert read_under({"AWS": "arn:aws:iam::999999999999:root"}) == ["desk"]
+    assert read_under({"Service": "s3.amazonaws.com"}) == ["desk"]
+    own = {"StringEquals": {"aws:PrincipalAccount": account}}
+    assert read_under("*", Condition=own) == ["desk", "named", "other"]
+    foreign = {"StringNotEquals": {"aws:PrincipalAccount": account}}
+    assert read_under("*", Condition=foreign) == ["desk"]
+    assert read_under("*", Condition=own, Effect="Deny") == []
+    assert read_under({"AWS": arn}, Effect="Deny") == ["desk"]
+    s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policies.document()))
 
 
 # --- conditions, as calls bring them

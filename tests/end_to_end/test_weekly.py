@@ -1,22 +1,33 @@
-"""A retrain from its schedule to its models and its message, on the injected clock, with no command attached:
-`make weekly`.
+"""What control does with no command attached, on the injected clock: a retrain from its schedule to its models
+and its message (`make weekly`), that of examples/weekly, and a detached run's end.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from scripts.weekly import NAME, SECRET, SETTINGS, Weeks, desk_variables, weeks, write_job
 from tests.aws.queues import queued, subscribe_queue
 from tests.aws.server import CheckedAws
+from tests.desk import QUICK
+from tests.jobs import sets
 from tests.retrains import CONFIG, RETRAINS
 from tests.sessions import forget_sessions
+from tests.test_weekly_example import BEGAN, EXAMPLE, HOUR, RecordedExchange, fetch
 from trainer.cli.main import main
+from trainer.runs.index import read_index
 from trainer.runs.stored_receipt import read_receipt
+
+__all__ = ["fetch"]  # a fixture
 
 
 @pytest.fixture
@@ -102,3 +113,116 @@ def test_a_retrain_runs_on_its_schedule_and_is_announced(
         and f"mayfly receipts {receipt['run_id']}" in posted
     )
     assert f"mayfly {NAME}: done" in [message["Subject"] for message in queued(story.access)]
+
+
+# What a prepare run imports as ccxt: it asks a server on loopback what ccxt would ask the exchange.
+CCXT = """
+import json, sys, types, urllib.parse, urllib.request
+
+class Exchange:
+    def _ask(self, path, **query):
+        with urllib.request.urlopen(f"ADDRESS/{path}?{urllib.parse.urlencode(query)}") as answer:
+            return json.load(answer)
+
+    def parse_timeframe(self, timeframe):
+        return {"1h": 3600}[timeframe]
+
+    def milliseconds(self):
+        return self._ask("time")
+
+    def fetch_ohlcv(self, symbol, timeframe, since, limit):
+        return self._ask("candles", symbol=symbol, since=since, limit=limit)
+
+sys.modules["ccxt"] = types.SimpleNamespace(coinbaseexchange=Exchange)
+"""
+
+
+@contextmanager
+def recorded_exchange() -> Iterator[str]:
+    """Answer on loopback with the recording; return the address."""
+
+    class Exchange(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, known = urlsplit(self.path).path, RecordedExchange()
+            asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+            answer: Any = known.milliseconds()
+            if path == "/candles":
+                page = {name: int(asked[name]) for name in ("since", "limit")}
+                answer = known.fetch_ohlcv(asked["symbol"], "1h", **page)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Exchange)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_weekly_example_is_retrained_on_recorded_answers(
+    story: Weeks, fetch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordedExchange, "now", BEGAN + 48.5 * HOUR)
+    monkeypatch.setattr(RecordedExchange, "asked", [])
+    coins, job = tmp_path / "coins", tmp_path / "job"
+    for folder in (coins, job):
+        folder.mkdir()
+    fetch.main(coins)  # as its README says, at a desk, before it is published
+    s3 = story.access.client("s3")
+    for file in coins.iterdir():
+        s3.put_object(Bucket=story.outputs.bucket, Key=f"raw/coins/{file.name}", Body=file.read_bytes())
+    monkeypatch.setattr(RecordedExchange, "now", BEGAN + 95.2 * HOUR)
+    RecordedExchange.asked.clear()
+    with recorded_exchange() as address:
+        source = CCXT.replace("ADDRESS", address) + (EXAMPLE / "fetch.py").read_text()
+        (job / "fetch.py").write_text(source)
+        (job / "job.toml").write_bytes((EXAMPLE / "job.toml").read_bytes())
+        # Four days are recorded, too few for windows of two days.
+        few = sets("model.lookback=4", "target.horizon=1", "train.batch=16", "train.epochs=1")
+        few += sets("data.features=['log_return_1', 'bar_range']", "data.embargo=1", "model.hidden=8")
+        assert main(["retrains", "publish", NAME, "--job", str(job / "job.toml"), *few]) == 0
+        coming = story.next_sunday()
+        list(story.watch(coming))
+    last = BEGAN + 47 * HOUR
+    assert sorted(set(RecordedExchange.asked)) == [
+        (coin, last + HOUR) for coin in ("BTC/USD", "ETH/USD", "SOL/USD")
+    ]
+    receipt = story.receipt(coming)
+    assert receipt["state"] == "done", receipt["error"]
+    assert [model["piece"] for model in receipt["models"]] == ["BTC-USD", "ETH-USD", "SOL-USD"]
+    (entry,) = story.entries()
+    assert entry.refreshed == "3 new files, 141 bars"  # 47 hours of three coins
+    assert len(receipt["data"]["files"]) == 6 and receipt["data"]["bars"] == 95 + 95 + 92
+
+
+def test_a_detached_run_is_settled_by_control_on_its_schedule(
+    story: Weeks, capsys: pytest.CaptureFixture[str], eventually: Callable[..., Any]
+) -> None:
+    events = story.access.client("events")
+    for rule in events.list_rules()["Rules"]:  # else control hears of the machine's end from EC2
+        events.disable_rule(Name=rule["Name"])
+    words = ("--instance", "g6.xlarge", "--epochs", "1", *QUICK)
+    assert main(["launch", "-y", "--detach", "--json", *words]) == 0
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    cloud = story.aws.cloud(story.access)
+
+    def ended() -> bool:
+        with cloud.lock:
+            (machine,) = cloud.world.instances.values()
+            return machine.state(cloud.clock.now()) == "terminated"
+
+    eventually(ended)
+    assert run_id in read_index(story.objects).open and read_receipt(story.objects, run_id) is None
+    cloud.advance(300)
+    eventually(lambda: read_receipt(story.objects, run_id))
+    receipt = read_receipt(story.objects, run_id)
+    assert receipt is not None and receipt["state"] == "done", receipt
+    assert [model["piece"] for model in receipt["models"]] == ["BTC-USD"]
+    assert [instance["state"] for instance in receipt["instances"]] == ["terminated"]
+    eventually(lambda: run_id not in read_index(story.objects).open)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from infra import policies
+from tests.aws.account import CheckedAccount
+from tests.aws.file_systems import ACTIONS
 from tests.iam import listed
 from tests.retrains import CONFIG, KEY
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError
 from trainer.launch.health import stack_checks
+from trainer.rehearsal.account import Principal
+from trainer.rehearsal.world import AwsError
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -71,20 +77,45 @@ def test_the_cache_is_encrypted_closed_and_in_every_zone(
     assert {rule["FromPort"] for rule in instances["IpPermissionsEgress"]} == {443, 2049}
 
 
+@pytest.mark.parametrize("role", ["instance", "everything"])
 def test_the_file_system_wants_tls_and_its_access_point(
-    applied: tuple[Access, Any],
+    aws_server: EmbeddedAws, applied: tuple[Access, Any], role: str
 ) -> None:
     access, outputs = applied
-    policy = json.loads(
-        access.client("efs").describe_file_system_policy(FileSystemId=outputs["file_system"])["Policy"]
-    )
-    conditions = [(one["Effect"], one["Condition"]) for one in policy["Statement"]]
-    (point,) = access.client("efs").describe_access_points()["AccessPoints"]
-    own = {"elasticfilesystem:AccessPointArn": point["AccessPointArn"]}
-    without_tls = ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
-    assert conditions == [without_tls, ("Deny", {"StringNotEquals": own})]
-    (use,) = statements(access, "instance", "cache")
-    assert use["Condition"] == {"StringEquals": own} and use["Resource"].endswith(outputs["file_system"])
+    efs, cloud = access.client("efs"), aws_server.cloud(access)
+    assert isinstance(cloud, CheckedAccount)
+    (point,) = efs.describe_access_points(FileSystemId=outputs["file_system"])["AccessPoints"]
+    own, others = point["AccessPointArn"], f"{point['AccessPointArn']}0"
+    where = own.replace(f"access-point/{point['AccessPointId']}", f"file-system/{outputs['file_system']}")
+
+    def mounts(through: str = own, *, over_tls: bool = True) -> str:
+        """Mount and write as EFS asks IAM; return who refused it."""
+        cloud.over_tls = over_tls
+        context = {"elasticfilesystem:accesspointarn": through} if through else {}
+        try:
+            for action in ACTIONS:
+                cloud.demand(caller_of(access, role), "elasticfilesystem", action, where, **context)
+        except AwsError as error:
+            return error.message.rpartition(" in a")[2].strip()
+        finally:
+            cloud.over_tls = True
+        return ""
+
+    assert mounts() == ""
+    for refused in (mounts(over_tls=False), mounts(others), mounts("")):
+        assert refused == "resource-based policy", "whatever the caller's own policies say"
+
+
+def caller_of(access: Access, role: str) -> Principal:
+    """Return a caller with the instances' role, or with one of its own that may do everything."""
+    if role == "instance":
+        return Principal(kind="NODE", name="i-1", role=f"{PREFIX}-instance")
+    iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
+    with suppress(iam.exceptions.EntityAlreadyExistsException):
+        iam.create_role(RoleName=role, AssumeRolePolicyDocument=trust)
+    own = json.dumps(policies.document(policies.allow("All", "*", "*")))
+    iam.put_role_policy(RoleName=role, PolicyName="own", PolicyDocument=own)
+    return Principal(kind="NODE", name="i-2", role=role)
 
 
 def test_the_key_encrypts_the_bucket_through_s3_alone(

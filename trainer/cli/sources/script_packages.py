@@ -39,6 +39,7 @@ RESOLVE_SECONDS = 180.0
 # Python of /opt/pytorch by the end of an image line's name: AWS's release notes of the PyTorch DLAMIs (looked
 # up 2026-11-22). The machine compares it before it installs anything.
 IMAGE_PYTHONS = {"ubuntu-26.04": "3.13"}
+_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 GLIBC = "manylinux_2_34"  # of Amazon Linux 2023, the oldest of the images
 _COMPILE = (
     "pip compile --no-config --only-binary :all: --generate-hashes --no-header --no-annotate"
@@ -110,6 +111,8 @@ def with_packages(
     """
     listed = listed_packages(job.script, files)
     wheels = {path: content for path, content in files.items() if path.endswith(".whl")}
+    if place.desk_python:
+        _refuse_newer(job.script.python)
     brought = versions_here() if place.desk_python else {}  # what is here needn't be fetched
     if listed.hashed:
         if wheels or not place.desk_python:  # no index is asked for what is here
@@ -147,7 +150,7 @@ def target_of(line: str, *, given: str, here: bool) -> Target:
     an unknown one.
     """
     if here:
-        return Target(python=f"{sys.version_info.major}.{sys.version_info.minor}")
+        return Target(python=_HERE)
     known = (python for end, python in IMAGE_PYTHONS.items() if line.endswith(end))
     python = given or next(known, "")
     if not python:
@@ -156,6 +159,21 @@ def target_of(line: str, *, given: str, here: bool) -> Target:
             f"the Python of the image line {line} is not known", why="packages are resolved for it", do=do
         )
     return Target(python=python, platform=f"x86_64-{GLIBC}")
+
+
+def _refuse_newer(python: str) -> None:
+    """Raise UsageError for a Python that neither this machine nor any image has. Where commands run with this
+    machine's own, nothing else would ask for it.
+    """
+    newest = max([*IMAGE_PYTHONS.values(), _HERE], key=_minor)
+    if python and _minor(python) > _minor(newest):
+        why = f"this machine has Python {_HERE}, and no image is known to have a newer one than {newest}"
+        do = "Leave script.python out, or set it to a machine's Python."
+        raise UsageError(f"script.python is {python}", why=why, do=do)
+
+
+def _minor(python: str) -> int:
+    return int(python.partition(".")[2])
 
 
 def resolve(

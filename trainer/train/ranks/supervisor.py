@@ -79,10 +79,12 @@ class RankSupervisor:
         settings: WorkerSettings,
         emit: Emit,
         sharded: bool = False,
+        bound_seconds: float = BOUND_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`bound_seconds`: silence after which a rank that does not answer is killed (`hanging`)."""
         self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
-        self._sharded, self._clock = sharded, clock
+        self._sharded, self._bound_seconds, self._clock = sharded, bound_seconds, clock
         self._outcome = Outcome()
         self._run: _TorchRun | None = None
 
@@ -125,7 +127,8 @@ class RankSupervisor:
         assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
         ended, left = None, settings.job.train.retries
         while ended is None:
-            self._run = _TorchRun(assignment, self._count, self._emit, self._clock, retries=left)
+            watch = HangWatch(event_at=self._clock(), bound_seconds=self._bound_seconds)
+            self._run = _TorchRun(assignment, self._count, self._emit, self._clock, watch, retries=left)
             try:
                 ended = self._run.run()
             finally:
@@ -139,11 +142,18 @@ class _TorchRun:
     """One piece's torchrun, from its start to the event that ends the piece."""
 
     def __init__(
-        self, assignment: Assignment, count: int, emit: Emit, clock: Callable[[], float], *, retries: int
+        self,
+        assignment: Assignment,
+        count: int,
+        emit: Emit,
+        clock: Callable[[], float],
+        watch: HangWatch,
+        *,
+        retries: int,
     ) -> None:
         self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
         self._identity = {**assignment.piece.identity, "worker": 0}
-        self._watch = HangWatch(event_at=clock())
+        self._watch = watch
         self.retries = 0
         self._restart = 0  # number of the current start of the ranks
         self._ranks: dict[Connection, _Rank] = {}
@@ -252,13 +262,14 @@ class _TorchRun:
         """Ask silent ranks where they are, and kill those that do not answer."""
         silence = self._watch.check([rank.number for rank in self._ranks.values()], self._clock())
         if silence.ask:
-            self._emit({"event": "ranks_silent", **self._identity, "seconds": BOUND_SECONDS / 2})
+            self._emit({"event": "ranks_silent", **self._identity, "seconds": self._watch.bound_seconds / 2})
         for rank in self._ranks.values():
             with suppress(OSError):  # it is gone: `_receive` handles that
                 if silence.ask:
                     rank.connection.send("where are you?")
                 if rank.number in silence.hung:
-                    reason = f"rank {rank.number} hung: it did not answer within {BOUND_SECONDS:g} s"
+                    bound = f"{self._watch.bound_seconds:g} s"
+                    reason = f"rank {rank.number} hung: it did not answer within {bound}"
                     self._ends.insert(0, (False, {"reason": reason}))
                     os.kill(rank.pid, signal.SIGKILL)
 

@@ -13,7 +13,14 @@ from tests.wheels import write_wheel
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.cli.sources import script_packages as module
-from trainer.cli.sources.script_packages import MADE, Target, resolve, target_of, with_packages
+from trainer.cli.sources.script_packages import (
+    IMAGE_PYTHONS,
+    MADE,
+    Target,
+    resolve,
+    target_of,
+    with_packages,
+)
 from trainer.job.job import job_from
 from trainer.launch.script_needs import PackageList, read_list, versions_here
 
@@ -128,6 +135,19 @@ def packages(job, files, *, rehearsal=False):
 def script_job(folder, **script):
     tables = {"name": "net", "script": {"command": "python train.py", "root": str(folder), **script}}
     return job_from({**tables, "machine": {"max_duration": "2h"}})
+
+
+@pytest.mark.parametrize("listed", [b"", b"tiny\n"])
+def test_a_rehearsal_refuses_a_python_that_no_machine_has(tmp_path, monkeypatch, listed):
+    monkeypatch.setattr(module, "resolve", lambda *_, **__: "")
+    files = {"train.py": b"import os", **({"requirements.txt": listed} if listed else {})}
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for python in ("", here, "3.9", *IMAGE_PYTHONS.values()):
+        packages(script_job(tmp_path, python=python), files, rehearsal=True)
+    with pytest.raises(UsageError) as refused:
+        packages(script_job(tmp_path, python="3.99"), files, rehearsal=True)
+    said = str(refused.value)
+    assert said.startswith(f"script.python is 3.99 (this machine has Python {here}, ") and "\n" not in said
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""A rank that hangs is found within a bound: all ranks are asked for their stacks, and a silent one is
-killed.
+"""A rank that hangs is found within a bound: all ranks are asked for their stacks, a silent one is killed, and
+all restart.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.jobs import job_of
+from tests.processes import await_end_of
 from trainer.train.inputs.source import plan_and_open
 from trainer.train.inputs.survey import survey
-from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch, Silence
+from trainer.train.ranks.hanging import HangWatch, Silence
 from trainer.train.ranks.supervisor import RankSupervisor
 from trainer.train.workers.assignment import WorkerSettings
 
@@ -41,6 +42,13 @@ def test_an_answer_or_an_event_ends_the_silence():
     assert watch.check([], 1e9) == Silence()  # none has begun yet
 
 
+BOUND = 8.0  # seconds of the clock below
+
+
+class WentOn(Exception):
+    """All that the test waits for was seen: it ends the training."""
+
+
 class Hanging:
     """The events of a training whose rank 1 is stopped at the first checkpoint, and its clock, which nobody
     has to wait for.
@@ -48,41 +56,55 @@ class Hanging:
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self._now, self._stopped = 0.0, 0
+        self._now, self._stopped, self._resumed = 0.0, 0, False
+
+    def named(self, *names: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] in names]
 
     def emit(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         if event["event"] == "checkpoint" and not self._stopped:
-            started = [one for one in self.events if one["event"] == "rank_started"]
-            (self._stopped,) = (one["pid"] for one in started if one["worker"] == 1)
+            (self._stopped,) = (one["pid"] for one in self.named("rank_started") if one["worker"] == 1)
             os.kill(self._stopped, signal.SIGSTOP)
+        assert len(self.named("ranks_silent")) < 20, "nobody ends the rank that hangs"
+        self._resumed = self._resumed or event["event"] == "resumed"
+        if self._resumed and event["event"] == "checkpoint":
+            raise WentOn
 
     def clock(self) -> float:
-        """Return a time that runs from the stop on, but while ranks that were asked may still answer."""
-        if self._stopped and self.events[-1]["event"] != "ranks_silent":
-            self._now += BOUND_SECONDS / 2
+        """Return a time that runs from the stop to the restart, but while ranks that were asked may answer."""
+        waiting = self._stopped and not self.named("retry") and self.events[-1]["event"] != "ranks_silent"
+        self._now += BOUND / 2 if waiting else 0.0
         return self._now
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_killed_after_stacks_are_logged(
+def test_a_stopped_rank_is_killed_and_all_ranks_go_on(
     tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str], forked_children: None
 ):
     (tmp_path / "candles").mkdir()
     write_candles(tmp_path / "candles", "A-USD", bars=900)
     small = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "timeframe": "1m"}
     endless = {"epochs": 500, "patience": 500, "checkpoint_seconds": 1}
-    job = job_of(**small, **endless, distributed="always", retries=0)
+    job = job_of(**small, **endless, distributed="always", retries=1)
     data = plan_and_open(job, tmp_path / "candles", scratch=tmp_path)
     hanging = Hanging()
     settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
     # By FSDP2, from the source to a checkpoint.
-    known = {"kind": "cpu", "ranks": 2, "settings": settings, "sharded": True}
-    with RankSupervisor(**known, emit=hanging.emit, clock=hanging.clock) as supervisor:
-        outcome = supervisor.run(survey(job, data.plan).pieces)
-    (failed,) = outcome.failed.values()
-    assert failed["reason"] == "rank 1 hung: it did not answer within 600 s"
-    assert {event["worker"] for event in hanging.events if event["event"] == "rank_dumped"} == {0}
+    known = {"kind": "cpu", "ranks": 2, "settings": settings, "sharded": True, "bound_seconds": BOUND}
+    with RankSupervisor(**known, emit=hanging.emit, clock=hanging.clock) as supervisor, pytest.raises(WentOn):
+        supervisor.run(survey(job, data.plan).pieces)
+    (retry,) = hanging.named("retry")
+    assert retry["reason"] == "rank 1 hung: it did not answer within 8 s"
+    assert {event["worker"] for event in hanging.named("rank_dumped")} == {0}
+    (silent, *_) = hanging.named("ranks_silent")
+    assert silent["seconds"] == BOUND / 2
+    started = hanging.named("rank_started")
+    assert sorted(event["worker"] for event in started) == [0, 0, 1, 1]
+    assert len({event["pid"] for event in started}) == 4
+    (resumed,) = hanging.named("resumed")
+    assert (resumed["epoch"], resumed["visited"]) > (1, 0)
+    await_end_of({event["pid"] for event in started})
     log = capfd.readouterr().err
     assert "rank 0 was asked for its stacks" in log and "trainer/train/loop.py" in log
     assert "rank 0, unfinished collectives: {" in log

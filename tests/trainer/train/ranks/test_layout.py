@@ -1,7 +1,10 @@
-"""FSDP2 trains what DDP trains, and a training resumes on another number of ranks."""
+"""FSDP2 trains what DDP trains, a training resumes on another number of ranks, and torch is handed what GPUs
+need.
+"""
 
 from __future__ import annotations
 
+import inspect
 import random
 from contextlib import suppress
 from functools import partial
@@ -12,6 +15,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed import fsdp
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
@@ -22,8 +28,9 @@ from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.loop import Run, Total, train
 from trainer.train.packs.layout import ONE, Layout
-from trainer.train.packs.pack import Member, ModelState, fresh_state
+from trainer.train.packs.pack import Member, ModelState, fresh_state, new_model
 from trainer.train.packs.strategy import form_pack
+from trainer.train.ranks import layout as module
 from trainer.train.ranks.group import Ranks
 from trainer.train.ranks.layout import DataParallel, FullySharded
 
@@ -185,3 +192,118 @@ def test_training_resumes_on_other_numbers_of_ranks(two_ranks: TwoRanks, tmp_pat
     assert resumed == moments[2] and history == other
     for here, there in zip(alone, history, strict=True):
         assert there == pytest.approx(here, rel=1e-9)
+
+
+class OnGpu:
+    """Stands for DDP on a GPU, which is not here: keeps what it is handed, under the real one's names."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        bound = inspect.signature(DistributedDataParallel.__init__).bind(self, *given, **named)
+        self.handed = {name: value for name, value in bound.arguments.items() if name != "self"}
+        self.hooks: list[Any] = []
+
+    def register_comm_hook(self, state: object, hook: Any) -> None:
+        """Keep a hook."""
+        self.hooks.append(hook)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that wraps a model as rank 1 of two GPUs does; it returns what torch was handed."""
+    monkeypatch.setattr(module, "DistributedDataParallel", OnGpu)
+    gpus = Ranks(rank=1, count=2, device=torch.device("cuda", 1))
+
+    def wrap(model: nn.Module, job: Job, *, link: str = "", slices: int = 1) -> OnGpu:
+        wrapped = DataParallel(gpus, job, link=link).wrap(model, slices=slices)
+        assert isinstance(wrapped, OnGpu)
+        return wrapped
+
+    return wrap
+
+
+def test_gradients_are_summed_in_bf16_over_pcie_only(on_gpu: Any):
+    half, whole = (with_settings(job_for("lstm"), precision=name) for name in ("fp16", "fp32"))
+    assert on_gpu(nn.Linear(2, 2), half, link="PCIe").hooks == [bf16_compress_hook]
+    for job, link in ((half, "NVSwitch"), (half, ""), (whole, "PCIe")):
+        assert on_gpu(nn.Linear(2, 2), job, link=link).hooks == []
+
+
+def test_batch_norm_on_gpus_has_statistics_of_all_ranks(on_gpu: Any):
+    job = job_of(model=f"{NETS}:Norm")
+    handed = on_gpu(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.LayerNorm(2)), job).handed
+    assert [type(part) for part in handed["module"]] == [nn.Linear, nn.SyncBatchNorm, nn.LayerNorm]
+
+
+def test_ddp_on_a_gpu_is_handed_its_device_and_options(on_gpu: Any):
+    job, model = with_settings(job_for("lstm"), precision="fp32"), nn.Linear(2, 2)
+    ours = {"static_graph": True, "find_unused_parameters": False, "forward_sync_buffers": False}
+    handed = {"module": model, "device_ids": [1], "gradient_as_bucket_view": True, **ours}
+    assert on_gpu(model, job).handed == handed
+    assert on_gpu(model, job, slices=2).handed == {**handed, "static_graph": False}
+    own = {"static_graph": False, "find_unused_parameters": True, "forward_sync_buffers": True}
+    assert on_gpu(model, job_of(model=f"{NETS}:Norm")).handed == {**handed, **own}
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """Return the list of modules that are handed to torch's compiler, none of which is compiled."""
+    found: list[nn.Module] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda block: found.append(block))
+    return found
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return a transformer's blocks."""
+    return [block for blocks in model.modules() if isinstance(blocks, nn.ModuleList) for block in blocks]
+
+
+@pytest.mark.parametrize(("compiles", "gpu"), [("auto", True), ("always", True), ("never", False)])
+def test_blocks_are_compiled_on_gpus_before_ddp(
+    on_gpu: Any, compiled: list[nn.Module], compiles: str, gpu: bool
+):
+    job = with_settings(TRANSFORMER, compile=compiles, precision="fp32")
+    model = new_model(member_of(torch.float32), job)
+    assert on_gpu(model, job).handed["module"] is model
+    assert len(blocks_of(model)) > 1 and compiled == (blocks_of(model) if gpu else [])
+
+
+def test_a_users_own_blocks_are_compiled_only_if_asked(on_gpu: Any, compiled: list[nn.Module]):
+    model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2), nn.Dropout()]))
+    job = job_of(model=f"{NETS}:Norm")
+    on_gpu(model, job)
+    assert compiled == []
+    on_gpu(model, with_settings(job, compile="always"))
+    assert compiled == blocks_of(model)[:1], "not what has no weights"
+
+
+def divided_on_rank(ranks: Ranks, compiles: str) -> tuple[int, int]:
+    """Return how many modules were compiled as FSDP2 divided a transformer, and the number of its blocks."""
+    compiled, divided = list[nn.Module](), list[nn.Module]()
+    job = with_settings(TRANSFORMER, compile=compiles)
+    model = new_model(member_of(torch.float32), job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.Module, "compile", lambda block: compiled.append(block))
+        patch.setattr(fsdp, "fully_shard", lambda part, *, mesh: divided.append(part))
+        FullySharded(ranks, job).divide(model)
+    assert divided == [*blocks_of(model), model]
+    return len(compiled), len(blocks_of(model))
+
+
+def test_fsdp_divides_blocks_that_are_compiled(two_ranks: TwoRanks):
+    for count, blocks in two_ranks(divided_on_rank, "always"):
+        assert count == blocks > 1
+    assert {count for count, _ in two_ranks(divided_on_rank, "auto")} == {0}, "not on CPUs unless asked"
+
+
+def gradients_on_rank(ranks: Ranks) -> tuple[int, int]:
+    """Return how many gradients a backward by DDP leaves, and in how many pieces of memory they are."""
+    wrapped = DataParallel(ranks, job_for("lstm")).wrap(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), slices=1
+    )
+    wrapped(torch.ones(2, 4)).sum().backward()
+    gradients = [weight.grad for weight in wrapped.parameters() if weight.grad is not None]
+    return len(gradients), len({one.untyped_storage().data_ptr() for one in gradients})
+
+
+def test_gradients_are_views_of_ddps_buckets(two_ranks: TwoRanks):
+    assert two_ranks(gradients_on_rank) == [(4, 1)] * 2, "else each has a copy beside its bucket"
