@@ -124,9 +124,10 @@ def read_policy(name: str, text: str) -> IamPolicy:
 
 
 def lets_service(text: str, service: str, asked: Authorization) -> bool:
-    """Return whether a resource policy, or a role's trust policy, allows an AWS service an action.
+    """Return whether a resource policy, or a role's trust policy, allows an AWS service, or a caller by ARN,
+    an action.
 
-    `service` is such as `sns.amazonaws.com`; the question carries `aws:sourcearn` and `aws:sourceaccount`.
+    `service` is such as `sns.amazonaws.com`; a service's question carries `aws:sourcearn` and `aws:sourceaccount`.
     Raises ValueError.
     """
     statements = json.loads(text)["Statement"]
@@ -141,7 +142,8 @@ def lets_service(text: str, service: str, asked: Authorization) -> bool:
 def _is_principal(principal: Any, service: str) -> bool:
     if not isinstance(principal, dict):
         return bool(principal == "*")
-    return service in _many(principal.get("Service")) or "*" in _many(principal.get("AWS"))
+    people = _many(principal.get("AWS"))
+    return service in (*_many(principal.get("Service")), *people) or "*" in people
 
 
 def _statement(given: Mapping[str, Any], number: int) -> PolicyStatement:
