@@ -42,6 +42,7 @@ class CheckedAccount(EmbeddedAccount):
     quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
     has_spot_role: bool = True  # as after an account's first spot launch
     image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
+    experiments: dict[str, dict[str, Any]] = field(default_factory=dict)  # templates of FIS, by id
     bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
     deliveries: list[Delivery] = field(default_factory=list)
     redeliveries: list[retries.Redelivery] = field(default_factory=list)

@@ -21,12 +21,11 @@ from typing import Any
 
 from tests.live.checks import CHECKS, Check
 from tests.live.context import FAILURES, CheckFailed, Live, one_line
+from tests.live.runs import SMALL
 from trainer.aws.access import Access, aws_errors, own_access
 from trainer.aws.place import REHEARSAL
 from trainer.base import environment
 from trainer.runs.record import iso
-
-SMALL = ("--set", "model.hidden=8", "--set", "model.lookback=20", "--set", "train.batch=128")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

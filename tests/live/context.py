@@ -119,7 +119,12 @@ class Live:
         """Run a command from the checkout, say it, and return its stdout. Raises CheckFailed for another exit
         code, and for a program that is missing.
         """
-        self.say(f"$ {' '.join(command)}")
+        shown = (
+            ("python", *command[len(self.python) :])
+            if command[: len(self.python)] == self.python
+            else command
+        )
+        self.say(f"$ {' '.join(shown).replace('python -m trainer.cli.main', 'mayfly')}")
         own = os.environ | dict(self.environment)
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=own)
@@ -127,7 +132,7 @@ class Live:
             raise CheckFailed(f"{command[0]} does not start: {error}") from error
         if done.returncode not in codes:
             told = (done.stderr or done.stdout).strip()[-2000:]
-            raise CheckFailed(f"{' '.join(command[:3])} ended with exit code {done.returncode}: {told}")
+            raise CheckFailed(f"exit code {done.returncode}: {told}")
         return done.stdout
 
     def mayfly(self, *words: str, codes: Sequence[int] = (0,)) -> Any:
@@ -205,8 +210,10 @@ class Live:
                     answer.kind == "created", f"CreateFleet: {answer.kind} {answer.code}: {answer.message}"
                 )
                 started = answer.instance_ids[0]
-            # EC2 may not know it for some seconds: InvalidInstanceID.NotFound
-            self.client("ec2").get_waiter("instance_exists").wait(InstanceIds=[started])
+            # EC2 may not know it for some seconds (InvalidInstanceID.NotFound), nor its address and disks while
+            # it is pending. The embedded AWS knows them at once.
+            waiter = self.client("ec2").get_waiter("instance_exists" if self.embedded else "instance_running")
+            waiter.wait(InstanceIds=[started])
             self.say(f"{name}: {started}, run {record.run_id}, deadline {launch.deadline:%H:%M:%S} UTC")
             yield Machine(record=record, launch=launch, instance_id=str(started))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,10 +14,22 @@ from trainer.aws.access import aws_errors
 from trainer.aws.stack_outputs import secrets_path
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry
 from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
+SMALL = (
+    "--symbols",
+    "BTC-USD",
+    "--set",
+    "model.hidden=8",
+    "--set",
+    "model.lookback=20",
+    "--set",
+    "train.batch=128",
+)
 HALF_HOUR = "0.41"  # dollars, of a g6.xlarge: the deadline of its runs
-ENDLESS = ("--epochs", "100000", "--set", "train.patience=100000", "--set", "expert.tune=never")
+# Small models, which would train for long: by the plan within the half hour.
+ENDLESS = ("--epochs", "40000", "--set", "train.patience=40000", "--set", "expert.tune=never", *SMALL)
 RETRAIN = "sunday"  # of the throwaway stack
 SET = "live"  # its data set
 EXAMPLE = ROOT / "examples" / "scripts" / "plain-torch"
@@ -72,7 +84,7 @@ def stop(live: Live) -> None:
 
 
 def detach(live: Live) -> None:
-    run_id = detached(live, "--epochs", "1")
+    run_id = detached(live, "--epochs", "1", *live.small)
     show(live, ended(live, run_id), state="done")
 
 
@@ -110,9 +122,11 @@ def retrain(*, prepared: bool) -> Callable[[Live], None]:
         (live.folder / "fetch.py").write_bytes((ROOT / "scripts" / "weekly_fetch.py").read_bytes())
         for file in sorted(live.candles().glob("*.parquet")):
             live.cloud.objects.put(key=f"raw/{SET}/{file.name}", body=file.read_bytes())
-        with live.cleaning("the pause of the retrain", lambda: live.mayfly("retrains", "pause", RETRAIN)):
-            with _secret(live) if prepared else _nothing():
-                live.mayfly("retrains", "publish", RETRAIN, "--job", str(job))
+        paused = live.cleaning("the pause of the retrain", lambda: live.mayfly("retrains", "pause", RETRAIN))
+        with _secret(live) if prepared else nullcontext():
+            live.mayfly("retrains", "publish", RETRAIN, "--job", str(job))
+            live.mayfly("retrains", "pause", RETRAIN, "--off")
+            with paused:  # no Sunday starts it again
                 called = live.mayfly("retrains", "run", RETRAIN)
                 entry = _settled(live, called["run_id"])
         _show_entry(live, entry, prepared=prepared)
@@ -158,11 +172,6 @@ def _secret(live: Live) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
 def launcher(live: Live) -> None:
     """Launch as a person who has the launcher policy and nothing else, by a role that is assumed."""
     account = f"arn:aws:iam::{live.account}"
@@ -197,24 +206,27 @@ def interruption(live: Live) -> None:
     with _role(live, "live-interruption", trust, ends, looks) as role_arn:
         run_id = detached(live, *ENDLESS, "--spot")
         with live.cleaning(f"the stop of {run_id}", lambda: live.mayfly("stop", run_id, codes=ANY_END)):
-            seen = live.until(lambda: _running(live, run_id), f"{run_id}", within=timedelta(minutes=10))
-            template = fis.create_experiment_template(**_experiment(live, seen.instance_id, role_arn))
+            what, within = f"the training of {run_id}", timedelta(minutes=15)
+            instance_id = live.until(lambda: _training(live, run_id), what, within=within)
+            template = fis.create_experiment_template(**_experiment(live, instance_id, role_arn))
             template_id = template["experimentTemplate"]["id"]
             with live.cleaning(template_id, lambda: fis.delete_experiment_template(id=template_id)):
                 started = fis.start_experiment(experimentTemplateId=template_id)["experiment"]
-                live.say(f"experiment {started['id']} takes {seen.instance_id} back")
+                live.say(f"experiment {started['id']} takes {instance_id} back")
                 receipt = ended(live, run_id)
         show(live, receipt, state="interrupted")
-        reasons = [one["reason"] for one in receipt["instances"]]
+        reasons = [one.reason for one in read_record(live.cloud.objects, run_id)[0].instances]
         require(reasons == ["Server.SpotInstanceTermination"], f"EC2's reason is {reasons}")
 
 
 ANY_END = tuple(sorted({0, *EXIT_CODES.values()}))
 
 
-def _running(live: Live, run_id: str) -> Any:
-    seen = live.cloud.instances(run_id=run_id)
-    return next((one for one in seen if one.state == "running"), None)
+def _training(live: Live, run_id: str) -> str:
+    """Return the instance of a run once its training has told something; '' before."""
+    objects = live.cloud.objects
+    nodes = read_record(objects, run_id)[0].nodes
+    return next((keys.instance_id for keys in nodes if objects.list(prefix=keys.metrics, most=1)), "")
 
 
 def _experiment(live: Live, instance_id: str, role_arn: str) -> dict[str, Any]:
@@ -256,17 +268,8 @@ def _role(live: Live, kind: str, trust: Mapping[str, Any], *policy: Mapping[str,
 
 def detached(live: Live, *words: str) -> str:
     """Launch on a g6.xlarge, leave the run alone, and return its id."""
-    options = (
-        "--data",
-        str(live.candles()),
-        "--budget",
-        HALF_HOUR,
-        "--instance",
-        "g6.xlarge",
-        "-y",
-        "--detach",
-    )
-    return str(live.mayfly("launch", *options, *live.small, *words)["run_id"])
+    where = ("--data", str(live.candles()), "--instance", "g6.xlarge", "--budget", HALF_HOUR)
+    return str(live.mayfly("launch", *where, "-y", "--detach", *words)["run_id"])
 
 
 def ended(live: Live, run_id: str) -> Any:

@@ -14,6 +14,7 @@ from tests.live.__main__ import Diary, embedded_live, run
 from tests.live.checks import CHECKS
 from tests.live.context import Live
 from tests.retrains import CONFIG
+from trainer.rehearsal.world import Delays
 
 by_name = {check.name: check for check in CHECKS}
 # Those without a run, whose waits end when the embedded AWS's clock is moved.
@@ -57,9 +58,14 @@ def all_pass(names: tuple[str, ...], live: Live, lines: list[str], folder: Path)
 def test_checks_without_a_run_pass(aws: CheckedAws, embedded: Live, lines: list[str], tmp_path: Path) -> None:
     cloud = aws.cloud(embedded.access)
 
+    # A machine is pending until the clock is moved, so that it is looked at before its work begins.
+    cloud.world.delays = Delays(pending_seconds=30, shutting_down_seconds=0)
+
     def pause(seconds: float) -> None:
-        busy = any(one.occupied for one in cloud.world.instances.values())
-        time.sleep(0.1) if busy else cloud.advance(seconds)
+        """Move the clock, unless something is under way that ends by itself."""
+        working = any(one.occupied for one in cloud.world.instances.values())
+        called = any(thread.is_alive() for thread in [*cloud.in_flight, *cloud.invocations])
+        time.sleep(0.1) if working or called else cloud.advance(seconds)
 
     live = replace(embedded, now=cloud.clock.now, pause=pause)
     diary = all_pass(WITHOUT_RUNS, live, lines, tmp_path)
