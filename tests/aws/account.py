@@ -43,6 +43,7 @@ class CheckedAccount(EmbeddedAccount):
     has_spot_role: bool = True  # as after an account's first spot launch
     image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN
     over_tls: bool = True  # loopback counts as encrypted, unless a test says otherwise
+    experiments: dict[str, dict[str, Any]] = field(default_factory=dict)  # templates of FIS, by id
     bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
     deliveries: list[Delivery] = field(default_factory=list)
     redeliveries: list[retries.Redelivery] = field(default_factory=list)

@@ -138,9 +138,10 @@ def read_resource_policy(name: str, text: str, callers: frozenset[str]) -> IamPo
 
 
 def lets_service(text: str, service: str, asked: Authorization) -> bool:
-    """Return whether a resource policy, or a role's trust policy, allows an AWS service an action.
+    """Return whether a resource policy, or a role's trust policy, allows an AWS service, or a caller by ARN,
+    an action.
 
-    `service` is such as `sns.amazonaws.com`; the question carries `aws:sourcearn` and `aws:sourceaccount`.
+    `service` is such as `sns.amazonaws.com`; its question carries `aws:sourcearn` and `aws:sourceaccount`.
     Raises ValueError.
     """
     return decide([read_resource_policy("", text, frozenset({service}))], asked, {}).allowed

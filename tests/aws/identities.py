@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tests.aws.iam_policies import Authorization, IamPolicy, lets_service, read_policy
+from tests.aws.iam_policies import Authorization, IamPolicy, decide, lets_service, read_policy
 from trainer.rehearsal.account import Principal, Rules, refuse
 from trainer.rehearsal.identities import SPOT_ROLE, get_role, principal_of, unknown_key
 from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
 from trainer.rehearsal.world import AwsError
+from trainer.runs.record import utc_now
 
 if TYPE_CHECKING:
     from tests.aws.account import CheckedAccount
@@ -120,12 +122,14 @@ def trusts(cloud: CheckedAccount, role_name: str, service: str, source_arn: str)
         role = cloud.moto("iam", "GetRole", {"RoleName": role_name})["Role"]
     except AwsError:
         return False
-    document = role["AssumeRolePolicyDocument"]
     context = {"aws:sourcearn": source_arn, "aws:sourceaccount": cloud.account}
     asked = Authorization(action="sts:AssumeRole", resource="*", context=context)
-    return lets_service(
-        _json_text(document) if isinstance(document, str) else json.dumps(document), service, asked
-    )
+    return lets_service(_trust_of(role), service, asked)
+
+
+def _trust_of(role: dict[str, Any]) -> str:
+    document = role["AssumeRolePolicyDocument"]
+    return _json_text(document) if isinstance(document, str) else json.dumps(document)
 
 
 def _json_text(document: str) -> str:
@@ -164,7 +168,61 @@ def create_access_key(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     return {"AccessKey": key}
 
 
+def assume_role(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
+    """Lend a role to a caller of the account that its trust policy names. Its session is like an
+    instance's.
+    """
+    name, session = call.params["RoleArn"].rpartition("/")[2], call.params["RoleSessionName"]
+    role = cloud.moto("iam", "GetRole", {"RoleName": name})["Role"]
+    asked = Authorization(action="sts:AssumeRole", resource="*")
+    if not lets_service(_trust_of(role), f"arn:aws:iam::{cloud.account}:root", asked):
+        what = f"is not authorized to perform: sts:AssumeRole on resource: {role['Arn']}"
+        raise AwsError("AccessDenied", f"User: arn:aws:iam::{cloud.account}:root {what}", 403)
+    own = cloud.credentials("NODE", session, role=name, mark=f" of {name}")
+    lent = {"AccessKeyId": own.access_key, "SecretAccessKey": own.secret_key, "SessionToken": "rehearsal"}
+    ends = utc_now() + timedelta(seconds=call.params.get("DurationSeconds", 3600))
+    arn = f"arn:aws:sts::{cloud.account}:assumed-role/{name}/{session}"
+    who = {"AssumedRoleId": f"{role['RoleId']}:{session}", "Arn": arn}
+    return {"Credentials": {**lent, "Expiration": ends}, "AssumedRoleUser": who}
+
+
+def simulate_principal_policy(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
+    """Simulate questions to the policies of a role, within its boundary; the context is what the call gives."""
+    name = call.params["PolicySourceArn"].rpartition("/")[2]
+    identity = _of_role(cloud, Principal(kind="NODE", name="simulated", role=name))
+    within = [identity.boundary] if identity.boundary else []
+    return _simulated(call, identity.policies, *within)
+
+
+def simulate_custom_policy(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
+    """Simulate questions to the policies that a call brings."""
+    texts = enumerate(call.params["PolicyInputList"], start=1)
+    return _simulated(call, tuple(read_policy(f"PolicyInputList.{number}", text) for number, text in texts))
+
+
+def _simulated(call: Call, policies: tuple[IamPolicy, ...], *boundary: IamPolicy) -> dict[str, Any]:
+    context = {
+        entry["ContextKeyName"].lower(): tuple(entry["ContextKeyValues"])
+        if entry["ContextKeyType"].endswith("List")
+        else entry["ContextKeyValues"][0]
+        for entry in call.params.get("ContextEntries", [])
+    }
+    results = []
+    for action in call.params["ActionNames"]:
+        for resource in call.params.get("ResourceArns") or ["*"]:
+            asked = Authorization(action=action, resource=resource, context=context)
+            decisions = [decide(one, asked, {}) for one in (policies, *([one] for one in boundary))]
+            refused = next((one for one in decisions if not one.allowed), None)
+            denied = "explicitDeny" if refused and refused.by else "implicitDeny"
+            answer = {"EvalActionName": action, "EvalResourceName": resource}
+            results.append({**answer, "EvalDecision": denied if refused else "allowed"})
+    return {"EvaluationResults": results, "IsTruncated": False}
+
+
 RULES: Rules = {
+    ("sts", "AssumeRole"): assume_role,
+    ("iam", "SimulatePrincipalPolicy"): simulate_principal_policy,
+    ("iam", "SimulateCustomPolicy"): simulate_custom_policy,
     ("sts", "GetCallerIdentity"): get_caller_identity,
     ("iam", "GetRole"): get_own_role,
     ("iam", "CreateAccessKey"): create_access_key,

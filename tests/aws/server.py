@@ -14,6 +14,7 @@ from tests.aws import (
     alarms,
     bucket_keys,
     compute,
+    experiments,
     identities,
     image_builder,
     quotas,
@@ -29,7 +30,10 @@ from trainer.rehearsal.account import Rules
 from trainer.rehearsal.front import RULES
 from trainer.rehearsal.server import EmbeddedAws, main
 
-_OWNERS = (compute, schedules, identities, quotas, topics, alarms, sessions, image_builder, bucket_keys)
+_OWNERS = (
+    *(compute, schedules, identities, quotas, topics, alarms, sessions),
+    *(image_builder, bucket_keys, experiments),
+)
 ALL_RULES: Rules = RULES | {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}
 
 

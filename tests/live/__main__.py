@@ -1,8 +1,8 @@
 """The first day on an account, check by check.
 
-    python -m tests.live                                     # list: price, time, what was seen already
+    python -m tests.live                                   # list: price, time, quota
     python -m tests.live --embedded                        # all that the embedded AWS can show; costs nothing
-    python -m tests.live --account 123456789012 --cap 5  # on the account of AWS's own variables, for 5 dollars
+    python -m tests.live --account 123456789012 --cap 5    # on the account of AWS's own variables, for 5 dollars
 
 A check that was seen is not run again (--again does). See tests/live/README.md.
 """
@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.live.checks import CHECKS, Check, missing_tools
-from tests.live.context import CheckFailed, Live
-from trainer.aws.access import Access, own_access
+from tests.live.checks import CHECKS, Check
+from tests.live.context import FAILURES, CheckFailed, Live, one_line
+from tests.live.runs import SMALL
+from trainer.aws.access import Access, aws_errors, own_access
 from trainer.aws.place import REHEARSAL
 from trainer.base import environment
-from trainer.base.errors import TrainerError
-from trainer.runs.record import iso, utc_now
+from trainer.runs.record import iso
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,30 +53,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     place = "embedded" if options.embedded else options.account or ""
-    diary = Diary(options.folder / f"{place or 'none'}-{options.stack}.json")
     if not place:
-        return listing(diary)
-    with ExitStack() as stack:
-        try:
-            if options.embedded:
-                from trainer.rehearsal import client  # late: moto is for rehearsals alone
+        return listing()
+    diary = Diary(options.folder / f"{place}-{options.stack}.json")
+    chosen = [check for check in CHECKS if not options.only or check.name in options.only]
+    try:
+        with _embedded(options.folder) if options.embedded else _account(options) as live:
+            return run(chosen, live, diary, cap_usd=options.cap, again=options.again)
+    except FAILURES as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 2
 
-                client.SERVER = "tests.aws.server"  # the one that checks permissions
-                access = stack.enter_context(client.rehearsal())
-            else:
-                access = own_access()
-                refuse_another_account(access, options.account)
-        except (TrainerError, CheckFailed) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        own = {"folder": options.folder.resolve(), "say": print, "environment": variables_of(access)}
-        live = Live(access=access, stack=options.stack, embedded=options.embedded, **own)
-        chosen = [check for check in CHECKS if not options.only or check.name in options.only]
-        return run(chosen, live, diary, cap_usd=options.cap, again=options.again)
+
+@contextmanager
+def _account(options: argparse.Namespace) -> Iterator[Live]:
+    access = own_access()
+    refuse_another_account(access, options.account)
+    folder = options.folder.resolve()
+    yield Live(access=access, stack=options.stack, embedded=False, folder=folder, say=print)
+
+
+@contextmanager
+def _embedded(folder: Path) -> Iterator[Live]:
+    """Start an embedded AWS that checks permissions, with the stack that has every option."""
+    from tests.aws.server import CheckedAws  # late: moto and its rules are for this alone
+    from tests.retrains import CONFIG
+
+    with CheckedAws(fork_nodes=True, grace_seconds=60) as aws:
+        access = aws.account()
+        aws.apply_program(access, CONFIG)
+        yield embedded_live(access, folder=folder.resolve(), say=print)
+
+
+def embedded_live(access: Access, *, folder: Path, say: Callable[[str], None], **more: Any) -> Live:
+    """Return an account of the embedded AWS, whose runs are small, and whose end is looked for more often."""
+
+    def pause(seconds: float) -> None:
+        time.sleep(min(seconds, 0.5))
+
+    own = {"environment": variables_of(access), "small": SMALL, "pause": pause} | more
+    return Live(access=access, stack="dev", embedded=True, folder=folder, say=say, **own)
 
 
 class Diary:
-    """The results so far, in a file: check -> its answer, its time, and the most that it cost."""
+    """The results so far, in a file: check -> its answer, its times, and the most that it cost."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,74 +106,104 @@ class Diary:
     def dollars(self) -> float:
         return sum(float(entry["dollars"]) for entry in self.seen.values())
 
-    def add(self, name: str, entry: dict[str, Any]) -> None:
-        """Keep one; what an earlier try cost is added."""
-        before = float(self.seen.get(name, {}).get("dollars", 0))
-        self.seen[name] = {**entry, "dollars": entry["dollars"] + before}
+    def begin(self, name: str, dollars: float, now: str) -> None:
+        """Write down that a check begins, which may start what costs something. Earlier tries' cost and
+        receipts stay.
+        """
+        before = self.seen.get(name, {"dollars": 0.0, "began": now, "spent": {}})
+        same = {"began": before["began"], "spent": before["spent"]}
+        self._write(
+            name, {"passed": False, "dollars": before["dollars"] + dollars, **same, "problem": "cut off"}
+        )
+
+    def end(self, name: str, **found: Any) -> None:
+        """Write down how it ended."""
+        spent = self.seen[name]["spent"] | found.pop("spent")
+        self._write(name, {**self.seen[name], **found, "spent": spent})
+
+    def _write(self, name: str, entry: dict[str, Any]) -> None:
+        self.seen[name] = entry
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps(self.seen, indent=1))
 
 
 def run(checks: Sequence[Check], live: Live, diary: Diary, *, cap_usd: float, again: bool = False) -> int:
-    """Run checks in order, each within the cap; return 0, or 1 at the first that fails or would cost too
-    much.
+    """Run checks in order, each within the cap and its quota; return 0, or 1 at the first that fails or would
+    cost too much.
     """
-    say = live.say
+    live.seen, skipped = diary.seen, []
     for check in checks:
         if check.name in diary.seen and diary.seen[check.name]["passed"] and not again:
-            say(f"== {check.name}: seen {diary.seen[check.name]['at']}")
+            live.say(f"== {check.name}: seen {diary.seen[check.name]['at']}")
             continue
-        if live.embedded and check.not_embedded:
-            say(f"== {check.name}: not on the embedded AWS: {check.not_embedded}")
+        try:
+            reason, problem = check.reason_to_skip(live), ""
+        except FAILURES as error:
+            reason, problem = "", f"cannot tell whether it can run: {one_line(error)}"
+        if reason:
+            live.say(f"== {check.name}: skipped: {reason}")
+            skipped.append(check.name)
             continue
         dollars = 0.0 if live.embedded else check.dollars
         if diary.dollars + dollars > cap_usd and dollars:
             more = f"{diary.dollars:.2f} $ so far and {dollars:.2f} $ are more than --cap {cap_usd:g}"
-            say(f"== {check.name}: not run: {more}")
+            live.say(f"== {check.name}: not run: {more}")
             return 1
-        say(f"== {check.name}: {check.what} (at most {dollars:.2f} $, about {check.minutes:g} min)")
-        began, lines = time.monotonic(), []
-        live.say = _both(say, lines)
-        try:
-            check.run(live)
-            problem = ""
-        except (CheckFailed, TrainerError) as error:
-            problem = str(error)
-        finally:
-            live.say = say
-        seconds = round(time.monotonic() - began, 1)
-        seen = {"passed": not problem, "at": iso(utc_now()), "seconds": seconds, "dollars": dollars}
-        diary.add(check.name, {**seen, "lines": lines, "problem": problem})
-        if problem:
-            say(f"== {check.name} FAILED after {seconds} s: {problem}")
+        if problem := problem or _carry_out(check, live, diary, dollars):
+            live.say(f"== {check.name} FAILED: {problem}")
             return 1
+    if skipped:
+        live.say(f"== not seen, for the reasons above: {', '.join(skipped)}")
     return 0
 
 
-def _both(say: Callable[[str], None], lines: list[str]) -> Callable[[str], None]:
+def _carry_out(check: Check, live: Live, diary: Diary, dollars: float) -> str:
+    """Run one check and write down what it said; return why it failed, '' if it did not."""
+    say, lines = live.say, []
+
     def both(line: str) -> None:
         lines.append(line)
         say(f"   {line}")
 
-    return both
+    say(f"== {check.name}: {check.what} (at most {dollars:.2f} $, about {check.minutes:g} min)")
+    began, spent = time.monotonic(), {}
+    diary.begin(check.name, dollars, iso(live.now()))
+    try:
+        check.run(live.other(check.stack, say=both, spent=spent))
+        problem = ""
+    except FAILURES as error:
+        problem = one_line(error)
+    seconds, at = round(time.monotonic() - began, 1), iso(live.now())
+    told = {"lines": lines, "problem": problem, "spent": spent}
+    diary.end(check.name, passed=not problem, at=at, seconds=seconds, **told)
+    return problem
 
 
-def listing(diary: Diary) -> int:
-    """Print every check with its price and time."""
+def listing() -> int:
+    """Print every check with its price, time and quota."""
     for number, check in enumerate(CHECKS, start=1):
-        here = f"; not embedded: {check.not_embedded}" if check.not_embedded else ""
-        cost = f"{check.dollars:5.2f} $ {check.minutes:4g} min"
-        print(f"{number:2}  {check.name:<10} {cost}  {check.what}{here}")
+        more = [f"{vcpus} vCPU of {code}" for code, vcpus in check.quota.items()]
+        more += [f"stack *-{check.stack}"] if check.stack else []
+        more += [f"not embedded: {check.not_embedded}"] if check.not_embedded else []
+        about = "; ".join([check.what, *more])
+        print(f"{number:2}  {check.name:<13} {check.dollars:5.2f} $ {check.minutes:4g} min  {about}")
     total, minutes = sum(check.dollars for check in CHECKS), sum(check.minutes for check in CHECKS)
-    print(f"    together   {total:5.2f} $ {minutes:4g} min at most. {missing_tools()}".rstrip())
+    print(f"    {'together':<13} {total:5.2f} $ {minutes:4g} min at most. {missing_tools()}".rstrip())
     return 0
+
+
+def missing_tools() -> str:
+    """Return what an account's checks need and this machine lacks, as text; '' where nothing is missing."""
+    missing = f"pulumi is not on PATH ({sys.platform}): https://www.pulumi.com/docs/install/"
+    return "" if shutil.which("pulumi") else missing
 
 
 def refuse_another_account(access: Access, account: str) -> None:
     """Raise CheckFailed where AWS's own variables name another account than the one on the command line."""
     if access.place is REHEARSAL:
         raise CheckFailed("this shell rehearses: use --embedded")
-    found = access.client("sts").get_caller_identity()["Account"]
+    with aws_errors("cannot sign in to AWS"):
+        found = access.client("sts").get_caller_identity()["Account"]
     if found != account:
         raise CheckFailed(f"AWS's own variables name account {found}, --account says {account}")
 

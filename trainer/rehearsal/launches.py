@@ -43,6 +43,9 @@ def launch_fleet(cloud: EmbeddedAccount, params: dict[str, Any]) -> dict[str, An
         kind = {"InstanceType": instances[0].description["InstanceType"]}
         launched.append({**pool_entry, **kind, "InstanceIds": [one.id for one in instances]})
         break
+    own_tags = [one["Tags"] for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet"]
+    if own_tags and launched:
+        cloud.moto("ec2", "CreateTags", {"Resources": [fleet_id], "Tags": own_tags[0]})
     return {"FleetId": fleet_id, "Errors": errors, "Instances": launched}
 
 
