@@ -250,7 +250,8 @@ def _json_job(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(read_plain(path, most_bytes=MOST_JOB_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read job {path}", why=str(error), do="Give the JSON of a job.") from error
+        why = str(getattr(error, "strerror", error))
+        raise UsageError(f"cannot read job {path}", why=why, do="Give the JSON of a job.") from error
     if not isinstance(values, dict):
         raise UsageError(f"job {path} is not an object", do="Give the JSON of a job.")
     return values

@@ -49,5 +49,5 @@ def read_machine(path: Path | None) -> MachineFacts:
             paid_seconds=fields.number("paid_seconds", least=0, most=1e9) or 0.0,
         )
     except (OSError, Unsound) as error:
-        do = "Leave --machine out."
-        raise UsageError(f"cannot read machine file {path}", why=str(error), do=do) from error
+        why, do = str(getattr(error, "strerror", error)), "Leave --machine out."
+        raise UsageError(f"cannot read machine file {path}", why=why, do=do) from error
