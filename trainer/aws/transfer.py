@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.aws.access import error_code, version_of
 from trainer.aws.error_codes import NO_OBJECT
-from trainer.base.files import whole_file
+from trainer.base.files import open_plain, whole_file
 
 LARGEST_PUT_BYTES = 5 * 1024**3  # one PutObject, https://docs.aws.amazon.com/AmazonS3/ (looked up 2026-11-20)
 _BLOCK_BYTES = 1 << 20
@@ -31,7 +31,7 @@ def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> 
     version_id = _version_with_hash(key, sha256, client, bucket=bucket)
     if version_id is not None:
         return version_id
-    with path.open("rb") as body:
+    with open_plain(path) as body:
         # S3 itself refuses bytes that changed between the check and the upload.
         checked = {"ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode()}
         metadata = {"sha256": sha256}

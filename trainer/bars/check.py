@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,11 @@ from typing import Any
 from trainer.bars.document import PlannedFile
 from trainer.bars.job_plan import folder_of, plan_data, planned_file
 from trainer.base.errors import TrainerError, UsageError
+from trainer.base.files import HeldFolder, read_plain
 from trainer.data.read.candles import time_text
 from trainer.data.read.folders import candle_files
 from trainer.data.read.reading import CandleFolder, FileRead
-from trainer.job.job import Job, job_from_json
+from trainer.job.job import MOST_JOB_BYTES, Job, job_from_json
 
 _TRIES = 100  # to remove a folder while files appear in it
 
@@ -37,7 +37,7 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
     """Plan the job's candles at `path`; return their description and plan as JSON values. Raises DataError if
     unusable.
     """
-    with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as folder_of_copies:
+    with HeldFolder("candles", within=scratch) as folder_of_copies:
         folder = folder_of(job, path, scratch=Path(folder_of_copies))
         plan = plan_data(job, folder)
         files = [_file(read, planned) for read, planned in zip(folder.files(), plan.files, strict=True)]
@@ -64,7 +64,7 @@ def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
     files, errors = [], {}
     for file in candle_files(path).files:
         try:
-            with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
+            with HeldFolder("candles", within=scratch) as copies:
                 folder = CandleFolder(file.path, Path(copies))
                 for symbol in folder.symbols:
                     folder.read(symbol)
@@ -80,7 +80,7 @@ def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
     error}}.
     """
     errors = {}
-    with tempfile.TemporaryDirectory(prefix="mayfly-candles-", dir=scratch) as copies:
+    with HeldFolder("candles", within=scratch) as copies:
         folder = CandleFolder(path, Path(copies))
         for symbol in folder.symbols:
             try:
@@ -167,7 +167,7 @@ def _job(path: Path | None) -> Job:
     if path is None:
         return Job()
     try:
-        return job_from_json(path.read_text(encoding="utf-8"))
+        return job_from_json(read_plain(path, most_bytes=MOST_JOB_BYTES).decode())
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is not a job in JSON", why=str(error), do="Write it with Job.to_dict()."

@@ -29,6 +29,7 @@ from trainer.bars.panel_plan import calendar_of, plan_panel
 from trainer.bars.series_plan import BarTimes, Plan
 from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
+from trainer.base.files import open_plain
 from trainer.base.text import some_of
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, time_text
@@ -280,7 +281,7 @@ def _fold(plan: Plan) -> FoldPlan:
 
 def planned_file(read: FileRead) -> PlannedFile:
     """Return the plan's entry of a file that was read, with its size and hash."""
-    with read.path.open("rb") as stream:
+    with open_plain(read.path) as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return PlannedFile(
         file=read.file,

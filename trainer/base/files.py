@@ -1,19 +1,46 @@
-"""Write a file so that its path has either all of the new content or what it had before; make temporary
-folders that go with their maker, whatever ends it.
+"""Read plain files only, within bounds; write a file so that its path has either all of the new content or
+what it had before; make temporary folders that go with their maker, whatever ends it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 HELD = ".held"  # end of the names of folders that are removed once nobody holds them
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file to read its bytes, following links. Raises OSError for anything else: a pipe may keep
+    its reader waiting, and a device may never end.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    mode = os.fstat(file).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(file, "rb")
+    os.close(file)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+
+
+def read_plain(path: Path, *, most_bytes: int) -> bytes:
+    """Return the content of a plain file. Raises OSError for anything else, and for a file of more bytes."""
+    with open_plain(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        most = f"{most_bytes >> 20:,} MiB" if most_bytes >= 1 << 20 else f"{most_bytes:,} bytes"
+        raise OSError(errno.EFBIG, f"it has more than {most}", str(path))
+    return content
 
 
 @contextmanager
@@ -42,13 +69,14 @@ class HeldFolder:
     Its maker holds a lock on it, which the kernel drops with the process.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, within: Path | None = None) -> None:
+        """Make it in the temporary folder, or in `within`, which somebody holds."""
         for left in Path(tempfile.gettempdir()).glob(f"mayfly-*{HELD}"):
             if (lock := _hold(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(lock)
         for _ in range(3):  # another's sweep can take a folder before it is held
-            self.name = tempfile.mkdtemp(prefix=f"mayfly-{kind}-", suffix=HELD)
+            self.name = tempfile.mkdtemp(prefix=f"mayfly-{kind}-", suffix=HELD, dir=within)
             self._lock = _hold(Path(self.name))
             if self._lock is not None:
                 break

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Self, get_type_hints
 
 from trainer.base.errors import UsageError, nearest
+from trainer.base.files import read_plain
 from trainer.base.settings import bad_value, keys_of, read_keys, setting
 from trainer.base.strict_json import Fields, Unsound, Value
 
@@ -177,7 +178,7 @@ def read_file(file: str | Path, *, sha256: str = "") -> bytes:
         if status.st_size > MAX_BYTES:
             what, why = f"{path} has {status.st_size:,} bytes", f"{MAX_BYTES:,} is the most"
             raise UsageError(what, why=why, do="Keep data out of it.")
-        content = path.read_bytes()
+        content = read_plain(path, most_bytes=MAX_BYTES)
         content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8", why=f"byte {error.start}", do="Save it as UTF-8.") from error

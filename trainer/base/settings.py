@@ -6,6 +6,8 @@ docs/models.md.
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cache
@@ -23,6 +25,10 @@ RECURRENT, CONVOLUTION, ATTENTION, UNKNOWN = "recurrent", "convolution", "attent
 # UTC (trainer/data/context.py).
 CONTEXT = {"series": 0, "weekday": 7, "month": 12, "time_of_day": 96}
 CONTEXT_BYTES = 2  # of a number: int16
+MOST_TOML_BYTES = 1 << 20  # of a job and the like; 400,000 keys
+MOST_KEY_PARTS = 32  # names joined by dots, as in a key; tomllib's time grows with their square
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_KEY_PARTS}}}")
 _LIMITS = {
     "least": (ge, "{:,} or more"),
     "above": (gt, "above {:,}"),
@@ -68,6 +74,18 @@ def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError for a malformed text, and for one that would take long or much memory."""
+    if len(text) > MOST_TOML_BYTES:
+        raise ValueError(f"it has {len(text):,} characters, more than {MOST_TOML_BYTES:,}")
+    if match := _LONG_KEY.search(text):
+        raise ValueError(f"{match[0][:20]}... is more than {MOST_KEY_PARTS} names joined by dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("its lists or tables are too deep") from error
+
+
 def bad_value(key: str, value: Any, expected: str) -> UsageError:
     """Return the error for an invalid value. `key` has its table: train.epochs."""
     return UsageError(
@@ -104,7 +122,11 @@ def typed(key: str, value: Any, hint: Any) -> Any:
     if get_args(hint):  # tuple[str, ...]
         items = value.split(",") if isinstance(value, str) else value
         if isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items):
-            return tuple(item.strip() for item in items if item.strip())
+            named = tuple(item.strip() for item in items if item.strip())
+            if items and not named:
+                do = f"Name at least one, or leave {key} out."
+                raise UsageError(f"job key '{key}' is {brief(value)}", why="it names nothing", do=do)
+            return named
     elif isinstance(value, int) and abs(value) > MOST_JOB_NUMBER:
         raise bad_value(key, value, "a number of at most 18 digits")
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+MOST_VALUES = 8_000_000  # of a document: an empty list takes 60 bytes; a result has 4 million at most
 MOST_DEPTH = 16  # of lists and objects in each other; a model's metrics reach 8
 MOST_TEXT = 4_000  # characters of a text that people read
 MOST_NAME = 200  # characters of a name: a symbol, a type, a phase
@@ -46,6 +47,8 @@ def read_object(body: bytes, *, most_bytes: int, name: str, most_number: float =
     """Read a JSON object. Raises Unsound if it is too large, too deep or malformed."""
     if len(body) > most_bytes:
         raise Unsound(f"{name} has {len(body):,} bytes, more than {most_bytes:,} bytes")
+    if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise Unsound(f"{name} has more than {MOST_VALUES:,} values")
     try:
         value = json.loads(body.decode(), parse_constant=_no_number)
     except Unsound:
@@ -68,6 +71,8 @@ def check_values(value: Any, name: str, most_number: float = MOST_NUMBER) -> Non
             if kind is str:
                 if not item.isascii() and any("\ud800" <= letter <= "\udfff" for letter in item):
                     raise Unsound(f"{name} has a text that is not Unicode")
+            elif not item and (kind is dict or kind is list):
+                continue
             elif kind is dict:
                 waiting += ((item.keys(), depth + 1), (item.values(), depth + 1))
             elif kind is list:

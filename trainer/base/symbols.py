@@ -6,6 +6,8 @@ The one place of the rules: data files, jobs, plans, cards, scripts and backups 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 MOST_BYTES = 100  # in UTF-8: a model's name has family, target, timeframe, fold and seed besides, 200 in all
 MOST_NAME_BYTES = 200  # of a file's name: file systems take 255, and a file being written has a longer name
 MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
@@ -50,6 +52,11 @@ def file_flaw(name: str) -> str:
 def quoted(symbol: str) -> str:
     """Return an invalid symbol as errors show it."""
     return repr(symbol if len(symbol) <= 40 else f"{symbol[:37]}...")
+
+
+def folders_of(paths: Iterable[str]) -> set[str]:
+    """Return every folder of relative paths: a and a/b of a/b/c."""
+    return {path[:place] for path in paths for place, letter in enumerate(path) if letter == "/"}
 
 
 def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:

@@ -139,9 +139,7 @@ def _predict_flags(parser: Parser) -> None:
     )
     parser.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
     parser.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
-    parser.add_argument(
-        "--last", type=int, default=0, metavar="N", help="predict only the last N bars of each symbol"
-    )
+    parser.add_argument("--last", type=int, metavar="N", help="predict only the last N bars of each symbol")
     _where_flags(parser, local=True)
 
 

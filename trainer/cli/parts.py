@@ -38,10 +38,11 @@ class PartReader:
         parts = []
         for listed in self._objects.list(prefix=prefix, most=MOST_PARTS):
             if listed.key > self._last.get(prefix, "") and self._bytes < MOST_BYTES:
-                stored = given(functools.partial(self._objects.get, key=listed.key, first_bytes=PART_BYTES))
-                body = stored.body if stored else b""
-                parts.append(body)
-                self._bytes += len(body)
+                if listed.size:
+                    get = functools.partial(self._objects.get, key=listed.key, first_bytes=PART_BYTES)
+                    stored = given(get)
+                    parts.append(stored.body if stored else b"")
+                    self._bytes += len(parts[-1])
                 self._last[prefix] = listed.key
         return b"".join(parts)
 

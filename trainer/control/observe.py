@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
 from trainer.base.strict_json import Unsound, read_object
+from trainer.base.symbols import folders_of
 from trainer.control.cloud import Cloud
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
@@ -117,7 +118,9 @@ def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], .
     """Return the output files of a script that its nodes list and that S3 holds as listed, by path."""
     if record.leaves != "files":
         return ()
-    files = list({item["file"]: item for keys in record.nodes for item in _listed(objects, keys)}.values())
+    listed = {item["file"]: item for keys in record.nodes for item in _listed(objects, keys)}
+    above = folders_of(listed)  # which may be files of another node
+    files = [item for path, item in listed.items() if path not in above]
     there = _at_once(files, lambda item: _is_there(objects, item), f"files of {record.run_id}")
     return tuple(item for item, is_there in zip(files, there, strict=True) if is_there)
 

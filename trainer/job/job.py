@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,9 +19,11 @@ from typing import Any
 
 from trainer import models, targets
 from trainer.base.errors import UsageError
+from trainer.base.files import read_plain
 from trainer.base.own_file import OwnFile
 from trainer.base.settings import (
     CHUNKS,
+    MOST_TOML_BYTES,
     HomeSettings,
     ModelCost,
     ModelSettings,
@@ -30,6 +31,7 @@ from trainer.base.settings import (
     brief,
     keys_of,
     read_keys,
+    read_toml,
     setting,
     typed,
 )
@@ -54,6 +56,7 @@ from trainer.job.tables import (
 from trainer.job.train import AUTO, BATCH_OF_THE_MODEL, ExpertSettings, TrainSettings
 from trainer.targets.target import TargetSettings
 
+MOST_JOB_BYTES = 16 << 20  # of a job as JSON, with the values of a script
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 _SEE = "See examples/crypto-lstm.toml for one."
@@ -198,7 +201,7 @@ def load_job(path: Path) -> Tables:
     table.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        tables = read_toml(read_plain(path, most_bytes=MOST_TOML_BYTES).decode("utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"job file {path} does not exist", do=_SEE) from error
     except IsADirectoryError as error:
@@ -207,7 +210,7 @@ def load_job(path: Path) -> Tables:
     except OSError as error:
         do = "Check the path and its permissions."
         raise UsageError(f"cannot read job file {path}", why=str(error.strerror), do=do) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do=_SEE) from error
     check_tables(tables, f"job file {path}")
     homes = ((home, "file") for home in HOMES)
@@ -297,6 +300,6 @@ def _check_readable(job: Job) -> None:
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # a number of 5,000 digits is a ValueError of another kind
+        return read_toml(f"value = {text}")["value"]
+    except ValueError:  # a number of 5,000 digits is a ValueError of another kind
         return text

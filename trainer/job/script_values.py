@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import UsageError
+from trainer.base.files import read_plain
 from trainer.base.settings import bad_value, brief
 
 VARIABLE = "MAYFLY_VALUE_"
@@ -83,10 +84,7 @@ def check_gpus(gpus: float) -> None:
 def read_rows(path: Path) -> list[Combination]:
     """Return the rows of a CSV file whose first line names the columns. Raises UsageError."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_CSV_BYTES + 1)
-        if len(content) > MOST_CSV_BYTES:
-            raise UsageError(f"{path} has more than {MOST_CSV_BYTES >> 20} MiB", do="Run over fewer values.")
+        content = read_plain(path, most_bytes=MOST_CSV_BYTES)
         lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig")), strict=True))
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", why="script.over names it", do=_do()) from error

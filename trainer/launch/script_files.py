@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.base.errors import DataError, UsageError
+from trainer.base.files import open_plain, read_plain
 from trainer.base.symbols import path_flaw
 from trainer.job.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings
 from trainer.launch.uploads import DeskFile, refuse_large
@@ -126,11 +127,11 @@ def _hashed(place: Path, root: Path) -> DeskFile:
     size = place.stat().st_size
     refuse_large(place, size)
     try:
-        with place.open("rb") as body:
+        with open_plain(place) as body:
             sha256 = hashlib.file_digest(body, "sha256").hexdigest()
     except OSError as error:
         raise DataError(
-            f"cannot read {place}", why=str(error.strerror), do="Check its permissions."
+            f"cannot read {place}", why=str(error.strerror), do="Check the file and its permissions."
         ) from error
     return DeskFile(place=place, path=place.relative_to(root).as_posix(), sha256=sha256, bytes=size)
 
@@ -198,7 +199,7 @@ def read_file(place: Path) -> bytes:
                 why=f"{MOST_FILE_BYTES / 2**20:.0f} is the most",
                 do="Put it into --data.",
             )
-        return place.read_bytes()
+        return read_plain(place, most_bytes=MOST_FILE_BYTES)
     except FileNotFoundError as error:
         raise UsageError(
             f"{place} does not exist", do="Check the path; it is relative to the job file."

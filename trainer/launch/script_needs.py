@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from trainer.base.errors import UsageError
+from trainer.base.settings import read_toml
 from trainer.job.script import ScriptSettings
 from trainer.launch.script_files import Import, imports_in, read_file
 
@@ -134,10 +134,10 @@ def _dependencies(name: str, text: str) -> list[str]:
         block = _BLOCK.search(text)
         text = re.sub("^# ?", "", block[1] if block else "", flags=re.MULTILINE)
     try:
-        table = tomllib.loads(text)
+        table = read_toml(text)
         found = (table if name.endswith(".py") else table["project"]).get("dependencies", [])
         return [str.strip(line) for line in found]
-    except (tomllib.TOMLDecodeError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         do = 'Correct it; it needs dependencies = ["lightning>=2.5"], in [project] of pyproject.toml.'
         raise UsageError(f"{name} lists no packages", why=str(error), do=do) from error
 

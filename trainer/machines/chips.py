@@ -19,6 +19,8 @@ from typing import Any
 
 from trainer.base import environment
 from trainer.base.errors import UsageError, nearest
+from trainer.base.files import read_plain
+from trainer.base.settings import MOST_TOML_BYTES, read_toml
 from trainer.job.job import Job
 from trainer.machines.measurements import Entry, read_here, shape_of
 
@@ -126,8 +128,8 @@ def user_tables() -> dict[str, dict[str, Any]]:
     """Return the user's file as unchecked values by profile. Raises UsageError if it can't be read."""
     path = user_file()
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        read = json.loads if path.suffix == ".json" else tomllib.loads
+        text = read_plain(path, most_bytes=MOST_TOML_BYTES).decode("utf-8-sig")
+        read = json.loads if path.suffix == ".json" else read_toml
         tables: dict[str, dict[str, Any]] = read(text)
     except FileNotFoundError:
         return {}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base import environment
-from trainer.base.files import whole_file
+from trainer.base.files import read_plain, whole_file
 from trainer.job.job import Job
 from trainer.job.train import STRATEGIES
 
@@ -27,6 +27,7 @@ FILE = "measurements.json"
 OBJECT = f"memory/{FILE}"  # in the bucket
 OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # chosen by a trial unless by the job
 LONGEST_TEXT = 200
+MOST_BYTES = 64 << 20  # of this machine's file
 USUAL_INPUTS = len(Job().data.inputs)
 PROFILE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -74,7 +75,7 @@ def file_here() -> Path:
 def read_here() -> Measurements:
     """Return this machine's measurements."""
     try:
-        return from_bytes(file_here().read_bytes())
+        return from_bytes(read_plain(file_here(), most_bytes=MOST_BYTES))
     except OSError:
         return {}
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import NotVersioned
-from trainer.base.symbols import path_flaw
+from trainer.base.symbols import folders_of, path_flaw
 from trainer.node.announced import Announced
 from trainer.node.inside import open_inside, sha256_of
 from trainer.node.shared import Node
@@ -122,6 +122,10 @@ class Outputs:
                 continue
             total += about.st_size
             complete = self._look(path, about, final=final) and complete
+        above = folders_of(there)  # a file may have become a folder, and a folder a file
+        stale = [path for path in self.sent if path in above or folders_of([path]) & there]
+        for path in stale:
+            del self.sent[path]
         if final and all_seen:  # forget removed files: people get what the script left
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             self.sent = {path: entry for path, entry in self.sent.items() if path in there}
@@ -201,7 +205,9 @@ class Outputs:
         if self.sent == self._listed:
             return True
         self._listed_at = self.clock()
-        body = json.dumps({"files": [self.sent[path] for path in sorted(self.sent)]}).encode()
+        above = folders_of(self.sent)  # within a scan both may be known
+        files = [self.sent[path] for path in sorted(self.sent) if path not in above]
+        body = json.dumps({"files": files}).encode()
         if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, body):
             return False
         self._listed = dict(self.sent)

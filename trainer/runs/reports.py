@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
-from trainer.base.symbols import file_flaw, path_flaw
+from trainer.base.symbols import file_flaw, folders_of, path_flaw
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.lease import Lease
 from trainer.runs.samples import NodeSample, read_sample
@@ -176,6 +176,8 @@ def read_outputs(fields: Fields, *, prefix: str) -> tuple[dict[str, Any], ...]:
             "sha256": sha256,
             "bytes": item.whole("bytes", most=MOST_FILE_SIZE),
         }
+    if both := sorted(folders_of(files) & files.keys()):
+        raise Unsound(f"{both[0][:120]!r} is both a file and a folder")
     return tuple(files.values())
 
 

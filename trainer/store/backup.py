@@ -21,6 +21,7 @@ from trainer.aws.access import Access, aws_error, error_code
 from trainer.aws.error_codes import NO_OBJECT
 from trainer.aws.transfer import LARGEST_PUT_BYTES, fetch_file, put_file
 from trainer.base.errors import ConfigError, DataError, UsageError
+from trainer.base.files import open_plain
 from trainer.base.strict_json import Unsound, read_object
 from trainer.base.symbols import path_flaw
 from trainer.runs.store import Conflict, Objects
@@ -111,7 +112,8 @@ def restore(
     """Download the files that the folder lacks, by version and SHA-256; files that differ are replaced only
     with `overwrite`.
 
-    A file whose bytes are not the index's is not written. Raises UsageError if there is no backup.
+    A file whose bytes are not the index's is not written; one that can't be written stops no other. Raises
+    UsageError if there is no backup.
     """
     index = read_index(objects)
     if not index:
@@ -124,29 +126,35 @@ def restore(
     report, root = BackupReport(), folder.resolve()
     client = access.client("s3", timeout_seconds=120.0)
     for name, entry in sorted(index.items()):
-        path = root / name
-        if _leads_out(path, root):
-            report.skipped[name] = "a link is in its place"
-            continue
-        if path.is_dir():
-            report.skipped[name] = "a folder is in its place"
-            continue
-        if path.exists():
-            if _measure(path) == (entry.bytes, entry.sha256):
-                report.unchanged += 1
-                continue
-            if not overwrite:
-                report.differing.append(name)
-                continue
-        on_file(name)
         try:
-            _fetch(client, name, entry, path, bucket=bucket)
+            if _is_wanted(name, entry, root, report, overwrite=overwrite):
+                on_file(name)
+                _fetch(client, name, entry, root / name, bucket=bucket)
+                report.moved.append(name)
+                report.moved_bytes += entry.bytes
         except DataError as error:
             report.failed[name] = str(error.why)
-            continue
-        report.moved.append(name)
-        report.moved_bytes += entry.bytes
+        except OSError as error:
+            report.failed[name] = str(error.strerror)
     return report
+
+
+def _is_wanted(name: str, entry: BackedUp, root: Path, report: BackupReport, *, overwrite: bool) -> bool:
+    """Return whether to restore a file; else report why not. Raises OSError for a path that can't be used."""
+    path = root / name
+    if _leads_out(path, root):
+        report.skipped[name] = "a link is in its place"
+    elif path.is_dir():
+        report.skipped[name] = "a folder is in its place"
+    elif not path.exists():
+        return True
+    elif _measure(path) == (entry.bytes, entry.sha256):
+        report.unchanged += 1
+    elif overwrite:
+        return True
+    else:
+        report.differing.append(name)
+    return False
 
 
 def read_index(objects: Objects) -> dict[str, BackedUp]:
@@ -231,7 +239,7 @@ def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
 
 def _measure(path: Path) -> tuple[int, str]:
     """Return size and SHA-256 of a file."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest
 

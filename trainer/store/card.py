@@ -11,17 +11,22 @@ https://huggingface.co/docs/safetensors (2026-11-20).
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import DataError
+from trainer.base.files import open_plain
 from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.store.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, read_values
 
 METADATA_KEY = "mayfly_card"
 MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # it has the escaped card, and the names of tensors
+MOST_TENSORS_BYTES = 2 << 20  # of a header without its card; an entry takes about 100 bytes
 _LENGTH_BYTES = 8
+_CARD = re.compile(rf'"{METADATA_KEY}"\s*:\s*"[^"\\]*+(?:\\.[^"\\]*+)*+"'.encode(), re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +126,10 @@ def read_card(source: Path | bytes) -> Card:
     if isinstance(source, bytes):
         return _card_of(_header_of(source, "the model"), "the model")
     try:
-        with source.open("rb") as file:
+        with open_plain(source) as file:
             length = file.read(_LENGTH_BYTES)
             start = length + file.read(min(int.from_bytes(length, "little"), MOST_HEADER_BYTES))
-            size = source.stat().st_size
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise DataError(
             f"cannot read model {source}", why=str(error.strerror), do="Check the path."
@@ -146,6 +151,9 @@ def _header_of(start: bytes, name: str) -> Fields:
     if len(start) <= _LENGTH_BYTES or length > MOST_HEADER_BYTES or len(start) < _LENGTH_BYTES + length:
         raise _broken(name, "it has no safetensors header, or only a part of one")
     body = start[_LENGTH_BYTES : _LENGTH_BYTES + length]
+    card = _CARD.search(body)
+    if (tensors := length - (len(card[0]) if card else 0)) > MOST_TENSORS_BYTES:
+        raise _broken(name, f"its header has {tensors:,} bytes besides the card, too many for tensors")
     try:
         return read_object(
             body, most_bytes=MOST_HEADER_BYTES, most_number=MOST_CARD_NUMBER, name="its header"

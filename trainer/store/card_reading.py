@@ -52,9 +52,8 @@ def _card(fields: Fields) -> dict[str, Any]:
     features, columns = _names(fields, "features"), _names(fields, "columns")
     if columns != features[len(features) - len(columns) :]:
         raise Unsound("the card.columns are not those at the end of its features")
-    series = [
-        _series(item.fields(), len(features)) for item in fields.value("series").items(most=MOST_SERIES)
-    ]
+    listed = fields.value("series").items(least=1, most=MOST_SERIES)
+    series = [_series(item.fields(), len(features)) for item in listed]
     if len({one["symbol"] for one in series}) < len(series):
         raise Unsound("the card.series has a symbol twice")
     has_panel = fields.values.get("panel") is not None

@@ -22,13 +22,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from trainer.bars.document import DataPlan, read_plan
+from trainer.bars.document import LARGEST_BYTES, DataPlan, read_plan
 from trainer.base.arguments import Parser, check_folder
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
+from trainer.base.files import read_plain
 from trainer.base.text import printable
 from trainer.data.read.paths import check_path
-from trainer.job.job import Job, load_job, parse_job, refuse_script
+from trainer.job.job import MOST_JOB_BYTES, Job, load_job, parse_job, refuse_script
 from trainer.job.pieces import takes_all_devices
 from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
@@ -228,7 +229,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
 def _plan(path: Path) -> DataPlan:
     try:
-        return read_plan(path.read_bytes())
+        return read_plan(read_plain(path, most_bytes=LARGEST_BYTES))
     except OSError as error:
         raise UsageError(
             f"cannot read plan {path}", why=str(error.strerror), do="Leave --plan out."
@@ -247,9 +248,10 @@ def _job(options: argparse.Namespace) -> Job:
 
 def _json_job(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_plain(path, most_bytes=MOST_JOB_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read job {path}", why=str(error), do="Give the JSON of a job.") from error
+        why = str(getattr(error, "strerror", error))
+        raise UsageError(f"cannot read job {path}", why=why, do="Give the JSON of a job.") from error
     if not isinstance(values, dict):
         raise UsageError(f"job {path} is not an object", do="Give the JSON of a job.")
     return values

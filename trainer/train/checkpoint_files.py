@@ -23,7 +23,7 @@ from typing import Any
 import safetensors
 import torch
 
-from trainer.base.files import whole_file
+from trainer.base.files import open_plain, read_plain, whole_file
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 
 FORMAT = 2
@@ -100,9 +100,8 @@ class CheckpointManifest:
 
 def read_manifest(place: Path) -> CheckpointManifest:
     """Read the manifest of a checkpoint. Raises Unsound if it is invalid, OSError if it can't be read."""
-    fields = read_object(
-        (place / MANIFEST).read_bytes(), most_bytes=MOST_BYTES, name=MANIFEST, most_number=sys.float_info.max
-    )
+    body = read_plain(place / MANIFEST, most_bytes=MOST_BYTES)
+    fields = read_object(body, most_bytes=MOST_BYTES, name=MANIFEST, most_number=sys.float_info.max)
     fields.whole("format", least=FORMAT, most=FORMAT)
     shards = {
         Value(name, "a shard").file_name(): value.sha256()
@@ -145,7 +144,7 @@ def read_tensors(place: Path, manifest: CheckpointManifest) -> dict[str, torch.T
 def verify_shards(place: Path, manifest: CheckpointManifest) -> None:
     """Raise Unsound if a shard's hash is not the manifest's, OSError if a shard is missing."""
     for shard, sha256 in manifest.shards.items():
-        with (place / shard).open("rb") as file:
+        with open_plain(place / shard) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                 raise Unsound(f"{shard} is not the file that {MANIFEST} names")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.base.errors import UsageError
+from trainer.base.files import read_plain
 from trainer.base.strict_json import Unsound, read_object
 
 MOST_BYTES = 16 * 1024
@@ -36,7 +37,8 @@ def read_machine(path: Path | None) -> MachineFacts:
     if path is None:
         return MachineFacts()
     try:
-        fields = read_object(path.read_bytes(), most_bytes=MOST_BYTES, name="the machine file")
+        body = read_plain(path, most_bytes=MOST_BYTES)
+        fields = read_object(body, most_bytes=MOST_BYTES, name="the machine file")
         return MachineFacts(
             instance_type=fields.text("instance_type"),
             gpus=fields.whole("gpu_count", 0, most=1_024),
@@ -47,5 +49,5 @@ def read_machine(path: Path | None) -> MachineFacts:
             paid_seconds=fields.number("paid_seconds", least=0, most=1e9) or 0.0,
         )
     except (OSError, Unsound) as error:
-        do = "Leave --machine out."
-        raise UsageError(f"cannot read machine file {path}", why=str(error), do=do) from error
+        why, do = str(getattr(error, "strerror", error)), "Leave --machine out."
+        raise UsageError(f"cannot read machine file {path}", why=why, do=do) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.base.files import HELD, HeldFolder, whole_file
+from trainer.base.files import HELD, HeldFolder, open_plain, read_plain, whole_file
 
 
 def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
@@ -87,3 +87,21 @@ def test_links_and_folders_of_others_stay(temporary: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "geteuid", lambda: user)
     HeldFolder("test").cleanup()
     assert set(temporary.iterdir()) == {elsewhere, link, unmarked, file} and (elsewhere / "file").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_a_plain_file_is_read_and_nothing_is_waited_for(kind: str, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    path = {"pipe": pipe, "device": Path("/dev/zero"), "folder": tmp_path}[kind]
+    with pytest.raises(OSError) as caught:
+        open_plain(path)
+    assert caught.value.strerror == ("it is a folder" if kind == "folder" else "it is not a plain file")
+    assert caught.value.filename == str(path)
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    (path := tmp_path / "file").write_bytes(b"12345")
+    (link := tmp_path / "link").symlink_to(path)
+    assert read_plain(path, most_bytes=5) == read_plain(link, most_bytes=9) == b"12345"
+    with pytest.raises(OSError, match="it has more than 4 bytes"):
+        read_plain(path, most_bytes=4)

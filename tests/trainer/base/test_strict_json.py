@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from trainer.base import strict_json
 from trainer.base.strict_json import MOST_DEPTH, Unsound, instant, read_object
 
 
@@ -71,3 +72,12 @@ NOT_INSTANTS = ("", "2026-11-20T12:00:00", "1999-12-31T00:00:00Z", "9999-12-31T2
 def test_an_instant_has_a_zone_and_a_sane_year(text):
     with pytest.raises(Unsound):
         instant(text)
+
+
+def test_a_document_of_too_many_values_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b'{"a": [[], [], {}]}'
+    monkeypatch.setattr(strict_json, "MOST_VALUES", 7)
+    assert read_object(body, most_bytes=99, name="it").values == {"a": [[], [], {}]}
+    monkeypatch.setattr(strict_json, "MOST_VALUES", 6)
+    with pytest.raises(Unsound, match="it has more than 6 values"):
+        read_object(body, most_bytes=99, name="it")

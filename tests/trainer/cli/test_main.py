@@ -5,9 +5,11 @@ import errno
 import io
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
@@ -217,3 +219,68 @@ def test_a_number_beyond_its_bound_is_one_line(words, capsys, monkeypatch, tmp_p
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {words[-2]} {words[-1]}. Give 1 to ") and said.count("\n") == 1
+
+
+TRAIN = ("train", "--data", "CANDLES", "--out", "models")
+
+
+@pytest.mark.parametrize("place", ["zero", "pipe"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*TRAIN, "--job", "PLACE"),
+        (*TRAIN, "--job", "PLACE.json"),
+        (*TRAIN, "--plan", "PLACE"),
+        (*TRAIN, "--machine", "PLACE"),
+        ("train", "--data", "PLACE", "--out", "models"),
+        ("predict", "PLACE.safetensors", "--data", "CANDLES"),
+        ("predict", "m.safetensors", "--data", "PLACE"),
+        ("launch", "--rehearse", "--job", "PLACE"),
+        ("launch", "--rehearse", "--script", "PLACE"),
+        ("launch", "--rehearse", "--data", "PLACE"),
+        ("launch", "--rehearse", "--model", "PLACE.py:Net"),
+        ("launch", "--rehearse", "--job", "sweep.toml", "--set", "script.over=PLACE"),
+        ("launch", "--rehearse", "--data", "CANDLES", "--model", "tcn", "--set", "model.encoder=PLACE"),
+        ("profiles", "tune", "--job", "PLACE"),
+    ],
+    ids=lambda words: " ".join(words[-2:]),
+)
+def test_what_is_no_plain_file_is_one_line(words, place, capsys, monkeypatch, tmp_path, candles):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # they stay this process's own
+    for suffix in ("", ".json", ".py", ".safetensors"):
+        os.mkfifo(f"pipe{suffix}")
+        Path(f"zero{suffix}").symlink_to("/dev/zero")
+    Path("sweep.toml").write_text('[script]\ncommand = "python train.py"\n')
+    assert main([word.replace("PLACE", place).replace("CANDLES", str(candles)) for word in words]) == 2
+    *story, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "Errno" not in line and story in ([], ["trying your own files ..."])
+    assert re.search("no(t a)? plain file|is not a file|symbolic link", line), line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("launch", "--symbols", ",,,"),
+        ("launch", "--symbols", ""),
+        ("launch", "--data", ""),
+        ("launch", "--budget", "0"),
+        ("launch", "--budget", "0.0"),
+        (*TRAIN, "--symbols", ",,,"),
+        (*TRAIN, "--symbols", ""),
+        ("predict", "m.safetensors", "--data", ".", "--symbols", " , "),
+        ("predict", "m.safetensors", "--data", ".", "--symbols", ""),
+        ("predict", "m.safetensors", "--data", ".", "--last", "0"),
+        ("predict", "m.safetensors", "--data", ".", "--last", "-1"),
+    ],
+    ids=lambda words: " ".join((words[0], *words[-2:])),
+)
+def test_a_flag_that_asks_for_nothing_is_refused(words, capsys, monkeypatch, tmp_path, candles):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert main([word.replace("CANDLES", str(candles)) for word in words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    assert words[-2].removeprefix("--") in said and not (tmp_path / "home").exists()

@@ -1,6 +1,7 @@
 """The job: precedence, tables, types, durations, and the line that a mistake gets."""
 
 import json
+import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -11,7 +12,7 @@ import pytest
 from tests.jobs import job_of
 from trainer import models, targets
 from trainer.base.errors import UsageError
-from trainer.base.settings import keys_of
+from trainer.base.settings import MOST_TOML_BYTES, keys_of
 from trainer.data.table import DataSettings
 from trainer.job.job import Job, job_from, job_from_json, load_job, parse_assignments, parse_job
 from trainer.job.machine import MachineSettings, parse_duration
@@ -240,3 +241,26 @@ def test_folds_seeds_and_symbols_are_bounded_together():
     symbols = tuple(f"S{number}" for number in range(500))
     line = refusal(lambda: job_of(symbols=symbols, folds=10, test_fraction=0.01, seeds=10))
     assert "makes 50,000 models (500 symbols x 10 folds x 10 seeds)" in line
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "pipe", "large.toml"])
+def test_a_job_file_without_end_is_refused(place: str, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.toml").write_text("#" * (MOST_TOML_BYTES + 1))
+    line = refusal(lambda: load_job(tmp_path / place))
+    assert line.startswith(f"cannot read job file {tmp_path / place} (it ")
+
+
+@pytest.mark.parametrize("key", ["a." * 20_000 + "a", '"a" . ' * 20_000 + "a"])
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed(key: str, tmp_path: Path):
+    (tmp_path / "job.toml").write_text(f"{key} = 1\n")
+    assert "is more than 32 names joined by dots" in refusal(lambda: load_job(tmp_path / "job.toml"))
+    assert "job key 'name' is" in refusal(lambda: parse_job({}, {}, [f"name={{{key} = 1}}"]))
+    (tmp_path / "job.toml").write_text("[" + "[" * 100_000)
+    assert "is not TOML" in refusal(lambda: load_job(tmp_path / "job.toml"))
+
+
+@pytest.mark.parametrize("value", [",,,", "", " , ", ["", ""]])
+def test_a_list_that_names_nothing_is_not_the_default(value: object):
+    assert "names nothing" in refusal(lambda: parse_job({}, {"data.symbols": value}))
+    assert parse_job({}, {"data.symbols": []}).data.symbols == ()

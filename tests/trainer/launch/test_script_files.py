@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import pytest
 
@@ -120,3 +121,9 @@ def test_a_data_folder_that_is_none_is_one_line(tmp_path):
     for name, line in lines.items():
         with pytest.raises(DataError, match=line):
             data_files(str(tmp_path / name))
+
+
+def test_a_pipe_in_a_data_folder_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="cannot read .*pipe .it is not a plain file"):
+        data_files(str(tmp_path))

@@ -114,6 +114,28 @@ def test_a_state_of_the_same_size_and_time_is_another(node, outputs):
     assert listed(node) == {"m.pt": "two"} and outputs.notes() == []
 
 
+def test_a_file_may_become_a_folder_and_a_folder_a_file(node, outputs):
+    out = outputs.folder
+    (out / "a").write_text("file")
+    (out / "b").mkdir()
+    (out / "b" / "m").write_text("below")
+    outputs.scan()
+    outputs.pass_time(UNCHANGED_SECONDS)
+    outputs.scan()
+    assert listed(node) == {"a": "file", "b/m": "below"}
+    (out / "a").unlink()
+    (out / "a").mkdir()
+    (out / "a" / "m").write_text("below a")
+    (out / "b" / "m").unlink()
+    (out / "b").rmdir()
+    (out / "b").write_text("file b")
+    outputs.scan()
+    assert listed(node) == {}, "neither is there any more"
+    outputs.pass_time(UNCHANGED_SECONDS)
+    outputs.scan()
+    assert listed(node) == {"a/m": "below a", "b": "file b"}
+
+
 def test_large_files_and_endless_folders_leave_the_rest_alone(node, outputs, monkeypatch):
     monkeypatch.setattr("trainer.node.outputs.MOST_LOOKED_AT", 30)
     (outputs.folder / "a-large").write_bytes(b"x" * 1001)

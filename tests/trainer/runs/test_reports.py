@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.pieces import named
-from trainer.base.strict_json import Unsound
-from trainer.runs.reports import MOST_TEXT, read_result
+from trainer.base.strict_json import Fields, Unsound
+from trainer.runs.reports import MOST_TEXT, read_outputs, read_result
 
 PREFIX = "models/experiments/r/1/"
 MODEL = {
@@ -20,6 +20,7 @@ MODEL = {
     "sha256": "ab" * 32,
     "metrics": {},
 }
+OUTPUT = {"version_id": "v1", "sha256": "ab" * 32, "bytes": 5}
 TABLE = [{"title": "AUC", "value": ["auc"], "beside": []}]
 ABOUT = {
     "headline": "auc",
@@ -119,3 +120,14 @@ def test_a_model_of_another_run_spoils_the_result():
 def test_a_crafted_result_is_one_error(fields):
     with pytest.raises(Unsound):
         read(**fields)
+
+
+def test_a_path_that_is_a_file_and_a_folder_is_refused():
+    def listed(*paths: str) -> list[str]:
+        files = [{"file": path, "key": f"{PREFIX}{'ab' * 32}", **OUTPUT} for path in paths]
+        return [file["file"] for file in read_outputs(Fields({"files": files}, "it"), prefix=PREFIX)]
+
+    assert listed("a.pt", "b/a", "b/c/d") == ["a.pt", "b/a", "b/c/d"]
+    for paths in (("a", "a/b"), ("x/a/b", "x/a")):
+        with pytest.raises(Unsound, match="is both a file and a folder"):
+            listed(*paths)

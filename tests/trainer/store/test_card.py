@@ -5,14 +5,16 @@ DataError.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.store.test_weights import CARD
 from trainer.base.errors import DataError
-from trainer.store.card import CardPanel, card_from_json, read_card
+from trainer.store.card import METADATA_KEY, CardPanel, card_from_json, read_card
 from trainer.store.card_reading import MOST_CARD_BYTES
 
 OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted", "number")
@@ -62,6 +64,7 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"seed": -1},
         {"series": {"symbol": "A"}},
         {"series": [asdict(CARD.series[0])] * 2},
+        {"series": []},
         {"series": ["BTC-USD"]},
         {"metrics": {"test": 1}},
         {"piece": 5},
@@ -120,4 +123,26 @@ def test_a_hostile_header_is_one_error(header: bytes, tmp_path: Any) -> None:
     content = len(header).to_bytes(8, "little") + header
     (tmp_path / "m.safetensors").write_bytes(content)
     with pytest.raises(DataError, match="is not a whole model file"):
+        read_card(tmp_path / "m.safetensors")
+
+
+def test_a_header_of_many_tensors_is_refused_unparsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 tensors took 9.5 s."""
+    tensors = {
+        f"w{number}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for number in range(40_000)
+    }
+    for extra, why in (({}, "has no format"), (tensors, "bytes besides the card, too many for tensors")):
+        header = json.dumps(
+            {"__metadata__": {METADATA_KEY: json.dumps({"x": '"' * 3_000_000})}, **extra}
+        ).encode()
+        (tmp_path / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        with pytest.raises(DataError, match=why):
+            read_card(tmp_path / "m.safetensors")
+
+
+def test_a_model_that_is_not_a_plain_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.safetensors")
+    with pytest.raises(DataError, match="it is not a plain file"):
         read_card(tmp_path / "m.safetensors")

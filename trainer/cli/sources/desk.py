@@ -12,13 +12,13 @@ import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from trainer.aws.access import own_access
 from trainer.aws.place import Place
 from trainer.base.errors import UsageError
 from trainer.base.extras import needs
+from trainer.base.files import HeldFolder
 from trainer.cli.connect import local_candles
 from trainer.cli.sources.bucket import fetch_candles, fetch_files, is_in_bucket
 from trainer.cli.sources.candles import find_candles
@@ -63,7 +63,7 @@ class JobAtDesk:
         return portable_encoder(portable(job)), encoder_file(job)
 
     def _fetched(self) -> Path:
-        return Path(self.ends.enter_context(TemporaryDirectory(prefix="mayfly-bucket-")))
+        return Path(self.ends.enter_context(HeldFolder("bucket")))
 
 
 @dataclass

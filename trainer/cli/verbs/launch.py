@@ -19,7 +19,7 @@ from typing import Any
 from trainer.attach.keys import forget_ended, make_key
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.aws.stack import read_stack
-from trainer.base.errors import ConfigError, Stopped, TrainerError
+from trainer.base.errors import ConfigError, Stopped, TrainerError, UsageError
 from trainer.base.extras import needs
 from trainer.cli.connect import connected
 from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
@@ -31,7 +31,7 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive, start
 from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
-from trainer.job.job import Job, load_job, parse_job
+from trainer.job.job import Job, load_job, parse_assignments, parse_job
 from trainer.launch.bundle import upload_bundle
 from trainer.launch.candidates import UNPROVEN
 from trainer.launch.machines import machines_of
@@ -159,6 +159,7 @@ def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Jo
     """
     file = load_job(Path(arguments.job)) if arguments.job else {}
     flags = {key: value for name, key in FLAGS.items() if (value := getattr(arguments, name)) is not None}
+    _refuse_nothing(arguments)
     if arguments.script is not None:
         file = with_script(file, arguments.script)
     if "script" in file and "data.path" in flags:
@@ -167,6 +168,16 @@ def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Jo
         f"{key}={value}" for name, key in NUMBERS.items() if (value := getattr(arguments, name)) is not None
     ]
     return parse_job(file, flags, [*numbers, *arguments.settings], script_duration=script_duration)
+
+
+def _refuse_nothing(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for a flag that would count as not given: an empty text, and a budget of 0."""
+    for name in FLAGS:
+        if getattr(arguments, name) == "":
+            raise UsageError(f"--{name.replace('_', '-')} is empty", do="Give it a value, or leave it out.")
+    if (budget := arguments.budget) is not None and parse_assignments([f"it={budget}"])["it"] == 0:
+        do = "Name the dollars that the run may cost at most, or leave it out for none."
+        raise UsageError(f"--budget {budget}", why="no run costs nothing", do=do)
 
 
 def _print_notes(

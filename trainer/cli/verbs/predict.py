@@ -66,12 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     Symbols that the data does not hold are named on stderr and are no error, unless nothing was predicted.
     """
-    if not 0 <= arguments.last <= MOST_LAST:
-        do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
-        raise UsageError(f"--last {arguments.last}", do=do)
-    symbols = [symbol.strip() for symbol in arguments.symbols.split(",")] if arguments.symbols else []
+    symbols = [symbol.strip() for symbol in (arguments.symbols or "").split(",") if symbol.strip()]
+    if arguments.symbols is not None and not symbols:
+        do = "Name at least one, or leave it out for all."
+        raise UsageError(f"--symbols '{arguments.symbols}' names no symbol", do=do)
     given = {name: getattr(arguments, name) for name in GIVEN}
-    request = PredictionRequest(**given, symbols=symbols, last=arguments.last or None)
+    request = PredictionRequest(**given, symbols=symbols, last=arguments.last)
     notes: list[str] = []
     with _predicted(request, notes) as (predictions, missing):
         if arguments.json:
@@ -124,6 +124,9 @@ def _predicted(
     `notes` receives lines about how files were read. The iterator raises the first error if nothing could be
     predicted.
     """
+    if request.last is not None and not 1 <= request.last <= MOST_LAST:
+        do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
+        raise UsageError(f"--last {request.last}", do=do)
     check_path(request.data)
     with _model_files(request) as paths:
         # Late: torch takes a second to load, and a wrong name should not wait for it.
@@ -275,7 +278,8 @@ def _local_files(name: str) -> list[Path]:
     is_path = path.suffix == MODEL_SUFFIX or name[:1] in "./~" or name.endswith("/")
     if is_path and not name.startswith(KEY_PREFIXES):
         do = "Check the path, or give a name that `mayfly models list` shows."
-        raise UsageError(f"model {path} does not exist", do=do)
+        what = "is not a plain file" if path.exists() else "does not exist"
+        raise UsageError(f"model {path} {what}", do=do)
     return []
 
 

@@ -1,15 +1,18 @@
-"""`mayfly pull RUN`: download a run's models with their cards, its receipt, log and learning curves into one
-folder.
+"""`mayfly pull RUN`: download a run's receipt, log, learning curves and results, its models with their cards
+and its output files into one folder.
 
-With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine.
+With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine. A file
+that can't be had stops no other: it is reported at the end, and decides the exit code.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from trainer.aws.access import Access, aws_error
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file
 from trainer.base.arguments import check_folder
-from trainer.base.errors import ConfigError, UsageError
+from trainer.base.errors import ConfigError, TrainerError, UsageError, file_error
 from trainer.base.files import whole_file
 from trainer.base.symbols import path_flaw
 from trainer.cli.connect import connected, folder_of_run
@@ -28,14 +31,17 @@ from trainer.cli.views.curves import OBSERVED, CurveFiles
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.observe import outputs_seen
 from trainer.control.settle import Settled, settle_run
-from trainer.store.listing import Model, models_of_run, save_model
+from trainer.runs.reports import MOST_RESULT_BYTES
+from trainer.runs.store import given
+from trainer.store.listing import FETCHED_AT_ONCE, Model, models_of_run, save_model
 
-LOG = "log.txt"
+LOG, RESULTS = "log.txt", "training_results.json"
+MOST_SHOWN = 20  # problems
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Download a run's models (sha256 checked), its receipt if it has ended, its log, its events and
-    TensorBoard files.
+    """Download a run's files: models and outputs with their sha256 checked, receipt and results if it has
+    ended. Returns 0, or the exit code of the first file that could not be had.
     """
     if arguments.out:
         check_folder(Path(arguments.out))
@@ -44,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder = Path(arguments.out) if arguments.out else folder_of_run(arguments.run)
         check_folder(folder)
         cloud = AwsCloud(access, outputs)
-        pulled = Pulled(cloud, arguments.run, folder, partial(_save_output, access, outputs.bucket))
+        pulled = Pulled(cloud, arguments.run, folder, partial(_fetch, access, outputs.bucket))
         while True:
             new = pulled.bring()
             if not arguments.json:
@@ -56,18 +62,25 @@ def run(arguments: argparse.Namespace) -> int:
         say_json(pulled.document())
     elif not pulled.ended:
         warn(f"{arguments.run} has not ended: this is what there is so far")
-    return 0
+    for name, problem in list(pulled.problems.items())[:MOST_SHOWN] if not arguments.json else ():
+        warn(f"error: {name}: {problem}")
+    if (more := len(pulled.problems) - MOST_SHOWN) > 0 and not arguments.json:
+        warn(f"error: {more:,} more files could not be had; --json has them all")
+    return next((problem.exit_code for problem in pulled.problems.values()), 0)
 
 
 class Pulled:
-    """The local folder of one run; `bring` updates it. Each model and each line is downloaded once."""
+    """The local folder of one run; `bring` updates it. Each model and each line is downloaded once, and the
+    bytes of each output once, several at a time.
+    """
 
     def __init__(
-        self, cloud: Cloud, run_id: str, folder: Path, save_output: Callable[[Mapping[str, Any], Path], Path]
+        self, cloud: Cloud, run_id: str, folder: Path, fetch: Callable[[Mapping[str, Any], Path], None]
     ) -> None:
-        self._save_output = save_output
+        self._fetch = fetch  # an output file to a path
         self.folder = folder
-        self.files: list[Path] = []
+        self.files: dict[Path, None] = {}  # in the order in which they came
+        self.problems: dict[str, TrainerError] = {}  # of the last look, by file
         self._cloud, self._run_id = cloud, run_id
         self._log, self._events = LogReader(cloud, run_id), EventsReader(cloud, run_id)
         self._curves = CurveFiles(folder)
@@ -83,23 +96,18 @@ class Pulled:
     def bring(self) -> list[Path]:
         """Download what is new; return the files that were added."""
         self._settled = settle_run(self._cloud, self._run_id)  # first: the files of an ended run are complete
-        before = set(self.files)
-        for model in models_of_run(self._cloud.objects, self._run_id):
-            if f"{model.key} {model.version_id}" not in self._models:
-                self._add([save_model(self._cloud.objects, model, self.folder)])
-                self._models[f"{model.key} {model.version_id}"] = model
-        receipt, record = self._settled.receipt, self._settled.look.record
-        outputs = outputs_seen(self._cloud.objects, record) if receipt is None else receipt["files"]
-        for item in outputs if record.leaves == "files" else ():
-            if self._outputs.get(item["file"]) != item["sha256"]:
-                self._add([self._save_output(item, self.folder / "out")])
-                self._outputs[item["file"]] = item["sha256"]
-        if self._settled.receipt is not None:
-            with whole_file(self.folder / "receipt.json") as partial:
-                partial.write_text(json.dumps(self._settled.receipt, indent=2), encoding="utf-8")
-            self._add([self.folder / "receipt.json"])
-        self._append_log(self._log.read_new())
-        self._add(self._curves.add(self._events.read_new()))
+        before, self.problems = set(self.files), {}
+        steps = {
+            "receipt.json": self._write_receipt,
+            LOG: lambda: self._append_log(self._log.read_new()),
+            "events.jsonl": lambda: self._curves.add(self._events.read_new()),
+            RESULTS: self._write_results,
+            "models": self._save_models,
+            "out": self._save_outputs,
+        }
+        for name, step in steps.items():
+            self.files.update(dict.fromkeys(self._tried(name, step)))
+        self.problems = dict(sorted(self.problems.items()))
         return [path for path in self.files if path not in before]
 
     def document(self) -> dict[str, Any]:
@@ -116,20 +124,107 @@ class Pulled:
             "folder": str(self.folder),
             "files": [path.name for path in self.files],
             "models": models,
+            "problems": [{"file": name, **problem.as_dict()} for name, problem in self.problems.items()],
         }
 
-    def _append_log(self, text: str) -> None:
+    def _tried(self, name: str, step: Callable[[], Iterable[Path]]) -> Iterable[Path]:
+        """Return the files that a step wrote; what fails there is a problem of that name."""
+        try:
+            return step()
+        except TrainerError as error:
+            self.problems[name] = error
+        except OSError as error:
+            if (problem := file_error(error)) is None:
+                raise
+            self.problems[name] = problem
+        return ()
+
+    def _write_receipt(self) -> Iterable[Path]:
+        if self._settled is None or self._settled.receipt is None:
+            return ()
+        return [self._written("receipt.json", json.dumps(self._settled.receipt, indent=2).encode())]
+
+    def _append_log(self, text: str) -> Iterable[Path]:
         path = self.folder / LOG
         if text and path not in self.files:
-            with whole_file(path) as partial:
-                partial.write_bytes(text.encode())
-            self._add([path])
-        elif text:
+            return [self._written(LOG, text.encode())]
+        if text:
             with path.open("ab") as file:
                 file.write(text.encode())
+        return ()
 
-    def _add(self, paths: Iterable[Path]) -> None:
-        self.files += [path for path in paths if path not in self.files]
+    def _write_results(self) -> Iterable[Path]:
+        """Write the results of the training, which its node stores at its end."""
+        if not self.ended or self.folder / RESULTS in self.files:
+            return ()
+        assert self._settled is not None
+        found = b""
+        for keys in self._settled.look.record.nodes:
+            key, most = f"{keys.folder}{RESULTS}", MOST_RESULT_BYTES + 1
+            stored = given(partial(self._cloud.objects.get, key=key, first_bytes=most))
+            found = stored.body if stored and stored.body else found
+        if len(found) > MOST_RESULT_BYTES:
+            why = f"it has more than {MOST_RESULT_BYTES:,} bytes"
+            raise ConfigError(f"{RESULTS} is not written here", why=why, do="It stays in the bucket.")
+        return [self._written(RESULTS, found)] if found else ()
+
+    def _written(self, name: str, body: bytes) -> Path:
+        with whole_file(self.folder / name) as new:
+            new.write_bytes(body)
+        return self.folder / name
+
+    def _save_models(self) -> Iterable[Path]:
+        models = models_of_run(self._cloud.objects, self._run_id)
+        new = [model for model in models if f"{model.key} {model.version_id}" not in self._models]
+        return self._in_parallel([partial(self._save_model, model) for model in new])
+
+    def _save_model(self, model: Model) -> Iterable[Path]:
+        def save() -> Iterable[Path]:
+            path = save_model(self._cloud.objects, model, self.folder)
+            self._models[f"{model.key} {model.version_id}"] = model
+            return [path]
+
+        return self._tried(model.name, save)
+
+    def _save_outputs(self) -> Iterable[Path]:
+        assert self._settled is not None
+        receipt, record = self._settled.receipt, self._settled.look.record
+        if record.leaves != "files":
+            return ()
+        outputs = outputs_seen(self._cloud.objects, record) if receipt is None else receipt["files"]
+        same: dict[str, list[Mapping[str, Any]]] = {}  # by hash
+        for item in outputs:
+            if self._outputs.get(item["file"]) != item["sha256"]:
+                same.setdefault(item["sha256"], []).append(item)
+        return self._in_parallel([partial(self._save_same, items) for items in same.values()])
+
+    def _save_same(self, items: Sequence[Mapping[str, Any]]) -> Iterable[Path]:
+        """Write output files of the same bytes: the first that can be had is fetched, the others are its
+        copies.
+        """
+        saved: list[Path] = []
+
+        def save(item: Mapping[str, Any]) -> Iterable[Path]:
+            path = _place_of(item, self.folder / "out")
+            if saved:
+                with whole_file(path) as new:
+                    shutil.copyfile(saved[0], new)
+            else:
+                self._fetch(item, path)
+            self._outputs[item["file"]] = item["sha256"]
+            return [path]
+
+        for item in items:
+            saved += self._tried(f"out/{item['file']}", partial(save, item))
+        return saved
+
+    def _in_parallel(self, steps: Sequence[Callable[[], Iterable[Path]]]) -> Iterable[Path]:
+        """Return the files of all steps, in order. Interrupted, it begins no more of them."""
+        pool = ThreadPoolExecutor(FETCHED_AT_ONCE)
+        try:
+            return [path for paths in pool.map(lambda step: step(), steps) for path in paths]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _announce(new: list[Path], pulled: Pulled) -> None:
@@ -139,12 +234,10 @@ def _announce(new: list[Path], pulled: Pulled) -> None:
         warn(f"learning curves: tensorboard --logdir {pulled.folder / OBSERVED / 'tensorboard'}")
 
 
-def _save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Path) -> Path:
-    """Write an output file under `into`, by its relative path. Raises ConfigError if it is missing or has
-    another hash.
+def _place_of(item: Mapping[str, Any], into: Path) -> Path:
+    """Return the place of an output file under `into`, by its relative path, with its folder made. Raises
+    ConfigError or UsageError for one that is not below it.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
     if why := path_flaw(item["file"]):
         do = "mayfly receipts RUN --json has its key."
         raise ConfigError(f"{item['file'][:80]!r} is not written here", why=why, do=do)
@@ -152,6 +245,13 @@ def _save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Pat
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.resolve().is_relative_to(into.resolve()):  # a folder that came with a repository
         raise UsageError(f"{path.parent} leads out of {into}", why="it is a link", do="Choose another --out.")
+    return path
+
+
+def _fetch(access: Access, bucket: str, item: Mapping[str, Any], path: Path) -> None:
+    """Write an output file. Raises ConfigError if it is missing or has another hash."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
     try:
         sha256 = fetch_file(
             path, item["key"], item["version_id"], item["sha256"], access.client("s3"), bucket=bucket
@@ -161,4 +261,3 @@ def _save_output(access: Access, bucket: str, item: Mapping[str, Any], into: Pat
     if sha256 != item["sha256"]:
         why = f"sha256 is {sha256}, it should be {item['sha256']}"
         raise ConfigError(f"{item['file']} is damaged", why=why, do="Fetch it again.")
-    return path

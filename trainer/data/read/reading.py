@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.base.errors import DataError, nearest
+from trainer.base.files import HeldFolder
 from trainer.data.read.candles import Candles, commonest_step, join_series, resample
 from trainer.data.read.file_names import is_copy, parse_flat_name
 from trainer.data.read.folders import candle_files
@@ -333,7 +334,7 @@ def read_candles(
     """Return the candles of `symbols` (none: all) of a folder or file, in this order, as `CandleFolder` reads
     them.
     """
-    with tempfile.TemporaryDirectory(prefix="mayfly-candles-") as scratch:
+    with HeldFolder("candles") as scratch:
         folder = CandleFolder(
             Path(path), Path(scratch), symbols=symbols, timeframe=timeframe, bars=bars, columns=columns
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.base.errors import DataError, UsageError
+from trainer.base.files import open_plain
 from trainer.data.feature_names import FEATURES_VERSION
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
@@ -217,7 +218,7 @@ def _read(path: Path) -> tuple[Card, str]:
 def _read_once(path: Path, changed_at: int, size: int) -> tuple[Card, str]:
     card = read_card(path)
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return card, hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +199,17 @@ def test_a_folder_that_nobody_named_is_refused(
     monkeypatch.delenv("MAYFLY_LOCAL")
     code, told = mayfly(*verb)
     assert code == 2 and "export MAYFLY_LOCAL=FOLDER" in told["error"]["do"]
+
+
+def test_a_restore_goes_on_after_a_path_that_cannot_be_made(mayfly: Any, folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "a" / "file").write_text("x")
+    (folder / "b").write_text("y")
+    mayfly("backup")
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "a").write_text("a file where a folder was")
+    os.mkfifo(folder / "b")
+    code, told = mayfly("backup", "--restore")
+    assert code == 2 and told["moved"] == [CANDLES, MODEL]
+    assert told["failed"].keys() == {"a/file", "b"} and told["failed"]["b"] == "it is not a plain file"

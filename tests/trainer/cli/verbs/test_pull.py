@@ -1,0 +1,129 @@
+"""`mayfly pull` as it is typed: what fails stops no other file, and no bytes come twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.records import NOON, created, launched, make_record
+from trainer.aws.access import Access
+from trainer.cli.parts import PartReader
+from trainer.cli.verbs import pull
+from trainer.runs.keys import NodeKeys
+from trainer.runs.observation import Observation
+from trainer.runs.receipt import make_receipt
+from trainer.runs.reports import NodeResult
+from trainer.runs.store import Objects, create_record, receipt_key
+
+pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
+RUN = "20261120-130000-sweep-a1b2"
+KEYS = NodeKeys(role_id="AROA1", instance_id="i-1", run_id=RUN, attempt=1)
+
+
+@pytest.fixture
+def leave(account: Objects, access: Access) -> Callable[..., None]:
+    """Return the function that leaves a closed script's run with these output files, and its log."""
+    bucket, s3 = f"mayfly-{(access.access_key or '')[4:16]}", access.client("s3")
+
+    def run(files: dict[str, bytes]) -> None:
+        outputs = []
+        for path, content in files.items():
+            sha256 = hashlib.sha256(content).hexdigest()
+            put = s3.put_object(Bucket=bucket, Key=f"{KEYS.outputs}{sha256}", Body=content)
+            outputs.append(
+                {
+                    "file": path,
+                    "key": f"{KEYS.outputs}{sha256}",
+                    "version_id": put["VersionId"],
+                    "sha256": sha256,
+                    "bytes": len(content),
+                }
+            )
+        closed = replace(
+            make_record(bucket=bucket, run_id=RUN, work="script", leaves="files", pieces=()),
+            state="closed",
+            outcome="done",
+            closed_at=NOON + timedelta(minutes=6),
+            attempts=launched(created()),
+        )
+        create_record(account, closed)
+        seen = Observation(result=NodeResult(state="done"), outputs=tuple(outputs))
+        account.put(key=receipt_key(RUN), body=json.dumps(make_receipt(closed, seen)).encode())
+        account.put(key=f"{KEYS.log}000001.log", body=b"trained\n")
+        account.put(key=f"{KEYS.folder}training_results.json", body=b'{"models": 2}')
+
+    return run
+
+
+def test_outputs_come_with_log_results_and_receipt(leave: Any, mayfly: Any, tmp_path: Path) -> None:
+    files = {f"run-{number}/metrics.json": f"{number % 3}".encode() for number in range(30)}
+    leave(files)
+    code, told, _ = mayfly("pull", RUN, "--out", str(tmp_path / "out"), "--json")
+    assert (code, told["problems"]) == (0, [])
+    there = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.json")}
+    assert there == {"receipt.json", "training_results.json", *(f"out/{path}" for path in files)}
+    assert all((tmp_path / "out/out" / path).read_bytes() == content for path, content in files.items())
+    assert (tmp_path / "out/log.txt").read_text() == "trained\n"
+    assert json.loads((tmp_path / "out/training_results.json").read_text()) == {"models": 2}
+
+
+def test_files_that_fail_are_named_after_all_others_came(
+    leave: Any, mayfly: Any, tmp_path: Path, account: Objects
+) -> None:
+    leave({"a/m": b"1", "b": b"2", "c": b"1", "d": b"3"})
+    receipt = json.loads(account.get(key=receipt_key(RUN)).body)  # type: ignore[union-attr]
+    (gone,) = (item for item in receipt["files"] if item["file"] == "d")
+    gone["version_id"] = "00000000-0000-0000-0000-000000000000"
+    account.put(key=receipt_key(RUN), body=json.dumps(receipt).encode())
+    (tmp_path / "out/out").mkdir(parents=True)
+    (tmp_path / "out/out/a").write_text("in the way")
+    code, out, err = mayfly("pull", RUN, "--out", str(tmp_path / "out"))
+    assert code == 103 and [line.split(": ")[:2] for line in err.splitlines()] == [
+        ["error", "out/a/m"],
+        ["error", "out/d"],
+    ]
+    assert [Path(line).name for line in out.splitlines()] == [
+        *("receipt.json", "log.txt", "training_results.json"),
+        *("c", "b"),
+    ]
+    code, told, _ = mayfly("pull", RUN, "--out", str(tmp_path / "out"), "--json")
+    assert (code, [item["file"] for item in told["problems"]]) == (103, ["out/a/m", "out/d"])
+
+
+def test_equal_bytes_are_fetched_once(
+    leave: Any, account: Objects, monkeypatch: Any, mayfly: Any, tmp_path: Path
+) -> None:
+    fetched: list[str] = []
+    fetch = pull.fetch_file
+
+    def counted(path: Path, key: str, *rest: Any, **more: Any) -> str:
+        fetched.append(key)
+        return fetch(path, key, *rest, **more)
+
+    monkeypatch.setattr(pull, "fetch_file", counted)
+    leave({f"run-{number}/config": f"{number % 2}".encode() for number in range(10)})
+    assert mayfly("pull", RUN, "--out", str(tmp_path / "out"))[0] == 0
+    assert len(fetched) == len(set(fetched)) == 2
+
+
+def test_empty_parts_of_a_log_are_not_fetched(account: Objects, monkeypatch: Any) -> None:
+    asked: list[str] = []
+    get = account.get
+
+    def noted(**given: Any) -> Any:
+        asked.append(given["key"])
+        return get(**given)
+
+    monkeypatch.setattr(account, "get", noted)
+    for number, text in enumerate((b"one\n", b"", b"", b"two\n", b""), start=1):
+        account.put(key=f"log/{number:06d}.log", body=text)
+    reader = PartReader(account)
+    assert reader.read_new("log/") == b"one\ntwo\n" and reader.read_new("log/") == b""
+    assert asked == ["log/000001.log", "log/000004.log"]
