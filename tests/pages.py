@@ -56,14 +56,20 @@ def shell_lines(text: str) -> Iterator[str]:
 
 
 def commands_of(page: Path, section: str = "") -> list[Command]:
-    """Return our commands in a page's shell blocks, or in those of one section, in their order."""
+    """Return our commands in a page's shell blocks, or in those below one heading, in their order."""
     text = page.read_text("utf-8")
     if section:
-        level = section.partition(" ")[0]
-        text = re.split(rf"^#{{1,{len(level)}}} ", text.partition(f"\n{section}\n")[2], flags=re.MULTILINE)[0]
+        text = re.split(r"^#+ \w", f"\n{text}".partition(f"\n{section}\n")[2], flags=re.MULTILINE)[0]
         assert text.strip(), f"{page.name} has no {section}"
     name = page.relative_to(ROOT).as_posix()
     return [command for line in shell_lines(text) for command in in_line(name, line)]
+
+
+def block_of(page: str, language: str, words: str) -> str:
+    """Return the block of a page that has these words."""
+    blocks = FENCE.findall((ROOT / page).read_text("utf-8"))
+    (found,) = [text for _, kind, text in blocks if kind == language and words in text]
+    return str(found)
 
 
 def all_commands() -> list[Command]:

@@ -20,7 +20,7 @@ from scripts.reference import PART
 from scripts.screens import SAMPLES
 from tests import pages
 from tests.golden.test_help import COMMANDS
-from tests.pages import PAGES, ROOT, Command, all_commands, shell_lines
+from tests.pages import PAGES, ROOT, Command, all_commands, block_of, shell_lines
 from tests.sessions import forget_sessions, sign_in
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT, REHEARSAL
@@ -152,8 +152,8 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     desk.mkdir()
     shutil.copytree(ROOT / "examples", desk / "examples")
     shutil.copytree(ROOT / "examples/scripts/plain-torch", desk, dirs_exist_ok=True)
-    (desk / "job.toml").write_text(block("docs/quick-start.md", "toml", 'set = "main"'))
-    (desk / "my_net.py").write_text(block("docs/models.md", "python", "my_net.py"))
+    (desk / "job.toml").write_text(block_of("docs/quick-start.md", "toml", 'set = "main"'))
+    (desk / "my_net.py").write_text(block_of("docs/models.md", "python", "my_net.py"))
     (desk / "candles").mkdir()
     for symbol in ("BTC-USD", "SPY"):
         candles = synthetic_candles(symbol, bars=9_000, timeframe="1h")
@@ -165,13 +165,6 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(desk)
     monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
     return desk
-
-
-def block(page: str, language: str, words: str) -> str:
-    """Return the block of a page that has these words."""
-    blocks = pages.FENCE.findall((ROOT / page).read_text("utf-8"))
-    (found,) = [text for _, kind, text in blocks if kind == language and words in text]
-    return found
 
 
 @pytest.mark.parametrize(
