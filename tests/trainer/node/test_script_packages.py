@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.processes import alive
+from tests.processes import await_end_of
 from tests.wheels import write_wheel
 from trainer.base import environment
 from trainer.base.errors import Stopped, TrainingFailed
@@ -107,7 +106,4 @@ def test_a_stop_ends_pip_and_the_pip_that_it_started(node, tmp_path):
             folder=tmp_path / "venv",
             environment=environment.for_script({}, path="/usr/bin"),
         )
-    ends = time.monotonic() + 10
-    while alive(int((tmp_path / "pid").read_text())) and time.monotonic() < ends:
-        time.sleep(0.01)  # a killed process takes a moment to end
-    assert not alive(int((tmp_path / "pid").read_text()))
+    await_end_of({int((tmp_path / "pid").read_text())})
