@@ -37,6 +37,7 @@ class LaunchLimits:
     writes: tuple[str, ...]
     creates: tuple[str, ...] = ()  # keys to write if there is none yet
     instance_types: tuple[str, ...] = ()  # patterns; (): all
+    own_templates: bool = False  # whether an instance must come from a template of the stack
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
 
 
@@ -207,16 +208,18 @@ def _launch_tagged(
 ) -> list[Document]:
     """Allow the creation of resources that carry the stack's tags, by which the sweeper finds them.
 
-    RunInstances knows an instance's type and template. A caller limited to types is also limited to the
-    stack's templates, which say how a machine ends. People are not: a managed policy holds 6,144 characters,
-    and theirs has no room for it.
+    RunInstances knows an instance's type and template. Control is held to the stack's templates, which say
+    how a machine ends, unless the setting `template_condition` is off: no account has shown yet that the
+    RunInstances of a fleet meets this condition. People are not: a managed policy holds 6,144 characters, and
+    theirs has no room for it.
     """
     sid, launch = "LaunchWithOwnTags", ["ec2:CreateFleet", "ec2:RunInstances"]
     if not limits.instance_types:
         return [allow(sid, launch, made, tagged)]
     instance, *beside = made
     types: dict[str, Any] = {"StringLike": {"ec2:InstanceType": list(limits.instance_types)}}
-    types["ArnEquals"] = {"ec2:LaunchTemplate": templates}
+    if limits.own_templates:
+        types["ArnEquals"] = {"ec2:LaunchTemplate": templates}
     return [
         allow(sid, launch, beside, tagged),
         allow("LaunchAsFleet", launch[0], instance, tagged),

@@ -10,11 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from infra.control import WRITES as CONTROL_WRITES
-from infra.control import limits
+from infra.control import control_limits
 from infra.launch_templates import ImageLine
 from infra.launcher import WRITES, LaunchedFrom, launcher
 from infra.stack import Stack
+from tests.aws.iam_policies import Authorization, decide, read_policy
 from tests.iam import listed
 
 if TYPE_CHECKING:
@@ -73,7 +76,7 @@ MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 
 def test_controls_policy_fits_a_role_and_is_narrower() -> None:
-    policy = launcher(WIDEST, BOTH_TEMPLATES, limits(("g5.*", "g6.*")))
+    policy = launcher(WIDEST, BOTH_TEMPLATES, control_limits(("g5.*", "g6.*"), own_templates=True))
     length = len(json.dumps(policy, separators=(",", ":")))
     assert length < MOST_INLINE_CHARACTERS - 500  # its log comes on top
     statements = {one["Sid"]: one for one in policy["Statement"]}
@@ -91,6 +94,36 @@ def test_controls_policy_fits_a_role_and_is_narrower() -> None:
     needed = {"aws:RequestTag/run_id": "false", "aws:RequestTag/deadline": "false"}
     for sid in ("LaunchWithOwnTags", "LaunchAsFleet", "LaunchFleets"):
         assert statements[sid]["Condition"]["Null"] == needed
+
+
+def test_one_setting_drops_controls_condition_on_templates() -> None:
+    def conditions(*, own_templates: bool) -> Any:
+        limits = control_limits(("g5.*",), own_templates=own_templates)
+        policy = launcher(WIDEST, BOTH_TEMPLATES, limits)
+        statements = {one["Sid"]: one for one in policy["Statement"]}
+        return statements.pop("LaunchAllowedTypes")["Condition"], statements
+
+    held, others = conditions(own_templates=True)
+    assert held.pop("ArnEquals").keys() == {"ec2:LaunchTemplate"}
+    assert conditions(own_templates=False) == (held, others)  # and nothing else
+
+
+@pytest.mark.parametrize("own_templates", [True, False])
+def test_a_fleets_launch_without_its_template_passes_only_so(own_templates: bool) -> None:
+    """If AWS does not give the RunInstances of a fleet this key, control starts nothing until it is off."""
+    limits = control_limits(("g5.*",), own_templates=own_templates)
+    policy = read_policy("control", json.dumps(launcher(WIDEST, BOTH_TEMPLATES, limits)))
+    given = {"project": NAME, "stack": NAME, "run_id": "r", "deadline": "d"}
+    tags: dict[str, Any] = {f"aws:requesttag/{key}": value for key, value in given.items()}
+    asked = Authorization(
+        action="ec2:RunInstances",
+        resource="arn:aws:ec2:ap-southeast-2:123456789012:instance/*",
+        context={**tags, "ec2:instancetype": "g5.xlarge"},
+    )
+    assert decide([policy], asked, {}).allowed is not own_templates
+    template = "arn:aws:ec2:ap-southeast-2:123456789012:launch-template/lt-0123456789abcdef0"
+    known = replace(asked, context={**asked.context, "ec2:launchtemplate": template})
+    assert decide([policy], known, {}).allowed
 
 
 def test_no_wildcard_action_and_only_looks_on_all_resources() -> None:
