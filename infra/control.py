@@ -16,7 +16,7 @@ import pulumi_aws as aws
 from infra import policies
 from infra.functions import LoggedFunction
 from infra.identity import ServiceRole
-from infra.launcher import LaunchedFrom, LaunchLimits, launch_policy_text
+from infra.launcher import LaunchedFrom, LaunchLimits, compact, launch_policy_text
 from infra.packing import function_files, reached_files
 from infra.schedule import Caller, StandingSchedule
 from infra.stack import Component, Stack
@@ -115,7 +115,7 @@ class ControlFunction(Component):
             self.child,
             description="Control: settle runs, start those of schedules.",
             trust=policies.trust("lambda.amazonaws.com"),
-            policy=launch_policy_text(stack, launched_from, limits, *own),
+            policy=launch_policy_text(stack, launched_from, limits, *own, as_text=compact),
         )
         function = LoggedFunction(
             name,
