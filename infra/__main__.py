@@ -11,7 +11,7 @@ import pulumi
 
 from infra.alarms import alarms
 from infra.attach import AttachPolicy
-from infra.control import ControlFunction, Sweeper
+from infra.control import ControlFunction, Sweeper, control_limits
 from infra.efs import EfsCache
 from infra.identity import Identity
 from infra.image import BakedImages
@@ -33,9 +33,7 @@ builds = bool(settings.image_pipeline)
 existing = look_up_vpc(settings.subnets, zones=stack.zones, builds=builds) if settings.subnets else None
 line = read_image_line(settings.image_line)
 
-store = ModelStore(
-    "store", stack, noncurrent_days=settings.noncurrent_days, experiment_days=settings.experiment_days
-)
+store = ModelStore("store", stack, retention=settings.retention)
 identity = Identity("identity", stack, sessions=settings.sessions, retrains=bool(settings.retrains))
 letters = DeadLetters("dead-letters", stack).arn
 caller = Caller(role_arn=identity.scheduler.arn, dead_letters_arn=letters)
@@ -94,7 +92,9 @@ control = ControlFunction(
     stack,
     minutes=CONTROL_MINUTES,
     launched_from=replace(launched_from, launch_templates=(templates.training, templates.prepare)),
-    instance_types=(*settings.control_types, settings.prepare_type),
+    limits=control_limits(
+        (*settings.control_types, settings.prepare_type), own_templates=settings.template_condition
+    ),
     schedule_group=schedule.group,
     caller=caller,
 )
@@ -105,7 +105,12 @@ notifications = Notifications(
     stack,
     email=settings.notify_email,
     budgets=settings.account_budget > 0,
-    alarms=alarms(stack, sweep_minutes=SWEEP_MINUTES, control_minutes=CONTROL_MINUTES),
+    alarms=alarms(
+        stack,
+        sweep_minutes=SWEEP_MINUTES,
+        control_minutes=CONTROL_MINUTES,
+        retrains=bool(settings.retrains),
+    ),
     dead_letters_arn=letters,
 )
 if settings.account_budget:

@@ -9,7 +9,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.stack import Stack
-from trainer.aws.stack_outputs import metrics_namespace
+from trainer.aws.stack_outputs import RETRAINS_ALARM, metrics_namespace
 
 PERIOD_SECONDS = 300
 
@@ -36,8 +36,8 @@ class AlarmRule:
         aws.cloudwatch.MetricAlarm(self.name, **own, alarm_actions=[topic_arn], ok_actions=ends, opts=opts)
 
 
-def alarms(stack: Stack, *, sweep_minutes: int, control_minutes: int) -> list[AlarmRule]:
-    """Return the stack's alarms."""
+def alarms(stack: Stack, *, sweep_minutes: int, control_minutes: int, retrains: bool) -> list[AlarmRule]:
+    """Return the stack's alarms. One of them is for scheduled runs, and would be raised without any."""
     own = metrics_namespace(stack.project, stack.name)
     unsettled = "No scheduled run starts, and none is settled."
     return [
@@ -53,17 +53,7 @@ def alarms(stack: Stack, *, sweep_minutes: int, control_minutes: int) -> list[Al
             metric_name="OverdueMinutes",
             threshold=10,
         ),
-        AlarmRule(
-            name="retrains-overdue",
-            alarm_description=(
-                "A scheduled run did not start. mayfly retrains list names it; then see its schedule in"
-                " EventBridge."
-            ),
-            namespace=own,
-            metric_name="RetrainsOverdue",
-            evaluation_periods=3,
-            treat_missing_data="breaching",
-        ),
+        *([retrains_overdue(own)] if retrains else []),
         AlarmRule(
             name="dead-letters",
             alarm_description=(
@@ -75,6 +65,21 @@ def alarms(stack: Stack, *, sweep_minutes: int, control_minutes: int) -> list[Al
             dimensions={"QueueName": stack.dead_letters},
         ),
     ]
+
+
+def retrains_overdue(namespace: str) -> AlarmRule:
+    """Return the alarm of scheduled runs that control never began."""
+    return AlarmRule(
+        name=RETRAINS_ALARM,
+        alarm_description=(
+            "A scheduled run did not start. mayfly retrains list names it; then see its schedule in"
+            " EventBridge."
+        ),
+        namespace=namespace,
+        metric_name="RetrainsOverdue",
+        evaluation_periods=3,
+        treat_missing_data="breaching",
+    )
 
 
 def silent(name: str, namespace: str, metric: str, every_minutes: int, therefore: str) -> AlarmRule:

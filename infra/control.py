@@ -16,7 +16,7 @@ import pulumi_aws as aws
 from infra import policies
 from infra.functions import LoggedFunction
 from infra.identity import ServiceRole
-from infra.launcher import LaunchedFrom, LaunchLimits, launch_policy_text
+from infra.launcher import LaunchedFrom, LaunchLimits, compact, launch_policy_text
 from infra.packing import function_files, reached_files
 from infra.schedule import Caller, StandingSchedule
 from infra.stack import Component, Stack
@@ -98,7 +98,7 @@ class ControlFunction(Component):
         *,
         minutes: int,
         launched_from: LaunchedFrom,
-        instance_types: tuple[str, ...],
+        limits: LaunchLimits,
         schedule_group: pulumi.Input[str],
         caller: Caller,
     ) -> None:
@@ -115,7 +115,7 @@ class ControlFunction(Component):
             self.child,
             description="Control: settle runs, start those of schedules.",
             trust=policies.trust("lambda.amazonaws.com"),
-            policy=launch_policy_text(stack, launched_from, limits(instance_types), *own),
+            policy=launch_policy_text(stack, launched_from, limits, *own, as_text=compact),
         )
         function = LoggedFunction(
             name,
@@ -171,7 +171,7 @@ class InstanceEvents(Component):
         self.register_outputs({})
 
 
-def limits(instance_types: tuple[str, ...]) -> LaunchLimits:
+def control_limits(instance_types: tuple[str, ...], *, own_templates: bool) -> LaunchLimits:
     """Return control's limits as a launcher."""
     return LaunchLimits(
         roles=("instance", "prepare", "script"),
@@ -179,6 +179,7 @@ def limits(instance_types: tuple[str, ...]) -> LaunchLimits:
         writes=WRITES,
         creates=CREATES,
         instance_types=instance_types,
+        own_templates=own_templates,
         tags=("run_id", "deadline"),
     )
 

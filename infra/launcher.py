@@ -8,6 +8,7 @@ says how. tests/trainer/cli/test_launcher_policy.py checks that some verb uses e
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,8 @@ from trainer.aws.stack_outputs import baked_parameter
 # `r*` is raw/, raw-index/, retrains/ and runs/, in the 6,144 characters that a managed policy has. The last
 # two are what an agent on their own machine writes (`mayfly agent`), under their own id and nobody else's.
 WRITES = ("r*", "code/*", "memory/*", "backup/*", f"attempts/{OWN}", f"models/experiments/{OWN}")
+# IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
+MOST_CHARACTERS = 6144
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
@@ -37,6 +40,7 @@ class LaunchLimits:
     writes: tuple[str, ...]
     creates: tuple[str, ...] = ()  # keys to write if there is none yet
     instance_types: tuple[str, ...] = ()  # patterns; (): all
+    own_templates: bool = False  # whether an instance must come from a template of the stack
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
 
 
@@ -56,31 +60,85 @@ class LaunchedFrom:
 
 
 class LauncherPolicy(Component):
-    """The launcher policy as a managed policy, attached to nobody."""
+    """The launcher policy as a managed policy, attached to nobody. Raises pulumi.RunError for one that is too
+    long, before AWS does.
+    """
 
     arn: pulumi.Output[str]
 
     def __init__(self, name: str, stack: Stack, *, launched_from: LaunchedFrom) -> None:
+        check_length(stack, launched_from)
         super().__init__(name, stack)
         policy = aws.iam.Policy(
             name,
             name=stack.role(name),
             description="Launch, watch, stop and fetch runs of this stack.",
-            policy=launch_policy_text(stack, launched_from, PEOPLE),
+            policy=launch_policy_text(stack, launched_from, PEOPLE, as_text=managed_text),
             opts=self.child,
         )
         self.arn = policy.arn
         self.register_outputs({"arn": self.arn})
 
 
+def check_length(stack: Stack, launched_from: LaunchedFrom) -> None:
+    """Raise pulumi.RunError if the policy of people exceeds a managed policy; names what makes it long."""
+    ids = {
+        "launch_templates": (f"lt-{'0' * 17}",),
+        "security_group": f"sg-{'0' * 17}",
+        "vpc": f"vpc-{'0' * 17}",
+    }
+    known = replace(launched_from, **ids)  # not known yet, but for their length
+    length = _length(stack, known)
+    if length <= MOST_CHARACTERS:
+        return
+    less: dict[str, tuple[Stack, LaunchedFrom]] = {
+        f"'subnets' with {len(known.subnets)} subnets": (stack, replace(known, subnets=known.subnets[:1])),
+        "'image_line'": (stack, replace(known, line=replace(known.line, name="", parameter=""))),
+        "the names of project and stack": (replace(stack, project="", name=""), known),
+        "'kms_key'": (replace(stack, kms_key=""), known),
+    }
+    parts = sorted(((length - _length(*one), name) for name, one in less.items()), reverse=True)
+    takes = ", ".join(f"{name} ({characters:,})" for characters, name in parts if characters > 0)
+    raise pulumi.RunError(
+        f"The launcher policy has {length:,} characters, and IAM's managed policies hold {MOST_CHARACTERS:,}."
+        f" What makes it long: {takes}. Name fewer subnets, or shorter names."
+    )
+
+
+def _length(stack: Stack, launched_from: LaunchedFrom) -> int:
+    """Return the characters of people's policy at its shortest."""
+    return len(compact(_unnamed(launcher(stack, launched_from))))
+
+
+def managed_text(policy: Document) -> str:
+    """Return a managed policy's text, without its statements' names where only so it fits."""
+    text = compact(policy)
+    return text if len(text) <= MOST_CHARACTERS else compact(_unnamed(policy))
+
+
+def _unnamed(policy: Document) -> Document:
+    return document(
+        *({key: part for key, part in one.items() if key != "Sid"} for one in policy["Statement"])
+    )
+
+
+def compact(policy: Document) -> str:
+    """Return a policy's text without white space."""
+    return json.dumps(policy, separators=(",", ":"))
+
+
 def launch_policy_text(
-    stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits, *also: Document
+    stack: Stack,
+    launched_from: LaunchedFrom,
+    limits: LaunchLimits,
+    *also: Document,
+    as_text: Callable[[Document], str],
 ) -> pulumi.Output[str]:
     """Return the policy as text, once the ids that it names are known; `also` are further statements."""
 
     def text(ids: dict[str, Any]) -> str:
         policy = launcher(stack, replace(launched_from, **ids), limits)
-        return json.dumps(document(*policy["Statement"], *also), separators=(",", ":"))
+        return as_text(document(*policy["Statement"], *also))
 
     ids = {name: getattr(launched_from, name) for name in ("launch_templates", "security_group", "vpc")}
     return pulumi.Output.all(**ids).apply(text)
@@ -207,16 +265,18 @@ def _launch_tagged(
 ) -> list[Document]:
     """Allow the creation of resources that carry the stack's tags, by which the sweeper finds them.
 
-    RunInstances knows an instance's type and template. A caller limited to types is also limited to the
-    stack's templates, which say how a machine ends. People are not: a managed policy holds 6,144 characters,
-    and theirs has no room for it.
+    RunInstances knows an instance's type and template. Control is held to the stack's templates, which say
+    how a machine ends, unless the setting `template_condition` is off: no account has shown yet that the
+    RunInstances of a fleet meets this condition. People are not: a managed policy holds 6,144 characters, and
+    theirs has no room for it.
     """
     sid, launch = "LaunchWithOwnTags", ["ec2:CreateFleet", "ec2:RunInstances"]
     if not limits.instance_types:
         return [allow(sid, launch, made, tagged)]
     instance, *beside = made
     types: dict[str, Any] = {"StringLike": {"ec2:InstanceType": list(limits.instance_types)}}
-    types["ArnEquals"] = {"ec2:LaunchTemplate": templates}
+    if limits.own_templates:
+        types["ArnEquals"] = {"ec2:LaunchTemplate": templates}
     return [
         allow(sid, launch, beside, tagged),
         allow("LaunchAsFleet", launch[0], instance, tagged),

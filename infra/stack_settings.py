@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import pulumi
@@ -16,6 +17,7 @@ import pulumi_aws as aws
 
 from infra.attach import MODES, SSM, is_one_address
 from infra.stack import Stack
+from trainer.base.environment import aws_region
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
@@ -85,9 +87,9 @@ RULES: Mapping[str, Rule] = {
         holds=_is_private_range, words="a private IPv4 range of /16 to /24, such as 10.86.0.0/16"
     ),
     "subnets": _all_match(r"subnet-[0-9a-f]+", "a list of subnets' ids, such as subnet-0a1b2c3d"),
-    "noncurrent_days": _between(1, 3650),
-    "experiment_days": _between(1, 3650),
-    "log_days": _one_of(*LOG_RETENTION_DAYS),
+    "retention.noncurrent_days": _between(1, 3650),
+    "retention.experiment_days": _between(0, 3650),
+    "retention.log_days": _one_of(*LOG_RETENTION_DAYS),
     "control_types": _all_match(
         r"[a-z][a-z0-9-]*\.[a-z0-9*]+", "a list of instance types, such as g6.xlarge or g5.*"
     ),
@@ -109,6 +111,15 @@ RULES: Mapping[str, Rule] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Days that things are kept, the leaves of the setting `retention`."""
+
+    noncurrent_days: int = 90  # overwritten and deleted versions of objects
+    experiment_days: int = 0  # models of ordinary runs; 0: for ever
+    log_days: int = 30  # logs of functions and of image builds
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The stack's settings. Every field but the first two is a key of Pulumi.yaml."""
 
@@ -121,11 +132,10 @@ class Settings:
     image_pipeline: str  # "": none
     vpc_cidr: str
     subnets: tuple[str, ...]  # (): those of a VPC of its own
-    noncurrent_days: int
-    experiment_days: int
-    log_days: int
+    retention: Retention
     retrains: tuple[RetrainSchedule, ...]
     control_types: tuple[str, ...]
+    template_condition: bool
     prepare_type: str
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none
@@ -135,7 +145,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for key, rule in RULES.items():
-            value = getattr(self, key)
+            value = attrgetter(key)(self)
             if not rule.holds(value):
                 shown = list(value) if isinstance(value, tuple) else value
                 raise ValueError(f"Setting '{key}' is {shown!r}; it must be {rule.words}.")
@@ -164,6 +174,8 @@ def read_settings() -> Settings:
     read: Mapping[str, Callable[[str], Any]] = {
         "str": lambda key: config.get(key) or "",
         "int": config.require_int,
+        "bool": config.require_bool,
+        "Retention": lambda key: _retention(config, key),
         "tuple[str, ...]": lambda key: tuple(_list(config, key)),
         "tuple[RetrainSchedule, ...]": lambda key: read_schedules(_list(config, key)),
     }
@@ -183,13 +195,47 @@ def _list(config: pulumi.Config, key: str) -> list[Any]:
     return value
 
 
+def _retention(config: pulumi.Config, key: str) -> Retention:
+    """Read the setting `retention`; leaves that it lacks have their defaults."""
+    value = config.require_object(key)
+    names = [field.name for field in fields(Retention)]
+    if not isinstance(value, dict):
+        raise ValueError(f"Setting '{key}' is {value!r}; it must be an object of {', '.join(names)}.")
+    for name, days in value.items():
+        if name not in names:
+            raise ValueError(f"Setting '{key}' has no '{name}'; it has {', '.join(names)}.")
+        if type(days) is not int:
+            raise ValueError(f"Setting '{key}.{name}' is {days!r}; it must be a number of days.")
+    return Retention(**value)
+
+
+def check_region() -> None:
+    """Raise pulumi.RunError unless Pulumi and Mayfly's commands use the same region.
+
+    Pulumi prefers the stack's own `aws:region` to the environment, and commands see the environment alone.
+    """
+    chosen, (variable, exported) = pulumi.Config("aws").get("region") or "", aws_region()
+    if not (chosen or exported):
+        raise pulumi.RunError(
+            "No AWS region is named: AWS_REGION and AWS_DEFAULT_REGION are not set, and a profile's region is"
+            " not read here. Name it: export AWS_REGION=us-east-1"
+        )
+    if chosen and exported and chosen != exported:
+        raise pulumi.RunError(
+            f"The stack's 'aws:region' is {chosen}, and {variable} is {exported}, where commands would look"
+            f" for the stack. For {exported}: pulumi config rm aws:region. If the stack is in {chosen}:"
+            f" export {variable}={chosen}"
+        )
+
+
 def look_up_stack(settings: Settings) -> Stack:
     """Ask AWS for the account, the region and its zones (real ones: no Local or Wavelength zone, which sell
     few GPUs).
 
-    Zones in every state: a temporarily impaired one must keep its subnet. Raises pulumi.RunError for a key of
-    another region, which S3 would refuse.
+    Zones in every state: a temporarily impaired one must keep its subnet. Raises pulumi.RunError for a region
+    that commands would not look in, and for a key of another one, which S3 would refuse.
     """
+    check_region()
     zones = aws.get_availability_zones(filters=[{"name": "zone-type", "values": ["availability-zone"]}])
     region = aws.get_region().region
     if settings.kms_key and settings.kms_key.split(":")[3] != region:
@@ -203,6 +249,6 @@ def look_up_stack(settings: Settings) -> Stack:
         project=settings.project,
         name=settings.stack,
         owner=settings.owner,
-        log_days=settings.log_days,
+        log_days=settings.retention.log_days,
         kms_key=settings.kms_key,
     )

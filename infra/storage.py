@@ -10,6 +10,7 @@ import pulumi_aws as aws
 
 from infra import policies
 from infra.stack import Component, Stack
+from infra.stack_settings import Retention
 
 
 class ModelStore(Component):
@@ -22,7 +23,7 @@ class ModelStore(Component):
 
     bucket: pulumi.Output[str]
 
-    def __init__(self, name: str, stack: Stack, *, noncurrent_days: int, experiment_days: int) -> None:
+    def __init__(self, name: str, stack: Stack, *, retention: Retention) -> None:
         super().__init__(name, stack)
         bucket = aws.s3.Bucket("bucket", bucket=stack.bucket, force_destroy=False, opts=self._kept())
         versioning = aws.s3.BucketVersioning(
@@ -58,7 +59,7 @@ class ModelStore(Component):
         aws.s3.BucketLifecycleConfiguration(
             "lifecycle",
             bucket=bucket.id,
-            rules=expiry(noncurrent_days=noncurrent_days, experiment_days=experiment_days),
+            rules=expiry(retention),
             opts=self._kept(policy),
         )
         self.bucket = bucket.bucket
@@ -81,17 +82,21 @@ def encrypted(kms_key: str) -> aws.s3.BucketServerSideEncryptionConfigurationRul
     return rule(apply_server_side_encryption_by_default=by_key, bucket_key_enabled=True)
 
 
-def expiry(*, noncurrent_days: int, experiment_days: int) -> list[Any]:
-    """Return the expiry rules. If two rules match an object, S3 applies the shorter time."""
+def expiry(retention: Retention) -> list[Any]:
+    """Return the expiry rules; models of runs have one only where days are set. If two rules match an object,
+    S3 applies the shorter time.
+    """
 
     def rule(name: str, prefix: str, **ends: dict[str, Any]) -> dict[str, Any]:
         return {"id": name, "status": "Enabled", "filter": {"prefix": prefix}, **ends}
 
+    days = retention.experiment_days
+    models = [rule("experiments", "models/experiments/", expiration={"days": days})] if days else []
     return [
         rule(
             "old-versions",
             "",
-            noncurrent_version_expiration={"noncurrent_days": noncurrent_days},
+            noncurrent_version_expiration={"noncurrent_days": retention.noncurrent_days},
             expiration={"expired_object_delete_marker": True},
         ),
         rule("unfinished-uploads", "", abort_incomplete_multipart_upload={"days_after_initiation": 7}),
@@ -102,5 +107,5 @@ def expiry(*, noncurrent_days: int, experiment_days: int) -> list[Any]:
             expiration={"days": 30},
             noncurrent_version_expiration={"noncurrent_days": 1},
         ),
-        rule("experiments", "models/experiments/", expiration={"days": experiment_days}),
+        *models,
     ]

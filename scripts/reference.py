@@ -147,7 +147,10 @@ def stack_settings(_: str) -> str:
     for key, one in declared.items():
         value = one["default"]
         shown = ", ".join(value) if isinstance(value, list) else value
-        rule = _cell(RULES[key].words) if key in RULES else ""
+        shown = json.dumps(value) if isinstance(value, (bool, dict)) else shown
+        leaves = {name.partition(".")[2]: rule for name, rule in RULES.items() if name.startswith(f"{key}.")}
+        rules = [f"`{leaf}` {rule.words}" for leaf, rule in leaves.items()]
+        rule = _cell(RULES[key].words if key in RULES else "; ".join(rules))
         rows.append([f"`{key}`", "none" if shown == "" else f"`{shown}`", rule, one["description"]])
     return table(("setting", "default", "must be", "meaning"), rows)
 

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "attach": {"runs"},
     "rehearsal": {"aws", "retrains.recurrence", "runs"},
     "cli": {"*"},
-    "infra": {"aws.stack_outputs", "base.code_files", "retrains.schedule"},
+    "infra": {"aws.stack_outputs", "base.code_files", "base.environment", "retrains.schedule"},
 }
 MOST_ROOMS, MOST_FLOORS = 20, 10
 WITHOUT_BASE = {"base", "infra"}  # the others may import all of it

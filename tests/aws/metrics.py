@@ -83,11 +83,12 @@ class Alarm:
 
     def evaluate(self, metrics: Metrics, now: datetime) -> tuple[str, str]:
         """Return the state at this instant and its reason; the present state until the alarm is older than
-        its window.
+        its window, or than one period where it takes missing data for a breach: CloudWatch has no reason to
+        wait for any.
         """
         params = self.params
         period, periods = timedelta(seconds=int(params["Period"])), int(params["EvaluationPeriods"])
-        if now - self.since < period * periods:
+        if now - self.since < period * (1 if params.get("TreatMissingData") == "breaching" else periods):
             return self.state, "the alarm is too young"
         breaching = [
             self._breaches(metrics, now - period * (number + 1), now - period * number)

@@ -204,7 +204,7 @@ def _shown(body: bytes) -> None:
     receipt = receipt_from_json(body, RUN)
     for width in (60, 200):
         views = [
-            receipt_view(receipt),
+            receipt_view(receipt, 30),
             receipts_table.receipts_table([receipt]),
             status.runs_table([status._of_receipt(receipt)]),
         ]

@@ -214,6 +214,6 @@ def test_a_receipt(name: str, golden: Golden, make_record: Callable[..., RunReco
     decided = ending_of(ended, observed, NOON + timedelta(hours=2))
     assert decided is not None and decided.outcome == name
     receipt = make_receipt(ended, observed, outcome=decided.outcome, error=decided.error)
-    golden(f"receipt-{name}", at_each_width(receipt_view(receipt)))
+    golden(f"receipt-{name}", at_each_width(receipt_view(receipt, 0)))
     if name == "done":
         golden(f"receipt-{name}-json", json.dumps(receipt, indent=2))

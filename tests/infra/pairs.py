@@ -23,7 +23,11 @@ VALUES: Mapping[str, Sequence[Values]] = {
     "storage": ({}, {"storage": "efs-cache"}, {"storage": "efs-cache-bursting"}),
     "kms_key": ({}, {"kms_key": EXISTING_KEY}),
     "attach": ({}, {"attach": "ssm"}, {"attach": "203.0.113.7"}),
-    "kept": ({}, {"noncurrent_days": "30", "experiment_days": "30", "log_days": "90"}),
+    "retention": (
+        {},
+        {"retention": json.dumps({"noncurrent_days": 30, "experiment_days": 30, "log_days": 90})},
+    ),
+    "template_condition": ({}, {"template_condition": "false"}),
     "other": ({}, {"owner": "research", "max_lifetime_minutes": "60"}),
 }
 

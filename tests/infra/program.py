@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pulumi
 from pulumi.runtime import get_root_resource
@@ -15,6 +17,7 @@ from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks, set_mocks
 
 from infra.stack import Stack
+from trainer.base.environment import REGION_VARIABLES
 from trainer.rehearsal.pulumi_apply import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +139,7 @@ def run_program(config: Mapping[str, str] | None = None, *, stack: str = "dev") 
     mocks = Recorder(recorded)
     set_mocks(mocks, project="mayfly", stack=stack, preview=False, monitor=RecordingMonitor(mocks, recorded))
     values = settings(ROOT, stack=stack, overrides=config or {})
-    set_all_config({f"mayfly:{key}": value for key, value in values.items()})
+    set_all_config({**{f"mayfly:{key}": value for key, value in values.items()}, "aws:region": REGION})
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))  # as Pulumi finds `infra` in a checkout that is installed
 
@@ -145,5 +148,8 @@ def run_program(config: Mapping[str, str] | None = None, *, stack: str = "dev") 
         runpy.run_path(str(ROOT / "infra" / "__main__.py"), run_name="__main__")
         return pulumi.Output.all(**get_root_resource().outputs).apply(recorded.outputs.update)
 
-    pulumi.runtime.test(run)()
+    with patch.dict("os.environ"):
+        for name in REGION_VARIABLES:  # this shell's, which the program would compare
+            os.environ.pop(name, None)
+        pulumi.runtime.test(run)()
     return recorded

@@ -10,18 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pulumi
+import pytest
+
 from infra.control import WRITES as CONTROL_WRITES
-from infra.control import limits
+from infra.control import control_limits
 from infra.launch_templates import ImageLine
-from infra.launcher import WRITES, LaunchedFrom, launcher
+from infra.launcher import (
+    MOST_CHARACTERS,
+    WRITES,
+    LaunchedFrom,
+    check_length,
+    compact,
+    launcher,
+    managed_text,
+)
 from infra.stack import Stack
+from tests.aws.iam_policies import Authorization, decide, read_policy
 from tests.iam import listed
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
-
-# IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
-MOST_CHARACTERS = 6144
 
 NAME = "p" * 16
 LINE = ImageLine(
@@ -49,9 +58,39 @@ MADE_FROM = LaunchedFrom(
 BOTH_TEMPLATES = replace(MADE_FROM, launch_templates=MADE_FROM.launch_templates * 2)
 
 
+LONGEST_LINE = ImageLine(
+    name="l" * 100,
+    parameter=f"/aws/service/deeplearning/ami/x86_64/{'l' * 100}/latest/ami-id",
+    root_device="/dev/xvda",
+)
+
+
 def test_the_widest_policy_fits_a_managed_policy() -> None:
-    """Baked images, a key, and an existing VPC's subnets in six zones, which no region has more of."""
-    assert len(json.dumps(launcher(WIDEST, MADE_FROM), separators=(",", ":"))) < MOST_CHARACTERS
+    """Baked images, a key, the longest names, and an existing VPC's subnets in sixteen zones."""
+    many = ("subnet-0123456789abcdef0",) * 16
+    widest = replace(MADE_FROM, line=LONGEST_LINE, subnets=many)
+    check_length(WIDEST, widest)
+    policy = launcher(WIDEST, widest)
+    assert len(compact(policy)) > MOST_CHARACTERS >= len(managed_text(policy))
+    written = json.loads(managed_text(policy))["Statement"]
+    for one in policy["Statement"]:
+        del one["Sid"]
+    assert written == policy["Statement"]  # the statements' names alone are gone
+
+
+def test_statements_keep_their_names_where_they_fit(program: Recorded) -> None:
+    (policy,) = program.all("aws:iam/policy:Policy")
+    assert all(one["Sid"] for one in json.loads(policy["policy"])["Statement"])
+
+
+def test_a_policy_that_is_too_long_is_refused_with_its_causes() -> None:
+    many = ("subnet-0123456789abcdef0",) * 30
+    with pytest.raises(pulumi.RunError) as refused:
+        check_length(WIDEST, replace(MADE_FROM, subnets=many))
+    length = len(managed_text(launcher(WIDEST, replace(MADE_FROM, subnets=many))))
+    (line,) = str(refused.value).splitlines()
+    assert f"has {length:,} characters, and IAM's managed policies hold 6,144" in line
+    assert "long: 'subnets' with 30 subnets (1,450), the names of project and stack (" in line
 
 
 def test_what_begins_with_r_in_the_bucket_is_what_people_write() -> None:
@@ -73,7 +112,7 @@ MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 
 def test_controls_policy_fits_a_role_and_is_narrower() -> None:
-    policy = launcher(WIDEST, BOTH_TEMPLATES, limits(("g5.*", "g6.*")))
+    policy = launcher(WIDEST, BOTH_TEMPLATES, control_limits(("g5.*", "g6.*"), own_templates=True))
     length = len(json.dumps(policy, separators=(",", ":")))
     assert length < MOST_INLINE_CHARACTERS - 500  # its log comes on top
     statements = {one["Sid"]: one for one in policy["Statement"]}
@@ -91,6 +130,36 @@ def test_controls_policy_fits_a_role_and_is_narrower() -> None:
     needed = {"aws:RequestTag/run_id": "false", "aws:RequestTag/deadline": "false"}
     for sid in ("LaunchWithOwnTags", "LaunchAsFleet", "LaunchFleets"):
         assert statements[sid]["Condition"]["Null"] == needed
+
+
+def test_one_setting_drops_controls_condition_on_templates() -> None:
+    def conditions(*, own_templates: bool) -> Any:
+        limits = control_limits(("g5.*",), own_templates=own_templates)
+        policy = launcher(WIDEST, BOTH_TEMPLATES, limits)
+        statements = {one["Sid"]: one for one in policy["Statement"]}
+        return statements.pop("LaunchAllowedTypes")["Condition"], statements
+
+    held, others = conditions(own_templates=True)
+    assert held.pop("ArnEquals").keys() == {"ec2:LaunchTemplate"}
+    assert conditions(own_templates=False) == (held, others)  # and nothing else
+
+
+@pytest.mark.parametrize("own_templates", [True, False])
+def test_a_fleets_launch_without_its_template_passes_only_so(own_templates: bool) -> None:
+    """If AWS does not give the RunInstances of a fleet this key, control starts nothing until it is off."""
+    limits = control_limits(("g5.*",), own_templates=own_templates)
+    policy = read_policy("control", json.dumps(launcher(WIDEST, BOTH_TEMPLATES, limits)))
+    given = {"project": NAME, "stack": NAME, "run_id": "r", "deadline": "d"}
+    tags: dict[str, Any] = {f"aws:requesttag/{key}": value for key, value in given.items()}
+    asked = Authorization(
+        action="ec2:RunInstances",
+        resource="arn:aws:ec2:ap-southeast-2:123456789012:instance/*",
+        context={**tags, "ec2:instancetype": "g5.xlarge"},
+    )
+    assert decide([policy], asked, {}).allowed is not own_templates
+    template = "arn:aws:ec2:ap-southeast-2:123456789012:launch-template/lt-0123456789abcdef0"
+    known = replace(asked, context={**asked.context, "ec2:launchtemplate": template})
+    assert decide([policy], known, {}).allowed
 
 
 def test_no_wildcard_action_and_only_looks_on_all_resources() -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from infra.alarms import silent
-from trainer.aws.stack_outputs import ALARMS
+from tests.infra.pairs import RETRAINS
+from tests.infra.program import run_program
+from trainer.aws.stack_outputs import ALARMS, RETRAINS_ALARM
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -52,11 +54,21 @@ def test_alarms_publish_and_those_of_silence_announce_their_end(program: Recorde
     alarms = {one["name"]: one for one in program.all("aws:cloudwatch/metricAlarm:MetricAlarm")}
     assert set(alarms) == {f"mayfly-dev-{name}" for name in ALARMS}
     assert {tuple(alarm["alarmActions"]) for alarm in alarms.values()} == {(TOPIC,)}
-    silence = [f"mayfly-dev-{name}" for name in ("control-silent", "retrains-overdue", "sweeper-silent")]
+    silence = [f"mayfly-dev-{name}" for name in ("control-silent", "sweeper-silent")]
     assert [name for name, alarm in alarms.items() if alarm["okActions"]] == silence
     for name in silence:  # who counts is broken
         assert alarms[name]["treatMissingData"] == "breaching"
     assert alarms["mayfly-dev-sweeper-silent"]["namespace"] == "Mayfly/mayfly/dev"
+
+
+def test_scheduled_runs_have_an_alarm_where_there_are_any(program: Recorded) -> None:
+    """Without one nothing counts them, and missing data raises it."""
+    stack = run_program({"retrains": json.dumps(RETRAINS)})
+    alarms = {one["name"]: one for one in stack.all("aws:cloudwatch/metricAlarm:MetricAlarm")}
+    assert set(alarms) == {f"mayfly-dev-{name}" for name in (*ALARMS, RETRAINS_ALARM)}
+    overdue = alarms[f"mayfly-dev-{RETRAINS_ALARM}"]
+    assert (overdue["treatMissingData"], overdue["metricName"]) == ("breaching", "RetrainsOverdue")
+    assert overdue["okActions"] == [TOPIC]  # who counts may be broken for a while
 
 
 @pytest.mark.parametrize(("minutes", "looked_back"), [(1, 15), (5, 15), (7, 25), (15, 45)])

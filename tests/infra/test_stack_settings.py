@@ -14,8 +14,9 @@ import yaml
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import set_mocks
 
-from infra.stack_settings import Settings, look_up_stack, read_settings
-from tests.infra.program import STACK, Recorded, Recorder
+from infra.stack_settings import Retention, Settings, look_up_stack, read_settings
+from tests.infra.program import REGION, STACK, Recorded, Recorder
+from trainer.base.environment import REGION_VARIABLES
 from trainer.rehearsal.pulumi_apply import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,13 +24,16 @@ DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "Pulumi.yaml").read
 
 
 @pytest.fixture
-def configure() -> Any:
-    """Set the stack's configuration over the defaults."""
+def configure(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set the stack's configuration over the defaults, in a shell without a region."""
     set_mocks(Recorder(Recorded()), project="mayfly", stack="dev")
+    for name in REGION_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
-    def set_config(**overrides: str) -> None:
+    def set_config(region: str = REGION, **overrides: str) -> None:
         values = settings(ROOT, stack="dev", overrides={})
-        set_all_config({f"mayfly:{key}": value for key, value in {**values, **overrides}.items()})
+        own = {f"mayfly:{key}": value for key, value in {**values, **overrides}.items()}
+        set_all_config({**own, **({"aws:region": region} if region else {})})
 
     return set_config
 
@@ -39,11 +43,12 @@ def test_every_setting_has_type_default_and_description() -> None:
     for declaration in DECLARED.values():
         assert declaration.keys() - {"items"} == {"type", "default", "description"}
     assert len(DECLARED) <= 18  # a new one needs a page under docs/adr
+    assert len(DECLARED) - 1 + len(fields(Retention)) <= 25  # with the leaves of the one that is an object
 
 
 def test_types_are_the_declared_ones() -> None:
     kinds = {"int": "integer", "str": "string", "tuple[str, ...]": "array of strings"}
-    kinds["tuple[RetrainSchedule, ...]"] = "array of objects"
+    kinds |= {"tuple[RetrainSchedule, ...]": "array of objects", "Retention": "object", "bool": "boolean"}
     declared = {
         key: f"array of {one['items']['type']}s" if one["type"] == "array" else one["type"]
         for key, one in DECLARED.items()
@@ -112,9 +117,6 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("max_lifetime_minutes", 5),
         ("max_lifetime_minutes", 20_000),
         ("volume_gib", 8),
-        ("noncurrent_days", 0),
-        ("experiment_days", 0),
-        ("log_days", 31),
         ("account_budget", -1),
         ("image_pipeline", "true"),
         ("control_types", ("g5",)),
@@ -137,6 +139,33 @@ def test_a_senseless_setting_is_named(configure: Any, key: str, value: object) -
         replace(read_settings(), **{key: value})
 
 
+def test_models_of_runs_are_kept_for_ever_by_default(configure: Any) -> None:
+    configure()
+    assert read_settings().retention == Retention(noncurrent_days=90, experiment_days=0, log_days=30)
+
+
+def test_leaves_of_retention_that_are_not_set_keep_their_default(configure: Any) -> None:
+    configure(retention='{"log_days": 90}')
+    assert read_settings().retention == Retention(log_days=90)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ('{"log_days": 31}', "'retention.log_days' is 31; it must be one of 1, 3"),
+        ('{"noncurrent_days": 0}', "'retention.noncurrent_days' is 0; it must be between 1 and 3650"),
+        ('{"experiment_days": -1}', "'retention.experiment_days' is -1; it must be between 0 and 3650"),
+        ('{"experiment_days": true}', "'retention.experiment_days' is True; it must be a number of days"),
+        ('{"log_day": 30}', "'retention' has no 'log_day'; it has noncurrent_days, experiment_days, log"),
+        ("[30]", "'retention' is [30]; it must be an object of noncurrent_days, experiment"),
+    ],
+)
+def test_senseless_retention_is_named(configure: Any, given: str, words: str) -> None:
+    configure(retention=given)
+    with pytest.raises(pulumi.RunError, match=re.escape(words)):
+        read_settings()
+
+
 def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
     longest = replace(STACK, project="p" * 16, name="s" * 16, region="ap-southeast-1")
     assert len(longest.bucket) <= 63
@@ -145,4 +174,39 @@ def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
 def test_a_key_of_another_region_is_refused(configure: Any) -> None:
     configure(kms_key="arn:aws:kms:us-east-1:123456789012:key/1234abcd")
     with pytest.raises(pulumi.RunError, match=r"1234abcd', a key of another region; it must be one of eu-"):
+        look_up_stack(read_settings())
+
+
+def test_the_checkouts_own_stack_names_no_region() -> None:
+    """It would beat AWS_REGION, by which commands find the stack."""
+    tracked = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text(encoding="utf-8"))
+    assert not [key for key in tracked["config"] if key.startswith("aws:")]
+
+
+@pytest.mark.parametrize("variable", REGION_VARIABLES)
+def test_a_region_that_commands_would_not_use_is_refused(
+    configure: Any, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    configure(region="us-east-1")
+    monkeypatch.setenv(variable, "eu-west-1")
+    with pytest.raises(pulumi.RunError) as refused:
+        look_up_stack(read_settings())
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"The stack's 'aws:region' is us-east-1, and {variable} is eu-west-1")
+    assert "pulumi config rm aws:region" in line and f"export {variable}=us-east-1" in line
+
+
+def test_the_region_comes_from_either_place(configure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(region="eu-west-1")
+    assert look_up_stack(read_settings()).region == "eu-west-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")  # AWS's tools read the other one first
+    assert look_up_stack(read_settings()).region == "eu-west-1"
+    configure(region="")
+    assert look_up_stack(read_settings()).region == "eu-west-1"
+
+
+def test_a_stack_without_a_region_is_one_line(configure: Any) -> None:
+    configure(region="")
+    with pytest.raises(pulumi.RunError, match=r"^No AWS region is named.*export AWS_REGION=us-east-1$"):
         look_up_stack(read_settings())

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from infra.stack_settings import Retention
+from infra.storage import expiry
+
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
 
@@ -84,9 +87,15 @@ def test_overwritten_heartbeats_go_after_a_day(program: Recorded) -> None:
     assert rule["noncurrentVersionExpiration"] == {"noncurrentDays": 1}
 
 
-def test_experiments_expire_and_nothing_else_of_value_does(program: Recorded) -> None:
-    expiring = {name: rule for name, rule in rules(program).items() if "days" in rule.get("expiration", {})}
-    assert expiring["experiments"]["filter"] == {"prefix": "models/experiments/"}
-    assert expiring["experiments"]["expiration"] == {"days": 180}
-    assert set(expiring) == {"experiments", "heartbeats"}
+def test_nothing_of_value_expires_by_default(program: Recorded) -> None:
+    expiring = [name for name, rule in rules(program).items() if "days" in rule.get("expiration", {})]
+    assert expiring == ["heartbeats"]
     assert all(rule["status"] == "Enabled" for rule in rules(program).values())
+
+
+def test_models_of_runs_expire_where_days_are_set() -> None:
+    default = {one["id"] for one in expiry(Retention())}
+    more = {one["id"]: one for one in expiry(Retention(experiment_days=30)) if one["id"] not in default}
+    assert list(more) == ["experiments"]
+    assert more["experiments"]["filter"] == {"prefix": "models/experiments/"}
+    assert more["experiments"]["expiration"] == {"days": 30}

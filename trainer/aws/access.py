@@ -85,7 +85,7 @@ def user_session() -> Any:
 
 
 # Sources of the region. botocore reads the second variable only; AWS's other tools read the first before it.
-REGION_VARIABLES = ("region", ["AWS_REGION", "AWS_DEFAULT_REGION"], None, None)
+_REGION_SOURCES = ("region", list(environment.REGION_VARIABLES), None, None)
 _session_lock = threading.Lock()
 
 
@@ -119,7 +119,7 @@ def _session(*, own_settings: bool) -> Any:
     import botocore.session
 
     if own_settings:
-        return _with_shared_loader(botocore.session.Session(session_vars={"region": REGION_VARIABLES}))
+        return _with_shared_loader(botocore.session.Session(session_vars={"region": _REGION_SOURCES}))
     nothing = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
     own = {"profile": (None, None, None, None), **nothing}
     return _with_shared_loader(botocore.session.Session(session_vars=own))

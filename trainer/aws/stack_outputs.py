@@ -11,7 +11,8 @@ from typing import Any
 
 PARAMETER_LIMIT_BYTES = 4096  # SSM's standard tier, https://docs.aws.amazon.com/systems-manager/ (2026-11-20)
 # Names of alarms, each after "<project>-<stack>-".
-ALARMS = ("sweeper-silent", "control-silent", "instance-overdue", "retrains-overdue", "dead-letters")
+ALARMS = ("sweeper-silent", "control-silent", "instance-overdue", "dead-letters")
+RETRAINS_ALARM = "retrains-overdue"  # of a stack with retrains
 FORMAT = 3
 
 
@@ -92,6 +93,7 @@ class StackOutputs:
     sweeper_arn: str = ""
     control_arn: str = ""
     control_types: list[str] = field(default_factory=list)  # patterns of the types that control may start
+    template_condition: bool = True  # whether IAM holds control to the stack's launch templates
     retrains: list[dict[str, Any]] = field(default_factory=list)  # as retrains/schedule.py reads them
     retrain_format: int = 0  # of publications that the deployed control reads
     max_lifetime_minutes: int = 0  # the cap in the template's user data: no deadline may lie beyond it
@@ -107,6 +109,11 @@ class StackOutputs:
         """Return the ARN of the topic that alarms and summaries are published to."""
         account = self.sweeper_arn.split(":")[4]
         return f"arn:aws:sns:{self.region}:{account}:{messages_topic(self.project, self.stack)}"
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Return the names of the stack's alarms, each after "<project>-<stack>-"."""
+        return (*ALARMS, RETRAINS_ALARM) if self.retrains else ALARMS
 
     def to_json(self) -> str:
         """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""

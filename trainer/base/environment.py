@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+# Of the region, in the order in which AWS's tools and Pulumi's provider read them.
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 # Which features of this machine's processor numeric libraries use; read once when one is loaded.
 PROCESSOR_SETTINGS = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NPY_DISABLE_CPU_FEATURES"),
@@ -50,6 +52,11 @@ def terminal_kind() -> str:
 def own_access_key() -> str:
     """Return the AWS access key of the environment; empty without one."""
     return os.environ.get("AWS_ACCESS_KEY_ID", "")
+
+
+def aws_region() -> tuple[str, str]:
+    """Return the variable that names the AWS region, and its value; two empty texts without one."""
+    return next(((name, os.environ[name]) for name in REGION_VARIABLES if os.environ.get(name)), ("", ""))
 
 
 def stale_aws_variables(kept: Collection[str]) -> list[str]:

@@ -6,15 +6,16 @@ and returns a note for the user, '' for none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import Access, error_code
 from trainer.aws.error_codes import NO_PARAMETER
-from trainer.aws.stack_outputs import ALARMS, StackOutputs, dead_letters_queue, webhook_parameter
+from trainer.aws.stack_outputs import StackOutputs, dead_letters_queue, webhook_parameter
 from trainer.base.errors import ConfigError, QuotaError
 from trainer.launch import checks
 from trainer.launch.network_reach import network
@@ -28,6 +29,7 @@ from trainer.runs.record import utc_now
 # AWS drops images of discontinued lines; drivers and fixes are that old by then
 OLD_IMAGE = timedelta(days=180)
 OLD_BUILD = timedelta(days=45)  # a pipeline builds once a month
+FIRST_DATA = timedelta(minutes=15)  # by then sweeper and control have counted their first calls
 START_BUILD = (
     "aws imagebuilder start-image-pipeline-execution --image-pipeline-arn ARN, by aws imagebuilder"
     " list-image-pipelines"
@@ -42,18 +44,10 @@ _AGAIN = "Run pulumi up --refresh, which restores it. Until then runs read S3."
 
 def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[], str]]:
     """Return the checks of a stack by name. They invoke the sweeper, as before a launch."""
-    without = "Runs that nobody watches are not settled, and scheduled ones not started, without it."
     return {
         "bucket": partial(checks.versioning, access, outputs),
         "sweeper": partial(checks.sweeper, access, outputs),
-        "control": partial(
-            checks.function_answers,
-            access,
-            outputs.control_arn,
-            "control function",
-            _DROPPED,
-            without=without,
-        ),
+        "control": partial(control, access, outputs),
         "schedules": partial(schedules, access, outputs),
         "alarms": partial(alarms, access, outputs),
         "messages": partial(messages, access, outputs),
@@ -64,6 +58,18 @@ def stack_checks(access: Access, outputs: StackOutputs) -> dict[str, Callable[[]
         "network": partial(network, access, outputs),
         **({"cache": partial(cache, access, outputs)} if outputs.file_system else {}),
     }
+
+
+def control(access: Access, outputs: StackOutputs) -> str:
+    """Check that the control function answers. Returns a note if it may start machines from any template."""
+    without = "Runs that nobody watches are not settled, and scheduled ones not started, without it."
+    checks.function_answers(access, outputs.control_arn, "control function", _DROPPED, without=without)
+    if outputs.template_condition:
+        return ""
+    return (
+        "it may start machines from any launch template, since template_condition is off:"
+        " pulumi config set template_condition true, then pulumi up, holds it to the stack's own"
+    )
 
 
 def schedules(access: Access, outputs: StackOutputs) -> str:
@@ -87,28 +93,33 @@ def schedules(access: Access, outputs: StackOutputs) -> str:
     return ""
 
 
-def alarms(access: Access, outputs: StackOutputs) -> str:
-    """Check the alarms. Raises ConfigError for one that is missing, disabled or raised."""
-    prefix = f"{outputs.project}-{outputs.stack}-"
-    kept = access.client("cloudwatch").describe_alarms(AlarmNames=[f"{prefix}{name}" for name in ALARMS])[
-        "MetricAlarms"
-    ]
+def alarms(access: Access, outputs: StackOutputs, now: datetime | None = None) -> str:
+    """Check the alarms. Raises ConfigError for one that is missing, disabled or raised; a raised one that no
+    data has reached yet is a note.
+    """
+    prefix, names = f"{outputs.project}-{outputs.stack}-", outputs.alarms
+    asked = [f"{prefix}{name}" for name in names]
+    kept = access.client("cloudwatch").describe_alarms(AlarmNames=asked)["MetricAlarms"]
     by_name = {alarm["AlarmName"].removeprefix(prefix): alarm for alarm in kept}
-    if missing := [name for name in ALARMS if not by_name.get(name, {}).get("ActionsEnabled")]:
+    if missing := [name for name in names if not by_name.get(name, {}).get("ActionsEnabled")]:
         what = f"the alarm {', '.join(missing)} is missing or switched off"
-        raise ConfigError(
-            what, why="nobody would be notified", do="Run pulumi up --refresh, which restores it."
-        )
-    if raised := [name for name in ALARMS if by_name[name]["StateValue"] == "ALARM"]:
-        why = "; ".join(str(by_name[name]["StateReason"]) for name in raised)
-        do = " ".join(str(by_name[name].get("AlarmDescription", "")) for name in raised)
-        raise ConfigError(f"the alarm {', '.join(raised)} is raised", why=why, do=do)
-    waiting = [name for name in ALARMS if by_name[name]["StateValue"] == "INSUFFICIENT_DATA"]
-    return (
-        f"no data yet for {', '.join(waiting)}: look again a quarter of an hour after pulumi up"
-        if waiting
-        else ""
-    )
+        do = "Run pulumi up --refresh, which restores it."
+        raise ConfigError(what, why="nobody would be notified", do=do)
+    raised = [name for name in names if by_name[name]["StateValue"] == "ALARM"]
+    early = [name for name in raised if _waits_for_data(by_name[name], now or utc_now())]
+    if old := [name for name in raised if name not in early]:
+        why = "; ".join(str(by_name[name]["StateReason"]) for name in old)
+        do = " ".join(str(by_name[name].get("AlarmDescription", "")) for name in old)
+        raise ConfigError(f"the alarm {', '.join(old)} is raised", why=why, do=do)
+    waiting = early + [name for name in names if by_name[name]["StateValue"] == "INSUFFICIENT_DATA"]
+    again = "look again a quarter of an hour after pulumi up"
+    return f"no data yet for {', '.join(waiting)}: {again}" if waiting else ""
+
+
+def _waits_for_data(alarm: Mapping[str, Any], now: datetime) -> bool:
+    """Return whether an alarm is younger than a quarter of an hour and takes missing data for a failure."""
+    young = now - alarm["AlarmConfigurationUpdatedTimestamp"] < FIRST_DATA
+    return young and alarm.get("TreatMissingData") == "breaching"
 
 
 def messages(access: Access, outputs: StackOutputs) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 import trainer
 from trainer.aws.access import Access
+from trainer.base.environment import for_embedded_aws
 from trainer.base.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
 from trainer.rehearsal.keys import Credentials, access_key
@@ -49,6 +50,7 @@ def apply(
     chosen = [f"--set={key}={value}" for key, value in (config or {}).items()]
     words = [sys.executable, "-m", module, *where, *chosen]
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": APPLY_SECONDS}
+    options["env"] = for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
     try:
         ended = subprocess.run(words, input=access.secret_key, check=False, **options)
     except subprocess.TimeoutExpired as error:
@@ -78,7 +80,8 @@ def apply_here(access: Access, *, account: str, config: Mapping[str, str]) -> Ap
     cloud = EmbeddedCloud(access, account=account)
     outputs: dict[str, Any] = {}
     set_mocks(cloud, project=project["name"], stack=STACK, preview=False)
-    set_all_config({f"{project['name']}:{key}": value for key, value in values.items()})
+    own = {f"{project['name']}:{key}": value for key, value in values.items()}
+    set_all_config({**own, "aws:region": cloud.resources.region})
 
     def run_program() -> Any:
         runpy.run_path(str(program / project["main"] / "__main__.py"), run_name="__main__")
@@ -127,7 +130,7 @@ def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict
 
 def _as_text(key: str, value: Any, kind: str) -> str:
     """Return a setting as Pulumi's configuration carries it, which is always text."""
-    if kind == "array" and not isinstance(value, str):
+    if kind in ("array", "object") and not isinstance(value, str):
         return json.dumps(value)
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
     fits = {"integer": text.lstrip("-").isdecimal(), "boolean": text in ("true", "false")}.get(kind, True)

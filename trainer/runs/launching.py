@@ -41,6 +41,12 @@ PATIENCE: dict[ErrorClass, timedelta] = {
 }
 # AWS itself is busy or failing: waiting may help, or another rung
 BUSY: tuple[ErrorClass, ...] = ("throttling", "unclear")
+# Control's policy alone has this condition (infra/launcher.py).
+_CONDITION = (
+    "Control may launch from the stack's templates alone (IAM's condition ec2:LaunchTemplate), and no account"
+    " has shown yet that the launch of a fleet meets it. If this is the cause: pulumi config set"
+    " template_condition false, then pulumi up. If it is not:"
+)
 QUOTA_CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
 
 
@@ -242,6 +248,9 @@ def _tried(rung: Rung, code: str, last_code: str) -> str:
 def _give_up(record: RunRecord, last: Launch, now: datetime) -> Store:
     """End the run with the last refusal's error, which names every pool that was asked."""
     error = refusal(record.ladder[last.rung], last.error_code, last.error_message).as_dict()
+    refused = last.refusal is meaning("UnauthorizedOperation") and "ec2:CreateFleet" not in last.error_message
+    if record.driver == "control" and refused:  # of what the fleet asked for: its Errors, in an HTTP 200
+        error["do"] = f"{_CONDITION} {error['do']}"
     launches = record.attempt.launches if record.attempt else ()
     tried = [_tried(record.ladder[item.rung], item.error_code, last.error_code) for item in launches]
     if len(tried) > 1:

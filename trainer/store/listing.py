@@ -67,9 +67,12 @@ class Model:
         """Return the first day on which S3 may remove it; None if it does not expire, or if the stack sets no
         days (0).
         """
-        if self.stage == "production" or not experiment_days:
-            return None
-        return (self.stored_after + timedelta(days=experiment_days)).date()
+        return None if self.stage == "production" else expiry(self.stored_after, experiment_days)
+
+
+def expiry(stored_after: datetime, experiment_days: int) -> date | None:
+    """Return the first day on which S3 may remove what a run stored; None if the stack sets no days (0)."""
+    return (stored_after + timedelta(days=experiment_days)).date() if experiment_days else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,7 +101,7 @@ def look(cloud: Any, run_id: str) -> None:
 def show(cloud: Any, run_id: str) -> None:
     receipt = read_receipt(cloud.objects, run_id)
     if receipt is not None:
-        drawn(receipt_view(receipt))
+        drawn(receipt_view(receipt, 30))
         drawn(receipts_table([receipt]))
         learn_boot(cloud.objects, receipt)
         bad_end_summary(receipt)

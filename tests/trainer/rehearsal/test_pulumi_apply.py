@@ -153,7 +153,7 @@ def test_the_bucket_keeps_versions_and_its_lifecycle(applied: tuple[Access, dict
     s3 = access.client("s3")
     assert s3.get_bucket_versioning(Bucket=outputs["bucket"])["Status"] == "Enabled"
     rules = s3.get_bucket_lifecycle_configuration(Bucket=outputs["bucket"])["Rules"]
-    names = {"old-versions", "unfinished-uploads", "heartbeats", "experiments"}
+    names = {"old-versions", "unfinished-uploads", "heartbeats"}
     assert {rule["ID"] for rule in rules} == names
     block = s3.get_public_access_block(Bucket=outputs["bucket"])["PublicAccessBlockConfiguration"]
     assert all(block.values())
@@ -339,14 +339,14 @@ def test_settings_are_defaults_then_the_stacks_then_the_callers(tmp_path: Path) 
         "config:\n  aws:region: eu-west-1\n  mayfly:owner: ops\n  volume_gib: 200\n"
     )
     values = pulumi_apply.settings(tmp_path, stack="prod", overrides={"volume_gib": "300"})
-    assert (values["owner"], values["volume_gib"], values["log_days"]) == ("ops", "300", "30")
+    assert (values["owner"], values["volume_gib"], values["retention"]) == ("ops", "300", "{}")
     assert json.loads(values["control_types"]) == ["g4dn.*", "g5.*", "g6.*", "g6e.*"]
     assert pulumi_apply.settings(tmp_path, stack="none", overrides={})["owner"] == "mayfly"
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"'log_day'.*log_days"):
-        pulumi_apply.settings(ROOT, stack="dev", overrides={"log_day": "3"})
+    with pytest.raises(UsageError, match=r"'retentions'.*retention"):
+        pulumi_apply.settings(ROOT, stack="dev", overrides={"retentions": "{}"})
 
 
 def test_a_setting_of_another_type_is_refused() -> None:

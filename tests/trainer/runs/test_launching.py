@@ -188,6 +188,25 @@ def test_a_refusal_leads_on_or_to_the_end_by_its_code(code, exit_code, goes_on):
     assert code in stored.error["why"] and stored.error["do"]
 
 
+RUN = "User: arn:aws:sts::1:assumed-role/mayfly-dev-control/x is not authorized to perform: ec2:RunInstances"
+
+
+@pytest.mark.parametrize(
+    ("driver", "message", "named"),
+    [
+        ("control", RUN, True),
+        ("control", RUN.replace("RunInstances", "CreateFleet"), False),  # which has no such condition
+        ("desk", RUN, False),
+    ],
+)
+def test_a_refused_fleet_of_control_names_its_condition(driver, message, named):
+    launch = refused("UnauthorizedOperation", error_message=message)
+    error = only_store(reconcile(starting(launch, driver=driver), Observation(), at(2))).error
+    assert ("ec2:LaunchTemplate" in error["do"]) == named
+    assert ("pulumi config set template_condition false" in error["do"]) == named
+    assert "decode-authorization-message" in error["do"]
+
+
 def test_an_unknown_code_is_printed_with_its_message():
     record = starting(refused("NeverHeardOf"), refused("NeverHeardOf", 1, error_message="the moon is full"))
     error = only_store(reconcile(record, Observation(), at(2))).error

@@ -279,7 +279,8 @@ def end_of_run(
 
     console.close()
     forget_ended(account.objects)
-    say_json(receipt) if arguments.json else show(receipt_view(receipt))
+    view = receipt_view(receipt, account.outputs.experiment_days)
+    say_json(receipt) if arguments.json else show(view)
     where = _where(arguments)
     console.line()
     console.line("look at it:")

@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
             if receipt is None:
                 do = f"mayfly status {arguments.run} shows its progress."
                 raise UsageError(f"run {arguments.run} has no receipt yet", why="it has not ended", do=do)
-            say_json(receipt) if arguments.json else show(receipt_view(receipt))
+            view = receipt_view(receipt, outputs.experiment_days)
+            say_json(receipt) if arguments.json else show(view)
             return 0
         problems = settle_unwatched(access, outputs).problems
         receipts: list[Receipt] = []

@@ -62,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         do = "Leave --json out." if arguments.json else "Name a run."
         raise UsageError("--follow shows one run until it ends", do=do)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
-        cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        outputs = read_stack(access, stack=arguments.stack)
+        cloud, days = AwsCloud(access, outputs), outputs.experiment_days
         if arguments.follow:
             shown = [_followed(cloud, arguments.run, seconds=access.place.poll_seconds)]
         elif arguments.run:
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"runs": shown})
     elif arguments.run:
-        show(_detail(shown[0]))
+        show(_detail(shown[0], days))
     elif shown:
         for item in shown:
             if item["state"] == UNREADABLE:
@@ -91,10 +92,10 @@ def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
     console, before = Console(sys.stdout), object()
     try:
         while (item := _shown(settle_run(cloud, run_id), cloud.now()))["receipt"] is None:
-            console.draw(partial(_detail, item))
+            console.draw(partial(_detail, item, 0))
             news = (item["state"], item["phase"], item["sample"] and item["sample"]["at"])
             if not console.live and news != before:
-                show(_detail(item))
+                show(_detail(item, 0))
             before = news
             time.sleep(seconds)
     finally:
@@ -201,10 +202,12 @@ def _done(item: dict[str, Any]) -> str:
     return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
 
 
-def _detail(item: dict[str, Any]) -> RenderableType:
-    """Return one run in detail: its receipt if it has ended, else its current state."""
+def _detail(item: dict[str, Any], days: int) -> RenderableType:
+    """Return one run in detail: its receipt if it has ended, else its current state. `days`: that the stack
+    keeps what a run stored.
+    """
     if item["receipt"] is not None:
-        return receipt_view(item["receipt"])
+        return receipt_view(item["receipt"], days)
     instance = item["instances"][-1] if item["instances"] else None
     entries: list[tuple[str, RenderableType]] = [
         ("run", item["run_id"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -12,6 +13,8 @@ from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
+from trainer.runs.record import from_iso
+from trainer.store.listing import expiry
 from trainer.targets.described import (
     BETTER,
     BEYOND_CHANCE,
@@ -31,9 +34,11 @@ GAINS = {  # mark and meaning
 }
 
 
-def receipt_view(receipt: dict[str, Any]) -> RenderableType:
-    """Return a receipt as labelled blocks."""
-    return lines("", Blocks(_entries(receipt)))
+def receipt_view(receipt: dict[str, Any], experiment_days: int) -> RenderableType:
+    """Return a receipt as labelled blocks. `experiment_days`: that the stack keeps what a run stored; 0: for
+    ever.
+    """
+    return lines("", Blocks(_entries(receipt, experiment_days)))
 
 
 def set_by(item: dict[str, Any]) -> str:
@@ -41,11 +46,20 @@ def set_by(item: dict[str, Any]) -> str:
     return f"set by {CAUSES.get(item['deadline_cause'], item['deadline_cause'])}"
 
 
-def _entries(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+def _entries(receipt: dict[str, Any], days: int) -> Iterator[tuple[str, RenderableType]]:
     made = _WORK.get(receipt["work"], _outputs)
-    for part in (_outcome, _time, _dollars, _machines, made, _ends):
+    for part in (_outcome, _time, _dollars, _machines, made, partial(_kept, days=days), _ends):
         if blocks := list(part(receipt)):
             yield from (blocks if part is _outcome else [("", ""), *blocks])
+
+
+def _kept(receipt: dict[str, Any], *, days: int) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the date after which S3 deletes the models or files of a run, if there is one."""
+    stored = "models" if receipt["work"] == "train" else "files"
+    after = expiry(from_iso(receipt["created_at"]), days)
+    if after and receipt[stored] and receipt["work"] != "prepare":
+        pull = f"mayfly pull {receipt['run_id']} keeps a copy"
+        yield "kept", f"{stored} are deleted after {after} (retention.experiment_days = {days}); {pull}"
 
 
 def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

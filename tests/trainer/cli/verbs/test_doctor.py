@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.aws import alarms
 from tests.sessions import forget_sessions, sign_in
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import ALARMS, dead_letters_queue, messages_topic
+from trainer.base.errors import ConfigError
 from trainer.cli.main import main
 from trainer.cli.verbs.doctor import examine
 from trainer.launch import health
@@ -110,6 +112,40 @@ def test_an_old_image_and_a_quota_of_nothing_are_notes(applied: Access, aws_serv
         assert "Running On-Demand P instances: https://" in health.quotas(applied, outputs)
     finally:
         del cloud.quotas["L-417A185B"]
+
+
+def test_an_alarm_without_its_first_data_is_a_note(stack: Any, aws_server: EmbeddedAws) -> None:
+    """CloudWatch raises alarms of silence minutes after the first pulumi up, before anything was counted."""
+    access, outputs = stack
+    cloud = aws_server.cloud(access)
+    cloud.clock.advance(400)  # one period
+    alarms.evaluate_due(cloud)
+    states = {
+        one["AlarmName"].removeprefix("mayfly-dev-"): one["StateValue"]
+        for one in access.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    }
+    assert (states["sweeper-silent"], states["control-silent"]) == ("ALARM", "ALARM")
+    now = utc_now()
+    assert "no data yet for sweeper-silent, control-silent" in health.alarms(access, outputs, now)
+    with pytest.raises(ConfigError, match="the alarm sweeper-silent, control-silent is raised"):
+        health.alarms(access, outputs, now + timedelta(minutes=16))
+    overdue = {"AlarmName": "mayfly-dev-instance-overdue", "StateValue": "ALARM", "StateReason": "12 minutes"}
+    access.client("cloudwatch").set_alarm_state(**overdue)  # which data alone raises
+    with pytest.raises(ConfigError, match="the alarm instance-overdue is raised"):
+        health.alarms(access, outputs, now)
+
+
+def test_the_alarm_of_scheduled_runs_is_missed_where_there_are_some(applied: Access) -> None:
+    outputs = read_stack(applied, stack="dev")
+    with pytest.raises(ConfigError, match="the alarm retrains-overdue is missing"):
+        health.alarms(applied, replace(outputs, retrains=[{"name": "weekly"}]))
+
+
+def test_control_without_its_condition_on_templates_is_noted(applied: Access) -> None:
+    outputs = read_stack(applied, stack="dev")
+    assert outputs.template_condition and health.control(applied, outputs) == ""
+    note = health.control(applied, replace(outputs, template_condition=False))
+    assert "template_condition is off: pulumi config set template_condition true" in note
 
 
 def test_the_alarms_that_are_looked_for_are_those_of_the_stack(applied: Access) -> None:

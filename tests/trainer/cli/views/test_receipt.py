@@ -20,6 +20,7 @@ from trainer.targets.volatility import Volatility
 RECEIPT = {
     "work": "train",
     "run_id": "run-1",
+    "created_at": "2026-11-20T12:00:00Z",
     "job": {},
     "state": "failed",
     "exit_code": 100,
@@ -67,8 +68,8 @@ RECEIPT = {
 }
 
 
-def text_of(receipt, width=100):
-    return drawn(receipt_view(receipt), width=width)
+def text_of(receipt, width=100, days=0):
+    return drawn(receipt_view(receipt, days), width=width)
 
 
 def test_a_receipt_shows_outcome_time_dollars_and_instances():
@@ -239,6 +240,21 @@ def test_the_log_of_a_boot_that_failed_is_shown():
     assert "its log   bootstrap: install packages\n            bootstrap: failed" in text
 
 
+def test_the_date_that_ends_models_is_in_the_receipt():
+    text = text_of(RECEIPT, days=30)
+    assert "models are deleted after 2026-12-20 (retention.experiment_days = 30)" in text
+    assert "mayfly pull run-1 keeps a copy" in " ".join(text.split())
+    file = {"file": "m.pt", "bytes": 1, "sha256": "0123456789abcdef"}
+    made = {**RECEIPT, "models": [], "work": "script", "files": [file]}
+    assert "files are deleted after 2026-12-20" in text_of(made, days=30)
+
+
+@pytest.mark.parametrize("changed", [{"models": []}, {"work": "prepare"}])
+def test_a_receipt_has_no_date_where_nothing_is_deleted(changed):
+    assert "are deleted after" not in text_of(RECEIPT)
+    assert "are deleted after" not in text_of({**RECEIPT, **changed}, days=30)
+
+
 @pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])
 def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     arguments = build_parser().parse_args(["launch", "--rehearse", "--data", data])
@@ -246,7 +262,7 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     desk = CandleDesk(
         job_of(path=data), Console(plain=True), ExitStack(), ACCOUNT, found=checked, is_fetched=not named
     )
-    account: Any = SimpleNamespace(objects=None)
+    account: Any = SimpleNamespace(objects=None, outputs=SimpleNamespace(experiment_days=0))
     assert end_of_run(arguments, RECEIPT, account, desk, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [
