@@ -22,7 +22,7 @@ from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import RunRecord, from_iso
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
-from trainer.runs.store import Objects, Stored, given, read_record, run_ids
+from trainer.runs.store import Objects, Stored, find_run, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.store.production import PRODUCTION
@@ -116,13 +116,16 @@ def stored_models(objects: Objects, record: RunRecord) -> list[Stored]:
     return [item for folder, item in listed if item.key.removeprefix(folder) in files][:MOST_MODELS]
 
 
-def find_model(objects: Objects, name_or_key: str) -> Model:
+def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
     """Return the model of a key, of `RUN/NAME`, or of a name: production's, else that of the newest finished
-    run.
+    run. `stage`: of this stage alone.
 
-    Raises UsageError if there is none, or only in unfinished runs.
+    RUN is any name that `find_run` takes. Raises UsageError if there is none, or only in unfinished runs.
     """
-    models = list_models(objects).models
+    run, slash, name = name_or_key.partition("/")
+    if slash and not name_or_key.startswith("models/"):
+        name_or_key = f"{find_run(objects, run)}/{name}"
+    models = [model for model in list_models(objects).models if stage in ("", model.stage)]
     for model in models:
         if name_or_key in (model.key, f"{model.run_id}/{model.name}"):
             return model

@@ -21,7 +21,8 @@ from trainer.base.arguments import check_folder
 from trainer.base.errors import ConfigError, UsageError
 from trainer.base.files import whole_file
 from trainer.base.symbols import path_flaw
-from trainer.cli.connect import connected, folder_of_run
+from trainer.base.text import printable
+from trainer.cli.connect import connected, folder_of_run, named_run
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.parts import EventsReader, LogReader
 from trainer.cli.views.curves import OBSERVED, CurveFiles
@@ -41,9 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         check_folder(Path(arguments.out))
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
+        cloud = AwsCloud(access, outputs)
+        arguments.run = named_run(cloud.objects, arguments.run)
         folder = Path(arguments.out) if arguments.out else folder_of_run(arguments.run)
         check_folder(folder)
-        cloud = AwsCloud(access, outputs)
         pulled = Pulled(cloud, arguments.run, folder, partial(_save_output, access, outputs.bucket))
         while True:
             new = pulled.bring()
@@ -122,11 +124,11 @@ class Pulled:
         path = self.folder / LOG
         if text and path not in self.files:
             with whole_file(path) as partial:
-                partial.write_bytes(text.encode())
+                partial.write_bytes(printable(text).encode())
             self._add([path])
         elif text:
             with path.open("ab") as file:
-                file.write(text.encode())
+                file.write(printable(text).encode())
 
     def _add(self, paths: Iterable[Path]) -> None:
         self.files += [path for path in paths if path not in self.files]
