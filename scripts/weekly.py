@@ -13,6 +13,7 @@ receipt and reports the outcome to a webhook. Permissions are not checked here; 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -244,7 +245,11 @@ def _webhook(posted: list[str]) -> Iterator[str]:
 
 def main(words: Sequence[str] = ()) -> int:
     """Let two Sundays pass, and print what happens."""
-    began, of_script = time.monotonic(), "--script" in words
+    parser = argparse.ArgumentParser(
+        prog="scripts/weekly", description="Watch two Sundays of a retrain here."
+    )
+    parser.add_argument("--script", action="store_true", help="of a script, instead of Mayfly's own models")
+    began, of_script = time.monotonic(), parser.parse_args(words).script
     print("starting the embedded AWS and applying infra/ to it (permissions are not checked: make test does)")
     with (
         tempfile.TemporaryDirectory(prefix="mayfly-weekly-") as folder,

@@ -27,6 +27,7 @@ def no_folders_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setenv("MAYFLY_PROFILES", str(tmp_path_factory.getbasetemp() / "no" / "gpu_profiles.toml"))
         patch.delenv("GPU_PROFILE", raising=False)
         patch.delenv("MAYFLY_LOCAL", raising=False)
+        patch.delenv("MAYFLY_REHEARSE", raising=False)
         yield
 
 

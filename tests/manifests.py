@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
+from trainer.job.script import METRICS
 from trainer.runs.manifest import Command, ExpectedMachine, Manifest, ManifestPiece
 
 SCRIPT: dict[str, Any] = {
@@ -21,6 +22,7 @@ SCRIPT: dict[str, Any] = {
     "gpus": 0.0,
     "seconds": 0.0,
     "restarts": 1,
+    "metrics": dict(METRICS),
     "tells": "numbers",
     "leaves": "files",
     "out_bytes": 20 * 2**30,

@@ -24,6 +24,7 @@ from trainer.bars.series_plan import (
 )
 from trainer.base.errors import DataError
 from trainer.base.settings import CHUNKS
+from trainer.base.text import counted
 from trainer.data.read.candles import Candles
 from trainer.data.splits import Spans, walk_forward
 from trainer.job.job import Job
@@ -84,7 +85,7 @@ def plan_by_spans(
         series=candles.symbol,
         shorter=job.model.shorter,
         bars_needed=warmup + bars_for_labels(time.clock, job.data.test_fraction),
-        remark=f"; the series has {int(time.holes.sum())} holes",
+        remark=f"; the series has {counted(int(time.holes.sum()), 'hole')}",
     )
     labelled = label_bars(candles, chosen, time, **reads)
     horizon_bars = max(target.bars_ahead, labelled.longest)
@@ -188,7 +189,7 @@ def _why_empty(candles: Candles, job: Job, plan: Plan, *, tied: int) -> tuple[st
             f"{do}, such as --set data.features=log_return_1,bar_range.",
         )
     why = (
-        f"calendar {time.calendar} sees {int(time.holes.sum())} holes, "
+        f"calendar {time.calendar} sees {counted(int(time.holes.sum()), 'hole')}, "
         f"the longest unbroken stretch is {longest_stretch(time.holes)} bars, "
         f"and a forecast with its label takes {job.model.bars_seen + plan.horizon_bars + 1}"
     )

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from trainer.base.errors import UsageError
+
 # Of the region, in the order in which AWS's tools and Pulumi's provider read them.
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 # Which features of this machine's processor numeric libraries use; read once when one is loaded.
@@ -98,6 +100,15 @@ def rehearsal_environment() -> RehearsalEnvironment:
         programs=_path("MAYFLY_PROGRAMS") or caches / "mayfly" / "programs",
         fork_server=_path("MAYFLY_FORK_SERVER"),
     )
+
+
+def rehearses() -> bool:
+    """Return whether commands rehearse without --rehearse. Raises UsageError for a senseless value."""
+    value = os.environ.get("MAYFLY_REHEARSE", "")
+    if value not in ("", "0", "1"):
+        why, do = "it is 1, 0 or empty", "export MAYFLY_REHEARSE=1, or unset it."
+        raise UsageError(f"MAYFLY_REHEARSE is '{value}'", why=why, do=do)
+    return value == "1"
 
 
 def local_folder() -> Path | None:

@@ -20,7 +20,8 @@ TrainerError
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -39,6 +40,13 @@ class TrainerError(Exception):
         remedy = f" {self.do}" if self.do else ""
         ending = "" if self.what.endswith((".", "?", "!")) and not reason else "."
         return f"{self.what.rstrip('.') if reason else self.what}{reason}{ending}{remedy}"
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Put a user's names in place of paths of ours, such as those of temporary copies."""
+        for path, name in names.items():
+            self.what, self.why, self.do = (
+                text.replace(path, name) for text in (self.what, self.why, self.do)
+            )
 
     def as_dict(self) -> dict[str, object]:
         """Return the error as `--json` prints it: {"code", "what", "why", "do"}."""
@@ -99,6 +107,16 @@ class TerminationUnconfirmed(TrainerError):
 
 class Stopped(TrainerError):
     exit_code = 130
+
+
+@contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Rename paths in the error that leaves this context, as `TrainerError.rename` does."""
+    try:
+        yield
+    except TrainerError as error:
+        error.rename(names)
+        raise
 
 
 def file_error(error: OSError) -> ConfigError | None:

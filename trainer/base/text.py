@@ -19,6 +19,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter in "\n\t" or not _obeyed(letter) else _escaped(letter) for letter in text)
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 model`, `2,000 models`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def some_of(names: Sequence[str], most: int) -> str:
     """Return the first names as text, such as `A, B and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -13,7 +13,9 @@ from trainer.aws.access import Access, own_access
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
+from trainer.cli.output import warn
 from trainer.job.job import Job
+from trainer.runs.store import Objects, find_run
 
 
 @contextmanager
@@ -37,6 +39,19 @@ def connected(
 
     with rehearsal(program=program, create=program and create) as access:
         yield access
+
+
+def is_rehearsal(*, rehearse: bool, local: str | None) -> bool:
+    """Return whether a command rehearses: by its flag or, unless it names a folder, by MAYFLY_REHEARSE."""
+    return rehearse or (local is None and environment.rehearses())
+
+
+def named_run(objects: Objects, name: str) -> str:
+    """Return the id of the run that a command names, as `find_run` does; print one that was not typed."""
+    run_id = find_run(objects, name)
+    if run_id != name:
+        warn(f"run {run_id}")
+    return run_id
 
 
 def local_root(local: str) -> Path:

@@ -60,6 +60,12 @@ def _run(words: list[str], command: list[str], prog: str) -> int:
     except SystemExit as printed:  # --help and --version
         return int(printed.code or 0)
     arguments.command = command
+    if hasattr(arguments, "rehearse"):
+        from trainer.cli.connect import is_rehearsal
+
+        arguments.rehearse = is_rehearsal(
+            rehearse=arguments.rehearse, local=getattr(arguments, "local", None)
+        )
     # Late by design: only the verb that runs pays for its imports.
     return int(import_module(f"trainer.cli.verbs.{arguments.verb}").run(arguments))
 

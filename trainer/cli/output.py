@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.base.errors import UsageError
+from trainer.base.text import counted as counted
 from trainer.base.text import printable
 
 
@@ -85,11 +86,6 @@ def refuse_unasked(arguments: argparse.Namespace, what: str, *, do: str) -> None
 def bars_are(synthetic: bool | None) -> str:
     """Return the label of the bars: generated ones are always marked as such."""
     return "-" if synthetic is None else "SYNTHETIC" if synthetic else "real"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 model`, `2,000 models`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def piece_noun(number: int, work: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+RUN = "run id, a part of one, or last"
 LAUNCH_EPILOG = """\
 Settings: defaults, then the job file, then these flags, then --set; later ones win.
 examples/crypto-lstm.toml explains every key of a job; --set names it with its table,
@@ -42,17 +43,15 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
 
 def _status_flags(parser: Parser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help=f"{RUN} (default: open runs and the last ones)")
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="one run (default: open runs and the last ones)"
-    )
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="show one run, its GPUs' use included, until it ends"
+        "-f", "--follow", action="store_true", help="show one run's progress until it ends, as a launch does"
     )
     _where_flags(parser, local=True)
 
 
 def _logs_flags(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="run id")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
     parser.add_argument(
         "--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)"
@@ -67,7 +66,7 @@ def _logs_flags(parser: Parser) -> None:
 
 def _attach_flags(parser: Parser) -> None:
     parser.usage = "%(prog)s [-h] [--forward LOCAL:REMOTE] [--stack NAME] [--rehearse] RUN [-- COMMAND ...]"
-    parser.add_argument("run", metavar="RUN", help="run id; after --, a command (default: a shell)")
+    parser.add_argument("run", metavar="RUN", help=f"{RUN}; after --, a command (default: a shell)")
     parser.add_argument(
         "--forward",
         action="append",
@@ -79,17 +78,17 @@ def _attach_flags(parser: Parser) -> None:
 
 
 def _stop_flags(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="run id")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     _where_flags(parser, local=True)
 
 
 def _receipts_flags(parser: Parser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="run id (default: all)")
+    parser.add_argument("run", nargs="?", metavar="RUN", help=f"{RUN} (default: all)")
     _where_flags(parser, local=True)
 
 
 def _pull_flags(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="run id")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument(
         "--out", default="", metavar="DIR", help="folder (default: ./<run>, or models/<run> in MAYFLY_LOCAL)"
     )
@@ -133,7 +132,7 @@ def _predict_flags(parser: Parser) -> None:
         metavar="MODEL",
         help=".safetensors files, folders of them, names or keys in the bucket",
     )
-    parser.add_argument("--run", default="", metavar="RUN", help="all models of this run")
+    parser.add_argument("--run", default="", metavar="RUN", help=f"all models of one run: {RUN}")
     parser.add_argument(
         "--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV"
     )
@@ -184,12 +183,19 @@ def _models_flags(models: Parser) -> None:
     actions = models.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     listing = actions.add_parser("list", help="list every model with its run, version and scores")
     pull = actions.add_parser("pull", help="download one model")
-    pull.add_argument("model", metavar="MODEL", help="name or key of a model")
+    pull.add_argument("model", metavar="MODEL", help="name, RUN/NAME or key of a model")
     pull.add_argument(
         "--out", default="", metavar="DIR", help="folder to write to (default: the current one)"
     )
     production = actions.add_parser("production", help="list production models, or the versions of one")
     production.add_argument("model", nargs="?", default="", metavar="NAME", help="GROUP/NAME, as listed")
+    promote = actions.add_parser(
+        "promote", help="put a model of an ended run in production, whatever its scores"
+    )
+    promote.add_argument("model", metavar="MODEL", help="name, RUN/NAME or key of a model")
+    promote.add_argument(
+        "--group", default="", metavar="GROUP", help="production group (default: the run's data set)"
+    )
     rollback = actions.add_parser("rollback", help="replace a production model by an older version")
     rollback.add_argument("model", metavar="NAME", help="GROUP/NAME, as listed")
     rollback.add_argument(
@@ -198,7 +204,7 @@ def _models_flags(models: Parser) -> None:
         metavar="ID",
         help="version to restore (default: the newest with other bytes)",
     )
-    for parser in (listing, pull, production, rollback):
+    for parser in (listing, pull, production, promote, rollback):
         _where_flags(parser, local=True)
 
 
@@ -273,7 +279,9 @@ def _profiles_flags(profiles: Parser) -> None:
 def _where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: bool = False) -> None:
     _stack_flag(parser)
     parser.add_argument(
-        "--rehearse", action="store_true", help="use the embedded AWS of this machine instead of an account"
+        "--rehearse",
+        action="store_true",
+        help="use the embedded AWS of this machine instead of an account (default: MAYFLY_REHEARSE=1)",
     )
     if local:
         help_text = "use a folder instead of a bucket, without AWS (default: MAYFLY_LOCAL)"

@@ -21,6 +21,8 @@ from trainer.runs.samples import NodeSample
 
 # From here on an end without proof is a warning; GPU machines do take minutes to shut down.
 LOUD_AFTER = timedelta(minutes=2)
+# From here on a node that reports every three seconds is taken to be silent; its clock may differ a little.
+QUIET_AFTER = timedelta(seconds=15)
 PATIENCE = timedelta(minutes=30)  # then the command exits with code 110; the safety layers go on
 _NODE_PHASES = {"boot": "boot", "stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
 
@@ -61,7 +63,8 @@ class RunProgress:
     work: str = "train"  # as in the record; a script's pieces are its values
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
-    message: str = ""  # the node's own, or the reason for waiting
+    message: str = ""  # the node's own, the reason for waiting, or how long the node has been silent
+    is_silent: bool = False  # the node has not reported for a while: its progress is that of then
     last_error: str = ""  # the last AWS error, while it lasts
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each of the receipt's phases so far
     warning: str = ""  # an instance's end can't be confirmed: print it prominently
@@ -97,6 +100,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
     record, observed, heartbeat = look.record, look.observed, look.observed.heartbeat
     waiting = next((action.why for action in look.actions if hasattr(action, "why")), "")
     late = record.state == "ending" and record.ending_at is not None and now > record.ending_at + LOUD_AFTER
+    silence = _silence(look, now)
     return RunProgress(
         run_id=record.run_id,
         state=record.state,
@@ -110,7 +114,8 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         instances=record.instances,
         work=record.work,
         **_reported(observed.heartbeat),
-        message=(heartbeat.message if heartbeat else "") or waiting,
+        message=silence or (heartbeat.message if heartbeat else "") or waiting,
+        is_silent=bool(silence),
         last_error=str(error) if error else "",
         warning=str(_unconfirmed(look)) if late else "",
     )
@@ -120,6 +125,14 @@ def _reported(beat: Heartbeat | None) -> dict[str, Any]:
     """Return what a node reports of its work; {} before its first report."""
     same = ("sample", "models_total", "models_done", "rate", "unit")
     return {"pieces": beat.progress, **{name: getattr(beat, name) for name in same}} if beat else {}
+
+
+def _silence(look: Step, now: datetime) -> str:
+    """Return for how long a node at work has given no sign of life; '' if it reports."""
+    beat = look.observed.heartbeat
+    if look.record.state != "running" or beat is None or look.observed.result is not None:
+        return ""
+    return f"no sign for {(now - beat.at).total_seconds():.0f} s" if now >= beat.at + QUIET_AFTER else ""
 
 
 def phase_of(record: RunRecord, observed: Observation) -> str:

@@ -10,12 +10,13 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 from trainer.base.errors import UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.job.script_values import Combination, check_gpus, columns_of, combinations, variables_of
 
+Better = Literal["min", "max"]
 KIND = "script"  # of its pieces, and of the work of its run
 FOLDER = "script_files"  # of the bundle, in the package
 # Variables that every script gets: docs/scripts-and-machines.md.
@@ -26,6 +27,15 @@ MOST_WORDS, MOST_VARIABLES, MOST_SECRETS = 256, 100, 20
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # set for each of several values
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+# The metric of a script that names none in `best`, the first of these that its events have: which end is
+# better.
+METRICS: Mapping[str, Better] = {
+    "score": "max",
+    **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), "min"),
+    **dict.fromkeys(("val_accuracy", "eval_accuracy"), "max"),
+    **dict.fromkeys(("loss", "train_loss"), "min"),
+}
+_BEST = re.compile(r"([A-Za-z][A-Za-z0-9_./ -]{0,63}):(min|max)")  # a metric is named as a curve is
 _PYTHON = re.compile(r"3\.\d{1,2}")
 _OURS = ("MAYFLY_", "AWS_")
 _SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
@@ -67,8 +77,16 @@ class ScriptSettings:
         0.0, "GPUs of each value: a number, or a share such as 0.25; 0: one. Without `over` all."
     )
 
+    best: str = setting(
+        "",
+        "Metric of its events that it is judged by, and which end is better: mse:min, auc:max. Empty: the"
+        " first of score, validation_loss and a few others.",
+    )
+
     def __post_init__(self) -> None:
         check_limits("script", self)
+        if self.best and not _BEST.fullmatch(self.best):
+            raise bad_value("script.best", self.best, "a metric with min or max, such as mse:min or auc:max")
         if self.python and not _PYTHON.fullmatch(self.python):
             raise bad_value("script.python", self.python, "a version such as 3.13")
         self._check_secrets()
@@ -109,6 +127,14 @@ class ScriptSettings:
     def value_variables(self) -> tuple[str, ...]:
         """Return the variables that hold a script's values."""
         return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
+
+    @property
+    def metrics(self) -> dict[str, Better]:
+        """Return the metrics that it may be judged by, the first of them that it reports, with the better
+        end.
+        """
+        named = _BEST.fullmatch(self.best)
+        return {named[1]: cast(Better, named[2])} if named else dict(METRICS)
 
     @property
     def gpus_each(self) -> float:

@@ -40,8 +40,9 @@ Combination = dict[str, str]  # column -> value
 def combinations(over: Any) -> dict[str, Combination]:
     """Return the combinations by name, in the order of the job; {} for `over` left out.
 
-    Names are unique, also if case is ignored, at most 80 bytes, and safe as folders: letters, digits and
-    ._+=- of the values. If that does not distinguish them, a part of their hash is added. Raises UsageError.
+    A name has each column and its value, such as symbol=BTC-USD_seed=0. Names are unique, also if case is
+    ignored, at most 80 bytes, and safe as folders: letters, digits and ._+=- of the values. If that does not
+    distinguish them, a part of their hash is added. Raises UsageError.
     """
     if over in ("", None):
         return {}
@@ -50,12 +51,13 @@ def combinations(over: Any) -> dict[str, Combination]:
             f"script.over names the file {brief(over)}", why="only a launch and a publish read it", do=_do()
         )
     rows = _product(over) if isinstance(over, Mapping) else _rows(over)
-    plain = ["_".join(_UNSAFE.sub("-", value) for value in row.values()).lstrip(".-=+_") for row in rows]
+    whole = ["_".join(f"{column}={value}" for column, value in row.items()) for row in rows]
+    plain = [_UNSAFE.sub("-", name) for name in whole]
     seen = Counter(name.casefold() for name in plain)
     named: dict[str, Combination] = {}
-    for name, row in zip(plain, rows, strict=True):
-        exact = name == "_".join(row.values()) and len(name) <= MOST_NAME_BYTES and seen[name.casefold()] == 1
-        full = name if exact else f"{name[: MOST_NAME_BYTES - 9]}-{_hash(row)}".lstrip("-")
+    for name, written, row in zip(plain, whole, rows, strict=True):
+        exact = name == written and len(name) <= MOST_NAME_BYTES and seen[name.casefold()] == 1
+        full = name if exact else f"{name[: MOST_NAME_BYTES - 9]}-{_hash(row)}"
         if full in named:
             raise UsageError(f"script.over has {brief(row)} twice", do="Leave one of them out.")
         named[full] = row

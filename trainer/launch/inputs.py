@@ -17,6 +17,7 @@ from typing import Any
 from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
+from trainer.base.text import counted
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.job.script import MOST_DATA_FILES
 from trainer.runs.store import Objects
@@ -316,6 +317,8 @@ def data_now(
     if unknown := [item.key for item in listed if not item.sha256]:
         do = f"Copy it with a hash: aws s3 cp --checksum-algorithm SHA256 FILE s3://{bucket}/{prefix}"
         raise DataError(
-            f"{len(unknown)} files of {prefix} have no sha256", why=f"such as {unknown[0]}", do=do
+            f"{counted(len(unknown), 'file')} of {prefix} without a sha256",
+            why=f"such as {unknown[0]}",
+            do=do,
         )
     return tuple({"path": item.key.removeprefix(prefix), **item.pinned()} for item in listed)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.strict_json import MOST_NUMBER, Fields, Unsound, read_object
+from trainer.base.text import some_of
 from trainer.node.redaction import Redaction
 from trainer.runs.manifest import Tells
 from trainer.runs.record import utc_now
@@ -34,14 +35,8 @@ MOST_LINE_BYTES = {"numbers": 16 * 1024, "events": 16 * 2**20}
 MOST_BLOCK = 1 << 20  # read at a time
 MOST_BYTES = {"numbers": 64 * 2**20, "events": 2**30}  # of a run's events, as they are passed on
 COUNTS = ("step", "steps", "epoch", "epochs")
-# The metric of such a command in receipts and messages is the first of these that it reports; `max` or `min`
-# picks the better value.
-METRICS: Mapping[str, Callable[[float, float], float]] = {
-    "score": max,
-    **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), min),
-    **dict.fromkeys(("val_accuracy", "eval_accuracy"), max),
-    **dict.fromkeys(("loss", "train_loss"), min),
-}
+PICK: Mapping[str, Callable[[float, float], float]] = {"min": min, "max": max}
+MOST_KEPT, MOST_NAMED = 100, 6  # other numbers' names, and those in a note
 
 
 class CommandEvents:
@@ -126,21 +121,40 @@ class EventFile:
 
 @dataclass(kw_only=True)
 class BestMetric:
-    """Best value of a piece's metric: the first of METRICS that it reports."""
+    """Best value of a piece's metric: the first of `metrics`, name -> min or max, that it reports."""
 
+    metrics: Mapping[str, str]
     _values: dict[str, float] = field(default_factory=dict)
+    _others: dict[str, None] = field(default_factory=dict)  # names of the first of its other numbers
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Take in one event as `CommandEvents` yields it."""
         numbers = {**event["values"], **({"loss": event["loss"]} if event["loss"] is not None else {})}
-        for name, better in METRICS.items():
-            if name in numbers:
-                self._values[name] = better(self._values.get(name, numbers[name]), numbers[name])
+        for name, value in numbers.items():
+            if name in self.metrics:
+                pick = PICK[self.metrics[name]]
+                self._values[name] = pick(self._values.get(name, value), value)
+            elif len(self._others) < MOST_KEPT:
+                self._others[name] = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its name and value; {} if it reported none."""
-        name = next((name for name in METRICS if name in self._values), "")
-        return {"metric": name, "value": self._values[name]} if name else {}
+        """Return its name, value and better end; {} if it reported none."""
+        name = next((name for name in self.metrics if name in self._values), "")
+        return {"metric": name, "value": self._values[name], "better": self.metrics[name]} if name else {}
+
+    def note(self) -> str:
+        """Return what is amiss if it reported numbers and none of `metrics`; '' otherwise."""
+        is_named = len(self.metrics) == 1  # by the job
+        if self._values or not (self._others or is_named):
+            return ""
+        named = some_of(list(self._others), MOST_NAMED)
+        told = f"its events have {named}" if named else "it has no events"
+        if is_named:
+            return f"script.best names {next(iter(self.metrics))}, and {told}"
+        name = next(iter(self._others))
+        return (
+            f"{told}, and none is known to be its score: name it in script.best, as {name}:min or {name}:max"
+        )
 
 
 class StepRate:

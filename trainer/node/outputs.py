@@ -22,6 +22,7 @@ from typing import Any
 
 from trainer.base.errors import NotVersioned
 from trainer.base.symbols import folders_of, path_flaw
+from trainer.base.text import counted
 from trainer.node.announced import Announced
 from trainer.node.inside import open_inside, sha256_of
 from trainer.node.shared import Node
@@ -78,7 +79,9 @@ class Outputs:
             return ["MAYFLY_OUT stayed empty: nothing was uploaded"]
         notes = [f"{path} was not uploaded: {self.refused[path]}" for path in refused]
         if len(notes) > MOST_NOTES:
-            notes[MOST_NOTES - 1 :] = [f"{len(notes) - MOST_NOTES + 1:,} more files were not uploaded"]
+            notes[MOST_NOTES - 1 :] = [
+                f"{counted(len(notes) - MOST_NOTES + 1, 'more file was', 'more files were')} not uploaded"
+            ]
         return list(map(self.node.redaction.redacted, notes))
 
     def __enter__(self) -> Outputs:

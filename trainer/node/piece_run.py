@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.text import counted
 from trainer.node.command_process import CommandProcess
 from trainer.node.events import MOST_BYTES, BestMetric, CommandEvents, EventFile, StepRate
 from trainer.node.outputs import Outputs
@@ -89,7 +90,7 @@ class PieceRun:
         self.failure: TrainingFailed | None = None
         self._work, self._words, self._variables, self._note = work, words, variables, note
         self._events = CommandEvents(piece.events, work.node.redaction, tells=work.command.tells)
-        self._rate, self._best = StepRate(), BestMetric()
+        self._rate, self._best = StepRate(), BestMetric(metrics=work.command.metrics)
         self._began, self._started, self._seconds = time.monotonic(), 0.0, 0.0
         self._open = ExitStack()
         self._process: CommandProcess | None = None
@@ -163,8 +164,9 @@ class PieceRun:
         """Return the receipt's entry of its piece."""
         notes = [self._note] if self._note else []
         notes += self._work.outputs.notes(self.piece.prefix)
+        notes += [note] if (note := self._best.note()) else []
         if self._events.unsound:
-            notes.append(f"{self._events.unsound:,} lines of its events could not be read")
+            notes.append(f"{counted(self._events.unsound, 'line')} of its events could not be read")
         return {
             **piece.identity,
             "values": dict(piece.values),

@@ -22,6 +22,7 @@ from trainer.runs.samples import NodeSample
 FORMAT = 1
 Phase = Literal["boot", "stage", "train", "upload", "end"]
 State = Literal["done", "failed", "stopped", "expired"]
+COUNTED = ("bars", "holes", "synthetic")  # of what was read, for a receipt without a result
 
 
 @dataclass(kw_only=True)
@@ -81,6 +82,9 @@ def progress(status: Status) -> bytes:
         "unit": progressed.unit,
         "message": cut(told or status.message),
         "sample": _plain(status.sample.to_dict()) if status.sample else None,
+        "data": {
+            name: progressed.data[name] for name in COUNTED if isinstance(progressed.data.get(name), int)
+        },
     }
     for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
         body = json.dumps(_plain({**value, "progress": _most_active(progressed.pieces, most)})).encode()

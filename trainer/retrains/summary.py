@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.aws.place import place_named
 from trainer.base.errors import TrainerError
+from trainer.base.text import counted
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
 from trainer.runs.record import iso
@@ -100,7 +101,7 @@ def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) ->
         beside = f" (last time {last.rpartition(' ')[2]})" if last else ""
         yield f"{model['piece']}: {headline(model.get('metrics') or {})}{beside}"
     if len(models) > MOST_MODELS:
-        yield f"and {len(models) - MOST_MODELS} more models"
+        yield f"and {counted(len(models) - MOST_MODELS, 'more model')}"
     yield from _of_scripts(receipt.get("scripts", ()), (before or {}).get("scripts", ()))
     for item in failed[:MOST_FAILED]:
         more = (
@@ -132,7 +133,7 @@ def _of_scripts(scripts: Sequence[Mapping[str, Any]], before: Sequence[Mapping[s
         outcome = f"best {best['metric']} {best['value']:.4g}{beside}" if best else "done"
         yield f"{script['piece']}: {outcome}"
     if len(done) > MOST_MODELS:
-        yield f"and {len(done) - MOST_MODELS} more values"
+        yield f"and {counted(len(done) - MOST_MODELS, 'more value')}"
     if len(scripts) == 1:
         yield from (f"| {line}" for line in scripts[0]["last_lines"][-MOST_LAST_LINES:])
 

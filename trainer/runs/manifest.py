@@ -20,6 +20,7 @@ from trainer.runs.record_json import read_value
 FORMAT = 5
 # What a command writes to EVENTS: the events of Mayfly's own programs, or the contract's numbers
 # (docs/scripts-and-machines.md) of one piece, which the agent starts.
+Better = Literal["min", "max"]  # end of a metric
 Tells = Literal["events", "numbers"]
 MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
 # folders of inputs: the command's DATA, and what Mayfly's own programs are given
@@ -54,6 +55,7 @@ class Command:
     gpus: float  # of each piece: a number, or a share such as 0.25; 0: all
     seconds: float  # after which it is stopped; 0: the run's deadline
     restarts: int  # of a piece, after a signal killed it
+    metrics: dict[str, Better]  # of numbers that it tells: the first that it has is its score; the better end
     tells: Tells
     # Models or candle files that its events announce by hash, or any files of OUT, which are kept by theirs.
     leaves: Leaves

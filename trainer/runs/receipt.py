@@ -8,6 +8,7 @@ first look that found the instance ended; both are at least the 60 seconds that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -36,7 +37,7 @@ def make_receipt(
     state = outcome or record.outcome or "unconfirmed"
     reason = error if outcome else record.error
     low, high = spent(record, observed, record.closed_at)
-    result = observed.result
+    result, heartbeat = observed.result, observed.heartbeat
     models = models_of(record, observed)
     return {
         "format": FORMAT,
@@ -54,7 +55,7 @@ def make_receipt(
         "models": models,
         "failed": _failed(record, observed, models, state),
         "files": _files(record, observed),
-        "scripts": [dict(item) for item in result.scripts] if result and record.leaves == "files" else [],
+        "scripts": ranked(result.scripts) if result and record.leaves == "files" else [],
         "retries": result.retries if result else 0,
         "seconds": seconds(record, observed),
         "boot": boot_steps(record, result),
@@ -63,7 +64,7 @@ def make_receipt(
             "spent_low": round(low, 6),
             "spent_high": round(high, 6),
         },
-        "data": _data(result.data if result else {}),
+        "data": _data(result.data if result else heartbeat.data if heartbeat else {}),
         "inputs": dict(result.inputs) if result else {},
         "devices": dict(result.devices) if result else {},
         "place": record.place,
@@ -78,6 +79,32 @@ def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     """Return the output files as S3 has them, or the candle files of a refresh as its node reported them."""
     reported = observed.result.files if observed.result and record.leaves == "candles" else ()
     return [dict(item) for item in (observed.outputs if record.leaves == "files" else reported)]
+
+
+def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the ends of a script's values, those that are done first and by the metric that most of them
+    have, the best of them first; the others in their order.
+    """
+    metrics = Counter(
+        item["best"]["metric"] for item in scripts if item["done"] and item["best"].get("better")
+    )
+    metric = metrics.most_common(1)[0][0] if metrics else ""
+
+    def place(item: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        best = item["best"]
+        if not item["done"] or not metric or best.get("metric") != metric:
+            return not item["done"], True, 0.0
+        return False, False, best["value"] if best["better"] == "min" else -best["value"]
+
+    return [dict(item) for item in sorted(scripts, key=place)]
+
+
+def winner(scripts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the best of a script's values; None unless two or more are comparable."""
+    first, *rest = ranked(scripts) or [{"best": {}}]
+    metric = first["best"].get("metric") if first["best"].get("better") else ""
+    comparable = [item for item in rest if item["done"] and item["best"].get("metric") == metric]
+    return first if metric and first["done"] and comparable else None
 
 
 def log_tail(text: str) -> str:

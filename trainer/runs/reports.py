@@ -32,11 +32,12 @@ SHA256 = "[0-9a-f]{64}"
 NODE_STATES = ("done", "failed", "stopped", "expired")
 MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
+ENDS = ("min", "max", "")  # of a metric: the better one; "": of a receipt of an earlier version
 UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
-MOST_NOTES = 40  # lines about a script's files; its events and its first try may have one each
+MOST_NOTES = 40  # lines about a script's files; its events, its score and its first try may have one each
 # last lines of a log and their characters, in a receipt; together less than MOST_TEXT
 LAST_LINES, MOST_LINE = (20, 190)
 # of a boot: fetched, installed, started, torch imported the first time, devices tested
@@ -60,6 +61,7 @@ class Heartbeat:
     unit: str = "windows"  # or chunks
     message: str = ""
     sample: NodeSample | None = None  # of its hardware; None before the first
+    data: Mapping[str, Any] = field(default_factory=dict)  # what it read, counted; {} before it has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         unit=fields.choice("unit", UNITS, "windows"),
         message=fields.text("message", "", most=MOST_TEXT),
         sample=read_sample(fields.table("sample")),
+        data=read_data(fields.table("data")),
     )
 
 
@@ -193,13 +196,13 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
             "done": bool(item.truth("done")),
             "exit_code": item.value("exit_code").whole(least=-255, most=255),
             "starts": item.whole("starts", most=1_000),
-            "best": _read_best(item.table("best", most=2)),
+            "best": _read_best(item.table("best", most=3)),
             "seconds": item.number("seconds", least=0) or 0.0,
             "last_lines": [
                 line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)
             ],
             "notes": [
-                line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 2)
+                line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 3)
             ],
         }
         for item in fields.rows("scripts", most=MOST_MODELS)
@@ -207,9 +210,11 @@ def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def _read_best(fields: Fields) -> dict[str, Any]:
-    """Return a script's headline metric and its best value; {} if it has none."""
-    value = fields.number("value")
-    return {} if value is None else {"metric": fields.text("metric", most=MOST_NAME), "value": value}
+    """Return a script's headline metric, its best value, and which end is better; {} if it has none."""
+    if (value := fields.number("value")) is None:
+        return {}
+    metric = fields.text("metric", most=MOST_NAME)
+    return {"metric": metric, "value": value, "better": fields.choice("better", ENDS, "")}
 
 
 def read_error(fields: Fields) -> dict[str, Any] | None:

@@ -31,6 +31,8 @@ from trainer.runs.record_json import record_from_json, to_json
 
 LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
 PART_BYTES = 1 << 20  # of a log or metrics part, at most
+LAST = "last"  # a user's name for the newest run
+MOST_CANDIDATES = 5  # runs that an ambiguous name's error lists
 
 
 class Conflict(Exception):
@@ -327,6 +329,28 @@ def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[R
         do = "Use the Mayfly that launched it."
         raise UnreadableRecord(f"cannot read the record of run {run_id}", why=str(error), do=do) from error
     return record, stored.etag
+
+
+def find_run(objects: Objects, name: str) -> str:
+    """Return the id of the run that a user means: by its id, by a part that no other id has, or by `last`.
+
+    Returns a name that no run has as it is: `read_record` refuses it. Raises UsageError for a part of
+    several ids, and for `last` without any run.
+    """
+    if name != LAST and objects.head(key=record_key(name)) is not None:
+        return name
+    runs = run_ids(objects)
+    if name == LAST:
+        for run_id in reversed(runs):  # one without a record is a launch that was killed as it began
+            if objects.head(key=record_key(run_id)) is not None:
+                return run_id
+        raise UsageError("there is no last run", do="There is no run yet.")
+    named = [run_id for run_id in runs if name and name in run_id]
+    if len(named) > 1:
+        more = f" and {len(named) - MOST_CANDIDATES} older" if len(named) > MOST_CANDIDATES else ""
+        why = f"{', '.join(named[: -MOST_CANDIDATES - 1 : -1])}{more}"
+        raise UsageError(f"'{name}' is a part of {len(named)} runs' ids", why=why, do="Give more of one.")
+    return named[0] if named else name
 
 
 def run_ids(objects: Objects) -> tuple[str, ...]:

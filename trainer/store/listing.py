@@ -22,7 +22,7 @@ from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import RunRecord, from_iso
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
-from trainer.runs.store import Objects, Stored, given, read_record, run_ids
+from trainer.runs.store import Objects, Stored, find_run, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.store.production import PRODUCTION, production_name
@@ -127,16 +127,20 @@ def stored_models(objects: Objects, record: RunRecord) -> list[Stored]:
     return [item for folder, item in listed if item.key.removeprefix(folder) in files][:MOST_MODELS]
 
 
-def find_model(objects: Objects, name_or_key: str) -> Model:
+def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
     """Return the model of a key, of `RUN/NAME` or `GROUP/NAME`, or of a name: production's, else that of the
-    newest finished run.
+    newest finished run. `stage`: of this stage alone.
 
-    Raises UsageError if there is none, only in unfinished runs, or in production under several groups.
+    RUN is any name that `find_run` takes. Raises UsageError if there is none, only in unfinished runs, or in
+    production under several groups.
     """
-    models = list_models(objects).models
-    for model in models:
-        if name_or_key in (model.key, model.full_name):
-            return model
+    models = [model for model in list_models(objects).models if stage in ("", model.stage)]
+    names = {name: model for model in reversed(models) for name in (model.key, model.full_name)}
+    run, slash, name = name_or_key.partition("/")
+    if slash and name_or_key not in names and not name_or_key.startswith("models/"):
+        name_or_key = f"{find_run(objects, run)}/{name}"
+    if name_or_key in names:
+        return names[name_or_key]
     named = [model for model in models if model.name == name_or_key]
     production = [model.full_name for model in named if model.stage == "production"]
     if len(production) > 1:

@@ -38,8 +38,12 @@ def promote(objects: Objects, model: Mapping[str, Any], *, group: str) -> bool:
     """Put a model of a receipt in production under its group's stable name; return False if it is already
     there.
 
-    Raises ConfigError for a model that can't be verified, or if others replaced it each time.
+    Raises UsageError for a group of no valid name, ConfigError for a model that can't be verified, or if
+    others replaced it each time.
     """
+    if not _GROUP.fullmatch(group):
+        do = "Take the name of a retrain or of a data set, such as main."
+        raise UsageError(f"'{group}' is not a group of production models", do=do)
     stored = objects.head(key=str(model["key"]), version_id=str(model["version_id"]))
     _verify(objects, model, stored)
     key = f"{PRODUCTION}{group}/{_file(model)}"

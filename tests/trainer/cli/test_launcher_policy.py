@@ -107,7 +107,7 @@ def agent_here(mayfly: Callable[..., Any]) -> Any:
 
 
 def test_verbs_use_every_permission_and_lack_none(
-    account: LauncherAccount, mayfly: Any, candles: Path
+    account: LauncherAccount, mayfly: Any, candles: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.aws.cloud(account.admin).decisions.clear()  # other tests ask for what is refused
     first = launched(mayfly, "--data", candles, "--symbols", "BTC-USD")
@@ -159,6 +159,14 @@ def test_verbs_use_every_permission_and_lack_none(
 
     decided = [(asked, by) for who, asked, by in embedded.decisions if who.kind == "USER"]
     assert_allowed_is_needed(decided, account.policy, {})
+
+    (model,) = mayfly("receipts", first)["models"]  # production is not a launcher's
+    name = f"{first}/{Path(model['key']).stem}"
+    assert main(["models", "promote", name]) == 103
+    said = capsys.readouterr().err
+    assert "AccessDenied" in said and "It takes s3:PutObject on models/production/*" in said
+    sign_in(account.admin, monkeypatch)
+    assert mayfly("models", "promote", name)["promoted"]
 
 
 def fleet(account: LauncherAccount, **changed: Any) -> dict[str, Any]:

@@ -55,6 +55,19 @@ def test_an_unknown_run_is_exit_2_with_the_nearest(mayfly, verb):
     assert told["error"]["code"] == code == 2
 
 
+def test_last_and_a_part_of_an_id_name_a_run(mayfly, tmp_path):
+    assert mayfly("logs", "k3v9") == (0, "booted\nstaged\ntrained\n", f"run {CLOSED_RUN}\n")
+    assert mayfly("status", "last", "--json")[1]["runs"][0]["run_id"] == OPEN_RUN
+    assert mayfly("receipts", "m4w8", "--json")[1]["run_id"] == OPEN_RUN
+    assert mayfly("stop", "last", "--json")[1]["run_id"] == OPEN_RUN
+    assert mayfly("pull", "k3", "--json", "--out", str(tmp_path / "out"))[1]["run_id"] == CLOSED_RUN
+    model = mayfly("models", "pull", "k3v9/lstm_BTC-USD_1m", "--out", str(tmp_path), "--json")[1]
+    assert model["run_id"] == CLOSED_RUN
+    for verb in ("status", "receipts", "logs", "stop", "pull"):
+        code, _, err = mayfly(verb, "crypto")
+        assert code == 2 and f"'crypto' is a part of 2 runs' ids ({OPEN_RUN}, {CLOSED_RUN})" in err
+
+
 def test_logs_come_in_order_and_tail_cuts(mayfly):
     assert mayfly("logs", CLOSED_RUN)[1] == "booted\nstaged\ntrained\n"
     assert mayfly("logs", CLOSED_RUN, "--tail", "2")[1] == "staged\ntrained\n"
@@ -115,6 +128,45 @@ def test_models_are_listed_and_pulled(mayfly, tmp_path):
     code, out, _ = mayfly("models", "pull", "lstm_BTC-USD_1m", "--out", str(tmp_path))
     assert code == 0
     assert out.strip() == str(tmp_path / "lstm_BTC-USD_1m.safetensors")
+
+
+def test_a_pulled_log_has_no_control_characters(mayfly, account, tmp_path):
+    evil = "\x1b]0;owned\x07\x1b[2K\r\u202e\x9b31m last\n"
+    account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/log/000003.log", body=evil.encode())
+    assert mayfly("pull", CLOSED_RUN, "--out", str(tmp_path))[0] == 0
+    log = (tmp_path / "log.txt").read_text()
+    assert log.endswith("\\x9b31m last\n") and all(item.isprintable() or item == "\n" for item in log)
+
+
+def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account):
+    code, out, err = mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
+    assert (code, out) == (0, f"lstm_BTC-USD_1m of run {CLOSED_RUN} is in production\n")
+    assert err.endswith("to take it back: mayfly models rollback lstm_BTC-USD_1m\n")
+    told = mayfly("models", "promote", "lstm_BTC-USD_1m", "--json")[1]
+    assert (told["promoted"], told["run_id"], told["name"]) == (False, CLOSED_RUN, "lstm_BTC-USD_1m")
+    assert mayfly("models", "production", "--json")[1]["production"][0]["version_id"] == told["version_id"]
+    code, _, err = mayfly("models", "promote", f"{OPEN_RUN}/lstm_BTC-USD_1m")
+    assert code == 2 and "no model" in err
+
+
+def test_a_model_whose_bytes_are_not_the_receipts_stays_out(mayfly, account):
+    receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
+    receipt["models"][0]["sha256"] = "0" * 64
+    account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
+    code, _, err = mayfly("models", "promote", "lstm_BTC-USD_1m")
+    assert code == 103 and "its bytes have another sha256 than its receipt says" in err
+    assert mayfly("models", "production")[1] == "no production models yet\n"
+
+
+@pytest.mark.parametrize("name", ["../x", "none", "a/../../b"])
+def test_versions_of_no_production_model_are_refused(mayfly, name):
+    code, _, err = mayfly("models", "production", name)
+    assert code == 2 and err.startswith(f"error: there is no production model '{name}'.")
+
+
+def test_predict_names_a_model_of_a_run_and_no_copy_of_it(mayfly, candles):
+    code, _, err = mayfly("predict", "--run", "k3v9", "--data", str(candles))
+    assert code == 2 and "lstm_BTC-USD_1m.safetensors" in err and "/tmp/" not in err
 
 
 def test_a_stopped_run_has_a_receipt_and_stops_once(mayfly):

@@ -84,6 +84,40 @@ def test_verbs_that_read_runs_take_a_folder_instead_of_a_bucket(words):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "value", "rehearses"),
+    [
+        (["status"], "1", True),
+        (["logs", "last"], "1", True),
+        (["status"], "0", False),
+        (["status"], "", False),
+        (["status", "--rehearse"], "", True),
+        (["status", "--local", "results/"], "1", False),
+        (["retrains", "list"], "1", True),
+    ],
+)
+def test_a_variable_makes_every_command_rehearse(words, value, rehearses, monkeypatch):
+    seen = []
+    monkeypatch.setenv("MAYFLY_REHEARSE", value)
+    monkeypatch.setattr(
+        f"trainer.cli.verbs.{words[0]}.run", lambda arguments: seen.append(arguments.rehearse) or 0
+    )
+    assert (main(words), seen) == (0, [rehearses])
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "line"),
+    [
+        (["status"], "yes", "MAYFLY_REHEARSE is 'yes' (it is 1, 0 or empty)."),
+        (["down", "-y"], "1", "a rehearsal has no stack to take down (MAYFLY_REHEARSE is set)."),
+    ],
+)
+def test_a_senseless_rehearsal_is_refused(words, value, line, monkeypatch, capsys):
+    monkeypatch.setenv("MAYFLY_REHEARSE", value)
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line}")
+
+
 def test_no_command_has_more_than_twenty_flags():
     parser = build_parser("python -m trainer.launch")
     flags = [action for action in parser._actions if action.option_strings and action.dest != "help"]

@@ -127,14 +127,3 @@ def test_the_remedy_for_ccxts_json_makes_a_file_that_is_read(tmp_path: Path) -> 
     candles = CandleFolder(data, tmp_path).read("BTC-USD")
     assert len(candles) == len(recorded) and candles.close[0] == recorded[0][4]
     assert candles.timestamp[0] == recorded[0][0] * 1_000_000
-
-
-def test_every_bad_file_of_a_folder_is_named(tmp_path: Path) -> None:
-    for name in ("A_1d.csv", "B_1d.csv", "C_1d.csv"):
-        (tmp_path / name).write_text(
-            next(one for one in SHAPES if one.title == "Plain CSV").files["AAPL_1d.csv"]
-        )
-    (tmp_path / "B_1d.csv").write_text("date,open\n2021-01-04,1\n")
-    (tmp_path / "C_1d.csv").write_text("nothing\n")
-    with pytest.raises(DataError, match=r"2 files of .* can't be used \(.*B_1d.csv has no column .*C_1d.csv"):
-        CandleFolder(tmp_path, tmp_path)

@@ -46,6 +46,9 @@ def test_a_command_is_split_and_filled_in_without_a_shell():
         ({**RUN, "data": {"path": "x"}}, "a script with data.path"),
         ({**RUN, "data": {"refresh": "x.py"}}, "a script with data.refresh"),
         ({"data": {"folder": "x"}}, "data.folder without a script"),
+        (run(best="mse"), "job key 'script.best' is 'mse' (it must be a metric with min or max"),
+        (run(best="mse:least"), "such as mse:min or auc:max"),
+        (run(best=":min"), "job key 'script.best' is ':min'"),
         (run(comand="x"), "unknown job key 'script.comand'. Did you mean script.command?"),
     ],
 )

@@ -20,10 +20,13 @@ def over(value, **script):
 def test_each_combination_of_lists_is_a_piece():
     values = {"symbol": ["BTC-USD", "ETH-USD"], "seed": [0, 1, 2]}
     job = over(values, gpus=0.25, command="run --seed $MAYFLY_VALUE_SEED")
-    assert list(job.script.combinations) == [f"{symbol}_{seed}" for symbol, seed in product(*values.values())]
-    assert job.script.combinations["ETH-USD_1"] == {"symbol": "ETH-USD", "seed": "1"}
+    assert list(job.script.combinations) == [
+        f"symbol={symbol}_seed={seed}" for symbol, seed in product(*values.values())
+    ]
+    assert job.script.combinations["symbol=ETH-USD_seed=1"] == {"symbol": "ETH-USD", "seed": "1"}
     pieces = pieces_of(job, (), timeframe="")
-    assert (pieces[0].name, pieces[0].title, len(pieces)) == ("script_mayfly_BTC-USD_0", "BTC-USD_0", 6)
+    title = "symbol=BTC-USD_seed=0"
+    assert (pieces[0].name, pieces[0].title, len(pieces)) == (f"script_mayfly_{title}", title, 6)
     assert job_from(job.to_dict()) == job and with_settings(job, budget=2.0).script == job.script
 
 
@@ -36,9 +39,9 @@ def test_names_of_values_are_safe_unique_paths():
         assert "/" not in name
         assert len(name.encode()) <= MOST_NAME_BYTES
         assert name[0] not in "-~."
-    assert combinations({"a": ["x_y"], "b": ["z", "w"]}).keys() == {"x_y_z", "x_y_w"}
-    both = list(combinations([{"a": "x_y", "b": "z"}, {"a": "x", "b": "y_z"}]))
-    assert [name.partition("-")[0] for name in both] == ["x_y_z", "x_y_z"] and both[0] != both[1]
+    assert combinations({"a": ["x_y"], "b": ["z", "w"]}).keys() == {"a=x_y_b=z", "a=x_y_b=w"}
+    both = list(combinations([{"a": "x_b=y", "b": "z"}, {"a": "x", "b": "y_b=z"}]))
+    assert [name.partition("-")[0] for name in both] == ["a=x_b=y_b=z"] * 2 and both[0] != both[1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_a_csv_file_beside_the_job_has_a_row_for_each_piece(tmp_path):
     job = parse_job(load_job(tmp_path / "job.toml"), {})
     rows = [{"symbol": "A/B", "lr": "1e-3"}, {"symbol": "C", "lr": "0.01"}]
     assert list(job.script.combinations.values()) == rows
-    assert list(job.script.combinations)[1] == "C_0.01"
+    assert list(job.script.combinations)[1] == "symbol=C_lr=0.01"
 
 
 @pytest.mark.parametrize(

@@ -310,8 +310,8 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     assert read.python_packages == "the desk's .venv"
     assert (script["piece"], script["exit_code"], script["starts"]) == ("s", 0, 2)
     assert script["last_lines"] == ["devices 1 1"]
-    assert script["best"] == {"metric": "train_loss", "value": 0.5}
-    assert script["notes"] == ["1 lines of its events could not be read"]
+    assert script["best"] == {"metric": "train_loss", "value": 0.5, "better": "min"}
+    assert script["notes"] == ["1 line of its events could not be read"]
     assert listed(node) == {"model.pt": "done\n"}
     events = [json.loads(line) for line in (node.work / "events" / "events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == [
@@ -326,7 +326,7 @@ def test_events_written_at_the_end_are_read_to_the_last(node, start, monkeypatch
     lines = "".join(f'{{"step": {step}, "score": {step}}}\\n' for step in range(1, 101))
     without_end = "truncate -s 1T $MAYFLY_EVENTS"  # it is not read to its end
     start(f"printf '{lines}' >> $MAYFLY_EVENTS; {without_end}")
-    assert reported(node).scripts[0]["best"] == {"metric": "score", "value": 100}
+    assert reported(node).scripts[0]["best"] == {"metric": "score", "value": 100, "better": "max"}
 
 
 def test_a_name_that_is_not_utf_8_is_told_and_spoils_no_result(node, start):

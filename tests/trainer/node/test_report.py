@@ -73,6 +73,15 @@ def test_desk_and_sweeper_read_lease_and_progress() -> None:
     assert not silent(launched_at=NOON, lease_until=read.lease_until, now=read.lease_until)
 
 
+def test_progress_counts_what_was_read() -> None:
+    read = {"files": [{"file": "a.csv"}], "bars": 900, "holes": 2, "synthetic": True}
+    told = heartbeat(
+        read_lease(json.dumps(lease(status(), NOON)).encode(), NOON), progress(status(data=read))
+    )
+    assert told.data == {"files": [], "bars": 900, "holes": 2, "synthetic": True}
+    assert json.loads(progress(status(data={"bars": "many", "holes": 2})))["data"] == {"holes": 2}
+
+
 @pytest.mark.parametrize("num_models", [500, 5000])
 def test_lease_and_progress_are_bounded_for_any_number_of_models(num_models: int) -> None:
     entry = {

@@ -45,6 +45,12 @@ def eight(node: Any) -> Any:
     return node
 
 
+def title(name: str) -> str:
+    """Return the piece of A-3."""
+    symbol, _, seed = name.partition("-")
+    return f"symbol={symbol}_seed={seed}"
+
+
 def starts(node: Any) -> list[list[str]]:
     return [line.split() for line in (node.work / "command" / "starts").read_text().splitlines()]
 
@@ -62,7 +68,7 @@ def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, mon
     monkeypatch.setattr(piece_run.PieceRun, "has_ended", counted)
     with pytest.raises(
         TrainingFailed,
-        match=r"1 of 24 values failed \(A_3: the script ended with exit code 3 .no such symbol",
+        match=r"1 of 24 values failed \(symbol=A_seed=3: the script ended with exit code 3 .no such symbol",
     ) as failed:
         start(VALUE, command="sh run.sh $MAYFLY_VALUE_SEED", over=OVER)
     names = [f"{symbol}-{seed}" for symbol in "ABC" for seed in range(8)]
@@ -75,22 +81,24 @@ def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, mon
     read = reported(eight, failed.value, unfinished=ENDED)
     assert (read.state, read.exit_code, read.retries) == ("failed", 100, 1)
     assert [(entry["piece"], entry["reason"]) for entry in read.failed] == [
-        ("A_3", "it ended with exit code 3: no such symbol")
+        ("symbol=A_seed=3", "it ended with exit code 3: no such symbol")
     ]
     ends = {item["piece"]: item for item in read.scripts}
     assert (len(ends), sum(item["done"] for item in ends.values())) == (24, 23)
-    assert (ends["B_7"]["starts"], ends["B_7"]["exit_code"]) == (2, 0)
-    assert ends["B_7"]["values"] == {"symbol": "B", "seed": "7"}
-    assert (ends["A_3"]["done"], ends["A_3"]["last_lines"], ends["A_3"]["notes"]) == (
+    assert (ends["symbol=B_seed=7"]["starts"], ends["symbol=B_seed=7"]["exit_code"]) == (2, 0)
+    assert ends["symbol=B_seed=7"]["values"] == {"symbol": "B", "seed": "7"}
+    assert (
+        ends["symbol=A_seed=3"]["done"],
+        ends["symbol=A_seed=3"]["last_lines"],
+        ends["symbol=A_seed=3"]["notes"],
+    ) == (
         *(False, ["no such symbol"]),
         ["MAYFLY_OUT stayed empty: nothing was uploaded"],
     )
-    assert listed(eight) == {
-        f"{name.replace('-', '_')}/model.pt": f"{name}\n" for name in names if name != "A-3"
-    }
+    assert listed(eight) == {f"{title(name)}/model.pt": f"{name}\n" for name in names if name != "A-3"}
     told = heartbeat(Lease(instance_id="i-1", at=NOW, lease_until=NOW), progress(eight.status))
     assert (told.models_total, told.models_done, told.rate) == (24, 23, None)
-    assert told.progress["C_0"]["state"] == "done"
+    assert told.progress["symbol=C_seed=0"]["state"] == "done"
     assert list((eight.work / "command" / "copies").iterdir()) == []
 
 
@@ -138,7 +146,7 @@ def test_a_gpu_that_fails_three_values_is_out_of_service(eight, start, caplog):
     assert [(item["done"], item["starts"], item["notes"]) for item in again] == [
         (True, 2, ["it failed on GPU 3 first"])
     ] * 3
-    names = ", ".join(f"{name.replace('-', '_')}" for name, gpu in starts(eight) if gpu == "3")
+    names = ", ".join(title(name) for name, gpu in starts(eight) if gpu == "3")
     out = f"GPU 3: {names} failed there within 30 s each, in a row"
     assert read.devices["out_of_service"] == [out] and f"out of service: {out}" in caplog.text
     assert len(listed(eight)) == 24
@@ -158,7 +166,7 @@ def test_a_script_that_fails_everywhere_ends_early(eight, start):
 
 def test_where_the_program_is_missing_every_value_says_so(eight, start):
     with pytest.raises(
-        TrainingFailed, match=r"2 of 2 values failed \(1: the machine has no torchrunn"
+        TrainingFailed, match=r"2 of 2 values failed \(seed=1: the machine has no torchrunn"
     ) as failed:
         start("", command="torchrunn a.py", over=[{"seed": 1}, {"seed": 2}])
     assert [entry["reason"] for entry in reported(eight, failed.value, unfinished=ENDED).failed] == [
@@ -169,8 +177,8 @@ def test_where_the_program_is_missing_every_value_says_so(eight, start):
 # A leaves a process behind that left its group; B ends once that one is gone, and must not be killed with it.
 LEAVES = """
 if [ $MAYFLY_VALUE_NAME = B ]; then
-    while [ ! -s $MAYFLY_OUT/../A/child ]; do sleep 0.01; done
-    while [ -d /proc/$(cat $MAYFLY_OUT/../A/child) ]; do sleep 0.01; done
+    while [ ! -s $MAYFLY_OUT/../name=A/child ]; do sleep 0.01; done
+    while [ -d /proc/$(cat $MAYFLY_OUT/../name=A/child) ]; do sleep 0.01; done
     echo alive; exit 0
 fi
 setsid sh -c 'echo $$ > $MAYFLY_OUT/child; exec sleep 1000 > /dev/null 2>&1' &
@@ -182,7 +190,7 @@ def test_a_value_whose_files_do_not_fit_fails_alone(eight, start, monkeypatch):
     copy = shutil.copytree
 
     def copied(source: Path, target: Path) -> None:
-        if target.name == "B":
+        if target.name == "symbol=B":
             raise OSError(errno.ENOSPC, "No space left on device")
         copy(source, target)
 
@@ -191,21 +199,23 @@ def test_a_value_whose_files_do_not_fit_fails_alone(eight, start, monkeypatch):
         start("echo done > $MAYFLY_OUT/model.pt", over={"symbol": ["A", "B", "C"]})
     assert (
         failed.value.why
-        == "B: the script's files can't be copied for it ([Errno 28] No space left on device)"
+        == "symbol=B: the script's files can't be copied for it ([Errno 28] No space left on device)"
     )
-    assert sorted(listed(eight)) == ["A/model.pt", "C/model.pt"]
-    assert [entry["piece"] for entry in reported(eight, failed.value, unfinished=ENDED).failed] == ["B"]
+    assert sorted(listed(eight)) == ["symbol=A/model.pt", "symbol=C/model.pt"]
+    assert [entry["piece"] for entry in reported(eight, failed.value, unfinished=ENDED).failed] == [
+        "symbol=B"
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_only_an_ended_values_own_processes_are_killed(eight, own_user, start):
     start(LEAVES, over={"name": ["A", "B"]})
     ends = [(item["piece"], item["last_lines"]) for item in eight.status.scripts]
-    assert ends == [("A", []), ("B", ["alive"])] and list(own_user.processes()) == []
+    assert ends == [("name=A", []), ("name=B", ["alive"])] and list(own_user.processes()) == []
 
 
 def test_the_longest_value_begins_first(eight, start, monkeypatch):
-    seconds, made = {"A": 1.0, "B": 3.0, "C": 2.0}, module._pieces
+    seconds, made = {"symbol=A": 1.0, "symbol=B": 3.0, "symbol=C": 2.0}, module._pieces
 
     def estimated(manifest: Any, folders: Any) -> Any:
         pieces = tuple(replace(piece, estimate=seconds[piece.piece]) for piece in manifest.pieces)
@@ -215,3 +225,29 @@ def test_the_longest_value_begins_first(eight, start, monkeypatch):
     eight.status.devices = Devices(expected=1, found=1, kind="cpu", note="")
     start("echo $MAYFLY_VALUE_SYMBOL 0 1 0 >> ../../starts", over={"symbol": ["A", "B", "C"]})
     assert [name for name, *_ in starts(eight)] == ["B", "C", "A"]
+
+
+def test_the_metric_that_the_job_names_judges_the_values(eight, start):
+    told = """echo "{\\"mse\\": $MAYFLY_VALUE_LR, \\"mae\\": 7}" >> $MAYFLY_EVENTS"""
+    start(f"{told}; echo 1 > $MAYFLY_OUT/m", over={"lr": [0.3, 0.1]}, best="mse:min")
+    best = {item["piece"]: item["best"] for item in reported(eight).scripts}
+    assert best == {f"lr={value}": {"metric": "mse", "value": value, "better": "min"} for value in (0.3, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("events", "best", "note"),
+    [
+        (
+            '{"mse": 1, "mae": 2}',
+            "",
+            "its events have mse, mae, and none is known to be its score: name it in",
+        ),
+        ('{"mse": 1, "mae": 2}', "rmse:min", "script.best names rmse, and its events have mse, mae"),
+        ("", "rmse:min", "script.best names rmse, and it has no events"),
+    ],
+)
+def test_an_unknown_metric_is_told(eight, start, events, best, note):
+    start(f"echo '{events}' >> $MAYFLY_EVENTS; echo 1 > $MAYFLY_OUT/m", over={"lr": [0.3]}, best=best)
+    (script,) = reported(eight).scripts
+    assert script["best"] == {}
+    assert [line[: len(note)] for line in script["notes"]] == [note]

@@ -17,7 +17,7 @@ from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
-from trainer.runs.receipt import PHASES, make_receipt, seconds, spent
+from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
 from trainer.runs.record import RunPiece
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.stored_receipt import receipt_from_json
@@ -84,6 +84,13 @@ def test_without_a_result_the_last_heartbeat_tells_the_phases(ended):
         instance_id="i-1", at=at(300), lease_until=at(390), phase="train", phases={"train": at(100)}
     )
     assert seconds(ended, Observation(heartbeat=beat))["train"] == 290.0
+
+
+def test_without_a_result_the_last_heartbeat_counts_the_data(ended):
+    read = {"files": [], "bars": 900, "holes": 2, "synthetic": True}
+    beat = Heartbeat(instance_id="i-1", at=at(300), lease_until=at(390), phase="train", data=read)
+    assert make_receipt(ended, Observation(heartbeat=beat))["data"] == read
+    assert make_receipt(ended, Observation(heartbeat=beat, result=result()))["data"]["bars"] == 5
 
 
 def test_a_run_without_an_instance_spent_its_time_on_capacity(make_record):
@@ -181,6 +188,29 @@ def test_the_documented_receipt_is_the_produced_one(ended):
     assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
 
 
+def value(piece: str, score: float | None, *, better: str = "min", **fields: Any) -> dict[str, Any]:
+    """Return the end of a script for one of its values."""
+    best = {} if score is None else {"metric": fields.pop("metric", "mse"), "value": score, "better": better}
+    return {"piece": piece, "done": True, "best": best, **fields}
+
+
+def test_values_are_sorted_by_their_score_and_the_best_wins():
+    of = [
+        value("b", 0.3),
+        value("failed", 0.1, done=False),
+        value("a", 0.2),
+        value("none", None),
+        value("other", 0.0, metric="mae"),
+    ]
+    assert [item["piece"] for item in ranked(of)] == ["a", "b", "none", "other", "failed"]
+    assert winner(of) == of[2]
+    most = [value(name, score, better="max") for name, score in (("x", 0.1), ("y", 0.9))]
+    assert [item["piece"] for item in ranked(most)] == ["y", "x"] and winner(most) == most[1]
+    old = [value("x", 0.5, better=""), value("y", 0.1, better="")]  # of an earlier version
+    for alone in (old, [], [of[0]], [of[0], of[1], of[3]], [value("x", None), value("y", None)]):
+        assert winner(alone) is None
+
+
 def test_a_scripts_receipt_has_its_end_and_its_files(ended):
     prefix, sha256 = f"models/experiments/AROA:i-1/{ended.run_id}/1/out/", "0" * 64
     file = {"file": "a/m.pt", "key": f"{prefix}{sha256}", "version_id": "v", "sha256": sha256, "bytes": 3}
@@ -195,6 +225,8 @@ def test_a_scripts_receipt_has_its_end_and_its_files(ended):
     end = {
         **of_script,
         "sha256": "",
+        "done": False,
+        "best": {},
         "exit_code": -9,
         "starts": 2,
         "seconds": 1.5,

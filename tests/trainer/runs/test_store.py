@@ -13,6 +13,7 @@ from trainer.runs.store import (
     Conflict,
     RecordMissing,
     create_record,
+    find_run,
     open_objects,
     read_record,
     run_ids,
@@ -125,3 +126,20 @@ def test_missing_credentials_are_no_missing_run(monkeypatch, access):
     with pytest.raises(PermissionDenied, match="Unable to locate credentials"):
         open_objects(Access(region="us-east-1", endpoint_url=access.endpoint_url), "b").get(key="k")
     forget_sessions()
+
+
+def test_a_run_is_named_by_its_id_a_unique_part_or_last(objects, make_record):
+    older, newer = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
+    for run_id in (older, newer):
+        create_record(objects, replace(make_record(), run_id=run_id))
+    objects.put(key="runs/20261122-120000-crypto-p5x7/manifest.json", body=b"{}")  # killed before its record
+    assert find_run(objects, older) == find_run(objects, "k3v9") == find_run(objects, "20261120") == older
+    assert find_run(objects, "last") == newer
+    assert [find_run(objects, name) for name in ("", "none")] == ["", "none"]  # read_record refuses them
+    with pytest.raises(UsageError, match=r"'crypto' is a part of 3 runs' ids \(.*p5x7, .*m4w8, .*k3v9\)"):
+        find_run(objects, "crypto")
+
+
+def test_without_a_run_there_is_no_last_one(objects):
+    with pytest.raises(UsageError, match=r"there is no last run\. There is no run yet\."):
+        find_run(objects, "last")

@@ -6,17 +6,17 @@ for one stack.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from trainer.aws.access import own_access
+from trainer.aws.access import Access, own_access
 from trainer.aws.place import Place
-from trainer.base.errors import UsageError
+from trainer.base.errors import UsageError, renaming
 from trainer.base.extras import needs
 from trainer.base.files import HeldFolder
 from trainer.cli.connect import local_candles
@@ -62,8 +62,14 @@ class JobAtDesk:
         check_inputs(job)
         return portable_encoder(portable(job)), encoder_file(job)
 
-    def _fetched(self) -> Path:
-        return Path(self.ends.enter_context(HeldFolder("bucket")))
+    def _fetched(self, path: str, fetch: Callable[[str, Access, Path], Path]) -> Path:
+        """Return a copy of data in a bucket, which is gone when the command ends; its errors name the
+        bucket's.
+        """
+        self.console.update(f"fetching {path} ...")
+        copy = fetch(path, own_access(), Path(self.ends.enter_context(HeldFolder("bucket"))))
+        self.ends.enter_context(renaming({str(copy): path.rstrip("/")}))
+        return copy
 
 
 @dataclass
@@ -84,9 +90,8 @@ class CandleDesk(JobAtDesk):
             self.job = checked(self.job)
         self.job = pinned(self.job)
         if is_in_bucket(path):
-            self.console.update(f"fetching {path} ...")
             self.is_fetched = True
-            self.job = self.job.with_data(path=str(fetch_candles(path, own_access(), self._fetched())))
+            self.job = self.job.with_data(path=str(self._fetched(path, fetch_candles)))
         self._start_check()
         return self
 
@@ -118,7 +123,9 @@ class CandleDesk(JobAtDesk):
         made = [f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else []
         here = self.found.job.data.path if self.found else ""
         if made and here and not self.is_fetched:
-            made.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5")
+            model = self.job.own_files.get("model")
+            own = f" --model-file {shlex.quote(model.file)}" if model else ""
+            made.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5{own}")
         return [f"logs {run_id}", *made]
 
     def _start_check(self) -> None:
@@ -142,10 +149,9 @@ class ScriptDesk(JobAtDesk):
             self._resolve_packages(self.place, "")
         folder = self.job.data.folder
         if is_in_bucket(folder):
-            self.console.update(f"fetching {folder} ...")
-            folder = str(fetch_files(folder, own_access(), self._fetched()))
+            folder = str(self._fetched(folder, fetch_files))
         if folder:
-            self.console.update(f"hashing {os.path.normpath(folder)} ...")
+            self.console.update(f"hashing {self.job.data.folder} ...")
             self.data = tuple(data_files(folder))
         return self
 

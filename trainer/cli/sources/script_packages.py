@@ -216,7 +216,7 @@ def resolve(
             why = f"no answer within {RESOLVE_SECONDS / 60:.0f} minutes"
             raise ConnectionFailed("the script's packages can't be resolved", why=why, do=_ALONE) from error
     if done.returncode:
-        raise _failure(done.stderr, target, local=bool(wheels))
+        raise _failure(done.stderr.replace(f"{made}/", ""), target, local=bool(wheels))
     if not wheels:
         _refuse_elsewhere(listed, done.stdout)
     return re.sub(rf"^(?:{IMAGES_OWN})==.*\n(?: .*\n)*| +# from .*\n", "", done.stdout, flags=re.MULTILINE)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.base.errors import DataError
+from trainer.base.errors import DataError, renaming
 from trainer.base.files import HeldFolder
 from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.data.table import SUFFIXES
@@ -67,7 +67,8 @@ def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Inpu
         for item in items:
             if (sha256 := fetch(item, objects, Path(folder))) is not None:
                 by_name[item.key.rpartition("/")[2]] = replace(item, sha256=sha256)
-        report = CheckChild(folder).report() if by_name else {"files": [], "errors": {}}
+        with renaming({f"{folder}/": "", folder: "the data set"}):
+            report = CheckChild(folder).report() if by_name else {"files": [], "errors": {}}
         for entry in report["files"]:
             item = replace(by_name[entry["file"]], summary={name: entry[name] for name in INDEXED})
             inputs[item.key] = item
@@ -120,11 +121,16 @@ def _errors(inputs: Mapping[str, Input], objects: Objects) -> dict[str, DataErro
     with HeldFolder("overlaps") as folder:
         for item in inputs.values():
             fetch(item, objects, Path(folder))
-        report: dict[str, Any] = CheckChild(folder, joined=True).report()
-    return {
+        names = {f"{folder}/": "", folder: "the data set"}
+        with renaming(names):
+            report: dict[str, Any] = CheckChild(folder, joined=True).report()
+    errors = {
         symbol: DataError(error["what"], why=error.get("why", ""), do=error.get("do", ""))
         for symbol, error in report["errors"].items()
     }
+    for error in errors.values():
+        error.rename(names)
+    return errors
 
 
 def _without(candles: ChosenCandles, errors: Mapping[str, DataError]) -> ChosenCandles:

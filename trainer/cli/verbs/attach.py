@@ -15,7 +15,7 @@ from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
 from trainer.base.extras import needs
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, named_run
 from trainer.cli.output import warn
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.settle import settle_run
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     with connected(rehearse=arguments.rehearse, program=False) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
+        arguments.run = named_run(cloud.objects, arguments.run)
         keys = find_machine(access, outputs, cloud, arguments.run)
         line = shell_line(arguments.command)
         request = AttachRequest(line=line, forwards=tuple(forwards), announce=_announce)

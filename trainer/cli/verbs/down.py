@@ -10,7 +10,9 @@ import subprocess
 import sys
 
 from trainer.aws.access import own_access
+from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import read_stack
+from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.output import say_json, warn
 from trainer.control.settle import settle_unwatched
@@ -23,6 +25,9 @@ CLI = "https://www.pulumi.com/docs/install/"
 
 def run(arguments: argparse.Namespace) -> int:
     """Refuse while a run is open, then run `pulumi destroy --exclude-protected`, which keeps the bucket."""
+    if environment.rehearses():
+        what = "a rehearsal has no stack to take down"
+        raise UsageError(what, why="MAYFLY_REHEARSE is set", do=f"Unset it for AWS. {REHEARSAL.no_down}")
     access = own_access()
     if access.place.no_down:
         what = f"this shell's AWS is a {access.place.name}: there is no stack to take down"

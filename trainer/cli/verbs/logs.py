@@ -9,7 +9,7 @@ import time
 
 from trainer.aws.stack import read_stack
 from trainer.base.errors import UsageError
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, named_run
 from trainer.cli.output import counted, say, say_json, say_text, warn
 from trainer.cli.parts import LogReader, read_events
 from trainer.cli.terminal import show
@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--follow and --{other} don't go together", do="Leave one out.")
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         cloud = AwsCloud(access, read_stack(access, stack=arguments.stack))
+        arguments.run = named_run(cloud.objects, arguments.run)
         if arguments.metrics:
             return _metrics(cloud, arguments)
         reader = LogReader(cloud, arguments.run)

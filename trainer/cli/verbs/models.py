@@ -1,4 +1,4 @@
-"""`mayfly models list|pull|production|rollback`: the models in the bucket."""
+"""`mayfly models list|pull|production|promote|rollback`: the models in the bucket."""
 
 from __future__ import annotations
 
@@ -8,20 +8,33 @@ from pathlib import Path
 
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
+from trainer.base.errors import PermissionDenied, UsageError
 from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable
+from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso
-from trainer.runs.store import Objects, Stored, open_objects
+from trainer.runs.store import Objects, Stored, open_objects, read_record
 from trainer.store.listing import Model, find_model, list_models, save_model
-from trainer.store.production import production_name, production_names, production_versions, roll_back
+from trainer.store.production import (
+    production_name,
+    production_names,
+    production_versions,
+    promote,
+    roll_back,
+)
 from trainer.targets.described import headline
+
+NO_RIGHT = (
+    "It takes s3:PutObject on models/production/*, which the launcher policy does not give: ask an"
+    " administrator of the stack (docs/security.md)."
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List models with run, version and test scores; download one; show production models and roll
-    one back.
+    """List models with run, version and test scores; download one; show production models, promote one and
+    roll one back.
     """
     if arguments.action == "pull":
         check_folder(Path(arguments.out or "."))
@@ -33,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
             path = save_model(objects, model, Path(arguments.out or "."))
             say_json({**_as_dict(model, days), "path": str(path)}) if arguments.json else say(str(path))
             return 0
+        if arguments.action == "promote":
+            return _promote(arguments, objects)
         if arguments.action == "rollback":
             return _roll_back(arguments, objects)
         if arguments.action == "production":
@@ -68,6 +83,36 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
         show(FittedTable(rows, right=("bytes",)))
     else:
         say("no production models yet")
+    return 0
+
+
+def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
+    """Put a model of an ended run in production, whatever its scores. Raises UsageError for a run that goes
+    on.
+    """
+    model = find_model(objects, arguments.model, stage="experiment")
+    if model.state not in EXIT_CODES:  # its receipt will have the hash that is verified
+        raise UsageError(f"run {model.run_id} has not ended", do="Promote its models then.")
+    record, _ = read_record(objects, model.run_id)
+    group = arguments.group or record.job["data"]["set"]
+    try:
+        changed = promote(objects, vars(model), group=group)
+    except PermissionDenied as error:
+        raise PermissionDenied(error.what, why=error.why, do=NO_RIGHT) from error
+    if arguments.json:
+        say_json(
+            {
+                "promoted": changed,
+                "run_id": model.run_id,
+                **_version(production_versions(objects, f"{group}/{model.name}")[0]),
+            }
+        )
+        return 0
+    if model.synthetic:
+        warn(f"{model.name} was trained on SYNTHETIC bars: it knows nothing of any market")
+    from_run = f"{model.name} of run {model.run_id}"
+    say(f"{from_run} is in production" if changed else f"{from_run} was in production already")
+    warn(f"to take it back: mayfly models rollback {group}/{model.name}")
     return 0
 
 

@@ -15,14 +15,14 @@ import argparse
 import csv
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.base.errors import UsageError
+from trainer.base.errors import UsageError, renaming
 from trainer.base.files import HeldFolder
 from trainer.base.symbols import tidy
 from trainer.base.text import printable
@@ -128,7 +128,7 @@ def _predicted(
         do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
         raise UsageError(f"--last {request.last}", do=do)
     check_path(request.data)
-    with _model_files(request) as paths:
+    with _model_files(request) as (paths, names):
         # Late: torch takes a second to load, and a wrong name should not wait for it.
         from trainer.train.predict.symbols import predict_models
 
@@ -138,20 +138,21 @@ def _predicted(
         made = predict_models(
             paths, Path(request.data), symbols=symbols, last=request.last, model_file=own, note=notes.append
         )
-        yield _sorted_out(made, missing), missing
+        yield _sorted_out(made, missing, names), missing
 
 
 def _sorted_out(
-    made: Iterable[Predictions | NotPredicted], missing: list[NotPredicted]
+    made: Iterable[Predictions | NotPredicted], missing: list[NotPredicted], names: Mapping[str, str]
 ) -> Iterator[Predictions]:
-    """Yield the predictions and add failures to `missing`. Raises the first error if nothing was
-    predicted.
+    """Yield the predictions and add failures, with a user's `names`, to `missing`. Raises the first error if
+    nothing was predicted.
     """
     from trainer.train.predict.symbols import NotPredicted
 
     some = False
     for item in made:
         if isinstance(item, NotPredicted):
+            item.error.rename(names)
             missing.append(item)
         else:
             if item.synthetic and not some:
@@ -215,8 +216,10 @@ def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
-    """Yield models as local files; those in a bucket are downloaded into a temporary folder."""
+def _model_files(request: PredictionRequest) -> Iterator[tuple[list[Path], dict[str, str]]]:
+    """Yield models as local files; those in a bucket are downloaded into temporary folders, whose names and
+    the names to print instead come second.
+    """
     run = request.run
     if bool(request.models) == bool(run):
         why = "both were given" if run else "neither was given"
@@ -224,19 +227,21 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
         raise UsageError("predict takes MODEL or --run RUN", why=why, do=do)
     local = {name: _local_files(name) for name in request.models}
     if all(local.values()) and not run:
-        yield _distinct([path for paths in local.values() for path in paths])
+        yield _distinct([path for paths in local.values() for path in paths]), {}
         return
     # Late: only a model in a bucket needs AWS.
     from trainer.aws.stack import read_stack
-    from trainer.cli.connect import connected
+    from trainer.cli.connect import connected, is_rehearsal, named_run
     from trainer.runs.store import open_objects, read_record
     from trainer.store.listing import fetch_models, find_model, models_of_run
 
     with HeldFolder("predict") as folder:
-        with connected(rehearse=request.rehearse, program=False, local=request.local) as access:
+        rehearse = is_rehearsal(rehearse=request.rehearse, local=request.local)
+        with connected(rehearse=rehearse, program=False, local=request.local) as access:
             outputs = read_stack(access, stack=request.stack)
             objects = open_objects(access, outputs.bucket)
             if run:
+                run = named_run(objects, run)
                 chosen = list(models_of_run(objects, run))
                 if not chosen:
                     read_record(objects, run)  # which can list the runs
@@ -247,7 +252,9 @@ def _model_files(request: PredictionRequest) -> Iterator[list[Path]]:
             for model in chosen[: 1 if run else None]:
                 warn(_origin(model, outputs.experiment_days, run=run))
             fetched = fetch_models(objects, chosen, Path(folder))
-        yield _distinct([path for paths in local.values() for path in paths] + fetched)
+        names = {f"{path.parent}/": "" for path in fetched}
+        with renaming(names):
+            yield _distinct([path for paths in local.values() for path in paths] + fetched), names
 
 
 def _origin(model: Any, experiment_days: int, *, run: str) -> str:

@@ -24,7 +24,8 @@ from trainer.base.arguments import check_folder
 from trainer.base.errors import ConfigError, TrainerError, UsageError, file_error
 from trainer.base.files import whole_file
 from trainer.base.symbols import path_flaw
-from trainer.cli.connect import connected, folder_of_run
+from trainer.base.text import printable
+from trainer.cli.connect import connected, folder_of_run, named_run
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.parts import EventsReader, LogReader
 from trainer.cli.views.curves import OBSERVED, CurveFiles
@@ -47,9 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
         check_folder(Path(arguments.out))
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
+        cloud = AwsCloud(access, outputs)
+        arguments.run = named_run(cloud.objects, arguments.run)
         folder = Path(arguments.out) if arguments.out else folder_of_run(arguments.run)
         check_folder(folder)
-        cloud = AwsCloud(access, outputs)
         pulled = Pulled(cloud, arguments.run, folder, partial(_fetch, access, outputs.bucket))
         while True:
             new = pulled.bring()
@@ -147,10 +149,10 @@ class Pulled:
     def _append_log(self, text: str) -> Iterable[Path]:
         path = self.folder / LOG
         if text and path not in self.files:
-            return [self._written(LOG, text.encode())]
+            return [self._written(LOG, printable(text).encode())]
         if text:
             with path.open("ab") as file:
-                file.write(text.encode())
+                file.write(printable(text).encode())
         return ()
 
     def _write_results(self) -> Iterable[Path]:

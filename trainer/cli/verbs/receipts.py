@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.aws.stack import read_stack
 from trainer.base.errors import UsageError
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, named_run
 from trainer.cli.output import bars_are, counted, duration, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.receipt import receipt_view, spent
@@ -26,10 +26,11 @@ def run(arguments: argparse.Namespace) -> int:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
         if arguments.run:
-            receipt = settle_run(cloud, arguments.run).receipt
+            run_id = named_run(cloud.objects, arguments.run)
+            receipt = settle_run(cloud, run_id).receipt
             if receipt is None:
-                do = f"mayfly status {arguments.run} shows its progress."
-                raise UsageError(f"run {arguments.run} has no receipt yet", why="it has not ended", do=do)
+                do = f"mayfly status {run_id} shows its progress."
+                raise UsageError(f"run {run_id} has no receipt yet", why="it has not ended", do=do)
             view = receipt_view(receipt, outputs.experiment_days)
             say_json(receipt) if arguments.json else show(view)
             return 0

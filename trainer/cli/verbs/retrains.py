@@ -31,6 +31,7 @@ from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, open_objects
 
 SHOWN_TIMES = 3
+UTC = "UTC"  # a time of such a schedule is told once
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -185,7 +186,8 @@ def _times(schedule: RetrainSchedule) -> list[str]:
     """Return the next scheduled times in words."""
     zone = schedule.time_zone
     return [
-        f"next  {schedule.local(at):%a %Y-%m-%d %H:%M} {zone}   {at:%Y-%m-%d %H:%M} UTC"
+        f"next  {schedule.local(at):%a %Y-%m-%d %H:%M} {zone}"
+        + ("" if zone == UTC else f"   {at:%Y-%m-%d %H:%M} UTC")
         for at in _coming(schedule)
     ]
 
@@ -201,7 +203,7 @@ def _row(
     return {
         "retrain": schedule.name,
         "next": f"{schedule.local(coming):%a %Y-%m-%d %H:%M} {schedule.time_zone}",
-        "UTC": f"{coming:%Y-%m-%d %H:%M}",
+        UTC: "-" if schedule.time_zone == UTC else f"{coming:%Y-%m-%d %H:%M}",
         "state": _state(retrain),
         "last run": f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-",
         "spent": money(last.spent_usd) if last else "-",

@@ -5,11 +5,9 @@ drives is settled before it is shown.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -17,12 +15,13 @@ from rich.console import RenderableType
 from trainer.attach.keys import forget_ended
 from trainer.aws.stack import read_stack
 from trainer.base.errors import TrainerError, UsageError
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, named_run
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.progress import share_done
 from trainer.cli.views.receipt import receipt_view, set_by
 from trainer.cli.views.table import BAD, Blocks, Cell, FittedTable, Inline, lines, styled
+from trainer.cli.views.watch import Watch
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
@@ -64,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud, days = AwsCloud(access, outputs), outputs.experiment_days
+        if arguments.run:
+            arguments.run = named_run(cloud.objects, arguments.run)
         if arguments.follow:
             shown = [_followed(cloud, arguments.run, seconds=access.place.poll_seconds)]
         elif arguments.run:
@@ -86,21 +87,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
-    """Show a run until it has ended: redrawn on a terminal, elsewhere with each new phase and sample. Return
-    it as it ended.
+    """Show a run's progress until it has ended, as its launch does, on a terminal with the use of its
+    hardware. Return it as it ended.
     """
-    console, before = Console(sys.stdout), object()
+    console = Console()
+    watch = Watch(console, None, below=lambda progress: _use(progress, cloud.now()))
     try:
-        while (item := _shown(settle_run(cloud, run_id), cloud.now()))["receipt"] is None:
-            console.draw(partial(_detail, item, 0))
-            news = (item["state"], item["phase"], item["sample"] and item["sample"]["at"])
-            if not console.live and news != before:
-                show(_detail(item, 0))
-            before = news
+        while (settled := settle_run(cloud, run_id)).receipt is None:
+            watch.on_event(progress_of(settled.look, cloud.now(), settled.look.error))
             time.sleep(seconds)
     finally:
         console.close()
-    return item
+    return _of_receipt(settled.receipt)
+
+
+def _use(progress: RunProgress, now: datetime) -> list[RenderableType]:
+    sample = _sample(progress.sample, now)
+    return [Blocks([("use", _sample_view(sample))])] if sample else []
 
 
 def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:

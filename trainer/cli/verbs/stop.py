@@ -8,7 +8,7 @@ import argparse
 
 from trainer.attach.keys import forget_ended
 from trainer.aws.stack import read_stack
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, named_run
 from trainer.cli.output import say_json
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.receipt import receipt_view
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
-        record = request_stop(cloud, arguments.run)
+        record = request_stop(cloud, named_run(cloud.objects, arguments.run))
         if record.state == "closed":
             console.line(f"{record.run_id} has ended already: {record.outcome}")
         with StopSignal(wish=Wish.END).installed() as stop:

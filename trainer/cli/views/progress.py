@@ -66,7 +66,7 @@ def current_phase(progress: RunProgress, seconds: float) -> RenderableType:
     share = share_done(progress.pieces.values(), progress.models_total)
     if not share and progress.work != "train":  # which may tell nothing until it ends
         return begin.append(f"   {spent}")
-    end = "   ".join(filter(None, [f"{share:4.0%}", time_left(seconds, share), spent]))
+    end = "   ".join(filter(None, [f"{share:4.0%}", _left(progress, seconds, share), spent]))
     grid = Table.grid(Column(no_wrap=True), Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
     grid.add_row(begin, _bar(share, PHASE_BAR), end)
     return grid
@@ -74,7 +74,7 @@ def current_phase(progress: RunProgress, seconds: float) -> RenderableType:
 
 def pieces_drawn(pieces: Mapping[str, Mapping[str, Any]], *, work: str) -> RenderableType:
     """Return the models in training, one per row: epoch, bar, share, loss."""
-    silent = "begins" if work == "train" else "runs"
+    silent = "begins" if work == "train" else "running"
     texts = [Column(no_wrap=True) for _ in range(3)]
     grid = Table.grid(*texts[:2], Column(), texts[2], padding=(0, 2, 0, 0))
     for name, piece in pieces.items():
@@ -120,8 +120,10 @@ def counts(progress: RunProgress) -> list[str]:
 
 
 def rate_of(progress: RunProgress) -> str:
-    """Return the rate of all workers: `5,510 windows/s`; few chunks a second have a decimal."""
-    if not progress.rate:
+    """Return the rate of all workers: `5,510 windows/s`; few chunks a second have a decimal. Empty for a
+    silent node.
+    """
+    if not progress.rate or progress.is_silent:
         return ""
     return (
         f"{progress.rate:,.0f} {progress.unit}/s"
@@ -133,6 +135,10 @@ def rate_of(progress: RunProgress) -> str:
 def time_left(seconds: float, share: float) -> str:
     """Return the time left, extrapolated from the share done; empty at the very beginning."""
     return f"{duration(seconds * (1 - share) / share)} left" if SHORTEST_SHARE <= share < 1 else ""
+
+
+def _left(progress: RunProgress, seconds: float, share: float) -> str:
+    return "" if progress.is_silent else time_left(seconds, share)
 
 
 def models_line(progress: RunProgress) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
+from trainer.runs.receipt import ranked, winner
 from trainer.runs.record import from_iso
 from trainer.store.listing import expiry
 from trainer.targets.described import (
@@ -27,6 +29,7 @@ from trainer.targets.described import (
 MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
 FAILED_MARK = ("✗", BAD)
 MOST_SHOWN_FILES, MOST_SHOWN_VALUES, MOST_LAST_LINES = 40, 60, 3  # --json has all
+MOST_SHOWN_NOTES = 5  # on values that are done
 ADDED = {None: "", True: "added", False: "checked"}  # what a refresh did with a file
 GAINS = {  # mark and meaning
     BEYOND_CHANCE: ("✓", "better than every baseline on the test span, beyond chance"),
@@ -206,15 +209,20 @@ def _best(script: Mapping[str, Any]) -> str:
 def _values(
     scripts: list[dict[str, Any]], out_of_service: Sequence[str]
 ) -> Iterator[tuple[str, RenderableType]]:
-    """Yield how a script ended for each of its values, what device is broken, and the last lines of those not
-    done.
+    """Yield the winner, how a script ended for each of its values, notes on those that are done, what device
+    is broken, and the last lines of those not done.
     """
-    shown = sorted(scripts, key=lambda script: (script["done"], script["piece"]))[:MOST_SHOWN_VALUES]
+    if best := winner(scripts):
+        yield "winner", Inline([best["piece"], _best(best).removeprefix("best ")])
+    shown = ranked(scripts)[:MOST_SHOWN_VALUES]
     yield "values", FittedTable(map(_value, shown), right=("time", "starts"), leaving=("starts",))
     if len(scripts) > len(shown):
         yield "", f"and {len(scripts) - len(shown):,} more"
+    notes = Counter(note for script in scripts if script["done"] for note in script["notes"])
+    for note, number in notes.most_common(MOST_SHOWN_NOTES):
+        yield "", f"{counted(number, 'value')}: {note}"
     yield from (("", styled(f"out of service: {line}", BAD)) for line in out_of_service)
-    for script in [script for script in shown if not script["done"]][:MOST_LAST_LINES]:
+    for script in [script for script in scripts if not script["done"]][:MOST_LAST_LINES]:
         told = [*script["notes"], *script["last_lines"]]
         yield "", ""
         yield "last lines", lines(f"of {script['piece']}:", *(told or ["it printed nothing"]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from rich.console import RenderableType
 
 from trainer.cli.output import duration, money
 from trainer.cli.terminal import Console
 from trainer.cli.views.progress import models_line, phase_ended, picture
-from trainer.cli.views.table import BAD, STRONG
+from trainer.cli.views.table import BAD, STRONG, lines
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
 from trainer.runs.record import InstanceSeen
@@ -34,17 +36,19 @@ class Watch:
     def __init__(
         self,
         console: Console,
-        stop: StopSignal,
+        stop: StopSignal | None,
         *,
+        below: Callable[[RunProgress], Sequence[RenderableType]] = lambda _: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console, self._stop, self._clock = console, stop, clock
+        """`stop`: None for a command that only looks on. `below`: what a terminal shows below the picture."""
+        self._console, self._stop, self._below, self._clock = console, stop, below, clock
         self._phase = ""
         self._settled: set[str] = set()
         self._instances: set[str] = set()
         self._ended: dict[str, str] = {}  # piece -> how; one that failed may be tried on another device
         self._printed: set[str] = set()
-        self._wish = stop.wish
+        self._wish = stop.wish if stop else Wish.GO_ON
 
     def on_event(self, progress: RunProgress) -> None:
         """Print the changes since the last look, and redraw the live region."""
@@ -85,10 +89,14 @@ class Watch:
         since, begun = self._clock(), progress.seconds.get(progress.phase, 0.0)
         if progress.state == "closed":
             self._console.close()
-        else:
-            self._console.draw(
-                lambda: picture(progress, seconds=begun + self._clock() - since, hint=self._hint(progress))
-            )
+            return
+        below = self._below(progress)
+
+        def drawn() -> RenderableType:
+            now = begun + self._clock() - since
+            return lines(picture(progress, seconds=now, hint=self._hint(progress)), *below)
+
+        self._console.draw(drawn)
 
     def _report(self, progress: RunProgress) -> None:
         """Print a line for each event since the last look."""
@@ -111,7 +119,7 @@ class Watch:
 
     def _report_wish(self, progress: RunProgress) -> None:
         """Print a pending request of the user (stop or leave) once."""
-        if self._stop.wish is self._wish:
+        if self._stop is None or self._stop.wish is self._wish:
             return
         self._wish = self._stop.wish
         if self._wish is Wish.END:
@@ -122,6 +130,8 @@ class Watch:
 
     def _hint(self, progress: RunProgress) -> str:
         """Return the effect of Ctrl-C, if there is a terminal, and the latest end of the run."""
+        if self._stop is None:
+            return "Ctrl-C: stop looking"
         if progress.state == "ending" or self._stop.wish is not Wish.GO_ON:
             return f"ends by {progress.deadline.at:%H:%M} UTC"
         return "Ctrl-C: end or leave" if self._stop.asks else "Ctrl-C: end"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trainer.base.errors import DataError
+from trainer.base.text import counted
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
 from trainer.data.timeframes import DAY, EVENTS, SECOND, name_of, step_of
@@ -156,9 +157,10 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     differs = ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
     if differs.any():
         first = same[differs.argmax()]
+        differ = counted(int(differs.sum()), "bar differs", "bars differ")
         raise DataError(
             f"{parts[owner[first]].file} and {parts[owner[first + 1]].file} disagree about {symbol}",
-            why=f"{int(differs.sum())} bars differ, the first at {time_text(timestamp[first])}",
+            why=f"{differ}, the first at {time_text(timestamp[first])}",
             do="Keep one of the two files.",
         )
     keep = np.ones(len(timestamp), dtype=bool)
@@ -211,7 +213,7 @@ def _check_values(
             )
             raise DataError(
                 f"{files}: {problem} in a bar of {symbol}",
-                why=f"{int(bad.sum())} such bars, the first at {time_text(timestamp[row])}",
+                why=f"{counted(int(bad.sum()), 'such bar')}, the first at {time_text(timestamp[row])}",
                 do="Correct or drop those bars; a missing bar is handled as a hole.",
             )
 

@@ -27,6 +27,8 @@ from trainer.data.read.sources import Held, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol
 from trainer.data.timeframes import can_resample, canonical, step_of
 
+MOST_NAMED = 20  # files that can't be used, in an error
+
 
 class OtherTimeframe(DataError):
     """The candles have other timeframes than the requested one."""
@@ -180,43 +182,33 @@ class CandleFolder:
             self._note(str(self._path), text)
         paths = {file.file: file.path for file in listing.files if not known or file.file in known}
         named = {file: parse_flat_name(stem_of(file))[1] for file in paths}
-        opened = self._open_all(
-            {file: paths[file] for file in paths if not chosen or named[file] in ("", chosen)}, wanted
-        )
+        usable = [file for file in paths if not chosen or named[file] in ("", chosen)]
+        opened = self._open_all({file: paths[file] for file in usable}, wanted)
         _settle(opened)
         there = {
             symbol for file in opened if not chosen or file.timeframe == chosen for symbol in file.written
         }
         if chosen and (not there or set(wanted) - there):
-            shorter = [
+            usable = [
                 file
                 for file in paths
                 if named[file] not in ("", chosen) and can_resample(named[file], chosen)
             ]
-            opened += self._open_all({file: paths[file] for file in shorter}, wanted)
+            opened += self._open_all({file: paths[file] for file in usable}, wanted)
         if not opened:
             raise _no_such_timeframe(self._path, chosen, named.values())
         return opened
 
     def _open_all(self, paths: Mapping[str, Path], wanted: tuple[str, ...]) -> list[_CandleFile]:
-        """Open files by their flat names. Raises one DataError for all that can't be read."""
+        """Open files by name. Raises DataError that names all that can't be used."""
         opened, errors = list[_CandleFile](), list[DataError]()
-        for file, path in paths.items():
+        for name, path in paths.items():
             try:
-                opened.append(self._open(path, file, wanted))
+                opened.append(self._open(path, name, wanted))
             except DataError as error:
                 errors.append(error)
-        if len(errors) > 1:
-            raise DataError(
-                f"{len(errors)} files of {self._path} can't be used",
-                why="; ".join(
-                    f"{error.what} ({error.why})" if error.why else error.what for error in errors[:20]
-                )
-                + ("; ..." if len(errors) > 20 else ""),
-                do="Correct them, or move them out of the data folder.",
-            )
         if errors:
-            raise errors[0]
+            raise errors[0] if len(errors) == 1 else _all_of(errors, len(paths))
         return opened
 
     def _open(self, path: Path, name: str, wanted: tuple[str, ...]) -> _CandleFile:
@@ -282,6 +274,15 @@ class CandleFolder:
 
     def _note(self, subject: str, text: str, detail: str = "") -> None:
         self._notes.append(DataNote(subject=subject, text=text, detail=detail))
+
+
+def _all_of(errors: Sequence[DataError], total: int) -> DataError:
+    """Return the error of several files that can't be used, with the remedies of the first of them."""
+    told = [f"{error.what}: {error.why}" if error.why else error.what for error in errors]
+    more = [f"and {len(errors) - MOST_NAMED} more"] if len(errors) > MOST_NAMED else []
+    do = " ".join(dict.fromkeys(error.do for error in errors[:MOST_NAMED] if error.do))
+    what = f"{len(errors)} of {total} files can't be used"
+    return DataError(what, why="; ".join([*told[:MOST_NAMED], *more]), do=do)
 
 
 def _settle(files: Sequence[_CandleFile]) -> None:

@@ -18,6 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
+from trainer.base.text import counted
 from trainer.data.read.bounds import UNREADABLE, first_line, text_stream
 from trainer.data.read.headers import CandleHeader, footer_error, open_header, read_options
 from trainer.data.read.shapes import FIELDS
@@ -138,7 +139,7 @@ def _adjust(
         first = np.datetime64(int(timestamp_N[bad_N.argmax()]), "ns").astype("datetime64[s]")
         column = header.adjusted.strip()
         raise DataError(
-            f"{header.path} has no adjusted close in {int(bad_N.sum())} bars of column {column}",
+            f"{header.path} has no adjusted close in {counted(int(bad_N.sum()), 'bar')} of column {column}",
             why=f"the first at {first}Z",
             do="Fill the column, or drop it: prices are then taken as traded.",
         )

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
 from trainer.base.symbols import RULE, flaw, quoted, tidy
+from trainer.base.text import counted
 from trainer.data.read.bounds import UNREADABLE, first_line
 from trainer.data.read.headers import CandleHeader
 
@@ -47,7 +48,7 @@ def split_rows(header: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
     """Return each symbol of a column with its rows (N,) int64, ascending. Raises DataError."""
     if column.null_count:
         raise DataError(
-            f"{header.path} has {column.null_count} rows without a symbol",
+            f"{header.path} has {counted(column.null_count, 'row')} without a symbol",
             do="Fill the column, or drop those rows.",
         )
     try:

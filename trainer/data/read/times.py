@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainer.base.errors import DataError
+from trainer.base.text import counted
 from trainer.data.read.bounds import UNREADABLE, first_line
 from trainer.data.read.headers import CandleHeader, footer_error, is_text
 from trainer.data.timeframes import DAY, SECOND
@@ -103,7 +104,7 @@ def nanoseconds(header: CandleHeader, columns: Sequence[Any], evidence: Evidence
     for column in columns:
         if column.null_count:
             raise DataError(
-                f"{header.path} has {column.null_count} bars without a time", do="Drop those rows."
+                f"{header.path} has {counted(column.null_count, 'bar')} without a time", do="Drop those rows."
             )
     try:
         *clocks, days = (_decoded(column) for column in columns)

@@ -53,7 +53,7 @@ class OwnModel(OwnFile, ModelSettings):
     part = "model"
     measured_as = MeasuredModel
     shape = ("code",)
-    shorter = "model.lookback, or the receptive_field of the class,"
+    shorter = "model.lookback (or the receptive_field of the class)"
     is_any_module = True
 
     lookback: int = setting(60, "Bars of a window.", least=1)

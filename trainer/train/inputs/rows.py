@@ -19,6 +19,7 @@ from trainer.bars.series_plan import Plan
 from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError
 from trainer.base.settings import CONTEXT
+from trainer.base.text import counted
 from trainer.data.context import context_of
 from trainer.data.features import compute_inputs
 from trainer.data.read.candles import Candles, time_text
@@ -253,6 +254,6 @@ def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: t
         name = names[column] if names else f"feature {column}"
         raise DataError(
             f"{name} of {candles.symbol} is not finite at {time_text(candles.timestamp[row + warmup])}",
-            why=f"{int(bad_TF.sum())} such values",
+            why=counted(int(bad_TF.sum()), "such value"),
             do="Look at the bars around that time.",
         )

@@ -67,13 +67,21 @@ def test_a_model_that_is_scored_is_not_left_at_its_last_step():
     assert models_line(alone) == "100% of 1 model  1 scoring  5,510 windows/s"
 
 
+def test_a_node_without_a_sign_has_no_time_left_and_no_rate():
+    silent = replace(TRAIN, is_silent=True, message="no sign for 40 s")
+    first, *_, last = drawn(picture(silent, seconds=30), width=80).splitlines()
+    assert first.endswith("  47%   $0.05")
+    assert last == "      1 waiting · 1 done · no sign for 40 s"
+    assert models_line(silent) == "47% of 4 models  1 waiting  1 done  no sign for 40 s"
+
+
 def test_a_silent_script_has_no_share_done():
     silent = replace(
         TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0, rate=None
     )
     assert drawn(picture(silent, seconds=30), width=80).splitlines() == [
         "  ● train        30s   $0.05",
-        "      net  runs",
+        "      net  running",
     ]
     assert models_line(silent) == ""
     over = replace(silent, pieces={"a": {"state": "training"}, "b": {"state": "waiting"}}, models_total=2)

@@ -211,7 +211,7 @@ def test_a_scripts_receipt_shows_end_last_lines_and_files():
     assert "SYNTHETIC" not in text
 
 
-def test_a_device_out_of_service_is_named():
+def test_values_are_sorted_with_a_winner_and_notes():
     end = {
         "exit_code": 0,
         "starts": 2,
@@ -221,7 +221,13 @@ def test_a_device_out_of_service_is_named():
         "best": {},
         "done": True,
     }
-    scripts = [{**end, "piece": "a"}, {**end, "piece": "b"}]
+    score = {"metric": "mse", "better": "min"}
+    told = "script.best names x"
+    scripts = [
+        {**end, "piece": "lr=0.3", "best": {**score, "value": 0.25}},
+        {**end, "piece": "lr=0.1", "best": {**score, "value": 0.125}, "notes": [told]},
+        {**end, "piece": "lr=9", "done": False, "exit_code": 1, "last_lines": ["diverged"]},
+    ]
     devices = {"out_of_service": ["GPU 3: a, b, c failed there"]}
     receipt = {
         **RECEIPT,
@@ -232,7 +238,13 @@ def test_a_device_out_of_service_is_named():
         "scripts": scripts,
         "devices": devices,
     }
-    assert "out of service: GPU 3: a, b, c failed there" in " ".join(text_of(receipt).split())
+    text = " ".join(text_of(receipt).split())
+    assert "out of service: GPU 3: a, b, c failed there" in text
+    assert "winner lr=0.1 · mse 0.125 values" in text and f"1 value: {told}" in text
+    assert [text.index(f" {name} ") for name in ("lr=0.1", "lr=0.3", "lr=9")] == sorted(
+        text.index(f" {name} ") for name in ("lr=0.1", "lr=0.3", "lr=9")
+    )
+    assert "last lines of lr=9: diverged" in text
 
 
 def test_the_log_of_a_boot_that_failed_is_shown():
@@ -253,6 +265,13 @@ def test_the_date_that_ends_models_is_in_the_receipt():
 def test_a_receipt_has_no_date_where_nothing_is_deleted(changed):
     assert "are deleted after" not in text_of(RECEIPT)
     assert "are deleted after" not in text_of({**RECEIPT, **changed}, days=30)
+
+
+def test_the_next_commands_of_an_own_model_give_its_file(tmp_path, capsys):
+    file = tmp_path / "my nets" / "net.py"
+    job = job_of(path="candles", **{"model.name": f"{file}:Net"})
+    desk = CandleDesk(job, Console(plain=True), ExitStack(), ACCOUNT, found=SimpleNamespace(job=job))
+    assert desk.looks(RECEIPT)[-1] == f"predict --run run-1 --data candles --last 5 --model-file '{file}'"
 
 
 @pytest.mark.parametrize(("data", "named"), [("/my candles", True), ("s3://bucket/candles", False)])

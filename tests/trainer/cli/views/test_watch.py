@@ -171,3 +171,13 @@ def test_a_value_done_after_a_failure_is_printed_again():
         line.split("]  ")[1] for line in told(failed, failed, done, done) if " a " in line or " b " in line
     ]
     assert lines == ["a failed (1/2)", "a done (1/2)", "b done (2/2)"]
+
+
+def test_a_command_that_looks_on_shows_the_same_and_more_below():
+    screen = Screen()
+    watch = Watch(screen, None, below=lambda progress: [f"  use of {progress.run_id}"], clock=lambda: 0.0)
+    watch.on_event(replace(START, seconds={"preflight": 7, "capacity": 3}))
+    assert screen.stays == ["  ✓ preflight     7s"]
+    shown = screen.picture.splitlines()
+    assert shown[0].startswith("  ● capacity      3s")
+    assert shown[1:] == ["      Ctrl-C: stop looking", "  use of run-1"]

@@ -150,3 +150,16 @@ def test_an_array_file_is_read_without_pickle(scratch):
     np.save(scratch / "0.npy", np.array([{"not": "numbers"}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
         parts.load_array(scratch / "0.npy")
+
+
+def test_every_file_that_can_not_be_used_is_named(tmp_path, scratch, make_candles):
+    write_candles(tmp_path / "GOOD_1m.parquet", [make_candles(50, symbol="GOOD")], synthetic=False)
+    (tmp_path / "A_1m.csv").write_text("time,open,high,low\n1,2,3,4\n")
+    with pytest.raises(DataError) as one:
+        CandleFolder(tmp_path, scratch)
+    assert one.value.what.startswith(f"{tmp_path / 'A_1m.csv'} has no ")
+    (tmp_path / "B_1m.csv").write_bytes(b"")
+    with pytest.raises(DataError, match=r"^2 of 3 files can't be used \(") as several:
+        CandleFolder(tmp_path, scratch)
+    assert all(name in several.value.why for name in ("A_1m.csv", "B_1m.csv"))
+    assert several.value.do.startswith(one.value.do)

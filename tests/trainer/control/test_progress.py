@@ -1,0 +1,33 @@
+"""Progress of a run: what a node last said, and that it has been silent since."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.records import at, launched, make_record
+from trainer.control.progress import RunProgress, Step, progress_of
+from trainer.runs.observation import Observation
+from trainer.runs.reports import Heartbeat, NodeResult
+
+
+def progress(*, seconds: float, state: str = "running", result: NodeResult | None = None) -> RunProgress:
+    """Return the progress of a run whose node reported last at 100 s."""
+    beat = Heartbeat(
+        instance_id="i-1", at=at(100), lease_until=at(190), phase="train", message="waits", rate=5.0
+    )
+    record = make_record(state=state, attempts=launched(), ending_at=at(120) if state == "ending" else None)
+    look = Step(record=record, observed=Observation(heartbeat=beat, result=result), actions=(), moved=False)
+    return progress_of(look, at(seconds))
+
+
+def test_a_killed_node_is_told_long_before_its_lease_ends():
+    assert [progress(seconds=now).message for now in (103, 114)] == ["waits", "waits"]
+    told = progress(seconds=140)
+    assert (told.message, told.is_silent) == ("no sign for 40 s", True)
+
+
+@pytest.mark.parametrize(
+    "over", [{"state": "ending"}, {"result": NodeResult(state="done")}], ids=["ending", "reported its end"]
+)
+def test_a_node_that_has_ended_owes_no_sign(over):
+    assert not progress(seconds=140, **over).is_silent
