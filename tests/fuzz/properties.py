@@ -146,7 +146,7 @@ def progress_is_shown_or_refused(body: bytes) -> None:
     progress = progress_of(look, NOON)
     shown = status._of_progress(progress, NOON)
     table = status.runs_table([shown])
-    for view in (status._detail(shown), table, picture(progress, seconds=9)):
+    for view in (status._detail(shown, 0), table, picture(progress, seconds=9)):
         _printable(drawn(view, width=80).splitlines())
     reconcile(RECORD, look.observed, NOON)
 

@@ -55,7 +55,7 @@ def test_the_live_view(golden: Golden) -> None:
 def test_status(golden: Golden, make_record: Callable[..., RunRecord]) -> None:
     items = [status._of_receipt(receipt_of(make_record)), status._of_progress(RUNNING, NOON)]
     golden("status", at_each_width(status.runs_table(items)))
-    golden("status-of-one-run", at_each_width(status._detail(items[1])))
+    golden("status-of-one-run", at_each_width(status._detail(items[1], 0)))
 
 
 def test_receipts(golden: Golden, make_record: Callable[..., RunRecord]) -> None:

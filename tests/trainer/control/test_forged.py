@@ -94,7 +94,7 @@ def look(cloud: Any, run_id: str) -> None:
         if isinstance(shown_now, list):
             drawn(runs_table(shown_now))
     settled = settle_run(cloud, run_id)
-    drawn(_detail(_shown(settled, cloud.now())))
+    drawn(_detail(_shown(settled, cloud.now()), 0))
     show(cloud, run_id)
 
 

@@ -16,13 +16,13 @@ from trainer.cli.views.drawing import drawn
 def test_a_scripts_pieces_are_values_a_single_one_the_script():
     pieces = {"BTC_0": {"state": "training"}, "BTC_1": {"state": "waiting"}}
     over = _of_progress(replace(TRAIN, work="script", pieces=pieces, models_total=2, models_done=0), NOW)
-    shown = drawn(_detail(over), width=80)
+    shown = drawn(_detail(over, 0), width=80)
     assert _done(over) == "0/2 values" and "  values   value  state\n" in shown and "model" not in shown
     one = _of_progress(
         replace(TRAIN, work="script", pieces={"net": {"state": "training"}}, models_total=1, models_done=0),
         NOW,
     )
-    shown = drawn(_detail(one), width=80)
+    shown = drawn(_detail(one, 0), width=80)
     assert _done(one) == "0/1 script" and "  script   script  state\n" in shown and "model" not in shown
 
 
