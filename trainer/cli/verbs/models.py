@@ -15,7 +15,13 @@ from trainer.cli.views.table import FittedTable
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects
 from trainer.store.listing import Model, find_model, list_models, save_model
-from trainer.store.production import production_name, production_names, production_versions, roll_back
+from trainer.store.production import (
+    production_name,
+    production_names,
+    production_versions,
+    roll_back,
+    versions_of,
+)
 from trainer.targets.described import headline
 
 
@@ -51,8 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:
     """List the production models, or the versions of one, newest first."""
-    names = [arguments.model] if arguments.model else production_names(objects)
-    versions = [one for name in names for one in production_versions(objects, name)]
+    if arguments.model:
+        versions = list(production_versions(objects, arguments.model))
+    else:
+        versions = [one for name in production_names(objects) for one in versions_of(objects, name)]
     if arguments.json:
         say_json({"production": [_version(one) for one in versions]})
     elif versions:
