@@ -65,6 +65,27 @@ LONGEST_LINE = ImageLine(
 )
 
 
+@pytest.mark.parametrize(("session", "assumed"), [("ana", True), ("ben", False), ("Ana", False), ("", False)])
+def test_the_trust_policy_of_the_page_pins_the_sessions_name(session: str, assumed: bool) -> None:
+    """Else two people of one role write each other's keys: the id in them ends with the session's name."""
+    page = (Path(__file__).resolve().parents[2] / "docs/security.md").read_text()
+    trust = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    (statement,) = trust["Statement"]
+    assert statement.pop("Principal") == {"AWS": "arn:aws:iam::123456789012:root"}
+    policy = read_policy("trust", json.dumps({**trust, "Statement": [{**statement, "Resource": "*"}]}))
+    context = {"sts:rolesessionname": session} if session else {}
+    asked = Authorization(action="sts:AssumeRole", resource="*", context=context)
+    assert decide([policy], asked, {"aws:username": "ana"}).allowed is assumed
+
+
+@pytest.mark.parametrize(("name", "written"), [("ana", True), ("ben", False)])
+def test_who_shares_role_and_session_name_shares_keys(name: str, written: bool) -> None:
+    policy = read_policy("launcher", json.dumps(launcher(WIDEST, MADE_FROM)))
+    key = f"arn:aws:s3:::{WIDEST.bucket}/attempts/AROA1:ana/run/1/0/result.json"
+    asked = Authorization(action="s3:PutObject", resource=key, context={})
+    assert decide([policy], asked, {"aws:userid": f"AROA1:{name}"}).allowed is written
+
+
 def test_the_widest_policy_fits_a_managed_policy() -> None:
     """Baked images, a key, the longest names, and an existing VPC's subnets in sixteen zones."""
     many = ("subnet-0123456789abcdef0",) * 16

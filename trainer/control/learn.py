@@ -48,7 +48,7 @@ class Lesson:
         estimate.
         """
         rate = rate_of(self.profile, self.job, entry)
-        if not rate.is_measured or not self.visits:
+        if not (rate.is_measured and self.visits and self.pieces):
             return False
         estimate = self.visits / rate.on_machine(self.pieces, self.machine.num_workers)
         return not estimate * SHORTEST - START_SECONDS <= self.seconds <= estimate * LONGEST + START_SECONDS

@@ -3,11 +3,12 @@
 A run whose launcher was killed, detached or lost its network continues; the control function, every five
 minutes, or the next command that looks (status, receipts, stop, a launch) determines how it ended and writes
 its receipt. Commands start no run here; control starts the runs that it drives. Nothing waits. The cost
-follows the number of open runs, which `runs.index` names.
+follows the number of open runs, which `runs.index` names; several are settled at once.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +25,7 @@ from trainer.runs.record import Driver
 from trainer.runs.store import RecordMissing, read_record
 from trainer.runs.stored_receipt import read_receipt
 
+RUNS_AT_ONCE = 8  # a look takes six requests
 MOST_STEPS = 20  # a run is closed in five; more would be an endless loop
 # Age at which an index entry without a record is dropped: its launcher was killed between the two writes.
 UNBORN = timedelta(days=1)
@@ -64,16 +66,22 @@ def settle_unwatched(access: Access, outputs: StackOutputs) -> Settling:
 def settle_all(cloud: Cloud, *, starts: Driver | None = None) -> Settling:
     """Do what `settle_unwatched` does, on any Cloud. `starts`: also start the runs of this driver."""
     index = read_index(cloud.objects)
-    settled: list[Settled] = []
-    problems: dict[str, TrainerError] = {}
-    unborn: list[str] = []
-    for run_id in sorted(index.open):
+
+    def looked(run_id: str) -> Settled | TrainerError:
         try:
-            settled.append(settle_run(cloud, run_id, seen=True, starts=starts))
-        except RecordMissing:  # a launch that was killed, or is between its two writes
-            unborn += [run_id] if cloud.now() > index.open[run_id] + UNBORN else []
+            return settle_run(cloud, run_id, seen=True, starts=starts)
         except TrainerError as error:
-            problems[run_id] = error
+            return error
+
+    with ThreadPoolExecutor(RUNS_AT_ONCE) as pool:
+        looks = dict(zip(sorted(index.open), pool.map(looked, sorted(index.open)), strict=True))
+    settled = [look for look in looks.values() if isinstance(look, Settled)]
+    failed = {run_id: look for run_id, look in looks.items() if isinstance(look, TrainerError)}
+    # Without a record: a launch that was killed, or is between its two writes.
+    problems = {run_id: error for run_id, error in failed.items() if not isinstance(error, RecordMissing)}
+    unborn = [
+        run_id for run_id in failed.keys() - problems.keys() if cloud.now() > index.open[run_id] + UNBORN
+    ]
     closed = [item.run_id for item in settled if item.look.record.state == "closed"]
     if closed or unborn:
         with suppress(TrainerError):  # the next look does it

@@ -39,6 +39,14 @@ _BEST = re.compile(r"([A-Za-z][A-Za-z0-9_./ -]{0,63}):(min|max)")  # a metric is
 _PYTHON = re.compile(r"3\.\d{1,2}")
 _OURS = ("MAYFLY_", "AWS_")
 _SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
+# A word of a command that has a secret in it: --password x, API_KEY=x, https://user:x@host. Unlike names of
+# variables, those of options such as --pad-token and --sort-key are often no secret's.
+_SECRET_OPTION = re.compile(
+    r"--?(?:\w+[-_])?(?:(?:api|access|secret|private)[-_]?key|(?:api|access|auth|hf)[-_]?token|secret"
+    r"|password|passwd|passphrase|credentials?)",
+    re.IGNORECASE,
+)
+_URL_WITH_SECRET = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +108,25 @@ class ScriptSettings:
         if secret := next((name for name in self.value_variables if _SECRET.search(name)), ""):
             do = "Rename it, or leave it out: anyone who can read the bucket can read the manifest."
             raise UsageError(f"script.over makes {secret}", why="its name is that of a secret", do=do)
+        self._refuse_secret_words()
         known = (*CONTRACT, *self.value_variables, *self.variables)
         for name in (name for word in self.words for name in variables_in(word)):
             if name not in known:
                 do = nearest(name, known) or f"There are {', '.join(known)}."
                 raise UsageError(f"script.command uses ${name}", why="no such variable", do=do)
+
+    def _refuse_secret_words(self) -> None:
+        """Raise UsageError for a word that is, or is followed by, the value of a secret."""
+        for word, following in zip(self.words, [*self.words[1:], ""], strict=False):
+            name, equals, value = word.partition("=")
+            value = value if equals else following
+            is_option = _SECRET_OPTION.fullmatch(name) and value and (equals or value[0] != "-")
+            is_variable = _NAME.fullmatch(name) and _SECRET.search(name) and value and equals
+            if is_option or is_variable or _URL_WITH_SECRET.search(word):
+                shown = name if is_option or is_variable else "a URL with a password"
+                do = "Name it in script.secrets, and let the script read that variable of its environment."
+                why = "all users of the machine see a command's words, and readers of the bucket the manifest"
+                raise UsageError(f"script.command has {shown}", why=why, do=do)
 
     def _check_secrets(self) -> None:
         """Raise UsageError for a name that is invalid, set elsewhere, or given twice."""

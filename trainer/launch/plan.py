@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer.aws.place import Place
 from trainer.base.errors import BudgetError, ConfigError, UsageError
+from trainer.base.strict_json import MOST_NUMBER
 from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
 from trainer.job.pieces import KINDS
@@ -195,7 +196,7 @@ def _rungs_of(
         default_seconds=0.0 if by_job else candidate.default_duration.total_seconds(),
         estimate_seconds=slow if by_job and candidate.rate.is_measured else 0.0,
         p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
-        visits=candidate.visits if candidate.is_estimated else 0.0,
+        visits=min(candidate.visits, MOST_NUMBER) if candidate.is_estimated else 0.0,  # a record can be read
     )
 
 

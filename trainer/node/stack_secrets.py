@@ -29,7 +29,7 @@ def read_secrets(node: Node, parameters: Mapping[str, str]) -> dict[str, str]:
             values[name] = str(ssm.get_parameter(Name=parameter, WithDecryption=True)["Parameter"]["Value"])
         except AWS_ERRORS as error:
             if error_code(error) in NO_PARAMETER:
-                do = f"Set it: aws ssm put-parameter --type SecureString --name {parameter} --value ..."
+                do = f"Set it: aws ssm put-parameter --type SecureString --name {parameter} --value file://FILE"
                 raise ConfigError(
                     f"the secret {name} is not set", why=f"there is no {parameter}", do=do
                 ) from error

@@ -82,6 +82,11 @@ def production_names(objects: Objects) -> tuple[str, ...]:
     return tuple(name for item in objects.list(prefix=PRODUCTION) if (name := production_name(item.key)))
 
 
+def versions_of(objects: Objects, full_name: str) -> tuple[Stored, ...]:
+    """Return every version of the production model of a GROUP/NAME, the newest first."""
+    return objects.versions(key=f"{PRODUCTION}{full_name}{MODEL_SUFFIX}")
+
+
 def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
     """Return every version of a production model, the newest first.
 
@@ -95,7 +100,7 @@ def production_versions(objects: Objects, name: str) -> tuple[Stored, ...]:
     if len(meant) > 1:
         why, do = f"{', '.join(meant)} have it", f"Name one, such as {meant[0]}."
         raise UsageError(f"production model '{name}' is not the only one of its name", why=why, do=do)
-    return objects.versions(key=f"{PRODUCTION}{meant[0]}{MODEL_SUFFIX}")
+    return versions_of(objects, meant[0])
 
 
 def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Stored, Stored]:

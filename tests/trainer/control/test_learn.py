@@ -91,6 +91,11 @@ def test_a_rate_that_its_own_run_contradicts_is_not_kept(make_cloud, shape, seco
     assert found == ({shape: MEASURED} if agrees else None)
 
 
+def test_a_run_without_pieces_contradicts_nothing(make_cloud, shape):
+    cloud, record = make_cloud(**AN_HOUR, pieces=())
+    assert taught(cloud, record, {CHIP: {shape: MEASURED}}, seconds=9e9) == {shape: MEASURED}
+
+
 def test_a_rate_that_a_later_run_contradicts_is_dropped(make_cloud, shape):
     made_up = {**MEASURED, "windows_per_second": 9e6}
     cloud, record = make_cloud(**AN_HOUR)

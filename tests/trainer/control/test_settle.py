@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from contextlib import suppress
 from datetime import timedelta
 
@@ -83,6 +84,22 @@ def test_settling_costs_the_same_after_ten_thousand_closed_runs(used, make_recor
         assert not [call for call in calls if call.startswith(("list runs/", "folders"))]
     assert costs[0] == costs[1]
     assert costs[0][:2] == [6, 1], "the index, five receipts; the index"
+
+
+def test_several_open_runs_are_looked_at_at_once(make_cloud, make_record, monkeypatch):
+    cloud, record = make_cloud()
+    begin_run(cloud.objects, make_record(run_id=OPEN))
+    records = {record_key(record.run_id), record_key(OPEN)}
+    meeting, read = threading.Barrier(2, timeout=500), cloud.objects.get  # passes only where two read
+
+    def get(*, key, **named):
+        if key in records:
+            records.discard(key)
+            meeting.wait()
+        return read(key=key, **named)
+
+    monkeypatch.setattr(cloud.objects, "get", get)
+    assert [item.run_id for item in settle_all(cloud).settled] == [record.run_id, OPEN]
 
 
 def test_a_killed_registration_leaves_no_run_outside_the_index(make_cloud, make_record, killed):

@@ -58,6 +58,39 @@ def test_an_invalid_script_is_one_line(tables, line):
     assert line in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("--api-key hunter2", "--api-key"),
+        ("--wandb_api_key=hunter2", "--wandb_api_key"),
+        ("-password hunter2", "-password"),
+        ("--hf-token 'hunter2'", "--hf-token"),
+        ("WANDB_API_KEY=hunter2", "WANDB_API_KEY"),
+        ("--tracker https://me:hunter2@host/x", "a URL with a password"),
+    ],
+)
+def test_a_command_has_no_secret_in_its_words(words, shown):
+    with pytest.raises(UsageError, match=f"script.command has {shown} .all users of the machine") as refused:
+        script_job(command=f"env {words} python a.py")
+    assert "hunter2" not in str(refused.value) and "script.secrets" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--pad-token '<s>'", "--sort-key close", "--tokens 512", "--key-column id", "--api-key-file k.txt"),
+        *("--use-password", "--password --verbose", "x=1", "https://host/a:b@c", "s3://b/k", "a@b:c"),
+    ],
+)
+def test_words_that_only_look_like_secrets_are_kept(words):
+    assert script_job(command=f"python a.py {words}").script.words[2:]
+
+
+def test_a_secret_can_not_be_put_into_the_command():
+    with pytest.raises(UsageError, match=r"script.command uses \$TRACKER_KEY \(no such variable"):
+        script_job(command="python a.py --k $TRACKER_KEY", secrets=["TRACKER_KEY"])
+
+
 def test_a_script_job_has_its_own_tables():
     job = with_settings(script_job(), budget=3.0)
     assert set(job.to_dict()) == {"name", "data", "machine", "script"}

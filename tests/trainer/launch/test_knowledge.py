@@ -83,6 +83,14 @@ def test_a_measured_rate_is_that_of_the_machines_own_chip():
     assert {rate.basis for rate in named.values()} == {"estimate"}, "the T4's is no rate of an L4"
 
 
+def test_a_measured_rate_comes_with_the_profiles_own():
+    made_up = {**MEASURED, "windows_per_second": 99 * 150_000.0, "strategy": "sequential", "pack": 1}
+    found = known_rates(Job(), MACHINES, measured("l4", Job(), entry=made_up), place=ACCOUNT)
+    fast, guessed = found["g6.xlarge"], found["g5.xlarge"]
+    assert (fast.per_second, fast.of_profile.per_second) == (99 * 150_000.0, 150_000.0)
+    assert fast.of_profile.is_estimate and guessed.of_profile == guessed  # what deadlines follow
+
+
 def test_a_rate_of_a_cpu_is_a_rehearsals_and_no_gpus():
     sequential = {**MEASURED, "strategy": "sequential", "pack": 1, "windows_per_second": 4_000.0}
     memory, p3 = measured("cpu", Job(), entry=sequential), [instance_type("p3.8xlarge")]

@@ -75,6 +75,10 @@ def test_without_a_secret_a_stream_is_passed_on_as_it_is() -> None:
 
 SCRIPT = """
 [ "$TRACKER_KEY" = "k3y/of+the=tracker" ] || exit 9
+# No process of the machine has one in its words, which every user could read.
+for words in /proc/[0-9]*/cmdline; do
+  case "$(tr '\\0' ' ' < "$words")" in *"$TRACKER_KEY"*) exit 8 ;; esac
+done 2> /dev/null
 echo "logging in with $TRACKER_KEY" >&2
 head -c 8185 /dev/zero | tr '\\0' x; echo "$TRACKER_KEY"
 echo '{"step": 1, "name-secret": 2}' >> $MAYFLY_EVENTS
@@ -169,6 +173,18 @@ def test_a_scripts_secrets_are_in_nothing_that_the_agent_sends(
     decisions = aws_server.cloud(run.access).decisions
     decided = [(asked, by) for who, asked, by in decisions if who.role == run.role]
     assert_allowed_is_needed(decided, policy["PolicyDocument"], {})
+
+
+def test_no_page_or_message_has_a_secret_put_into_a_command_line() -> None:
+    root = Path(__file__).resolve().parents[3]
+    pages = [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("examples/**/*.md")]
+    lines = [
+        line
+        for path in [*pages, *root.glob("trainer/**/*.py"), *root.glob("infra/*.py")]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "put-parameter" in line and "SecureString" in line
+    ]
+    assert len(lines) >= 4 and [line for line in lines if "--value file://" not in line] == []
 
 
 def test_other_keys_and_unusable_secrets_are_refused(run: SecretRun) -> None:

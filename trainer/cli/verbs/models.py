@@ -23,6 +23,7 @@ from trainer.store.production import (
     production_versions,
     promote,
     roll_back,
+    versions_of,
 )
 from trainer.targets.described import headline
 
@@ -66,8 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:
     """List the production models, or the versions of one, newest first."""
-    names = [arguments.model] if arguments.model else production_names(objects)
-    versions = [one for name in names for one in production_versions(objects, name)]
+    if arguments.model:
+        versions = list(production_versions(objects, arguments.model))
+    else:
+        versions = [one for name in production_names(objects) for one in versions_of(objects, name)]
     if arguments.json:
         say_json({"production": [_version(one) for one in versions]})
     elif versions:
@@ -104,7 +107,7 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
             {
                 "promoted": changed,
                 "run_id": model.run_id,
-                **_version(production_versions(objects, f"{group}/{model.name}")[0]),
+                **_version(versions_of(objects, f"{group}/{model.name}")[0]),
             }
         )
         return 0
