@@ -23,6 +23,9 @@ from trainer.retrains.schedule import RetrainSchedule, read_schedules
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
 CACHES = {"efs-cache": "elastic", "efs-cache-bursting": "bursting"}  # storage -> throughput of the cache
+_MOUNTS_EFS = (
+    r"ubuntu|amazon-linux-2023"  # lines on which trainer/node/volumes.sh has a way to install mount.efs
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +152,12 @@ class Settings:
             if not rule.holds(value):
                 shown = list(value) if isinstance(value, tuple) else value
                 raise ValueError(f"Setting '{key}' is {shown!r}; it must be {rule.words}.")
+        if self.efs_throughput and not re.search(_MOUNTS_EFS, self.image_line):
+            raise ValueError(
+                f"Setting 'storage' is {self.storage!r}, but nodes of image_line {self.image_line}"
+                " can't mount it: only lines of Ubuntu and of Amazon Linux 2023 install the mount helper."
+                " Set storage to s3, or another image_line."
+            )
 
     @property
     def sessions(self) -> bool:

@@ -78,6 +78,8 @@ def assert_closed(stack: Recorded, config: Mapping[str, str]) -> None:
     blocked = [all(value for key, value in one.items() if key != "bucket") for one in stack.all(_PRIVATE)]
     assert blocked == [True] * len(buckets)
     assert all(one["encrypted"] for one in stack.all("aws:efs/fileSystem:FileSystem"))
+    # A file system that replaces another one is made while that one exists, so it can't have its token.
+    assert not any("creationToken" in one for one in stack.all("aws:efs/fileSystem:FileSystem"))
     assert all(one["sqsManagedSseEnabled"] for one in stack.all("aws:sqs/queue:Queue"))
     for name, statement in _statements(stack):
         if statement["Effect"] == "Allow":

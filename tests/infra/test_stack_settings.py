@@ -166,6 +166,26 @@ def test_senseless_retention_is_named(configure: Any, given: str, words: str) ->
         read_settings()
 
 
+@pytest.mark.parametrize(
+    "line", ["ubuntu-24.04", "pytorch-2.13-ubuntu-26.04", "pytorch-2.13-amazon-linux-2023"]
+)
+def test_a_cache_is_for_lines_that_can_mount_it(configure: Any, line: str) -> None:
+    configure(storage="efs-cache", image_line=line)
+    assert read_settings().efs_throughput == "elastic"
+
+
+def test_a_cache_that_no_node_could_mount_is_refused(configure: Any) -> None:
+    other = {"image_line": "oss-nvidia-driver-gpu-pytorch-2.13-rocky-linux-9"}
+    configure(**other)
+    assert read_settings().image_line == other["image_line"]
+    configure(**other, storage="efs-cache")
+    error = (
+        r"'storage' is 'efs-cache', but nodes of image_line .*-rocky-linux-9 can't mount it: only lines of"
+    )
+    with pytest.raises(pulumi.RunError, match=error):
+        read_settings()
+
+
 def test_project_and_stack_leave_the_bucket_a_legal_name() -> None:
     longest = replace(STACK, project="p" * 16, name="s" * 16, region="ap-southeast-1")
     assert len(longest.bucket) <= 63

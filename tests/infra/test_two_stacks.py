@@ -21,7 +21,7 @@ from tests.infra.program import ACCOUNT, REGION, Recorded, run_program
 
 pytestmark = pytest.mark.slow  # the program runs for each stack
 PREFIX = "mayfly-dev"
-NAMES = ("name", "bucket", "functionName", "creationToken")
+NAMES = ("name", "bucket", "functionName")
 # Of the account, of AWS, or of a person (a session), not of a stack.
 SHARED = (
     "::image/",

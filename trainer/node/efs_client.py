@@ -40,8 +40,15 @@ FILES = {  # path in the source -> place, mode, SHA-256
     ),
 }
 LOG = "var/log/amazon/efs"  # mount.efs writes there
-# `mount -i` asks the kernel without a helper, which then needs the address.
-NFS = '#!/bin/sh\nexec mount -i -t nfs4 -o "$4,addr=127.0.0.1" "$1" "$2"\n'
+# `mount -i` asks the kernel without a helper: it needs the address, and fails at once while no tunnel listens.
+NFS = """#!/bin/sh
+tries=0
+until mount -i -t nfs4 -o "$4,addr=127.0.0.1" "$1" "$2"; do
+  tries=$((tries + 1))
+  [ $tries -lt 5 ] || exit 32
+  sleep 1
+done
+"""
 BLOCK = 1 << 20
 
 
@@ -84,7 +91,9 @@ def settings_of(configuration: Path) -> dict[str, str]:
 def context_of(settings: dict[str, str]) -> ssl.SSLContext:
     """Return the client's side of TLS: it checks the server's name and chain, and shows its certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = context.maximum_version = (
+        ssl.TLSVersion.TLSv1_2
+    )  # as mount.efs asks stunnel for
     context.load_verify_locations(settings["CAfile"])
     context.load_cert_chain(settings["cert"], settings["key"])
     return context

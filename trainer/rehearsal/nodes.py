@@ -175,9 +175,9 @@ def mount(
         raise AwsError("AccessPointNotFound", f"{file_system} has no access point {access_point}.", 404)
     cloud.check_mount(instance, principal, file_system, access_point)
     (described,) = cloud.moto("efs", "DescribeFileSystems", {"FileSystemId": file_system})["FileSystems"]
-    # Named by its token, which the next session's file system shares: as on AWS, it outlives the command.
-    token = hashlib.sha256(described["CreationToken"].encode()).hexdigest()[:16]
-    folder = cloud.root / "efs" / cloud.account / token
+    # By its name, which the file system of the next session shares: as on AWS, it outlives the command.
+    name = next(tag["Value"] for tag in described["Tags"] if tag["Key"] == "Name")
+    folder = cloud.root / "efs" / cloud.account / hashlib.sha256(name.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 

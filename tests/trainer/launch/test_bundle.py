@@ -42,6 +42,7 @@ def package(folder: Path) -> Path:
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
     (folder / "node" / "prepare.lock").write_text("ccxt==1\n")
     (folder / "node" / "volumes.sh").write_text("exit 0\n")
+    (folder / "node" / "efs_client.py").write_text("")
     (folder / "node" / "agent.py").write_text("print('hello')\n")
     (folder / "_infra" / "ami").mkdir(parents=True)  # as in an installed wheel
     (folder / "_infra" / "ami" / "install.sh").write_text("#!/bin/bash\n")

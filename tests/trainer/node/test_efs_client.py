@@ -49,6 +49,23 @@ def test_the_mount_helper_and_its_tools_are_installed(tmp_path: Path, files: dic
     assert told.stderr.startswith("checkHost ")
 
 
+@pytest.mark.parametrize(("refusals", "code"), [(0, 0), (2, 0), (9, 32)])
+def test_nfs_is_mounted_once_the_tunnel_listens(tmp_path: Path, refusals: int, code: int) -> None:
+    stubs = {
+        "mount": f'echo "$*" >> calls; [ $(wc -l < calls) -gt {refusals} ]',
+        "sleep": "echo waited >> waits",
+    }
+    for name, script in {**stubs, "mount.nfs4": NFS}.items():
+        efs_client.write(
+            tmp_path / name, (script if name not in stubs else f"#!/bin/sh\n{script}\n").encode(), 0o755
+        )
+    command = [tmp_path / "mount.nfs4", "127.0.0.1:/", "/cache", "-o", "soft,port=20049"]
+    done = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, cwd=tmp_path, check=False)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert done.returncode == code and len(calls) == min(refusals + 1, 5)
+    assert set(calls) == {"-i -t nfs4 -o soft,port=20049,addr=127.0.0.1 127.0.0.1:/ /cache"}
+
+
 def test_tools_of_the_image_are_left_alone(tmp_path: Path, files: dict[str, bytes]) -> None:
     for tool in ("stunnel", "mount.nfs4"):
         efs_client.write(tmp_path / "usr/sbin" / tool, b"the image's", 0o755)

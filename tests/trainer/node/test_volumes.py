@@ -4,8 +4,10 @@ nothing.
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,71 @@ def test_disks_that_fail_are_said_and_the_node_goes_on(
 ) -> None:
     said, _ = machine("disks", f"{tmp_path}/disks", failing=failing, nvme1n1=STORE, nvme2n1=STORE)
     assert why in said and why in (tmp_path / "disks.failed").read_text()
+
+
+# In a mount namespace of its own, whose /dev has names of instance store for the loop devices of this machine.
+REAL = """
+set -euo pipefail
+folder=$1 && shift
+mkdir "$folder/dev" "$folder/disks" && mount -t tmpfs none "$folder/dev"
+mknod "$folder/dev/null" c 1 3 && mknod "$folder/dev/urandom" c 1 9
+ln -s /proc/self/fd "$folder/dev/fd"
+number=1
+for loop in "$@"; do
+  mknod "$folder/dev/nvme${number}n1" b 7 "${loop#/dev/loop}"
+  mkdir -p "$folder/sys/block/nvme${number}n1/device"
+  echo "Amazon EC2 NVMe Instance Storage" > "$folder/sys/block/nvme${number}n1/device/model"
+  number=$((number + 1))
+done
+mount --bind "$folder/dev" /dev
+ends() { umount "$folder/disks" || true; [[ ! -e /dev/md/mayfly ]] || mdadm --stop /dev/md/mayfly; }
+trap ends EXIT
+MDADM_NO_UDEV=1 bash VOLUMES disks "$folder/disks" "$folder/sys" < /dev/null
+[[ ! -e $folder/disks.failed ]] && echo kept > "$folder/disks/file"
+findmnt --noheadings --output SOURCE,FSTYPE,OPTIONS "$folder/disks"
+df --output=size --block-size=M "$folder/disks"
+"""
+
+
+@pytest.fixture
+def loop_devices(tmp_path: Path) -> Iterator[Callable[[int], list[str]]]:
+    """Return a function that makes so many loop devices of 64 MB, which go again with the test."""
+    made: list[str] = []
+    if os.geteuid() != 0 or not all(map(shutil.which, ("losetup", "mkfs.ext4", "unshare"))):
+        pytest.skip("needs root, losetup, mkfs.ext4 and unshare")
+
+    def make(count: int) -> list[str]:
+        for number in range(count):
+            (tmp_path / f"disk{number}").write_bytes(b"")
+            os.truncate(tmp_path / f"disk{number}", 64 << 20)
+            found = subprocess.run(
+                ["losetup", "--find", "--show", f"{tmp_path}/disk{number}"], capture_output=True, text=True
+            )
+            if found.returncode:
+                pytest.skip(f"no loop device can be made here: {found.stderr.strip()}")
+            made.append(found.stdout.strip())
+        return made
+
+    yield make
+    for device in made:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_real_disks_are_joined_formatted_and_mounted(
+    loop_devices: Callable[[int], list[str]], tmp_path: Path, count: int
+) -> None:
+    if count > 1 and (not Path("/proc/mdstat").exists() or shutil.which("mdadm") is None):
+        pytest.skip("needs mdadm, and a kernel with md")
+    script = REAL.replace("VOLUMES", str(VOLUMES))
+    command = ["unshare", "--mount", "bash", "-c", script, "bash", str(tmp_path), *loop_devices(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stderr
+    mounted, _, size = done.stdout.strip().splitlines()
+    assert mounted.split()[0].startswith("/dev/nvme1n1" if count == 1 else "/dev/md")
+    assert mounted.split()[1] == "ext4" and "noatime" in mounted
+    assert int(size.strip("M ")) > 40 * count
+    assert f"{count} local disks at {tmp_path}/disks" in done.stderr
 
 
 def test_the_cache_is_mounted_by_tls_role_and_access_point(machine: Machine, tmp_path: Path) -> None:

@@ -93,9 +93,10 @@ def test_the_launch_template_holds_what_makes_an_instance_end(applied: tuple[Acc
 def test_both_templates_size_the_images_root_disk(applied: tuple[Access, dict[str, Any]]) -> None:
     access, outputs = applied
     told = StackOutputs(**{name: value for name, value in outputs.items() if name in NAMES})
-    for template in (told.launch_template, told.prepare_template):
+    training = RootDisk(gib=100, iops=4000, throughput=500)
+    for template, disk in ((told.launch_template, training), (told.prepare_template, RootDisk(gib=100))):
         image = find_image(access, access.client("ec2"), outputs=told, template=template)
-        assert image["RootDisk"] == RootDisk(gib=100, iops=4000, throughput=500)
+        assert image["RootDisk"] == disk
 
 
 def test_launches_boot_the_baked_image_once_there_is_one(
