@@ -32,6 +32,7 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.receipt import Receipt
 
 SYMBOLS = ("AAA", "BBB")
+PLAN = 1  # of the bars: an input of its run alone, which no cache keeps
 QUICK = ("--set", "model.hidden=8", "--set", "model.lookback=20", "--set", "train.batch=128", "--epochs", "1")
 
 
@@ -92,7 +93,11 @@ def primary(aws: EmbeddedAws, folder: Path) -> None:
     """S3 alone."""
     with desk(aws, "s3", folder):
         inputs = launch("--data", str(folder / "candles"))["inputs"]
-        check("s3: both files came from S3", inputs["s3_files"] == 2 and not inputs["cache_failed"], inputs)
+        check(
+            "s3: both files and the plan came from S3",
+            inputs["s3_files"] == 2 + PLAN and not inputs["cache_failed"],
+            inputs,
+        )
 
 
 def cached(aws: EmbeddedAws, folder: Path) -> None:
@@ -107,8 +112,8 @@ def cached(aws: EmbeddedAws, folder: Path) -> None:
         second = launch()
         counts = second["inputs"]
         check(
-            "efs-cache: the second asked S3 for no input",
-            (counts["s3_files"], counts["cache_files"]) == (0, 2),
+            "efs-cache: the second asked S3 for its plan alone",
+            (counts["s3_files"], counts["cache_files"]) == (PLAN, 2),
             counts,
         )
         entry = next((aws.root / "efs" / aws.cloud(access).account).glob("*/*/*"))
@@ -118,7 +123,7 @@ def cached(aws: EmbeddedAws, folder: Path) -> None:
         counts = third["inputs"]
         check(
             "efs-cache: a poisoned file was noticed",
-            (counts["cache_refused"], counts["s3_files"]) == (1, 1),
+            (counts["cache_refused"], counts["s3_files"]) == (1, 1 + PLAN),
             counts,
         )
         check("efs-cache: and replaced by what S3 has", entry.read_bytes() == right)
