@@ -1,5 +1,5 @@
 # Everything is in scripts/; each target sets up what it needs first.
-.PHONY: help setup demo weekly test quick check
+.PHONY: help setup demo weekly test quick check nightly
 
 help:
 	@echo "make demo    rehearse a run on the embedded AWS (no account, no GPU); DATA=DIR takes your candles"
@@ -7,7 +7,8 @@ help:
 	@echo "make test    format, lint, types, import rules and every test"
 	@echo "make quick   a first look in a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"
+	@echo "make nightly what takes too long for make test: settings in pairs, storage modes, a rehearsed p4d (ten minutes)"
 	@echo "make setup   only the set-up, in .venv"
 
-setup demo weekly test quick check:
+setup demo weekly test quick check nightly:
 	@scripts/$@

@@ -92,7 +92,11 @@ def primary(aws: EmbeddedAws, folder: Path) -> None:
     """S3 alone."""
     with desk(aws, "s3", folder):
         inputs = launch("--data", str(folder / "candles"))["inputs"]
-        check("s3: both files came from S3", inputs["s3_files"] == 2 and not inputs["cache_failed"], inputs)
+        check(
+            "s3: both files and the plan came from S3",
+            inputs["s3_files"] == 3 and not inputs["cache_failed"],
+            inputs,
+        )
 
 
 def cached(aws: EmbeddedAws, folder: Path) -> None:

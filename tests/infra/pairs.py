@@ -31,6 +31,9 @@ VALUES: Mapping[str, Sequence[Values]] = {
     "other": ({}, {"owner": "research", "max_lifetime_minutes": "60"}),
 }
 
+# Every setting away from its default at once.
+EVERYTHING: Values = {key: text for values in VALUES.values() for key, text in values[1].items()}
+
 
 def pairwise(values: Mapping[str, Sequence[Values]]) -> list[dict[str, str]]:
     """Return combinations in which each two values of two lines meet: greedily, the same ones each time.

@@ -1,5 +1,5 @@
-"""The whole program in every pair of its settings, against mocks; `scripts/settings-pairs` applies each to
-the embedded AWS.
+"""The whole program in every pair of its settings, against mocks; the defaults, and everything at once, on the
+embedded AWS. `scripts/settings-pairs`, a part of `make nightly`, applies each pair there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from infra import wheels
-from tests.infra.pairs import VALUES, pairwise
+from scripts.settings_pairs import applied
+from tests.aws.server import CheckedAws
+from tests.infra.pairs import EVERYTHING, VALUES, pairwise
 from tests.infra.program import ROOT, run_program
 from tests.infra.standing import assert_stands
 
@@ -46,6 +48,14 @@ def test_the_program_holds_its_rules_whatever_its_settings(
 ) -> None:
     monkeypatch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
     assert_stands(run_program(config), config)
+
+
+@pytest.mark.slow  # seven core-seconds each
+@pytest.mark.parametrize("config", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_the_program_applies_to_an_account(aws_server: CheckedAws, config: Mapping[str, str]) -> None:
+    assert config.keys() in (set(), DECLARED.keys() - {"vpc_cidr"})
+    assert_stands(run_program(config), config)
+    assert list(applied(aws_server, config)) == [], "nothing refers to what is not there"
 
 
 def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def steps() -> list[dict[str, Any]]:
 
 def test_workflows_call_scripts_that_exist() -> None:
     called = {script for step in steps() for script in re.findall(r"\bscripts/[\w-]+", step.get("run", ""))}
-    assert called == {"scripts/check", "scripts/test", "scripts/quick", "scripts/setup"}
+    named = ("check", "nightly", "quick", "setup", "test")
+    assert called == {f"scripts/{name}" for name in named}
     assert all((ROOT / script).is_file() for script in called)
 
 
@@ -40,10 +42,19 @@ def test_actions_are_pinned_by_their_major_version() -> None:
 
 
 def test_workflows_only_read_and_the_preview_alone_has_a_role() -> None:
-    assert WORKFLOWS["ci"]["permissions"] == {"contents": "read"}
+    assert WORKFLOWS["ci"]["permissions"] == WORKFLOWS["nightly"]["permissions"] == {"contents": "read"}
     assert WORKFLOWS["preview"]["permissions"] == {"contents": "read", "id-token": "write"}
     assert list(WORKFLOWS["preview"][True]) == ["workflow_dispatch"]  # YAML 1.1 reads `on` as True
     assert not any("permissions" in job for flow in WORKFLOWS.values() for job in flow["jobs"].values())
+
+
+def test_the_nightly_parts_run_each_night_and_by_make() -> None:
+    assert WORKFLOWS["nightly"][True]["schedule"]
+    script = (ROOT / "scripts/nightly").read_text()
+    for part in ("scripts/settings-pairs", "-m scripts.storage_modes", "--rehearse --instance p4d.24xlarge"):
+        assert part in script
+    shown = subprocess.run(["make", "-n", "nightly"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "scripts/nightly"
 
 
 def test_no_input_is_pasted_into_a_shell() -> None:
