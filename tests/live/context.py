@@ -128,12 +128,8 @@ class Live:
         """Run a command from the checkout, say it, and return its stdout. Raises CheckFailed for another exit
         code, and for a program that is missing.
         """
-        shown = (
-            ("python", *command[len(self.python) :])
-            if command[: len(self.python)] == self.python
-            else command
-        )
-        self.say(f"$ {' '.join(shown).replace('python -m trainer.cli.main', 'mayfly')}")
+        shown = " ".join(command).replace(" ".join(self.python), "python")
+        self.say(f"$ {shown.replace('python -m trainer.cli.main', 'mayfly')}")
         own = os.environ | dict(self.environment)
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=own)

@@ -83,6 +83,7 @@ def test_checks_without_a_run_pass(aws: CheckedAws, embedded: Live, lines: list[
     said = "\n".join(lines)
     ends = ("its own power-off", "the standing sweep", "the kill schedule", "the sweep schedule")
     assert all(f"by {end}" in said for end in ends)
+    assert not cloud.retries  # no function failed on an event about these machines
     again = Diary(tmp_path / "seen.json")
     assert run([by_name[name] for name in WITHOUT_RUNS], live, again, cap_usd=0) == 0
     assert lines[-1] == f"== layers: seen {diary.seen['layers']['at']}"
