@@ -30,7 +30,7 @@ from trainer.runs.record import iso
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks that were not seen yet, in order; return 0, or 1 at the first that fails, 2 for a
-    misuse.
+    misuse, 130 after Ctrl-C.
     """
     parser = argparse.ArgumentParser(
         prog="python -m tests.live", description="The first day on an account, as checks."
@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FAILURES as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped; what the check had started was ended. The same command continues.", file=sys.stderr)
+        return 130
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from tests.live import bill, machines, runs, stacks
 from tests.live.context import G_ON_DEMAND, G_SPOT, STANDARD, Live
@@ -62,15 +63,14 @@ def no_tools(live: Live) -> str:
 
 
 def no_default_vpc(live: Live) -> str:
-    return (
-        "" if stacks.default_subnets(live) else "the account has no default VPC: aws ec2 create-default-vpc"
-    )
+    lacks = "the account has no default VPC: aws ec2 create-default-vpc"
+    return "" if stacks.default_subnets(live) else lacks
 
 
-def gpu(name: str, what: str, run: Callable[[Live], object], dollars: float = 0.41, **more: object) -> Check:
+def gpu(name: str, what: str, run: Callable[[Live], object], dollars: float = 0.41, **more: Any) -> Check:
     """Return a check with one g6.xlarge, or another machine of four G vCPUs, on demand."""
-    given = {"minutes": 15, "quota": {G_ON_DEMAND: 4}} | more
-    return Check(name, what, run, dollars=dollars, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"minutes": 15, "quota": {G_ON_DEMAND: 4}} | more
+    return Check(name, what, run, dollars=dollars, **given)
 
 
 T3, SPOT = {STANDARD: 2}, {G_SPOT: 4}
@@ -118,12 +118,11 @@ CHECKS = (
         not_embedded=NO_PULUMI,
     ),
     Check("layers", "two schedules end a t3.large each", machines.layers, minutes=10, dollars=0.06, quota=T3),
-    gpu("on-demand", "a run on g6.xlarge", launch("g6.xlarge", HALF_HOUR)),
-    gpu("spot", "the same on spot", launch("g6.xlarge", HALF_HOUR, "--spot"), quota=SPOT),
+    gpu("launcher", "a run on g6.xlarge by the launcher policy alone", runs.launcher),
+    gpu("spot", "a run on g6.xlarge, on spot", launch("g6.xlarge", HALF_HOUR, "--spot"), quota=SPOT),
     gpu("stop", "a detached run is stopped", runs.stop, minutes=12),
     gpu("detach", "control closes a run that nobody watches", runs.detach),
     gpu("script", "the example script of the docs", runs.script),
-    gpu("launcher", "a launch by the launcher policy alone", runs.launcher),
     gpu(
         "retrain", "control starts a published job", runs.retrain(prepared=False), stack=THROWAWAY, minutes=25
     ),

@@ -52,6 +52,15 @@ def one_line(error: Exception) -> str:
     return " ".join((f"{error_code(error)}: {error_message(error)}" if coded else str(error)).split())
 
 
+def _told(stdout: str, stderr: str) -> str:
+    """Return why a command failed: the error of its JSON document, else the end of what it printed."""
+    try:
+        error = json.loads(stdout)["error"]
+        return f"{error['what']} ({error['why']}). {error['do']}".replace(" ()", "")
+    except (ValueError, KeyError, TypeError):
+        return (stderr or stdout).strip()[-2000:] or "it said nothing"
+
+
 def require(holds: object, what: str) -> None:
     """Raise CheckFailed where something does not hold."""
     if not holds:
@@ -119,20 +128,15 @@ class Live:
         """Run a command from the checkout, say it, and return its stdout. Raises CheckFailed for another exit
         code, and for a program that is missing.
         """
-        shown = (
-            ("python", *command[len(self.python) :])
-            if command[: len(self.python)] == self.python
-            else command
-        )
-        self.say(f"$ {' '.join(shown).replace('python -m trainer.cli.main', 'mayfly')}")
+        shown = " ".join(command).replace(" ".join(self.python), "python")
+        self.say(f"$ {shown.replace('python -m trainer.cli.main', 'mayfly')}")
         own = os.environ | dict(self.environment)
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=own)
         except OSError as error:
             raise CheckFailed(f"{command[0]} does not start: {error}") from error
         if done.returncode not in codes:
-            told = (done.stderr or done.stdout).strip()[-2000:]
-            raise CheckFailed(f"exit code {done.returncode}: {told}")
+            raise CheckFailed(f"exit code {done.returncode}: {_told(done.stdout, done.stderr)}")
         return done.stdout
 
     def mayfly(self, *words: str, codes: Sequence[int] = (0,)) -> Any:

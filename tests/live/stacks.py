@@ -4,13 +4,14 @@ that exists.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from tests.live.context import G_ON_DEMAND, G_SPOT, STANDARD, Live, require
 from tests.live.runs import RETRAIN, dry_run
-from trainer.aws.stack import read_stack
+from trainer.aws.stack import PROJECT, read_stack
 from trainer.aws.stack_outputs import baked_parameter
 
 BUILD_TYPE = "g4dn.xlarge"
@@ -47,6 +48,17 @@ def quota_of(live: Live, code: str) -> dict[str, Any]:
 def up(live: Live) -> None:
     _apply(live)
     _same(live)
+
+
+def _init(live: Live) -> None:
+    """Make an empty stack, unless an earlier try made it; the user's current stack stays what it is."""
+    live.run("pulumi", "stack", "init", live.stack, "--no-select", codes=(0, 1, 255))
+
+
+def _setting(live: Live, name: str) -> str:
+    """Return a setting of the stack, '' where it is not set."""
+    known = json.loads(live.run("pulumi", "config", "--json", "--stack", live.stack))
+    return str(known.get(f"{PROJECT}:{name}", {}).get("value", ""))
 
 
 def _apply(live: Live, settings: Mapping[str, str] = {}) -> None:  # noqa: B006  nobody changes it
@@ -102,8 +114,8 @@ def doctor(live: Live) -> None:
 
 def toggles(live: Live) -> None:
     """Make the throwaway stack with every option on, a key of its own among them, and apply it twice."""
-    live.run("pulumi", "stack", "init", live.stack, codes=(0, 255))  # 255: an earlier try made it
-    key = live.run("pulumi", "config", "get", "kms_key", "--stack", live.stack, codes=(0, 255)).strip()
+    _init(live)
+    key = _setting(live, "kms_key")
     if not key:
         made = live.client("kms").create_key(Description=f"Checks of {live.stack}")
         key = str(made["KeyMetadata"]["Arn"])
@@ -116,7 +128,7 @@ def toggles(live: Live) -> None:
 def existing_vpc(live: Live) -> None:
     """Make a stack in the account's default VPC, ask AWS for a launch there, and take it down again."""
     subnets = default_subnets(live)
-    live.run("pulumi", "stack", "init", live.stack, codes=(0, 255))
+    _init(live)
     with live.cleaning(f"mayfly down --stack {live.stack}", lambda: live.mayfly("down", "-y")):
         _apply(live, {f"subnets[{number}]": subnet for number, subnet in enumerate(subnets)})
         require(set(live.outputs.subnets.values()) == set(subnets), f"it launches in {live.outputs.subnets}")
@@ -167,7 +179,7 @@ def again(live: Live) -> None:
     made = read_stack(live.access, stack=live.stack).bucket
     require(made == name, f"it has another bucket, {made}")
     live.mayfly("down", "-y")
-    key = live.run("pulumi", "config", "get", "kms_key", "--stack", live.stack).strip()
+    key = _setting(live, "kms_key")
     live.client("kms").schedule_key_deletion(KeyId=key, PendingWindowInDays=7)
     live.say(f"{key} is deleted in seven days, and all that it encrypted can't be read then")
     live.say(

@@ -20,7 +20,7 @@ from trainer.aws.access import own_access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
-from trainer.base.errors import ConfigError, TrainerError
+from trainer.base.errors import ConfigError, TrainerError, UsageError
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.retrain import RetrainHome, advance, begin, overdue, publisher, tell, unfinished
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
@@ -98,8 +98,12 @@ def answer(
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
             return {**report.as_dict(), "dropped": f"{instance_id} is not an instance of this stack's runs"}
+        try:
+            record, _ = read_record(home.cloud.objects, run_id)
+        except UsageError:  # started by hand, with tags of a run: only the sweeper cares for it
+            return {**report.as_dict(), "dropped": f"{instance_id} is of {run_id}, which has no record"}
         # a command that is attached to it closes it itself
-        if read_record(home.cloud.objects, run_id)[0].driver == "desk":
+        if record.driver == "desk":
             sleep(LOOKS_OF_A_DESK * poll_seconds)
         was_open = run_id in read_index(home.cloud.objects).open
         report.settled([settle_run(home.cloud, run_id, starts="control")], {})

@@ -196,6 +196,14 @@ def test_an_event_settles_its_run_and_a_foreign_one_is_dropped(make_cloud, mine)
     assert ("dropped" in told) != mine
 
 
+def test_an_event_about_a_run_without_a_record_is_dropped(make_cloud, monkeypatch):
+    cloud, record = make_cloud(driver="control")
+    by_hand = "20260101-000000-by-hand-abcd"
+    monkeypatch.setattr(cloud, "run_of", lambda *, instance_id: by_hand)
+    told = called(cloud, {**ENDED, "detail": {"instance-id": "i-by-hand", "state": "terminated"}})
+    assert told["dropped"] == f"i-by-hand is of {by_hand}, which has no record" and not told["settled"]
+
+
 @pytest.mark.parametrize("attached", [True, False])
 def test_a_bad_end_under_an_attached_command_sends_no_message(make_cloud, attached):
     cloud, record = make_cloud()
