@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainer.base.errors import DataError
-from trainer.data.read.bounds import UNREADABLE, first_line
-from trainer.data.read.headers import CandleHeader, is_text
+from trainer.data.read.bounds import UNREADABLE, first_line, is_text
+from trainer.data.read.headers import CandleHeader
 from trainer.data.timeframes import DAY, SECOND
 
 # Epoch numbers by size: each unit until the year 2255, where int64 nanoseconds end, and from 1973 on.
