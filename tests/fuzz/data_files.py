@@ -4,6 +4,7 @@ nothing elsewhere.
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -47,6 +48,13 @@ NAMES = (
 TYPES = (
     *(pa.int64(), pa.float64(), pa.string(), pa.timestamp("ms"), pa.date32()),
     *(pa.binary(), pa.uint64(), pa.bool_(), pa.list_(pa.int8())),
+    *(
+        pa.large_string(),
+        pa.string_view(),
+        pa.decimal128(20, 4),
+        pa.time32("s"),
+        pa.dictionary(pa.int32(), pa.string()),
+    ),
 )
 
 
@@ -106,7 +114,7 @@ def parquet_files(draw: st.DrawFn) -> bytes:
             arrays[name] = pa.array(cells, kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             arrays[name] = pa.array(["" if cell is None else ascii(cell) for cell in cells], pa.string())
-        if draw(st.integers(0, 9)) == 0:
+        if draw(st.integers(0, 9)) == 0 and arrays[name].type != pa.string_view():  # which it can't write
             try:
                 arrays[name] = arrays[name].dictionary_encode()
             except pa.ArrowException:
@@ -121,11 +129,26 @@ def parquet_files(draw: st.DrawFn) -> bytes:
     return bytes(content[: draw(st.sampled_from((whole, whole, whole, whole // 2, 8)))])
 
 
+@st.composite
+def packed_files(draw: st.DrawFn) -> bytes:
+    """Draw a compressed CSV that unpacks to up to 200 MB: one row, or a cell of it, again and again."""
+    header = draw(
+        st.sampled_from(("time,open,high,low,close,volume", "symbol,time,open,high,low,close", "x"))
+    )
+    row = draw(
+        st.sampled_from(("1609491600,1,1,1,1,1\n", "A,1609491600,1,1,1,1\n", "\n", "\r", "1", "1,", '"'))
+    )
+    most = draw(st.sampled_from((10, 10**4, 10**6, 10**7)))
+    times = draw(st.integers(1, most))
+    return gzip.compress(header.encode() + b"\n" + row.encode() * times, 1)
+
+
 @given(
     st.sampled_from(NAMES),
     st.one_of(
         st.tuples(st.just(b".parquet"), parquet_files()),
         st.tuples(st.just(b".csv"), csv_files()),
+        st.tuples(st.just(b".csv.gz"), packed_files()),
         st.tuples(st.sampled_from((b".csv", b".csv.gz", b".parquet", b".pq")), st.binary(max_size=200)),
     ),
 )

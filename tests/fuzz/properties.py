@@ -7,17 +7,19 @@ hypothesis.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.candles import fewest
-from tests.fuzz import candle_files, cards, data_files
+from tests.fuzz import bucket, candle_files, cards, data_files
 from tests.fuzz.drawn import bodies, changed, is_shown
 from tests.pieces import named
 from tests.records import RUN, launched, make_record, piece, seen
@@ -35,7 +37,7 @@ from trainer.cli.views.drawing import drawn
 from trainer.cli.views.progress import picture
 from trainer.cli.views.receipt import receipt_view
 from trainer.control.progress import Step, progress_of
-from trainer.job.job import job_from, job_from_json, parse_job
+from trainer.job.job import job_from, job_from_json, load_job, parse_job
 from trainer.job.model_names import is_model_file
 from trainer.launch.inputs import Input, choose, read_summary
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry, run_id_of
@@ -231,6 +233,60 @@ def job_is_read_or_refused(tables: dict[str, Any], text: str) -> None:
             assert is_shown(str(error))
 
 
+WORDS = (
+    *("name", "data", "model", "train", "script", "machine", "budget", "symbols", "a", '"é"', "''"),
+    *(
+        "=",
+        "=",
+        ".",
+        ".",
+        "[",
+        "]",
+        "[[",
+        "]]",
+        "{",
+        "}",
+        ",",
+        "\n",
+        "\n",
+        " ",
+        "#",
+        '"',
+        '"""',
+        "\\u0000",
+        "\x00",
+    ),
+    *(
+        "1",
+        "-1",
+        "1e999",
+        "nan",
+        "true",
+        "1979-05-27",
+        "07:32:00",
+        "9" * 5000,
+        "a." * 40,
+        "[" * 2000,
+        "\ufeff",
+    ),
+)
+TOML = 'name = "a"\n[data]\nsymbols = ["A"]\n[model]\nname = "tcn"\n[machine]\nbudget = 5.0\n'
+
+
+@given(
+    st.one_of(st.lists(st.sampled_from(WORDS), max_size=30).map("".join), st.text(max_size=60)),
+    st.integers(0, len(TOML)),
+)
+def job_file_is_read_or_refused(text: str, at: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="mayfly-fuzz-") as place:
+        path = Path(place, "job.toml")
+        path.write_bytes((TOML[:at] + text + TOML[at:]).encode(errors="surrogatepass"))
+        try:
+            parse_job(load_job(path), {}, [f"data.exclude={text}"])
+        except UsageError as error:
+            assert is_shown(str(error))
+
+
 BARS = {"train": 40, "validation": 10, "test": 10}
 FOLD = {"train": [0, 60], "validation": [65, 80], "test": [85, 100], "bars": BARS, "ties": 0, "chunks": 0}
 PLAN: dict[str, Any] = {
@@ -350,10 +406,12 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     receipt_is_shown_or_refused,
     record_is_decided_on_or_refused,
     job_is_read_or_refused,
+    job_file_is_read_or_refused,
     plan_is_read_or_refused,
     index_entries_are_chosen_from_or_count_as_none,
     events_are_curves_or_left_out,
     scheduled_time_is_told_or_refused,
+    *bucket.PROPERTIES,
     *cards.PROPERTIES,
     *data_files.PROPERTIES,
     *candle_files.PROPERTIES,

@@ -15,7 +15,7 @@ import pytest
 
 from trainer.base import symbols
 from trainer.base.errors import DataError
-from trainer.data.read import bounds, sources
+from trainer.data.read import bounds, sources, symbol_columns
 from trainer.data.read.headers import open_header
 from trainer.data.read.parts import Part
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
@@ -118,7 +118,7 @@ def test_a_parquet_bomb_is_refused_by_its_footer(tmp_path: Path, small_bounds: N
     path = tmp_path / "AAA_1m.parquet"
     pq.write_table(pa.table({"time": pa.array([NINE] * rows), **constant}), path, compression="zstd")
     assert path.stat().st_size < 10_000
-    with pytest.raises(DataError, match=r"too large for candles \(its [\d,]+ bytes unpack to 4,800,000\)"):
+    with pytest.raises(DataError, match=r"too large for candles \(its [\d,]+ bytes take [\d,]+ bytes of mem"):
         read_candles(path)
 
 
@@ -134,16 +134,75 @@ def test_a_repeated_long_text_takes_memory_once(tmp_path: Path) -> None:
     assert pa.default_memory_pool().max_memory() < most + rows * length / 4
 
 
-def test_a_csv_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "FREE_BYTES", 1 << 20)
-    rows = "".join(f"{NINE + 60 * row},1,1,1,1,1\n" for row in range(200_000))
-    path = tmp_path / "AAA_1m.csv.gz"
-    path.write_bytes(
-        gzip.compress(b"time,open,high,low,close,volume\n" + b"\n" * 2_000_000 + rows.encode()[:100])
+@pytest.mark.parametrize("row", ["\n", "\r", "1,1,1,1,1,1\r\n", "1" * 1000], ids=["lf", "cr", "bars", "cell"])
+@pytest.mark.parametrize("symbols", ["", ",symbol"])
+def test_a_csv_bomb_is_refused_by_the_memory_it_takes(
+    row: str, symbols: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5.6 MB took 5.4 GB: a row of 12 bytes takes 240."""
+    monkeypatch.setattr(bounds, "FREE_BYTES", 1 << 22)
+    path, text = (
+        tmp_path / "AAA_1m.csv.gz",
+        f"time,open,high,low,close,volume{symbols}\n{row * (3_000_000 // len(row))}",
     )
-    assert path.stat().st_size < 5_000
-    with pytest.raises(DataError, match="too large for candles .*unpack to more than 1,048,576"):
+    path.write_bytes(gzip.compress(text.encode()))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"too large for candles \(its [\d,]+ bytes take [\d,]+ bytes of mem"):
         read_candles(path)
+
+
+def test_the_memory_of_further_columns_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    further = [f"c{number}" for number in range(50)]
+    cells = ",".join("1" for _ in further)
+    rows = "".join(f"{NINE + 60 * row},1,1,1,1,1,{cells}\n" for row in range(1_000))
+    path = tmp_path / "AAA_1m.csv.gz"
+    path.write_bytes(gzip.compress(f"time,open,high,low,close,volume,{','.join(further)}\n{rows}".encode()))
+    monkeypatch.setattr(bounds, "FREE_BYTES", 1_000_000)
+    assert len(read_candles(path)["AAA"]) == 1_000
+    with pytest.raises(DataError, match="too large for candles"):
+        read_candles(path, columns=further)
+
+
+LISTS = {"list": pa.array([[0.0] * 1_000] * 2), "fixed": pa.array([b"0" * 1_000] * 2, pa.binary(1_000))}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("column", ["open", "time", "symbol", "funding"])
+def test_values_that_hold_any_number_of_others_are_not_read(column: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "AAA_1m.parquet"
+    pq.write_table(pa.table({"time": [NINE, NINE + 60], **PRICES, column: LISTS[kind]}), path)
+    columns = ["funding"] if column == "funding" else []
+    with pytest.raises(DataError, match=f"column {column} of .* has values of type"):
+        read_candles(path, columns=columns)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary()])
+def test_a_repeated_long_price_takes_memory_once(kind: pa.DataType, tmp_path: Path) -> None:
+    path, rows, length = tmp_path / "AAA_1m.parquet", 1000, 200_000
+    times, ones = [NINE + 60 * row for row in range(rows)], [1.0] * rows
+    told = pa.array(["0" * length + "1"] * rows, kind)
+    pq.write_table(pa.table({"time": times, **dict.fromkeys(PRICES, ones), "high": told}), path)
+    assert path.stat().st_size < 100_000
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        (candles,) = read_candles(path).values()
+    finally:
+        pa.set_memory_pool(usual)
+    assert candles.high.tolist() == ones and 0 < pool.max_memory() < rows * length / 4
+
+
+def test_a_file_of_too_many_symbols_is_refused_as_it_is_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(symbol_columns, "MOST_SYMBOLS", 3)
+    monkeypatch.setattr(sources, "_BATCH_ROWS", 2)
+    names = ["A", "B", "C", "D"]
+    columns = {"time": [NINE] * 4, "symbol": names, **{name: [1.0] * 4 for name in PRICES}}
+    pq.write_table(pa.table(columns), tmp_path / "all_1m.parquet")
+    with pytest.raises(DataError, match="all_1m.parquet has 4 symbols .at most 3 are read"):
+        read_candles(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError, nearest
-from trainer.data.read.bounds import UNREADABLE, check_footer, first_line, text_stream
+from trainer.data.read.bounds import UNREADABLE, check_footer, first_line, is_text, text_stream
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.shapes import ADJUSTED, DATES, FIELDS, NAMES, TICKS, VOLUME_OF, plain_name
 from trainer.data.read.sniffing import CsvShape, clock_of, footer_of, sniff
@@ -41,7 +41,7 @@ class CandleHeader:
     name_timeframe: str  # by the file's name, '' if it has none
     synthetic: bool
     shape: CsvShape | None = None  # of a CSV
-    texts: tuple[str, ...] = ()  # text columns of a parquet file's times and symbols, read as dictionaries
+    texts: tuple[str, ...] = ()  # text columns of a parquet file, read as dictionaries
     dates: str = ""  # the column of dates, if `timestamp` is a time of day
     ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
     adjusted: str = ""  # the column of adjusted closes
@@ -129,7 +129,6 @@ def open_header(path: Path, file: str = "") -> CandleHeader:
     time = columns["timestamp"]
     is_clock = clock_of(shape, time) if shape else pa.types.is_time(schema.field(time).type)
     dated = {name: column for name, column in plain.items() if column != time} if is_clock else {}
-    ours = {time, columns.get("symbol", "")} - {""}
     return CandleHeader(
         path=path,
         file=file,
@@ -139,7 +138,7 @@ def open_header(path: Path, file: str = "") -> CandleHeader:
         name_timeframe=timeframe,
         synthetic=(schema.metadata or {}).get(SYNTHETIC_KEY, b"") == b"true",
         shape=shape,
-        texts=tuple(name for name in schema.names if name in ours and is_text(schema.field(name).type)),
+        texts=tuple(name for name, kind in zip(schema.names, schema.types, strict=True) if is_text(kind)),
         dates=_first(DATES, dated),
         ticks=_first(TICKS, plain),
         adjusted=_first(ADJUSTED, plain),
@@ -229,8 +228,3 @@ def _tickers(names: list[str]) -> list[str]:
     """Return the tickers of a parquet file with columns of two levels, none for other files."""
     matches = map(_PAIR.fullmatch, names)
     return sorted({match["ticker"] for match in matches if match and match["ticker"]})
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of this type has texts."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))

@@ -24,7 +24,7 @@ from trainer.data.read.oddities import DataNote, lines_of, oddities
 from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load_array
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Held, held_of, open_candles, stream_series
-from trainer.data.read.symbol_columns import FileSymbol, only_symbol
+from trainer.data.read.symbol_columns import FileSymbol, only_symbol, refuse_many_symbols
 from trainer.data.timeframes import can_resample, canonical, step_of
 
 MOST_NAMED = 20  # files that can't be used, in an error
@@ -244,6 +244,7 @@ class CandleFolder:
         for series, holds in stream_series(source.with_columns(self._columns), symbols):
             for item in holds:
                 held[item.symbol] = held[item.symbol].joined(item) if item.symbol in held else item
+            refuse_many_symbols(source, len(held))
             for part in series:
                 # By number: a symbol may not be a valid file name.
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
-from trainer.data.read.bounds import UNREADABLE, first_line, text_stream
+from trainer.data.read.bounds import UNREADABLE, first_line, refuse_much, refuse_types, text_stream
 from trainer.data.read.headers import CandleHeader, footer_error, open_header, read_options
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.symbol_columns import FileSymbol, checked, split_rows
@@ -175,6 +175,8 @@ def _tables(header: CandleHeader, names: Sequence[str], *, whole: bool = False) 
             # Not `read_table`, which builds a dataset per file: 20,000 bars take half as long again
             # (2026-11-22).
             with pq.ParquetFile(header.path, memory_map=True, read_dictionary=header.texts) as file:
+                refuse_types(header.path, file.schema_arrow, names)
+                refuse_much(header.path, rows=file.metadata.num_rows, columns=len(names))
                 if whole:
                     threads = file.metadata.num_rows > _FEW_ROWS
                     yield file.read(columns=list(names), use_threads=threads).select(names)
@@ -183,7 +185,7 @@ def _tables(header: CandleHeader, names: Sequence[str], *, whole: bool = False) 
                     yield pa.Table.from_batches([batch]).select(names)
             return
         options = {**read_options(header.shape), "convert_options": _convert_options(header, names)}
-        with text_stream(header.path) as stream:
+        with text_stream(header.path, len(names)) as stream:
             if whole:
                 yield pa_csv.read_csv(stream, **options)
                 return
@@ -225,6 +227,9 @@ def _unreadable(header: CandleHeader, error: Exception) -> DataError:
 
 def _floats(header: CandleHeader, name: str, column: Any) -> np.ndarray:
     try:
+        if pa.types.is_dictionary(column.type):  # a long text is read once, however often it stands there
+            chunks = [chunk.dictionary.cast(pa.float64()).take(chunk.indices) for chunk in column.chunks]
+            column = pa.chunked_array(chunks, pa.float64())
         return np.asarray(column.cast(pa.float64()).to_numpy())  # nulls become NaN
     except UNREADABLE as error:
         raise _no_number(header, name, error) from error

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 from trainer.base.errors import DataError
 from trainer.base.symbols import RULE, flaw, quoted, tidy
 from trainer.base.text import counted
-from trainer.data.read.bounds import UNREADABLE, first_line
+from trainer.data.read.bounds import UNREADABLE, first_line, refuse_types
 from trainer.data.read.headers import CandleHeader
 
 MOST_SYMBOLS = 20_000  # per file: each gets an array file while it is read
+_MOST_TEXT = 1_000  # bytes: far more than a symbol has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +56,15 @@ def split_rows(header: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
         if not pa.types.is_dictionary(column.type):
             column = column.cast(pa.string()).dictionary_encode()
         encoded = column.unify_dictionaries().combine_chunks()
+        refuse_many_symbols(header, len(encoded.dictionary))
+        long = pc.greater(pc.binary_length(encoded.dictionary.cast(pa.binary())), _MOST_TEXT)
+        if pc.any(long).as_py():
+            checked(header, encoded.dictionary.filter(long)[0].cast(pa.string()).as_py())
         codes, names = encoded.indices.to_numpy(), encoded.dictionary.cast(pa.string()).to_pylist()
     except UNREADABLE as error:
         raise _unreadable(header, error) from error
     if None in names:
         raise _unreadable(header, ValueError("a name in its dictionary is empty"))
-    if len(names) > MOST_SYMBOLS:
-        raise DataError(
-            f"{header.path} has {len(names):,} symbols",
-            why=f"at most {MOST_SYMBOLS:,} are read",
-            do="Split it.",
-        )
     order = np.argsort(codes, kind="stable")  # a file sorted by time keeps each symbol's order
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     rows = [order[(ends[code - 1] if code else 0) : ends[code]] for code in range(len(names))]
@@ -76,6 +75,13 @@ def split_rows(header: CandleHeader, column: Any) -> list[tuple[FileSymbol, np.n
             what = f"{header.path} has both {other} and {item.written}"
             raise DataError(what, why=f"each trains as {item.symbol}", do="Keep one of the two names.")
     return symbols
+
+
+def refuse_many_symbols(header: CandleHeader, count: int) -> None:
+    """Raise DataError for a file of more symbols than are read."""
+    if count > MOST_SYMBOLS:
+        why = f"at most {MOST_SYMBOLS:,} are read"
+        raise DataError(f"{header.path} has {count:,} symbols", why=why, do="Split it.")
 
 
 def checked(header: CandleHeader, written: str) -> FileSymbol:
@@ -93,6 +99,7 @@ def _only_one(header: CandleHeader) -> FileSymbol | None:
     """
     name, seen = header.columns["symbol"], set[str]()
     with pq.ParquetFile(header.path, memory_map=True, read_dictionary=header.texts) as file:
+        refuse_types(header.path, file.schema_arrow, [name])
         for batch in file.iter_batches(columns=[name]):
             column = batch.column(name)
             if column.null_count:

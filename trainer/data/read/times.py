@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
-from trainer.data.read.bounds import UNREADABLE, first_line
-from trainer.data.read.headers import CandleHeader, footer_error, is_text
+from trainer.data.read.bounds import UNREADABLE, first_line, is_text
+from trainer.data.read.headers import CandleHeader, footer_error
 from trainer.data.timeframes import DAY, SECOND
 
 # Epoch numbers by size: each unit until the year 2255, where int64 nanoseconds end, and from 1973 on.
