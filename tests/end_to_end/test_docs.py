@@ -37,7 +37,7 @@ def write_csv(folder: Path, candles: Candles) -> None:
 
 @pytest.mark.slow
 def test_the_quick_start_rehearses_trains_and_looks_at_the_run(desk: Desk) -> None:
-    write_csv(desk.folder / "candles", synthetic_candles("BTC-USD", bars=1_000, timeframe="1h"))
+    write_csv(desk.folder / "candles", synthetic_candles("BTC-USD", bars=800, timeframe="1h"))
     first, *others = commands_of(QUICK_START, "## Rehearse, without an account")
     for command in [first, *others, *commands_of(QUICK_START, "## Train at your desk")]:
         done = desk.run(*command.words)
