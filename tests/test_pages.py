@@ -38,6 +38,7 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.schedule import read_schedules
 from trainer.train.__main__ import _job
 from trainer.train.__main__ import parser as train_parser
+from trainer.train.observing.events import line_of
 
 # Commands that are parsed here and not dry-run, by their verb; those of the first three have jobs, which are made.
 NO_DRY_RUN = {
@@ -124,6 +125,15 @@ def test_a_sample_with_numbers_is_made_by_the_script(page: Path) -> None:
     assert made <= parts
     drawn = [block for _, kind, block in pages.FENCE.findall(PART.sub("", text)) if kind == "text"]
     assert name == EXAMPLES or not any(MEASURED.search(block) for block in drawn)
+
+
+def test_the_sample_of_ranks_has_the_form_that_is_printed_now() -> None:
+    """Else, run scripts/screens --samples."""
+    place = {"piece": "sp500", "epoch": 1, "epochs": 1, "step": 246, "steps": 270, "loss": 1.2}
+    rate = {"rate": 17_244.0, "unit": "windows", "learning_rate": 1e-5, "memory_gib": 0.8, "eta_seconds": 3.0}
+    printed = line_of({"event": "progress", **place, **rate})
+    shown = block_of("docs/training.md", "text", "sp500").splitlines()[1]
+    assert re.sub(r"[\d.,]+", "0", shown) == re.sub(r"[\d.,]+", "0", printed)
 
 
 # --- commands
