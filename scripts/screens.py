@@ -195,14 +195,13 @@ def picture(shown: list[tuple[str, str]], width: int) -> str:
 
 
 def demo(desk: Desk, candles: Path) -> str:
-    """Return the receipt of the demo's run, from its outcome on."""
+    """Return the receipt of the demo's run, without its blank lines."""
     data = ["--data", str(candles)] if candles.exists() else []
     words = ["--job", str(ROOT / "examples" / "crypto-lstm.toml"), "--instance", "p3.8xlarge"]
     _, end = desk.run("launch", "--rehearse", *words, "--set", "data.set=demo", *data)
-    lines = plain(end).splitlines()
+    lines = [line for line in plain(end).splitlines() if line.strip()]
     first = next(number for number, line in enumerate(lines) if line.startswith("  outcome"))
-    last = next(number for number, line in enumerate(lines) if number > first and not line.strip())
-    return "\n".join(lines[first:last])
+    return "\n".join(lines[first : lines.index("look at it:")])
 
 
 def predictions(desk: Desk, candles: Path) -> str:

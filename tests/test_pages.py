@@ -9,12 +9,14 @@ import argparse
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scripts.reference import PART
 from scripts.screens import SAMPLES
@@ -30,9 +32,13 @@ from trainer.cli.parser import build_parser
 from trainer.cli.verbs.launch import asked_job
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
+from trainer.job.job import parse_job
+from trainer.machines.chips import profiles
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.retrains.schedule import read_schedules
 from trainer.train.__main__ import _job
 from trainer.train.__main__ import parser as train_parser
+from trainer.train.observing.events import line_of
 
 # Commands that are parsed here and not dry-run, by their verb; those of the first three have jobs, which are made.
 NO_DRY_RUN = {
@@ -121,6 +127,15 @@ def test_a_sample_with_numbers_is_made_by_the_script(page: Path) -> None:
     assert name == EXAMPLES or not any(MEASURED.search(block) for block in drawn)
 
 
+def test_the_sample_of_ranks_has_the_form_that_is_printed_now() -> None:
+    """Else, run scripts/screens --samples."""
+    place = {"piece": "sp500", "epoch": 1, "epochs": 1, "step": 246, "steps": 270, "loss": 1.2}
+    rate = {"rate": 17_244.0, "unit": "windows", "learning_rate": 1e-5, "memory_gib": 0.8, "eta_seconds": 3.0}
+    printed = line_of({"event": "progress", **place, **rate})
+    shown = block_of("docs/training.md", "text", "sp500").splitlines()[1]
+    assert re.sub(r"[\d.,]+", "0", shown) == re.sub(r"[\d.,]+", "0", printed)
+
+
 # --- commands
 
 
@@ -153,6 +168,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "examples", desk / "examples")
     shutil.copytree(ROOT / "examples/scripts/plain-torch", desk, dirs_exist_ok=True)
     (desk / "job.toml").write_text(block_of("docs/quick-start.md", "toml", 'set = "main"'))
+    (desk / "my_target.py").write_text(block_of("docs/models.md", "python", "my_target.py"))
     (desk / "my_net.py").write_text(block_of("docs/models.md", "python", "my_net.py"))
     (desk / "candles").mkdir()
     for symbol in ("BTC-USD", "SPY"):
@@ -176,6 +192,21 @@ def test_a_job_of_the_docs_is_one(command: Command, newcomer: Path) -> None:
         options = build_parser().parse_args(["launch", "--job", options.job])
     job = _job(options) if command.verb == "train" else asked_job(options, script_duration="12h")
     assert job.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_jobs_profiles_and_schedules_in_the_text_are_taken(
+    page: Path, newcomer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _, language, text in pages.FENCE.findall(page.read_text("utf-8")):
+        if language == "toml" and page.name == "training.md":
+            (newcomer / "profiles.toml").write_text(text)
+            monkeypatch.setenv("MAYFLY_PROFILES", str(newcomer / "profiles.toml"))
+            assert profiles().keys() >= tomllib.loads(text).keys()
+        elif language == "toml":
+            parse_job(tomllib.loads(text), {}, (), script_duration="12h")
+        elif language == "yaml":
+            assert read_schedules(yaml.safe_load(text)["config"]["mayfly:retrains"])
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def write_csv(folder: Path, candles: Candles) -> None:
 
 @pytest.mark.slow
 def test_the_quick_start_rehearses_trains_and_looks_at_the_run(desk: Desk) -> None:
-    write_csv(desk.folder / "candles", synthetic_candles("BTC-USD", bars=1_000, timeframe="1h"))
+    write_csv(desk.folder / "candles", synthetic_candles("BTC-USD", bars=800, timeframe="1h"))
     first, *others = commands_of(QUICK_START, "## Rehearse, without an account")
     for command in [first, *others, *commands_of(QUICK_START, "## Train at your desk")]:
         done = desk.run(*command.words)
@@ -47,10 +48,21 @@ def test_the_quick_start_rehearses_trains_and_looks_at_the_run(desk: Desk) -> No
     assert len(list((desk.folder / "models").glob("*.safetensors"))) == 2
     looks = commands_of(RUNS, "# Runs") + commands_of(RUNS, "## Predictions")[:1]
     assert {command.verb for command in looks} == {*("status", "logs", "stop", "pull", "receipts", "predict")}
+    printed = {}
     for command in looks:
         words = [receipt["run_id"] if word == "RUN" else word for word in command.words]
         done = desk.run(*words, "--rehearse")
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+        printed[command.words[:2]] = done.stdout
+    # The samples in README and docs have the form that is printed now: else, run scripts/screens --samples.
+    assert labels(printed["receipts", "RUN"]) == labels(block_of("README.md", "text", "outcome"))
+    header = block_of("docs/runs.md", "text", "model,symbol").splitlines()[0]
+    assert printed["predict", "--run"].splitlines()[0] == header
+
+
+def labels(receipt: str) -> list[str]:
+    """Return the words at the left edge of a receipt."""
+    return re.findall(r"^  (\w+) ", receipt, re.MULTILINE)
 
 
 @pytest.fixture

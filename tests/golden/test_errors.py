@@ -1,40 +1,31 @@
-"""Errors as a reader sees them, in errors.txt: made by commands and by calling the code with bad input.
+"""Errors as a reader sees them, in errors.txt: what commands print, and what is raised past every handler.
 
 Errors of which a room's own test holds the words are not repeated here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from botocore import exceptions as aws
 
 from tests.candles import fewest
-from tests.jobs import job_of
 from trainer.aws.access import aws_error
 from trainer.aws.error_codes import ROWS
-from trainer.bars.check import main as check_main
 from trainer.base.errors import TrainerError
 from trainer.cli.main import main
 from trainer.control.progress import Step, abandoned
-from trainer.job.job import job_from
-from trainer.job.machine import parse_duration
-from trainer.job.script_values import read_rows
 from trainer.launch.inputs import Input, choose
-from trainer.machines.chips import profiles
 from trainer.rehearsal.pulumi_apply import settings
 from trainer.runs.launching import refusal
 from trainer.runs.observation import Observation
 from trainer.runs.record import RunRecord
 from trainer.runs.store import read_record
-from trainer.train.workers.devices import device_kind
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +49,15 @@ COMMANDS = (
     f"{SCRIPT} nowhere.py",
     f"{SCRIPT} train.py --data nowhere",
     f"{SCRIPT} train.py --set script.files=x.py",
+    f"{SCRIPT} train.py --set script.python=3",
+    f"{SCRIPT} train.py --set script.over=values.csv",
+    "launch --max-duration 0m",
+    "launch --model gru",
+    "launch --set name='No Name'",
+    "launch --set train.batch=-2",
 )
+FILES = {"broken.toml": "", "AAA_1m.csv": "", "train.py": "", "values.csv": "a,b\n1\n"}
+PROFILES = ("= 3", "[t4]\nmemory_gib = 'a'\n")
 
 
 class Nothing:
@@ -77,68 +76,52 @@ def write(name: str, text: str) -> Path:
     return path
 
 
-def user_profiles(text: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MAYFLY_PROFILES", str(write("gpu_profiles.toml", text)))
-        profiles()
-
-
 def unchecked() -> None:
     file = Input(key="raw/a", version_id="v", sha256="", bytes=1)
     choose([file], symbols=(), timeframe="", too_few=fewest(9))
 
 
-MAKERS: tuple[Callable[[RunRecord], object], ...] = (
-    lambda _: parse_duration("0m"),
-    lambda _: job_of(model="gru"),
-    lambda _: job_of(name="No Name"),
-    lambda _: job_of(batch=-2),
-    lambda _: check_main(["--data", "nowhere", "--job", str(write("job.json", "no json"))]),
-    lambda _: job_from({"script": {"command": "a", "python": "3"}}),
-    lambda _: read_rows(write("values.csv", "a,b\n1\n")),
-    lambda _: user_profiles("= 3"),
-    lambda _: user_profiles("[t4]\nmemory_gib = 'a'\n"),
-    lambda _: None if torch.cuda.is_available() else device_kind("cuda"),
+RAISED: tuple[Callable[[RunRecord], object], ...] = (  # that no short command comes to
     lambda _: unchecked(),
     lambda _: read_record(Nothing(), RUN[:-1] + "8"),  # type: ignore[arg-type]
-    lambda _: aws_error(aws.ProfileNotFound(profile="mine"), "cannot sign in to AWS"),
-    lambda run: abandoned(
-        Step(record=run, observed=Observation(), actions=(), moved=False), NOON, requested=True
+    lambda _: raise_(aws_error(aws.ProfileNotFound(profile="mine"), "cannot sign in to AWS")),
+    lambda run: raise_(
+        abandoned(Step(record=run, observed=Observation(), actions=(), moved=False), NOON, requested=True)
     ),
     lambda _: settings(ROOT, stack="dev", overrides={"mayfly:onwer": "me"}),
     lambda _: settings(ROOT, stack="dev", overrides={"onwer": "me"}),
 )
 
 
-@pytest.fixture
-def first_errors(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[str]]:
-    """Return a function that returns the errors that a call makes, of a user without credentials."""
-    errors: list[TrainerError] = []
-    begin = TrainerError.__init__
+def raise_(error: TrainerError) -> None:
+    raise error
 
-    def note(self: TrainerError, *arguments: Any, **words: Any) -> None:
-        begin(self, *arguments, **words)
-        errors.append(self)
 
-    def made_by(call: Callable[[], object]) -> list[str]:
-        errors.clear()
-        with suppress(TrainerError):
-            call()
-        return list(dict.fromkeys(f"error: {error}" for error in errors))
-
-    monkeypatch.setattr(TrainerError, "__init__", note)
-    return made_by
+def printed(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command that is refused prints: a line on stderr, or with --json a document on stdout."""
+    assert main(list(words)) > 0
+    out, err = capsys.readouterr()
+    assert bool(out) == ("--json" in words), words
+    return (out + err).rstrip("\n")
 
 
 def test_errors_as_a_reader_sees_them(
-    first_errors: Any, golden: Callable[[str, str], None], make_record: Callable[..., RunRecord]
+    golden: Callable[[str, str], None],
+    make_record: Callable[..., RunRecord],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("broken.toml", "AAA_1m.csv", "train.py"):
-        write(name, "")
-    record = make_record()
-    calls: list[Callable[[], object]] = [lambda words=words: main(words.split()) for words in COMMANDS]
-    calls += [lambda make=make: make(record) for make in MAKERS]
-    golden("errors", "\n".join(line for call in calls for line in first_errors(call)))
+    for name, text in FILES.items():
+        write(name, text)
+    lines = [printed(shlex.split(words), capsys) for words in COMMANDS]
+    for text in PROFILES:
+        monkeypatch.setenv("MAYFLY_PROFILES", str(write("gpu_profiles.toml", text)))
+        lines.append(printed(["profiles"], capsys))
+    for make in RAISED:
+        with pytest.raises(TrainerError) as raised:
+            make(make_record())
+        lines.append(f"error: {raised.value}")
+    golden("errors", "\n".join(lines))
 
 
 def test_every_aws_code_has_its_error_and_next_step(

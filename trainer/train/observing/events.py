@@ -149,8 +149,8 @@ def _checkpoint_line(event: dict[str, Any]) -> str:
 
 
 def _links_line(event: dict[str, Any]) -> str:
-    """Return devices and bandwidth, such as `8 x NVIDIA A100 (40 GiB)  all-reduce 221 GB/s (about 230
-    expected)`.
+    """Return devices and bandwidth, such as `2 x cpu  all-reduce 1 GB/s`; of GPUs also their memory and the
+    expected bandwidth.
     """
     sizes = {
         one["name"]: f" ({one['memory_gib']:g} GiB)" if one["memory_gib"] else "" for one in event["devices"]

@@ -1,6 +1,6 @@
-"""Predict with stored models for the bars of a file or folder. On a model's test bars the predictions are
-exactly those that its card was scored from: features are computed from the candles and go through `readers`,
-as in training.
+"""Predict with stored models for the bars of a file or folder. On a model's test bars, and on the kind of CPU
+that trained it, the predictions are those that its card was scored from: features are computed from the
+candles and go through `readers`, as in training.
 
 Each symbol's candles are read once, features of many short series are computed in one pass, and models of one
 shape share one network, so that each further symbol takes a few milliseconds.

@@ -24,6 +24,12 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus_here", lambda: found)
 
 
+def test_a_gpu_that_is_asked_for_and_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="--device cuda, but torch finds no GPU here. Take --device cpu"):
+        devices.device_kind("cuda")
+
+
 def test_the_gpu_with_the_least_memory_decides(gpus):
     kind, choice = choose_device(Job(), "auto")
     assert (kind, choice.profile.name, choice.memory_gib) == ("cuda", "l4", 8.0)
