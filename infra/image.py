@@ -19,7 +19,7 @@ import pulumi_aws as aws
 
 from infra import policies
 from infra.identity import ServiceRole
-from infra.image_policy import PARTS, image_builder, image_retention
+from infra.image_policy import MANAGED, PARTS, image_builder, image_retention
 from infra.launch_templates import ImageLine, root_disk
 from infra.network import Network, https_out
 from infra.packing import package_file
@@ -125,13 +125,10 @@ class BakedImages(Component):
             "image",
             stack,
             self.child,
-            description="Image builds: fetch the parts, log.",
+            description="Image builds: fetch the parts, and what Image Builder needs.",
             trust=policies.trust("ec2.amazonaws.com"),
-            policy=image_builder(
-                stack,
-                components=[f"{stack.prefix}-{kind}" for kind in COMPONENTS],
-                log_group=f"/aws/imagebuilder/{name}",
-            ),
+            policy=image_builder(stack),
+            managed=MANAGED,
         )
         profile = aws.iam.InstanceProfile(
             "image", name=stack.role("image"), role=role.role_name, opts=self.child
