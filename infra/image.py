@@ -24,7 +24,7 @@ from infra.launch_templates import ImageLine, root_disk
 from infra.network import Network, https_out
 from infra.packing import package_file
 from infra.stack import Component, Stack
-from trainer.aws.stack_outputs import baked_parameter
+from trainer.aws.stack_outputs import baked_parameter, image_log, image_recipe
 from trainer.base.code_files import DATA, code_files
 
 SCHEDULE = "cron(0 4 1 * ? *)"  # 04:00 UTC on the first of each month
@@ -48,13 +48,12 @@ class BakedImages(Component):
         network: Network,
     ) -> None:
         super().__init__(name, stack)
-        # Also its log's name. Image Builder's names have no dots.
-        recipe_name = f"{stack.prefix}-{line.name.replace('.', '-')}"
+        recipe_name = image_recipe(stack.project, stack.name, line.name)
         log = aws.cloudwatch.LogGroup(
             f"{line.name}-builds",
-            name=f"/aws/imagebuilder/{recipe_name}",
+            name=image_log(stack.project, stack.name, line.name),
             retention_in_days=stack.log_days,
-            opts=self.child,
+            opts=self.importable,  # a build under way makes it again after the stack is gone
         )
         pipeline = aws.imagebuilder.ImagePipeline(
             line.name,
