@@ -1,5 +1,5 @@
 # Everything is in scripts/; each target sets up what it needs first.
-.PHONY: help setup demo weekly test quick check
+.PHONY: help setup state demo weekly test quick check
 
 help:
 	@echo "make demo    rehearse a run on the embedded AWS (no account, no GPU); DATA=DIR takes your candles"
@@ -8,6 +8,7 @@ help:
 	@echo "make quick   a first look in a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"
 	@echo "make setup   only the set-up, in .venv"
+	@echo "make state   a bucket of the account for Pulumi's state, and Pulumi's login to it"
 
-setup demo weekly test quick check:
+setup state demo weekly test quick check:
 	@scripts/$@
