@@ -92,10 +92,10 @@ def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
     console, before = Console(sys.stdout), object()
     try:
         while (item := _shown(settle_run(cloud, run_id), cloud.now()))["receipt"] is None:
-            console.draw(partial(_detail, item, 0))
+            console.draw(partial(_detail, item))
             news = (item["state"], item["phase"], item["sample"] and item["sample"]["at"])
             if not console.live and news != before:
-                show(_detail(item, 0))
+                show(_detail(item))
             before = news
             time.sleep(seconds)
     finally:
@@ -202,7 +202,7 @@ def _done(item: dict[str, Any]) -> str:
     return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
 
 
-def _detail(item: dict[str, Any], days: int) -> RenderableType:
+def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
     """Return one run in detail: its receipt if it has ended, else its current state. `days`: that the stack
     keeps what a run stored.
     """
