@@ -8,6 +8,7 @@ Control's role names what it may launch from, so it is made with its function, a
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pulumi
 import pulumi_aws as aws
@@ -19,7 +20,7 @@ from infra.stack import Component, Stack
 
 class ServiceRole(Component):
     """A role that one AWS service takes on, with one inline policy, so that both are created and deleted
-    together.
+    together, and with policies of AWS's own.
     """
 
     role_name: pulumi.Output[str]
@@ -35,6 +36,7 @@ class ServiceRole(Component):
         description: str,
         trust: policies.Document,
         policy: policies.Document | pulumi.Output[str],  # as an Output: its text
+        managed: Sequence[str] = (),  # names of AWS's policies
     ) -> None:
         super().__init__(name, stack, opts)
         role = aws.iam.Role(
@@ -46,10 +48,19 @@ class ServiceRole(Component):
         )
         text = json.dumps(policy) if isinstance(policy, dict) else policy
         allowed = aws.iam.RolePolicy(name, name=name, role=role.name, policy=text, opts=self.child)
-        # Through the policy, so that whoever uses the role waits until it may do its work.
-        self.role_name = allowed.role
+        attached = [
+            aws.iam.RolePolicyAttachment(
+                f"{name}-{one}",
+                role=allowed.role,
+                policy_arn=f"arn:aws:iam::aws:policy/{one}",
+                opts=self.child,
+            ).id
+            for one in managed
+        ]
+        # Through the policies, so that whoever uses the role waits until it may do its work.
+        self.role_name = pulumi.Output.all(allowed.role, *attached).apply(lambda ready: str(ready[0]))
         self.unique_id = role.unique_id
-        self.arn = pulumi.Output.all(role.arn, allowed.id).apply(lambda ready: str(ready[0]))
+        self.arn = pulumi.Output.all(role.arn, allowed.id, *attached).apply(lambda ready: str(ready[0]))
         self.register_outputs({"role_name": self.role_name, "unique_id": self.unique_id, "arn": self.arn})
 
 

@@ -19,12 +19,12 @@ import pulumi_aws as aws
 
 from infra import policies
 from infra.identity import ServiceRole
-from infra.image_policy import PARTS, image_builder, image_retention
+from infra.image_policy import MANAGED, PARTS, image_builder, image_retention
 from infra.launch_templates import ImageLine, root_disk
 from infra.network import Network, https_out
 from infra.packing import package_file
 from infra.stack import Component, Stack
-from trainer.aws.stack_outputs import baked_parameter
+from trainer.aws.stack_outputs import baked_parameter, image_log, image_recipe
 from trainer.base.code_files import DATA, code_files
 
 SCHEDULE = "cron(0 4 1 * ? *)"  # 04:00 UTC on the first of each month
@@ -48,13 +48,12 @@ class BakedImages(Component):
         network: Network,
     ) -> None:
         super().__init__(name, stack)
-        # Also its log's name. Image Builder's names have no dots.
-        recipe_name = f"{stack.prefix}-{line.name.replace('.', '-')}"
+        recipe_name = image_recipe(stack.project, stack.name, line.name)
         log = aws.cloudwatch.LogGroup(
             f"{line.name}-builds",
-            name=f"/aws/imagebuilder/{recipe_name}",
+            name=image_log(stack.project, stack.name, line.name),
             retention_in_days=stack.log_days,
-            opts=self.child,
+            opts=self.importable,  # a build under way makes it again after the stack is gone
         )
         pipeline = aws.imagebuilder.ImagePipeline(
             line.name,
@@ -125,13 +124,10 @@ class BakedImages(Component):
             "image",
             stack,
             self.child,
-            description="Image builds: fetch the parts, log.",
+            description="Image builds: fetch the parts, and what Image Builder needs.",
             trust=policies.trust("ec2.amazonaws.com"),
-            policy=image_builder(
-                stack,
-                components=[f"{stack.prefix}-{kind}" for kind in COMPONENTS],
-                log_group=f"/aws/imagebuilder/{name}",
-            ),
+            policy=image_builder(stack),
+            managed=MANAGED,
         )
         profile = aws.iam.InstanceProfile(
             "image", name=stack.role("image"), role=role.role_name, opts=self.child

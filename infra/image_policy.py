@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from infra.attach import agent_messages
-from infra.policies import Document, allow, document, use_key, write_own_log
+from infra.policies import Document, allow, document, use_key
 from infra.stack import Stack
 
 PARTS = "images/"  # prefix of the zips that builds install from; Pulumi alone writes there
+# What Image Builder requires of the instances that build (user guide, "IAM for EC2 Image Builder", looked up
+# 2026-11-24): its tools, components and log, and Systems Manager, by which it commands them.
+MANAGED = ("EC2InstanceProfileForImageBuilder", "AmazonSSMManagedInstanceCore")
 
 
-def image_builder(stack: Stack, *, components: Sequence[str], log_group: str) -> Document:
-    """Return the policy of instances that build images: fetch the parts, read the components, log, and let
-    Image Builder command them, as by a session. AWS's tools lie in a bucket of Image Builder's own.
+def image_builder(stack: Stack) -> Document:
+    """Return the policy of instances that build images, besides AWS's own two: fetch the parts.
 
-    What AWS's managed policy EC2InstanceProfileForImageBuilder allows, limited to this stack's components,
-    log and bucket, by full names: another stack's names may begin with this one's.
+    The second of those allows to read every parameter of the account, Mayfly's secrets included: refused
+    here. AWS's public parameters belong to no account, and stay readable.
     """
-    own = [stack.arn("imagebuilder", f"component/{name}/*/*") for name in components]
+    parameters = f"arn:aws:ssm:*:{stack.account}:parameter/*"
+    read = [f"ssm:GetParameter{kind}" for kind in ("", "s", "sByPath")]
     return document(
-        allow("ReadParts", "s3:GetObject", [stack.objects(f"{PARTS}*"), "arn:aws:s3:::ec2imagebuilder*/*"]),
-        allow("ReadOwnComponents", "imagebuilder:GetComponent", own),
-        write_own_log(stack, log_group),
-        agent_messages(),
+        allow("ReadParts", "s3:GetObject", stack.objects(f"{PARTS}*")),
+        {"Sid": "ReadNoParameters", "Effect": "Deny", "Action": read, "Resource": parameters},
         *use_key(stack, writes=False),  # of the parts
     )
 

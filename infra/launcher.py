@@ -82,12 +82,9 @@ class LauncherPolicy(Component):
 
 def check_length(stack: Stack, launched_from: LaunchedFrom) -> None:
     """Raise pulumi.RunError if the policy of people exceeds a managed policy; names what makes it long."""
-    ids = {
-        "launch_templates": (f"lt-{'0' * 17}",),
-        "security_group": f"sg-{'0' * 17}",
-        "vpc": f"vpc-{'0' * 17}",
-    }
-    known = replace(launched_from, **ids)  # not known yet, but for their length
+    ids: dict[str, Any] = {"security_group": f"sg-{'0' * 17}", "vpc": f"vpc-{'0' * 17}"}
+    # Not known yet, but for their length.
+    known = replace(launched_from, launch_templates=(f"lt-{'0' * 17}",), **ids)
     length = _length(stack, known)
     if length <= MOST_CHARACTERS:
         return

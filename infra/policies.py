@@ -231,7 +231,7 @@ def keep_dead_letters(stack: Stack) -> Document:
 
 
 def write_own_log(stack: Stack, log_group: str) -> Document:
-    """Allow a function, or an image build, to write its log."""
+    """Allow a function to write its log."""
     streams = stack.arn("logs", f"log-group:{log_group}:log-stream:*")
     return allow("WriteOwnLog", ["logs:CreateLogStream", "logs:PutLogEvents"], streams)
 

@@ -109,3 +109,11 @@ class Component(pulumi.ComponentResource):
         )
         # Resources don't inherit what their component depends on.
         self.child = pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None)
+
+    @property
+    def importable(self) -> pulumi.ResourceOptions:
+        """Return the options of a resource that may be there before the stack: `pulumi import` brings it in
+        without a parent.
+        """
+        imported = pulumi.ResourceOptions(aliases=[pulumi.Alias(parent=pulumi.ROOT_STACK_RESOURCE)])
+        return pulumi.ResourceOptions.merge(self.child, imported)

@@ -25,7 +25,8 @@ class ModelStore(Component):
 
     def __init__(self, name: str, stack: Stack, *, retention: Retention) -> None:
         super().__init__(name, stack)
-        bucket = aws.s3.Bucket("bucket", bucket=stack.bucket, force_destroy=False, opts=self._kept())
+        opts = pulumi.ResourceOptions.merge(self.importable, self._kept())
+        bucket = aws.s3.Bucket("bucket", bucket=stack.bucket, force_destroy=False, opts=opts)
         versioning = aws.s3.BucketVersioning(
             "versioning",
             bucket=bucket.id,

@@ -22,6 +22,7 @@ UNTAGGABLE = {
     "aws:efs/fileSystemPolicy:FileSystemPolicy",
     "aws:efs/mountTarget:MountTarget",
     "aws:iam/rolePolicy:RolePolicy",
+    "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
     "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
     "aws:lambda/permission:Permission",
     "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",

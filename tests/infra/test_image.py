@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,9 +18,11 @@ from pulumi.runtime.mocks import set_mocks
 from infra.image import KEPT, BakedImages, image_parts, version_of, zipped
 from infra.image_policy import image_builder
 from infra.launch_templates import ImageLine
-from tests.iam import assert_known_to_aws, listed
+from infra.policies import allow, document
+from tests.aws.iam_policies import Authorization, decide, read_policy
+from tests.iam import assert_known_to_aws
 from tests.infra.program import STACK, Recorded, Recorder, RecordingMonitor
-from trainer.aws.stack_outputs import baked_parameter
+from trainer.aws.stack_outputs import baked_parameter, script_secrets_path, secrets_path, webhook_parameter
 
 BUILDER = "aws:imagebuilder/"
 LINE = ImageLine(name="line-2.13", parameter="/aws/line", root_device="/dev/xvda")
@@ -90,7 +91,7 @@ def test_an_image_build_is_closed_has_imdsv2_and_ends(pipeline: Recorded) -> Non
 
 def test_everything_is_tagged_and_belongs_to_the_component(pipeline: Recorded) -> None:
     for resource in pipeline.resources:
-        if resource.typ != "aws:iam/rolePolicy:RolePolicy":
+        if not resource.typ.startswith("aws:iam/rolePolicy"):
             assert STACK.tags.items() <= resource.inputs["tags"].items(), resource.typ
     (component,) = [urn for urn, one in pipeline.urns.items() if one.type == "mayfly:image:BakedImages"]
     for urn, request in pipeline.urns.items():
@@ -99,26 +100,50 @@ def test_everything_is_tagged_and_belongs_to_the_component(pipeline: Recorded) -
         assert urn == component or request.type == "pulumi:pulumi:Stack"
 
 
+def test_the_builds_role_has_what_image_builder_asks_for(pipeline: Recorded) -> None:
+    attached = pipeline.all("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    wanted = ("AmazonSSMManagedInstanceCore", "EC2InstanceProfileForImageBuilder")
+    assert [one["policyArn"] for one in attached] == [f"arn:aws:iam::aws:policy/{name}" for name in wanted]
+    profile, role = "aws:iam/instanceProfile:InstanceProfile", "aws:iam/role:Role"
+    assert pipeline.inputs(profile)["role"] == pipeline.inputs(role, "image")["name"]
+    # Without them an image can't be built, and Pulumi makes what does not wait side by side.
+    assert pipeline.outlives("aws:iam/rolePolicyAttachment:RolePolicyAttachment", profile)
+
+
 def test_the_builds_role_reads_own_parts_and_changes_nothing(pipeline: Recorded) -> None:
     written = json.loads(pipeline.inputs("aws:iam/rolePolicy:RolePolicy", "image")["policy"])
-    components = ["mayfly-dev-environment", "mayfly-dev-smoke-test"]
-    assert written == image_builder(STACK, components=components, log_group=f"/aws/imagebuilder/{RECIPE}")
-    allowed = {action for one in written["Statement"] for action in listed(one["Action"])}
-    services = {action.partition(":")[0] for action in allowed}
-    assert services == {"s3", "imagebuilder", "logs", "ssm", "ssmmessages"}
-    assert not re.search("Delete|Terminate|Run|Pass|PutObject", " ".join(allowed))
-    on_everything = [one["Sid"] for one in written["Statement"] if one["Resource"] == "*"]
-    assert all(name.endswith("HasNoResource") for name in on_everything)
+    assert written == image_builder(STACK)
+    allowed = [one for one in written["Statement"] if one["Effect"] == "Allow"]
+    reads = [(one["Action"], one["Resource"]) for one in allowed]
+    assert reads == [("s3:GetObject", STACK.objects("images/*"))]
     assert_known_to_aws(written)
     trusted = json.loads(pipeline.inputs("aws:iam/role:Role", "image")["assumeRolePolicy"])["Statement"]
     assert [one["Principal"] for one in trusted] == [{"Service": "ec2.amazonaws.com"}]
 
 
+# Of AmazonSSMManagedInstanceCore, what concerns parameters (AWS managed policy reference, 2026-11-24).
+CORE = document(allow("", ["ssm:GetParameter", "ssm:GetParameters"], "*"))
+
+
+@pytest.mark.parametrize("action", ["ssm:GetParameter", "ssm:GetParameters"])
+@pytest.mark.parametrize("of_stack", ["dev", "prod"])
+def test_image_builds_read_no_secret_of_any_stack(action: str, of_stack: str) -> None:
+    policies = [read_policy("core", json.dumps(CORE)), read_policy("own", json.dumps(image_builder(STACK)))]
+
+    def may_read(parameter: str) -> bool:
+        return decide(policies, Authorization(action=action, resource=parameter), {}).allowed
+
+    account = f"arn:aws:ssm:eu-west-1:{STACK.account}:parameter"
+    for name in (secrets_path("mayfly", of_stack), script_secrets_path("mayfly", of_stack)):
+        assert not may_read(f"{account}{name}API_KEY")
+    assert not may_read(f"{account}{webhook_parameter('mayfly', of_stack)}")
+    assert may_read("arn:aws:ssm:eu-west-1::parameter/aws/service/deeplearning/x")  # of no account
+
+
 def test_builds_decrypt_the_parts_where_the_bucket_has_a_key() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd"
-    with_key = image_builder(replace(STACK, kms_key=key), components=[], log_group="builds")
-    *others, use = with_key["Statement"]
-    assert others == image_builder(STACK, components=[], log_group="builds")["Statement"]
+    *others, use = image_builder(replace(STACK, kms_key=key))["Statement"]
+    assert others == image_builder(STACK)["Statement"]
     assert (use["Action"], use["Resource"]) == ("kms:Decrypt", key)
 
 

@@ -62,6 +62,16 @@ def baked_parameter(project: str, stack: str, image_line: str) -> str:
     return f"/imagebuilder/{project}/{stack}/{image_line}"
 
 
+def image_recipe(project: str, stack: str, image_line: str) -> str:
+    """Return the name of the recipe of baked images. Image Builder's names have no dots."""
+    return f"{project}-{stack}-{image_line.replace('.', '-')}"
+
+
+def image_log(project: str, stack: str, image_line: str) -> str:
+    """Return the name of the log of image builds."""
+    return f"/aws/imagebuilder/{image_recipe(project, stack, image_line)}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StackOutputs:
     """Everything a launch needs to know about the account's standing resources.
@@ -114,6 +124,18 @@ class StackOutputs:
     def alarms(self) -> tuple[str, ...]:
         """Return the names of the stack's alarms, each after "<project>-<stack>-"."""
         return (*ALARMS, RETRAINS_ALARM) if self.retrains else ALARMS
+
+    @property
+    def left_behind(self) -> tuple[tuple[str, str, str], ...]:
+        """Return what may be in the account after the stack is gone, and would make the next `pulumi up` fail
+        if it is not in Pulumi's state: type, name in the program, id.
+
+        The bucket stays. A build of an image that is under way makes its log again.
+        """
+        bucket = ("aws:s3/bucket:Bucket", "bucket", self.bucket)
+        log = image_log(self.project, self.stack, self.image_line)
+        builds = ("aws:cloudwatch/logGroup:LogGroup", f"{self.image_line}-builds", log)
+        return (bucket, builds) if self.image_pipeline else (bucket,)
 
     def to_json(self) -> str:
         """Return the parameter's value. Raises ValueError above the parameter's 4 KB."""

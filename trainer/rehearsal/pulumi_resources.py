@@ -251,6 +251,12 @@ def _instance_profile(cloud: Resources, name: str, properties: Properties) -> Ma
     return profile_name, {"arn": profile["Arn"], "name": profile_name}
 
 
+@makes("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+def _policy_of_aws(cloud: Resources, name: str, properties: Properties) -> Made:
+    """Make nothing: policies of AWS's own are those of image builds alone."""
+    return f"{properties.pop('role')}-{properties.pop('policyArn')}", {}
+
+
 # --- inputs of instances
 
 

@@ -56,6 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     if done.returncode:
         why, do = "see its output above", f"Correct that, then: {' '.join(command)}"
         raise ConfigError(f"pulumi destroy ended with exit code {done.returncode}", why=why, do=do)
+    warn("the bucket stays in Pulumi's state; if the next `pulumi up` says that something exists, import it:")
+    for resource_type, name, identifier in outputs.left_behind:
+        warn(f"  pulumi import --stack {outputs.stack} {resource_type} {name} {identifier}")
     if arguments.json:
         say_json({"stack": outputs.stack, "region": outputs.region, "bucket": outputs.bucket})
     return 0

@@ -205,7 +205,7 @@ def _done(item: dict[str, Any]) -> str:
     return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
 
 
-def _detail(item: dict[str, Any], days: int) -> RenderableType:
+def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
     """Return one run in detail: its receipt if it has ended, else its current state. `days`: that the stack
     keeps what a run stored.
     """

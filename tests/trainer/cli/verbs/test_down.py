@@ -50,6 +50,8 @@ def test_a_stack_without_open_runs_goes_and_its_bucket_stays(
     out, err = capfd.readouterr()
     assert json.loads(out)["stack"] == "dev"
     assert "Destroying" in err
+    bucket = json.loads(out)["bucket"]
+    assert f"\n  pulumi import --stack dev aws:s3/bucket:Bucket bucket {bucket}\n" in err
 
 
 def test_an_open_run_keeps_the_stack(
