@@ -150,6 +150,11 @@ def _rehearse_flags(parser: Parser) -> None:
     action.add_argument(
         "--stop", action="store_true", help="end the embedded AWS and everything that runs in it"
     )
+    action.add_argument(
+        "--settings",
+        metavar="FILE",
+        help="give its stack the settings of this file, such as retrains: docs/runs.md",
+    )
     _json_flag(parser)
 
 

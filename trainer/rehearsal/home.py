@@ -5,6 +5,7 @@ address.
     <root>/server.lock     held by that server
     <root>/server.log      its output
     <root>/format.json     version of the folder's format
+    <root>/stack.json      settings of its stack that its user declared
     <root>/s3 settings instances lambda sandbox
 
 A folder may have come with a repository, so its content is not trusted: a note may point to loopback only,
@@ -18,7 +19,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from trainer.base.errors import ConfigError
 from trainer.base.files import whole_file
 
 NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.json"
+STACK = "stack.json"
 FORMAT = 3
 REFUSED = "refused: "  # in a server's last line, before the JSON of the error for which it does not start
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -97,6 +99,24 @@ def check_version(root: Path) -> None:
         what = "the state of the embedded AWS is of another version of Mayfly"
         why = f"{path} says {known!r}, and this version reads {FORMAT}"
         raise ConfigError(what, why=why, do=_MOVE.format(root=root))
+
+
+def write_stack_settings(root: Path, settings: Mapping[str, str]) -> None:
+    """Write the settings of the rehearsal's stack, as Pulumi's configuration has them."""
+    with whole_file(root / STACK) as new:
+        new.write_text(json.dumps(dict(settings)), encoding="utf-8")
+
+
+def read_stack_settings(root: Path) -> dict[str, str]:
+    """Return the settings of the rehearsal's stack that differ from the program's; {} if none were declared.
+
+    Raises ConfigError for a file that can't be read.
+    """
+    path = root / STACK
+    if not path.exists():
+        return {}
+    with reading(path):
+        return {str(key): str(value) for key, value in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
 from trainer.rehearsal.keys import Credentials, access_key
 
 STACK = "dev"
+MOST_SETTINGS_BYTES = 1 << 20
 APPLY_SECONDS = 540  # against a hang: it takes four on an idle machine, and took over 120 on a busy one
 
 
@@ -116,11 +117,39 @@ def settings(program: Path, *, stack: str, overrides: Mapping[str, str]) -> dict
     declared: dict[str, dict[str, Any]] = project["config"]
     values = {key: one["default"] for key, one in declared.items() if "default" in one}
     stack_file = program / f"Pulumi.{stack}.yaml"
-    for key, value in (_read_yaml(stack_file).get("config") or {} if stack_file.is_file() else {}).items():
-        namespace, _, name = key.rpartition(":")
-        if namespace in ("", project["name"]):  # others are providers': aws:region is the server's here
-            values[name] = value
-    values |= overrides
+    own = _of_stack(_read_yaml(stack_file), project["name"]) if stack_file.is_file() else {}
+    return _as_texts(values | own | dict(overrides), declared)
+
+
+def settings_in(file: Path) -> dict[str, str]:
+    """Return the settings of a file that has the form of a Pulumi.<stack>.yaml. Raises UsageError for any
+    other file, and as `settings` does.
+    """
+    import yaml
+
+    project = _read_yaml(program_folder() / "Pulumi.yaml")
+    what, do = f"{file} has no settings of a stack", "Write it as docs/runs.md has it under Retrains."
+    if not file.is_file():
+        raise UsageError(f"{file} is no file", do="Name one with the settings of the rehearsal's stack.")
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(MOST_SETTINGS_BYTES + 1)
+        found = yaml.safe_load(text) if len(text) <= MOST_SETTINGS_BYTES else None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(what, why=" ".join(str(error).split())[:160], do=do) from error
+    if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+        raise UsageError(what, why="it is not YAML with a table `config`", do=do)
+    return _as_texts(_of_stack(found, project["name"]), project["config"])
+
+
+def _of_stack(content: Mapping[str, Any], project: str) -> dict[str, Any]:
+    """Return the project's settings in the content of a stack's file."""
+    named = [(str(key).rpartition(":"), value) for key, value in (content.get("config") or {}).items()]
+    # Others are providers': aws:region is the server's here.
+    return {name: value for (namespace, _, name), value in named if namespace in ("", project)}
+
+
+def _as_texts(values: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     for key in values:
         if key not in declared:
             do = nearest(key, declared) or "Pulumi.yaml lists them."

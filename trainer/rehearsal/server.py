@@ -187,10 +187,12 @@ class EmbeddedAws:
                 self.front.cloud(name)
 
     def busy(self) -> bool:
-        """Return whether any instance of any account is alive."""
+        """Return whether any instance of any account is alive, or a function that was called still runs."""
         for cloud in self.front.clouds():
             with cloud.lock:
                 if cloud.world.alive(cloud.clock.now()):
+                    return True
+                if any(thread.is_alive() for thread in (*cloud.in_flight, *cloud.invocations)):
                     return True
         return False
 
@@ -296,7 +298,8 @@ class Control:
             return {}
         if what == "program":
             try:
-                return {"outputs": self._aws.apply_program(self._aws.access(asked["account"]))}
+                access, own = self._aws.access(asked["account"]), home.read_stack_settings(self._aws.root)
+                return {"outputs": self._aws.apply_program(access, own)}
             except TrainerError as error:
                 return {"error": error.as_dict()}
         raise AwsError("NotFound", "There is nothing here.", 404)

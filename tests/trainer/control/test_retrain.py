@@ -233,7 +233,7 @@ def test_a_published_script_reads_its_pinned_or_current_data(
     record, _ = read_record(objects, entry.run_id)
     assert record.work == "script"
     assert record.driver == "control"
-    assert [piece.piece for piece in record.pieces] == ["A", "B"]
+    assert [piece.piece for piece in record.pieces] == ["symbol=A", "symbol=B"]
     published, _ = read_published(objects, "waiting") or (None, "")
     # the setting's is of each time
     assert published is not None and verified_job(objects, published).machine.budget == 0
@@ -255,11 +255,14 @@ def test_a_published_script_reads_its_pinned_or_current_data(
     read = {item.path: item.key for item in manifest.inputs}
     assert read == {f"data/{name}": f"raw/points/{name}" for name in ("a.csv", "b.csv")}
     shown = mayfly("preview", "weekly")[1]
-    assert [piece["piece"] for piece in shown["plan"]["pieces"]] == ["A", "B"]
+    assert [piece["piece"] for piece in shown["plan"]["pieces"]] == ["symbol=A", "symbol=B"]
     changed(home, SUNDAY, state="done")
     s3.put_object(Bucket=bucket, Key="raw/points/c.csv", Body=b"3")
     failed = begin(home, "weekly", SUNDAY + WEEK)
-    assert (failed.state, (failed.error or {})["what"]) == ("failed", "1 files of raw/points/ have no sha256")
+    assert (failed.state, (failed.error or {})["what"]) == (
+        "failed",
+        "1 file of raw/points/ without a sha256",
+    )
 
     # A list of files that is not what was published.
     published, _ = read_published(objects, "weekly") or (None, "")

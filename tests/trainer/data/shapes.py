@@ -184,7 +184,7 @@ SHAPES: tuple[Shape, ...] = (
     daily(
         "One bar a hundred times off",
         f"date,{OHLCV}\n{rows(*DAYS, prices=(PRICES[0], '101,10200,100,10200,8', PRICES[2]))}",
-        error="close is more than 50 times off the bars before and after in a bar of AAPL (1 such bars",
+        error="close is more than 50 times off the bars before and after in a bar of AAPL (1 such bar",
     ),
     daily(
         "A close outside high and low",

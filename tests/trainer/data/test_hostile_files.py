@@ -236,7 +236,7 @@ def test_times_of_one_unit_that_cross_1970_are_read(first: int, tmp_path: Path) 
 @pytest.mark.parametrize("time", ["9999-12-31", "0001-01-01", "1700-01-01T00:00:00Z", "", "x" * 100])
 def test_a_time_outside_1800_to_2199_is_refused(time: str, write_csv: Any) -> None:
     path = write_csv("AAA_1d.csv", "date,open,high,low,close,volume", [f'"{time}",1,1,1,1,1'])
-    with pytest.raises(DataError, match="has (a time that can't be read|1 bars without a time)"):
+    with pytest.raises(DataError, match="has (a time that can't be read|1 bar without a time)"):
         read_candles(path)
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 from tests.jobs import job_of
 from tests.trainer.launch.test_start import NOW, OFFERS, memory, record_and_plan
 from trainer.job.job import job_from
+from trainer.job.script import METRICS
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.manifest import build_manifest
@@ -53,17 +54,20 @@ def test_a_script_runs_apart_with_its_secrets_and_pieces() -> None:
     script = {"command": "sh run.sh", "secrets": ["KEY"], "over": {"seed": [1, 2]}, "root": "/home/ada"}
     job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h"}})
     entry = {"path": "a/x.csv", "key": "raw/.files/x", "version_id": "v", "sha256": "0" * 64, "bytes": 3}
-    pieces = tuple(RunPiece(model=f"script_s_{n}", piece=n, kind="script", series=()) for n in ("1", "2"))
-    record, planned = replace(RECORD, pieces=pieces), [SimpleNamespace(title="2", estimate=3.0)]
+    pieces = tuple(
+        RunPiece(model=f"script_s_{n}", piece=n, kind="script", series=()) for n in ("seed=1", "seed=2")
+    )
+    record, planned = replace(RECORD, pieces=pieces), [SimpleNamespace(title="seed=2", estimate=3.0)]
     task = script_task(record, job, {"run.sh": ""}, [entry], sha256="", planned=cast(Any, planned))
     manifest = built(task)
     command = manifest.command
     assert (command.user, command.network, command.leaves) == ("own", "internet", "files")
     assert command.secrets == {"KEY": "/mayfly/mayfly/dev/script-secrets/KEY"} and command.gpus == 1.0
+    assert command.metrics == METRICS
     assert [item.path for item in manifest.inputs] == ["data/a/x.csv"] and b"/home" not in to_json(manifest)
     assert [(piece.piece, piece.values, piece.estimate) for piece in manifest.pieces] == [
-        ("1", {"seed": "1"}, 1.0),
-        ("2", {"seed": "2"}, 3.0),
+        ("seed=1", {"seed": "1"}, 1.0),
+        ("seed=2", {"seed": "2"}, 3.0),
     ]
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -345,3 +346,15 @@ def test_a_server_that_stops_ends_no_other(root: Path, tmp_path: Path) -> None:
     assert not stop_server(copy)
     assert alive(pid)
     assert stop_server(root)
+
+
+def test_a_function_that_still_runs_keeps_the_server() -> None:
+    told = threading.Event()
+    call = threading.Thread(target=told.wait)
+    with EmbeddedAws(run_nodes=False) as aws:
+        aws.cloud(aws.account()).invocations.append(call)
+        call.start()
+        assert aws.busy()
+        told.set()
+        call.join()
+        assert not aws.busy()

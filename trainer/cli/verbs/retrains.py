@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from trainer.aws.access import aws_error
+from trainer.aws.place import Place
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError, nearest
@@ -41,15 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
         outputs = read_stack(access, stack=arguments.stack)
         objects = open_objects(access, outputs.bucket)
         if arguments.action == "list":
-            return _list(arguments, outputs, objects)
+            return _list(arguments, outputs, objects, access.place)
         account = Account(access=access, outputs=outputs, objects=objects)
-        return ACTIONS[arguments.action](arguments, _schedule(outputs, arguments.name), account)
+        schedule = _schedule(outputs, arguments.name, access.place)
+        return ACTIONS[arguments.action](arguments, schedule, account)
 
 
-def _schedule(outputs: StackOutputs, name: str) -> RetrainSchedule:
+def _schedule(outputs: StackOutputs, name: str, place: Place) -> RetrainSchedule:
     schedules = {schedule.name: schedule for schedule in read_schedules(outputs.retrains)}
     if name not in schedules:
-        do = nearest(name, schedules) or "Add it with its times and budgets, and run pulumi up."
+        do = nearest(name, schedules) or place.no_retrain
         raise UsageError(f"the stack's setting `retrains` has no '{name}'", do=do)
     return schedules[name]
 
@@ -121,7 +123,7 @@ def _pause(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Ac
     return 0
 
 
-def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects) -> int:
+def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects, place: Place) -> int:
     rows, documents = [], []
     for schedule in read_schedules(outputs.retrains):
         stored = _readable(objects, schedule.name)
@@ -133,7 +135,7 @@ def _list(arguments: argparse.Namespace, outputs: StackOutputs, objects: Objects
     elif rows:
         show(FittedTable(rows, right=("spent",)))
     else:
-        say("the stack has no retrains: add one to its setting `retrains`, and run pulumi up")
+        say(f"the stack has no retrains. {place.no_retrain}")
     return 0
 
 

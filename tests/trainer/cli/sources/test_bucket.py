@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,15 @@ def test_a_launch_trains_on_them_as_on_a_folder(rehearsed: Access, bucket: str, 
     plan = json.loads(capsys.readouterr().out)
     assert plan["data"]["bars"] == {"EUR-USD": 600}
     assert plan["data"]["notes"] == ["EUR/USD: a name can't contain a slash (it trains as EUR-USD)"]
+
+
+@pytest.mark.parametrize("place", ["bad", "bad/X_1m.csv"])
+def test_a_refusal_names_the_bucket_and_no_copy(
+    applied: Access, rehearsed: Access, bucket: str, place: str, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(desk_sources, "own_access", lambda: rehearsed)
+    applied.client("s3").put_object(Bucket=bucket, Key="bad/X_1m.csv", Body=b"a,b\n1,2\n")
+    words = ["--rehearse", "--instance", "p3.8xlarge", "--data", f"s3://{bucket}/{place}", "--dry-run"]
+    assert main(["launch", *words]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"s3://{bucket}/bad/X_1m.csv" in said and tempfile.gettempdir() not in said

@@ -98,3 +98,24 @@ def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
     assert capsys.readouterr().err == f"{line}mayfly launch --rehearse.\n"
     assert main(["rehearse", "--stop"]) == 0
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "stack.yaml is no file"),
+        ("retrains: []", "stack.yaml has no settings of a stack (it is not YAML with a table `config`)"),
+        ("config: [", "stack.yaml has no settings of a stack (while parsing"),
+        ("config: {mayfly:retrain: []}", "the stack has no setting 'retrain'. Did you mean retrains?"),
+        ("config: {log_days: many}", "the stack's setting 'log_days' is 'many'"),
+    ],
+)
+def test_settings_that_no_stack_has_start_nothing(content, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "stack.yaml").write_text(content)
+    assert main(["rehearse", "--settings", "stack.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {line}") and said.count("\n") == 1
+    assert not (tmp_path / "home").exists()

@@ -293,7 +293,7 @@ def test_an_infinite_cell_is_refused_with_its_time(write_csv) -> None:
     path = write_csv("AAA_1m.csv", f"{HEADER},funding", with_cells(0, ["1", "inf", "2"]))
     with pytest.raises(
         DataError,
-        match=r"funding is infinite in a bar of AAA .1 such bars, the first at 2021-01-01T00:01:00Z",
+        match=r"funding is infinite in a bar of AAA .1 such bar, the first at 2021-01-01T00:01:00Z",
     ):
         read_candles(path, columns=["funding"])
 
@@ -308,7 +308,7 @@ def test_files_of_one_symbol_must_agree_about_columns(write_csv, tmp_path: Path)
     other.write_text("\n".join([f"{HEADER},funding", *with_cells(1, ["", "5", "4"])]))
     with pytest.raises(
         DataError,
-        match=r"a\.csv and AAA_1m_b\.csv disagree about AAA .1 bars differ, the first at .*00:02:00Z",
+        match=r"a\.csv and AAA_1m_b\.csv disagree about AAA .1 bar differs, the first at .*00:02:00Z",
     ):
         read_candles(tmp_path, columns=["funding"])
 
