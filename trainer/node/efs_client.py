@@ -40,7 +40,7 @@ FILES = {  # path in the source -> place, mode, SHA-256
     ),
 }
 LOG = "var/log/amazon/efs"  # mount.efs writes there
-# `mount -i` asks the kernel without a helper: it needs the address, and fails at once while no tunnel listens.
+# `mount -i` asks the kernel without a helper: it needs the address, and fails while no tunnel listens.
 NFS = """#!/bin/sh
 tries=0
 until mount -i -t nfs4 -o "$4,addr=127.0.0.1" "$1" "$2"; do
