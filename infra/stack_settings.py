@@ -23,9 +23,7 @@ from trainer.retrains.schedule import RetrainSchedule, read_schedules
 # CloudWatch Logs, PutRetentionPolicy (looked up 2026-11-20); the periods up to a year.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)
 CACHES = {"efs-cache": "elastic", "efs-cache-bursting": "bursting"}  # storage -> throughput of the cache
-_MOUNTS_EFS = (
-    r"ubuntu|amazon-linux-2023"  # lines on which trainer/node/volumes.sh has a way to install mount.efs
-)
+_MOUNTS_EFS = r"ubuntu|amazon-linux-2023"  # lines on which trainer/node/volumes.sh can install mount.efs
 
 
 @dataclass(frozen=True, kw_only=True)

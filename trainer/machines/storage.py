@@ -1,8 +1,8 @@
 """Prices of storage: of a machine's root disk, and of a run's inputs by the stack's storage mode. Standard
 library only.
 
-us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput, EBS gp3. EC2 reads S3
-in its region free of charge.
+us-east-1, looked up 2026-11-20: S3 standard, EFS standard storage, elastic throughput. EC2 reads S3 in its
+region free of charge. EBS gp3: as people quote the price list, looked up 2026-11-24.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ check_where_we_are() {
   fi
 }
 
-# Xen types (g3, t2) say "Xen" for their maker; their BIOS is Amazon's: "4.11.amazon" (EC2 guide, looked up 2026-11-24).
+# Xen types (g3, t2) say "Xen" for their maker; their BIOS is Amazon's: "4.11.amazon" (boot logs of others, looked up 2026-11-24).
 is_ec2() { # folder of the BIOS's facts
   [[ $(< "$1/sys_vendor") == "Amazon EC2" || $(< "$1/bios_version") == *.amazon ]]
 }

@@ -41,7 +41,7 @@ MARKER = ".mayfly-sandbox"
 # Tools of bootstrap.sh and its libraries. systemctl, poweroff and the like come from STUBS alone, so that no
 # process that looks tools up by PATH can reach this machine's own.
 TOOLS = (
-    *("bash", "sh", "env", "basename", "cat", "chmod", "cp", "cut", "df", "dirname", "find", "grep"),
+    *("bash", "sh", "env", "basename", "cat", "chmod", "cp", "cut", "date", "df", "dirname", "find", "grep"),
     *("head", "id", "ln", "ls", "mkdir", "mktemp", "mv", "nproc", "readlink", "rm", "sed", "sha256sum"),
     *("sleep", "sort", "tail", "tee", "timeout", "touch", "tr", "uname", "wc"),
 )

@@ -136,6 +136,7 @@ class Machine:
     expected_gpus: int = 4
     cap_minutes: str = "60"
     boot_seconds: str = "900"
+    ahead_seconds: int = 0  # of its account's clock before this machine's
     file_system: str = ""  # of the cache, which this machine's metadata service does not let it mount
     image_python: str = ""  # in the place of the desk's
     smoke: str = SMOKE
@@ -202,6 +203,7 @@ class Machine:
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}/imds/i-1",
             "AWS_ENDPOINT_URL": str(self.access.endpoint_url),
             "MAYFLY_REHEARSAL_GPUS": str(self.gpus),
+            "MAYFLY_CLOCK_AHEAD": str(self.ahead_seconds),
         }
         instance = {"instance_id": "i-1", "instance_type": "p3.8xlarge", "user_data": self.user_data()}
         self.node = start_node(sandbox=self.sandbox, environment=environment, forks=self.forks, **instance)

@@ -145,15 +145,16 @@ def test_it_refuses_a_spoiled_sandbox(refused: Any, sandbox: Path, fakes: Path, 
     assert why in refused(path=sandbox / "bin", MAYFLY_ROOT=str(sandbox))
 
 
-def test_the_cap_is_armed_before_anything_is_asked_or_downloaded(machine: Any) -> None:
+@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(days=7)])
+def test_the_cap_is_armed_before_anything_is_asked_or_downloaded(machine: Any, ahead: timedelta) -> None:
     before = datetime.now(timezone.utc).replace(microsecond=0)
+    machine.ahead_seconds = int(ahead.total_seconds())
     machine.start()
     machine.server.shutdown()  # nobody answers a question for metadata
     machine.server.server_close()
     machine.wait_until_off()
-    assert (
-        before + timedelta(minutes=60) <= armed(machine) <= datetime.now(timezone.utc) + timedelta(minutes=60)
-    )
+    cap = ahead + timedelta(minutes=60)
+    assert before + cap <= armed(machine) <= datetime.now(timezone.utc) + cap
     assert not (machine.sandbox / "opt/mayfly/code").exists()
 
 

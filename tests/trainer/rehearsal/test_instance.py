@@ -200,19 +200,6 @@ def test_stubs_do_nothing_outside_a_sandbox() -> None:
     assert not (stubs.parent / "run").exists()
 
 
-def test_a_nodes_date_is_as_far_ahead_as_its_accounts_clock() -> None:
-    stub = Path(__file__).parents[3] / "trainer/rehearsal/stubs/date"
-
-    def date(*words: str) -> str:
-        environment = {"PATH": "/usr/bin:/bin", "MAYFLY_CLOCK_AHEAD": str(7 * 86_400)}
-        command = [str(stub), "-u", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-    ahead = int(date("+%s")) - datetime.now(timezone.utc).timestamp() - 7 * 86_400
-    assert abs(ahead) < 3_600
-    assert date("-d", "2026-11-22T03:00:00Z", "+%F %H") == "2026-11-22 03\n"
-
-
 SERVER = """
 import sys, time
 from pathlib import Path

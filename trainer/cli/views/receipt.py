@@ -121,7 +121,7 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     yield "dollars", Inline([f"spent {spent(dollars)}", estimated])
     prices = (
         f"{item['instance_type']} {item['market'].replace('_', '-')}: "
-        f"{money(item['price_usd_per_hour'])} an hour"
+        f"{money(item['price_usd_per_hour'])} an hour with its disk"
         for item in receipt["instances"]
     )
     for price in dict.fromkeys(prices):

@@ -78,7 +78,7 @@ def test_a_receipt_shows_outcome_time_dollars_and_instances():
         "outcome   ✗ failed · 1 of 2 models · exit code 100",
         "because   training failed for B.\n            mayfly logs run-1 says why.",
         "time      1m06s in all\n            preflight 1s · train 1m05s",
-        "dollars   spent $0.50 to $0.75 · estimated $1.00\n            g6.xlarge on-demand: $0.80 an hour",
+        "dollars   spent $0.50 to $0.75 · estimated $1.00\n            g6.xlarge on-demand: $0.80 an hour with its disk",
         "data      6,000 bars (SYNTHETIC) · 2 holes",
         "i-1       g6.xlarge  on-demand  us-east-1a  ✓ terminated  described terminated",
         "0.5100 (0.5000)",
