@@ -121,7 +121,7 @@ class SshAnswers(paramiko.ServerInterface):
         self, chanid: int, origin: Any, destination: tuple[str, int]
     ) -> int:
         try:
-            target = socket.create_connection(destination, timeout=10)
+            target = socket.create_connection(destination, timeout=500)
         except OSError:
             return paramiko.OPEN_FAILED_CONNECT_FAILED
         _beside(self._lead, target)

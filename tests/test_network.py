@@ -45,7 +45,7 @@ def test_no_name_is_looked_up(name: str) -> None:
 def test_loopback_and_unix_sockets_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         for host in ("127.0.0.1", "localhost"):
-            socket.create_connection((host, server.getsockname()[1]), timeout=120).close()
+            socket.create_connection((host, server.getsockname()[1]), timeout=500).close()
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         monkeypatch.chdir(tmp_path)  # the path of a socket has 107 bytes
         server.bind("s")

@@ -97,5 +97,7 @@ def test_the_commands_of_a_retrain_run_as_their_page_says(
             (entry,) = eventually(story.entries)
             list(story.watch(entry.scheduled_at))
     shown = capsys.readouterr().out
-    assert f"published {SCHEDULED}: job " in shown
-    assert "done" in shown.splitlines()[-1]
+    assert f"published {SCHEDULED}: job " in shown and " done " in shown.splitlines()[-1]
+    for words, said in ((("pause", SCHEDULED), "is paused"), (("pause", SCHEDULED, "--off"), "is resumed")):
+        assert main(["retrains", *words]) == 0  # in the page's text
+        assert f"{SCHEDULED} {said}" in capsys.readouterr().out

@@ -127,12 +127,12 @@ def test_a_page_is_fetched_through_a_forwarded_port(server: SshServer, key: Path
         ForwardedPort(transport, Forward(local=0, remote=web.server_port)) as forwarded,
     ):
         for _ in range(2):
-            with opener.open(f"http://127.0.0.1:{forwarded.port}/page", timeout=30) as answer:
+            with opener.open(f"http://127.0.0.1:{forwarded.port}/page", timeout=500) as answer:
                 assert answer.read() == b"run-1"
         with pytest.raises(UsageError, match=f"port {forwarded.port} can't be listened on"):
             ForwardedPort(transport, Forward(local=forwarded.port, remote=1))
     with pytest.raises(OSError):  # it ends with the connection
-        opener.open(f"http://127.0.0.1:{forwarded.port}/", timeout=5)
+        opener.open(f"http://127.0.0.1:{forwarded.port}/", timeout=500)
     web.shutdown()
     web.server_close()
 
@@ -141,7 +141,7 @@ def test_a_port_where_nothing_listens_is_closed(server: SshServer, key: Path) ->
     with connect(server, key) as transport, ForwardedPort(transport, Forward(local=0, remote=1)) as forwarded:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with pytest.raises(OSError):
-            opener.open(f"http://127.0.0.1:{forwarded.port}/", timeout=30)
+            opener.open(f"http://127.0.0.1:{forwarded.port}/", timeout=500)
         assert run(transport, "echo still here")[1] == b"still here\n"
 
 

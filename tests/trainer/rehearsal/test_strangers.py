@@ -298,7 +298,7 @@ def attempt(name, act):
 
 def web(method, path, headers={}, body=None):
     request = urllib.request.Request(url + path, data=body, headers=headers, method=method)
-    return urllib.request.urlopen(request, timeout=60).read()
+    return urllib.request.urlopen(request, timeout=500).read()
 
 for name, call in (*ready, *control):
     attempt(name, call)

@@ -192,7 +192,7 @@ def test_a_shell_a_command_and_a_port_by_session_manager(
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while not pages:
             try:
-                with opener.open(f"http://127.0.0.1:{port}/page", timeout=30) as answer:
+                with opener.open(f"http://127.0.0.1:{port}/page", timeout=500) as answer:
                     pages.append(answer.read())
             except OSError:
                 continue

@@ -51,7 +51,7 @@ def serve(path: str, rank: int) -> None:
     connection.send(rank)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(path).with_name("store")), RANKS)
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store, timeout=timedelta(seconds=500))
     ranks = Ranks(rank=rank, count=RANKS, device=torch.device("cpu"))
     while True:
         try:

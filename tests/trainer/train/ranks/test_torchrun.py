@@ -32,7 +32,7 @@ def test_each_start_has_a_new_store_on_loopback_alone():
         info = found.bootstrap_store_info
         assert (found.rank, found.world_size, info.master_addr) == (0, 1, LOOPBACK)
         assert listening_on(info.master_port) == {"0100007F"}
-        client = TCPStore(LOOPBACK, info.master_port, is_master=False, timeout=timedelta(seconds=60))
+        client = TCPStore(LOOPBACK, info.master_port, is_master=False, timeout=timedelta(seconds=500))
         assert not client.check(["of a rank"])
         client.set("of a rank", str(start))
         ports.append(info.master_port)
