@@ -236,15 +236,16 @@ def write_own_log(stack: Stack, log_group: str) -> Document:
     return allow("WriteOwnLog", ["logs:CreateLogStream", "logs:PutLogEvents"], streams)
 
 
-def tls_only(stack: Stack) -> Document:
-    """Refuse every request to the bucket without TLS, by any caller."""
+def tls_only(bucket: str) -> Document:
+    """Refuse every request to a bucket without TLS, by any caller."""
+    arn = f"arn:aws:s3:::{bucket}"
     return document(
         {
             "Sid": "TlsOnly",
             "Effect": "Deny",
             "Principal": "*",
             "Action": "s3:*",
-            "Resource": [f"arn:aws:s3:::{stack.bucket}", stack.objects("*")],
+            "Resource": [arn, f"{arn}/*"],
             "Condition": {"Bool": {"aws:SecureTransport": "false"}},
         }
     )

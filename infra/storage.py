@@ -54,7 +54,7 @@ class ModelStore(Component):
         policy = aws.s3.BucketPolicy(
             "tls-only",
             bucket=bucket.id,
-            policy=json.dumps(policies.tls_only(stack)),
+            policy=json.dumps(policies.tls_only(stack.bucket)),
             opts=self._kept(ownership),
         )
         aws.s3.BucketLifecycleConfiguration(

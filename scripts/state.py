@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
+from infra.policies import tls_only
 from trainer.aws.access import Access, aws_errors, own_access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import require_sign_in
@@ -67,15 +68,6 @@ def _close(s3: Any, bucket: dict[str, str]) -> None:
     owned = {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
     s3.put_bucket_ownership_controls(**bucket, OwnershipControls=owned)
     s3.put_bucket_policy(**bucket, Policy=json.dumps(tls_only(bucket["Bucket"])))
-
-
-def tls_only(bucket: str) -> dict[str, Any]:
-    """Refuse every request to a bucket without TLS."""
-    arn = f"arn:aws:s3:::{bucket}"
-    statement = {"Sid": "TlsOnly", "Effect": "Deny", "Principal": "*", "Action": "s3:*"}
-    insecure = {"Bool": {"aws:SecureTransport": "false"}}
-    statement |= {"Resource": [arn, f"{arn}/*"], "Condition": insecure}
-    return {"Version": "2012-10-17", "Statement": [statement]}
 
 
 if __name__ == "__main__":

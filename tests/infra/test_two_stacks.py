@@ -31,7 +31,6 @@ SHARED = (
     "AWSServiceRoleForEC2Spot",
     ":document/",
     ":session/",
-    ":::ec2imagebuilder",
 )
 
 
@@ -54,7 +53,7 @@ def questions(document: Mapping[str, Any]) -> Iterator[Authorization]:
     """Yield an example of everything that a policy allows on something of its own stack: with what its
     conditions ask for.
     """
-    for statement in document["Statement"]:
+    for statement in (one for one in document["Statement"] if one["Effect"] == "Allow"):
         context: dict[str, Values] = {}
         for operator, keys in statement.get("Condition", {}).items():
             for key, value in keys.items():

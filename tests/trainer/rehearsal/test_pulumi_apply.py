@@ -326,6 +326,13 @@ def test_a_setting_that_the_program_refuses_is_told_in_one_line(access: Access) 
         pulumi_apply.apply(access, config={"volume_gib": "9"})
 
 
+@pytest.mark.slow
+def test_a_shells_region_is_not_that_of_a_rehearsal(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program refuses a region that differs from the shell's; the embedded AWS has its own."""
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert pulumi_apply.apply(access).outputs["region"] == "us-east-1"
+
+
 def test_an_account_is_never_touched() -> None:
     with pytest.raises(ConfigError, match="pulumi up"):
         pulumi_apply.apply(Access(region="us-east-1"))
