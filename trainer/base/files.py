@@ -13,13 +13,13 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 HELD = ".held"  # end of the names of folders that are removed once nobody holds them
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """Open a plain file to read its bytes, following links. Raises OSError for anything else: a pipe may keep
     its reader waiting, and a device may never end.
     """
