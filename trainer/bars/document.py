@@ -30,6 +30,7 @@ from trainer.targets.target import TargetSettings
 FORMAT = 2
 MOST_NOTES = 1_000
 LARGEST_BYTES = 1 << 28
+MOST_VALUES = LARGEST_BYTES // 5  # holes of [1, 2]: many series may have many
 MOST_COUNT = 1 << 53  # of bytes and rows
 SPANS = ("train", "validation", "test")
 
@@ -234,7 +235,7 @@ def target_values(target: TargetSettings) -> dict[str, Any]:
 def read_plan(content: bytes) -> DataPlan:
     """Read plan.json. Raises DataError for anything that planning does not write."""
     try:
-        return _plan(read_object(content, most_bytes=LARGEST_BYTES, name="the plan"))
+        return _plan(read_object(content, most_bytes=LARGEST_BYTES, most_values=MOST_VALUES, name="the plan"))
     except Unsound as error:
         raise DataError(
             "the plan can't be used", why=str(error)[:300], do="Plan again: leave --plan out."

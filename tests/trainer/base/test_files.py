@@ -71,6 +71,14 @@ def test_a_folder_of_a_killed_maker_is_removed_by_the_next(temporary: Path) -> N
     assert list(temporary.iterdir()) == []
 
 
+def test_a_folder_within_another_is_removed_by_the_next_there(temporary: Path) -> None:
+    left, place = killed_maker(temporary), temporary / "place"
+    place.mkdir()
+    moved = left.rename(place / left.name)
+    with HeldFolder("test", within=place) as name:
+        assert Path(name).parent == place and not moved.exists()
+
+
 def test_links_and_folders_of_others_stay(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir()

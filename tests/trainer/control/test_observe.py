@@ -15,7 +15,7 @@ from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.cli.parts import LogReader
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
-from trainer.control.observe import observe
+from trainer.control.observe import observe, outputs_seen
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import create_record, read_record
 
@@ -256,3 +256,16 @@ def test_the_console_is_read_where_the_bootstrap_sent_nothing(booting):
     cloud.consoles["i-9"] = "Kernel panic\n"
     reader = LogReader(cloud, record.run_id)
     assert (reader.read_new(), reader.read_new()) == ("Kernel panic\n", "")
+
+
+def test_a_file_and_a_folder_of_two_nodes_are_not_both_listed(make_cloud):
+    cloud, record = make_cloud(leaves="files", attempts=launched(created(instance_ids=("i-1", "i-2"))))
+    assert [keys.instance_id for keys in record.nodes] == ["i-1", "i-2"]
+    for keys, path in zip(record.nodes, ("a", "a/b"), strict=True):
+        key = f"{keys.outputs}{SHA256}"
+        cloud.objects.write(key, b"weights", sha256=SHA256)
+        stored = cloud.objects.stored[key][-1]
+        cloud.objects.stored[key][-1] = replace(stored, checksum=SHA256)
+        entry = {"key": key, "version_id": stored.version_id, "sha256": SHA256, "bytes": stored.size}
+        cloud.objects.write(keys.output_index, json.dumps({"files": [{"file": path, **entry}]}).encode())
+    assert [item["file"] for item in outputs_seen(cloud.objects, record)] == ["a/b"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainer.aws.place import Place
 from trainer.base.errors import ConfigError, DataError, UsageError
+from trainer.base.files import HeldFolder
 from trainer.base.text import some_of
 from trainer.cli.output import counted
 from trainer.cli.sources.check_child import INDEXED, CheckChild
@@ -124,7 +124,7 @@ def demo_data(folder: Path) -> Path:
     """Return the folder with the demo's candles: seeded synthetic bars, made if there are none yet."""
     if folder.is_dir() and any(folder.iterdir()):  # seeded: the same bars every time
         return folder
-    with tempfile.TemporaryDirectory(prefix="demo-data-", dir=folder.parent) as scratch:
+    with HeldFolder("demo-data", within=folder.parent) as scratch:
         bars = Path(scratch) / "bars"
         command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(bars)]
         command += ["--symbols", ",".join(DEMO_SYMBOLS)]

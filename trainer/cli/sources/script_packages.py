@@ -20,7 +20,7 @@ from trainer.aws.place import Place
 from trainer.base import environment
 from trainer.base.errors import ConnectionFailed, UsageError
 from trainer.base.extras import needs
-from trainer.base.files import HeldFolder
+from trainer.base.files import HeldFolder, open_plain
 from trainer.cli.terminal import Console
 from trainer.job.job import Job
 from trainer.launch.script_needs import (
@@ -285,6 +285,10 @@ def _refuse_elsewhere(listed: PackageList, text: str) -> None:
 
 def _refuse_anothers(place: Path) -> None:
     """Raise UsageError if this path has a file that was not written here."""
-    if place.exists() and not (place.is_file() and place.read_bytes().startswith(MADE.encode())):
+    if place.is_file():
+        with open_plain(place) as file:
+            if file.read(len(MADE)) == MADE.encode():
+                return
+    if place.exists():
         do = f'Rename it, or use it: requirements = "{place.name}".'
         raise UsageError(f"{place} is in the way", why="the packages of the script are kept there", do=do)

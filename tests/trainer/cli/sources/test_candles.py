@@ -17,22 +17,24 @@ from trainer.base.errors import DataError, UsageError
 from trainer.cli.sources.candles import demo_data, find_candles
 from trainer.cli.sources.check_child import CheckChild
 
+AT_WORK = """
+import sys, threading
+from trainer.bars import check
+check._job = lambda path: threading.Event().wait()  # it works for ever
+sys.exit(check.main(sys.argv[1:]))
+"""
+
 
 def test_the_check_ends_with_its_launcher_and_cleans_up(tmp_path):
     scratch = tmp_path / "scratch"
     (scratch / "mayfly-candles-x").mkdir(parents=True)
     (scratch / "mayfly-candles-x" / "0.npy").write_bytes(b"bars")
     theirs, ours = os.pipe()
-    endless = (
-        "from trainer.bars import check; check.join = lambda *_, **__: threading.Event().wait(); check.main()"
-    )
-    command = [sys.executable, "-c", f"import threading; {endless}", "--joined", "--data", str(tmp_path)]
-    command += ["--scratch", str(scratch)]
+    command = [sys.executable, "-c", AT_WORK, "--data", str(tmp_path), "--scratch", str(scratch)]
     child = subprocess.Popen([*command, "--parent", str(theirs)], pass_fds=(theirs,))
     os.close(theirs)
     os.close(ours)  # as the kernel does when the launcher is killed
-    assert child.wait() == 1
-    assert not scratch.exists()
+    assert child.wait() == 1 and not scratch.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pipes are compared by /proc")
