@@ -124,7 +124,7 @@ def retrain(*, prepared: bool) -> Callable[[Live], None]:
         refresh = 'refresh = "fetch.py"\nsecrets = ["API_KEY"]' if prepared else ""
         job.write_text(JOB.format(refresh=refresh))
         (live.folder / "fetch.py").write_bytes((ROOT / "scripts" / "weekly_fetch.py").read_bytes())
-        for file in sorted(live.candles().glob("*.parquet")):
+        for file in live.candles().glob("BTC-USD*.parquet"):
             live.cloud.objects.put(key=f"raw/{SET}/{file.name}", body=file.read_bytes())
         paused = live.cleaning("the pause of the retrain", lambda: live.mayfly("retrains", "pause", RETRAIN))
         with _secret(live) if prepared else nullcontext():
