@@ -16,7 +16,7 @@ from tests.aws.iam_policies import (
     lets_service,
     read_resource_policy,
 )
-from tests.aws.identities import CallerIdentity, administrator, identity_of
+from tests.aws.identities import CallerIdentity, administrator, cant_evaluate, identity_of
 from trainer.rehearsal.account import REGION, Principal
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError
@@ -112,7 +112,10 @@ def _resource_policy(cloud: CheckedAccount, identity: CallerIdentity, resource: 
         with suppress(AwsError):  # it has none
             text = str(cloud.moto("efs", "DescribeFileSystemPolicy", asked)["Policy"])
     callers = frozenset({identity.arn, cloud.account, f"arn:aws:iam::{cloud.account}:root"})
-    return read_resource_policy("resource-based policy", text, callers)
+    try:
+        return read_resource_policy("resource-based policy", text, callers)
+    except ValueError as error:
+        raise cant_evaluate(error) from error
 
 
 def _hide_absence(cloud: CheckedAccount, call: Call, principal: Principal, identity: CallerIdentity) -> None:

@@ -46,11 +46,14 @@ def identity_of(cloud: CheckedAccount, principal: Principal, service: str) -> Ca
         except AwsError as error:
             raise unknown_key(service) from error
         except ValueError as error:
-            raise AwsError(
-                "UnsupportedOperation", f"The embedded AWS can't evaluate a policy: {error}"
-            ) from error
+            raise cant_evaluate(error) from error
         cloud.identities[principal] = known
     return known
+
+
+def cant_evaluate(error: ValueError) -> AwsError:
+    """Return the error for a policy with something that is not known here: it never counts as no match."""
+    return AwsError("UnsupportedOperation", f"The embedded AWS can't evaluate a policy: {error}")
 
 
 def administrator(cloud: CheckedAccount) -> CallerIdentity:

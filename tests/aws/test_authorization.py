@@ -256,7 +256,8 @@ def test_a_buckets_policy_reaches_the_callers_that_it_names(
     assert read_under("*", Condition=foreign) == ["desk"]
     assert read_under("*", Condition=own, Effect="Deny") == []
     assert read_under({"AWS": arn}, Effect="Deny") == ["desk"]
-    s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policies.document()))
+    read_under("*", Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}})
+    assert refused(s3.get_object, Bucket=bucket, Key="x")[0] == "UnsupportedOperation"
 
 
 # --- conditions, as calls bring them

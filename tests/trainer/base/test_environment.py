@@ -108,15 +108,13 @@ def test_a_script_gets_processor_settings_and_no_other_variable(monkeypatch):
 
 
 @pytest.mark.parametrize(("platform", "loopback"), [("linux", "lo"), ("darwin", "lo0")])
-def test_ranks_connect_over_loopback_and_record_collectives(monkeypatch, platform, loopback):
+def test_ranks_connect_over_loopback_and_leave_no_pickles(monkeypatch, platform, loopback):
     monkeypatch.setattr(sys, "platform", platform)
     ours = {
         "MAYFLY_RANKS": "/held/line",
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": loopback,
         "NCCL_SOCKET_IFNAME": loopback,
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # ends a rank whose collective failed or timed out
-        "TORCH_FR_BUFFER_SIZE": "2000",  # of the recorder of collectives
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # its own files are pickles
     }
     for name in ours:

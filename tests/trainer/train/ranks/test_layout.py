@@ -201,6 +201,7 @@ class OnGpu:
         bound = inspect.signature(DistributedDataParallel.__init__).bind(self, *given, **named)
         self.handed = {name: value for name, value in bound.arguments.items() if name != "self"}
         self.hooks: list[Any] = []
+        self.compiled = compiled_of(self.handed["module"])
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
         """Keep a hook."""
@@ -244,12 +245,20 @@ def test_ddp_on_a_gpu_is_handed_its_device_and_options(on_gpu: Any):
     assert on_gpu(model, job_of(model=f"{NETS}:Norm")).handed == {**handed, **own}
 
 
+def mark(module: nn.Module) -> None:
+    """Stand for torch's compiler: mark a module that is handed to it."""
+    module.is_compiled = True  # type: ignore[assignment]
+
+
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-    """Return the list of modules that are handed to torch's compiler, none of which is compiled."""
-    found: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda block: found.append(block))
-    return found
+def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules are marked, and none is compiled."""
+    monkeypatch.setattr(nn.Module, "compile", mark)
+
+
+def compiled_of(model: nn.Module) -> list[nn.Module]:
+    """Return a model's modules that were handed to torch's compiler so far."""
+    return [module for module in model.modules() if getattr(module, "is_compiled", False)]
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -258,35 +267,37 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize(("compiles", "gpu"), [("auto", True), ("always", True), ("never", False)])
-def test_blocks_are_compiled_on_gpus_before_ddp(
-    on_gpu: Any, compiled: list[nn.Module], compiles: str, gpu: bool
-):
+def test_blocks_are_compiled_on_gpus_before_ddp(on_gpu: Any, compiler: None, compiles: str, gpu: bool):
     job = with_settings(TRANSFORMER, compile=compiles, precision="fp32")
     model = new_model(member_of(torch.float32), job)
-    assert on_gpu(model, job).handed["module"] is model
-    assert len(blocks_of(model)) > 1 and compiled == (blocks_of(model) if gpu else [])
+    wrapped = on_gpu(model, job)
+    assert wrapped.handed["module"] is model
+    assert len(blocks_of(model)) > 1 and wrapped.compiled == (blocks_of(model) if gpu else [])
 
 
-def test_a_users_own_blocks_are_compiled_only_if_asked(on_gpu: Any, compiled: list[nn.Module]):
+def test_a_users_own_blocks_are_compiled_only_if_asked(on_gpu: Any, compiler: None):
     model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2), nn.Dropout()]))
     job = job_of(model=f"{NETS}:Norm")
-    on_gpu(model, job)
-    assert compiled == []
-    on_gpu(model, with_settings(job, compile="always"))
-    assert compiled == blocks_of(model)[:1], "not what has no weights"
+    assert on_gpu(model, job).compiled == []
+    asked = on_gpu(model, with_settings(job, compile="always")).compiled
+    assert asked == blocks_of(model)[:1], "not what has no weights"
 
 
 def divided_on_rank(ranks: Ranks, compiles: str) -> tuple[int, int]:
-    """Return how many modules were compiled as FSDP2 divided a transformer, and the number of its blocks."""
-    compiled, divided = list[nn.Module](), list[nn.Module]()
+    """Return how many modules were compiled before FSDP2 divided a transformer, and the number of its blocks."""
+    divided = list[tuple[nn.Module, int]]()
     job = with_settings(TRANSFORMER, compile=compiles)
     model = new_model(member_of(torch.float32), job)
+
+    def fully_shard(part: nn.Module, *, mesh: object) -> None:
+        divided.append((part, len(compiled_of(model))))
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nn.Module, "compile", lambda block: compiled.append(block))
-        patch.setattr(fsdp, "fully_shard", lambda part, *, mesh: divided.append(part))
+        patch.setattr(nn.Module, "compile", mark)
+        patch.setattr(fsdp, "fully_shard", fully_shard)
         FullySharded(ranks, job).divide(model)
-    assert divided == [*blocks_of(model), model]
-    return len(compiled), len(blocks_of(model))
+    assert [part for part, _ in divided] == [*blocks_of(model), model]
+    return divided[0][1], len(blocks_of(model))
 
 
 def test_fsdp_divides_blocks_that_are_compiled(two_ranks: TwoRanks):

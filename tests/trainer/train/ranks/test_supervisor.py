@@ -117,8 +117,10 @@ def test_a_rank_that_raises_is_reported_by_its_own_error(python, data, tmp_path)
     assert ended.returncode == 100 and "Root Cause" in ended.stderr  # torchelastic's own report, too
     lines = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
     (failed,) = [event for event in lines if event["event"] == "model_failed"]
-    assert failed["reason"] == "rank 1: ZeroDivisionError: of rank 1 alone"
-    assert failed["traceback"].splitlines()[-1] == "ZeroDivisionError: of rank 1 alone"
+    # torchrun itself has NCCL end a rank whose collective failed.
+    error = "ZeroDivisionError: of rank 1 alone, where NCCL's errors end it: 1"
+    assert failed["reason"] == f"rank 1: {error}"
+    assert failed["traceback"].splitlines()[-1] == error
 
 
 BROKEN_ON_RANK_1 = """
@@ -132,7 +134,8 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         if os.environ.get("RANK") == "1":
-            raise ZeroDivisionError("of rank 1 alone")
+            ends = os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"]
+            raise ZeroDivisionError(f"of rank 1 alone, where NCCL's errors end it: {ends}")
         return self.linear(x[:, -1])
 """
 
