@@ -74,6 +74,7 @@ PROGRESS = {
     "unit": "windows",
     "message": "",
     "sample": {"at": "2026-11-20T12:00:00Z", "gpus": [GPU], "cpu": CPU, "note": ""},
+    "data": {"bars": 5, "holes": 0, "synthetic": False},
 }
 HOST_KEYS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJLiEOwutp8jvpwM root@ip-10\n"
 HASH = "ab" * 32
@@ -83,7 +84,8 @@ ABOUT = {
     "table": [{"title": "AUC", "value": ["auc"], "beside": ["baselines", "logistic", "auc"]}],
 }
 SCRIPT = {**named("A"), "sha256": HASH, "exit_code": -9, "starts": 2, "seconds": 1.5}
-SCRIPT |= {"last_lines": ["l"], "notes": ["n"]}
+SCRIPT |= {"last_lines": ["l"], "notes": ["n"], "done": True, "values": {"lr": "0.1"}}
+SCRIPT |= {"best": {"metric": "mse", "value": 0.5, "better": "min"}}
 RESULT = {
     "state": "failed",
     "exit_code": 100,
@@ -107,7 +109,7 @@ RESULT = {
     "python_packages": "node lock",
     "tuned": {"l4": {"a shape": {"pack": 1}}},
     "files": [{"file": "A_1m.csv", "sha256": HASH, "bytes": 5, "added": True}],
-    "scripts": [SCRIPT],
+    "scripts": [SCRIPT, {**SCRIPT, **named("C")}],
 }
 OUTPUT = {"file": "a/m.pt", "key": f"{PREFIX}out/{HASH}", "version_id": "v", "sha256": HASH, "bytes": 5}
 JOB: dict[str, Any] = {

@@ -148,7 +148,9 @@ def test_a_scripts_secrets_are_in_nothing_that_the_agent_sends(
     assert script["last_lines"][-1] == "failed: [TRACKER_KEY]"
     assert script["notes"] == [
         "plain-[OTHER] was not uploaded: a secret is in its name",
-        "1 lines of its events could not be read",
+        "its events have PLAIN, and none is known to be its score: name it in script.best, as PLAIN:min or"
+        " PLAIN:max",
+        "1 line of its events could not be read",
     ]
     ended = report.ending(status=node.status, stop_reason="", error=failed.value, now=utc_now())  # type: ignore[arg-type]
     value = report.result(node.status, ended=ended, unfinished="", python_packages="")

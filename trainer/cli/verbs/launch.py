@@ -259,7 +259,7 @@ def detached(
     console.line(f"detached: {', '.join(instances) or record.host} continues, and ends by {until}")
     commands = {
         "follow it": f"logs {record.run_id} -f",
-        "look at it": f"status {record.run_id}",
+        "look at it": f"status {record.run_id} -f",
         "end it": f"stop {record.run_id}",
     }
     for title, command in commands.items():
