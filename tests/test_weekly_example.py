@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.jobs import with_settings
+from tests.pages import block_of
 from trainer.bars.check import check_data
 from trainer.cli.sources.refresh_script import with_refresh_script
 from trainer.job.job import job_from, load_job
@@ -105,6 +106,6 @@ def test_each_call_adds_new_bars_and_the_job_trains_on_all(
 
 
 def test_its_readme_has_a_schedule_that_the_stack_takes() -> None:
-    shown = (EXAMPLE / "README.md").read_text().split("```")[1]
+    shown = block_of("examples/weekly/README.md", "yaml", "config:")
     (schedule,) = read_schedules(yaml.safe_load(shown)["config"]["mayfly:retrains"])
     assert (schedule.name, schedule.time_zone) == ("coins", "UTC")

@@ -91,13 +91,17 @@ def test_the_commands_of_a_retrain_run_as_their_page_says(
     assert {one.words for one in commands_of(QUICK_START, "## Retrain every week")} <= {
         one.words for one in commands
     }
+    shown = {}
     for command in commands:
         assert main(list(command.words)) == 0, f"{command}\n{capsys.readouterr().err}"
+        shown[command.words[1]] = capsys.readouterr().out
         if command.words[1] == "run":
             (entry,) = eventually(story.entries)
             list(story.watch(entry.scheduled_at))
-    shown = capsys.readouterr().out
-    assert f"published {SCHEDULED}: job " in shown and " done " in shown.splitlines()[-1]
+    assert f"published {SCHEDULED}: job " in shown["publish"]
+    assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]
+    assert " done " in shown["history"] and shown["run"].strip() in shown["history"]
+    assert "done" in shown["list"]
     for words, said in ((("pause", SCHEDULED), "is paused"), (("pause", SCHEDULED, "--off"), "is resumed")):
         assert main(["retrains", *words]) == 0  # in the page's text
         assert f"{SCHEDULED} {said}" in capsys.readouterr().out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -25,7 +24,6 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinished
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.rehearsal import lambdas
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
 from trainer.retrains.published import published_key, read_published, verified_job, write_published
@@ -382,22 +380,3 @@ def test_a_refresh_comes_first_and_may_fail(home: RetrainHome, mayfly: Callable[
     changed(home, SUNDAY, state="done", spent_usd=0.98)
     spent = begin(home, "weekly", SUNDAY + timedelta(hours=1))
     assert spent.state == "refused" and "month's budget" in str(spent.error)
-
-
-def test_the_commands_of_the_page_work_as_printed(
-    home: RetrainHome, aws_server: EmbeddedAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    section = (ROOT / "docs/runs.md").read_text(encoding="utf-8").partition("## Commands")[2]
-    lines = section.split("```")[1].strip().splitlines()
-    assert len(lines) == 5
-    shown = {}
-    for line in lines:
-        program, *words = shlex.split(line, comments=True)
-        assert program == "mayfly" and main(words) == 0
-        shown[words[1]] = capsys.readouterr().out
-        # of `run`: control, from its zip and under its role
-        lambdas.wait_for_invocations(aws_server.cloud(home.access))
-    run_id = shown["run"].strip()
-    assert "published weekly: job " in shown["publish"]
-    assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]
-    assert run_id in shown["history"] and "training" in shown["history"] and "training" in shown["list"]

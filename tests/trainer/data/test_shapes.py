@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas
 import pytest
 
+from tests.pages import block_of
 from tests.trainer.data.shapes import SHAPES, Shape
 from trainer.base.errors import DataError
 from trainer.data.read.candles import time_text
@@ -90,12 +91,7 @@ def test_the_table_has_a_row_for_each_shape() -> None:
 
 def examples() -> list[tuple[str, str, str]]:
     """Return (name, lines, bar) of each example in docs/data.md."""
-    text = (
-        DOCS.read_text(encoding="utf-8")
-        .partition("## Before and after\n")[2]
-        .partition("```\n")[2]
-        .partition("```")[0]
-    )
+    text = block_of("docs/data.md", "text", "before  ")
     return re.findall(r"^before  (\S+)\n(.*?)^after   ([^\n]*)$", text, re.DOTALL | re.MULTILINE)
 
 
