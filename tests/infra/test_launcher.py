@@ -20,6 +20,7 @@ from infra.launcher import (
     MOST_CHARACTERS,
     WRITES,
     LaunchedFrom,
+    LauncherPolicy,
     check_length,
     compact,
     launcher,
@@ -111,6 +112,8 @@ def test_a_policy_that_is_too_long_is_refused_with_its_causes() -> None:
     length = len(managed_text(launcher(WIDEST, replace(MADE_FROM, subnets=many))))
     (line,) = str(refused.value).splitlines()
     assert f"has {length:,} characters, and IAM's managed policies hold 6,144" in line
+    with pytest.raises(pulumi.RunError, match=f"has {length:,} characters"):
+        LauncherPolicy("launcher", WIDEST, launched_from=replace(MADE_FROM, subnets=many))
     assert "long: 'subnets' with 30 subnets (1,450), the names of project and stack (" in line
 
 

@@ -46,6 +46,12 @@ def test_receipts_are_listed_and_printed_one_by_one(mayfly):
     assert len(text.splitlines()) == 3
 
 
+@pytest.mark.parametrize("verb", ["receipts", "status", "stop"])
+def test_every_view_of_a_receipt_has_the_date_that_ends_models(mayfly, account, verb):
+    code, out, _ = mayfly(verb, CLOSED_RUN)
+    assert code == 0 and "models are deleted after 2027-05-19 (retention.experiment_days = 180)" in out
+
+
 @pytest.mark.parametrize("verb", ["status", "receipts", "logs", "stop", "pull"])
 def test_an_unknown_run_is_exit_2_with_the_nearest(mayfly, verb):
     code, _, err = mayfly(verb, "20261120-120000-crypto-k3v8")
