@@ -70,7 +70,7 @@ class HeldFolder:
     """
 
     def __init__(self, kind: str, *, within: Path | None = None) -> None:
-        """Make it in the temporary folder, or in `within`, which somebody holds."""
+        """Make it in the temporary folder, or in `within`; there, folders of killed makers go first."""
         for left in (within or Path(tempfile.gettempdir())).glob(f"mayfly-*{HELD}"):
             if (lock := _hold(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)

@@ -56,7 +56,13 @@ def quoted(symbol: str) -> str:
 
 def folders_of(paths: Iterable[str]) -> set[str]:
     """Return every folder of relative paths: a and a/b of a/b/c."""
-    return {path[:place] for path in paths for place, letter in enumerate(path) if letter == "/"}
+    found: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:

@@ -255,3 +255,7 @@ def test_an_endless_timeframe_is_refused() -> None:
     for name in ("99999999999999d", "9" * 30 + "m", "tick" + "9" * 16):
         with pytest.raises(DataError, match="is not a timeframe"):
             step_of(name)
+
+
+def test_folders_of_paths_are_all_above_them() -> None:
+    assert symbols.folders_of(["a", "b/c", "d/e/f/g", "d/e/h"]) == {"b", "d", "d/e", "d/e/f"}

@@ -28,7 +28,7 @@ from trainer.base.text import printable
 from trainer.cli.connect import connected, folder_of_run, named_run
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.parts import EventsReader, LogReader
-from trainer.cli.views.curves import OBSERVED, CurveFiles
+from trainer.cli.views.curves import EVENTS, OBSERVED, CurveFiles
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.observe import outputs_seen
 from trainer.control.settle import Settled, settle_run
@@ -98,11 +98,13 @@ class Pulled:
     def bring(self) -> list[Path]:
         """Download what is new; return the files that were added."""
         self._settled = settle_run(self._cloud, self._run_id)  # first: the files of an ended run are complete
-        before, self.problems = set(self.files), {}
+        before = set(self.files)
+        # Lines that were read before a later part failed are lost to this command, so that stays a problem.
+        self.problems = {name: self.problems[name] for name in (LOG, EVENTS) if name in self.problems}
         steps = {
             "receipt.json": self._write_receipt,
             LOG: lambda: self._append_log(self._log.read_new()),
-            "events.jsonl": lambda: self._curves.add(self._events.read_new()),
+            EVENTS: lambda: self._curves.add(self._events.read_new()),
             RESULTS: self._write_results,
             "models": self._save_models,
             "out": self._save_outputs,
@@ -118,7 +120,7 @@ class Pulled:
         receipt = self._settled.receipt
         models = [
             {"name": one.name, "version_id": one.version_id, "sha256": one.sha256}
-            for one in self._models.values()
+            for one in sorted(self._models.values(), key=lambda one: one.name)
         ]
         return {
             "run_id": self._run_id,

@@ -14,7 +14,8 @@ import pytest
 
 from tests.records import NOON, created, launched, make_record
 from trainer.aws.access import Access
-from trainer.cli.parts import PartReader
+from trainer.base.errors import ConnectionFailed
+from trainer.cli.parts import LogReader, PartReader
 from trainer.cli.verbs import pull
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
@@ -127,3 +128,25 @@ def test_empty_parts_of_a_log_are_not_fetched(account: Objects, monkeypatch: Any
     reader = PartReader(account)
     assert reader.read_new("log/") == b"one\ntwo\n" and reader.read_new("log/") == b""
     assert asked == ["log/000001.log", "log/000004.log"]
+
+
+def test_a_log_that_broke_off_once_stays_a_problem(
+    leave: Any, mayfly: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    """With --live: the next look reads on behind what was lost."""
+    leave({"a": b"1"})
+    looks: list[int] = []
+    read_new, ended = LogReader.read_new, pull.Pulled.ended
+
+    def read(reader: LogReader) -> str:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            raise ConnectionFailed("cannot read the log")
+        return read_new(reader)
+
+    monkeypatch.setattr(LogReader, "read_new", read)
+    monkeypatch.setattr(pull.Pulled, "ended", property(lambda one: len(looks) > 1 and ended.fget(one)))
+    monkeypatch.setattr(pull.time, "sleep", lambda _: None)
+    code, out, err = mayfly("pull", RUN, "--live", "--out", str(tmp_path / "out"))
+    assert (code, len(looks)) == (103, 2) and "error: log.txt: cannot read the log" in err
+    assert (tmp_path / "out/log.txt").exists() and (tmp_path / "out/out/a").exists()
