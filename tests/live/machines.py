@@ -59,13 +59,18 @@ def _look(live: Live, machine: Machine) -> None:
 
 def _look_at_tags(live: Live, wanted: Mapping[str, str]) -> None:
     """Require every tag of the request on all four resources that it makes."""
-    ec2, own = live.client("ec2"), [{"Name": "tag:run_id", "Values": [wanted["run_id"]]}]
-    tagged = ec2.describe_tags(Filters=own)["Tags"]
-    ids = [one["ResourceId"] for one in tagged if one["Key"] == "run_id"]
-    found: dict[str, dict[str, Any]] = {}
-    for one in ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": ids}])["Tags"]:
-        found.setdefault(one["ResourceType"], {})[one["Key"]] = one["Value"]
-    require(set(found) == set(TAGGED), f"tagged are {sorted(found)}, not {sorted(TAGGED)}")
+    ec2 = live.client("ec2")
+    own = [{"Name": "key", "Values": ["run_id"]}, {"Name": "value", "Values": [wanted["run_id"]]}]
+
+    def tagged() -> dict[str, dict[str, Any]]:
+        ids = {one["ResourceId"] for one in ec2.describe_tags(Filters=own)["Tags"]}
+        found: dict[str, dict[str, Any]] = {}
+        for one in ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": list(ids)}])["Tags"]:
+            found.setdefault(one["ResourceType"], {})[one["Key"]] = one["Value"]
+        return found if found.keys() >= set(TAGGED) else {}
+
+    what = f"tags of {wanted['run_id']} on {', '.join(TAGGED)}"
+    found = live.until(tagged, what, within=timedelta(minutes=1), every=5)  # EC2 lags by seconds
     for kind, tags in found.items():
         lacking = {name: value for name, value in wanted.items() if tags.get(name) != value}
         require(not lacking, f"the {kind} lacks {lacking}")

@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.live.context import ROOT, Live, require
 from trainer.aws.access import aws_errors
 from trainer.aws.stack_outputs import secrets_path
-from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry
+from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.runs.outcome import EXIT_CODES
+from trainer.runs.record import from_iso
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
@@ -79,27 +80,27 @@ def script(live: Live) -> None:
 
 
 def stop(live: Live) -> None:
-    run_id = detached(live, *ENDLESS)
-    show(live, live.mayfly("stop", run_id), state="stopped")
+    with detached(live, *ENDLESS) as run_id:
+        show(live, live.mayfly("stop", run_id), state="stopped")
 
 
 def detach(live: Live) -> None:
-    run_id = detached(live, "--epochs", "1", *live.small)
-    show(live, ended(live, run_id), state="done")
+    with detached(live, "--epochs", "1", *live.small) as run_id:
+        show(live, ended(live, run_id), state="done")
 
 
 def attach(live: Live) -> None:
     """Look at a machine's GPU without Session Manager and by it."""
-    run_id = detached(live, *ENDLESS)
+    with detached(live, *ENDLESS) as run_id:
 
-    def figures() -> Any:
-        return (live.mayfly("status", run_id)["runs"][0]["sample"] or {}).get("gpus")
+        def figures() -> Any:
+            return (live.mayfly("status", run_id)["runs"][0]["sample"] or {}).get("gpus")
 
-    gpus = live.until(figures, f"figures of {run_id}", within=timedelta(minutes=15), every=20)
-    live.say(json.dumps(gpus))
-    said = live.mayfly_text("attach", run_id, "--", "nvidia-smi -L")
-    require("GPU 0" in said, f"Session Manager gave no list of GPUs: {said}")
-    show(live, live.mayfly("stop", run_id), state="stopped")
+        gpus = live.until(figures, f"figures of {run_id}", within=timedelta(minutes=15), every=20)
+        live.say(json.dumps(gpus))
+        said = live.mayfly_text("attach", run_id, "--", "nvidia-smi -L")
+        require("GPU 0" in said, f"Session Manager gave no list of GPUs: {said}")
+        show(live, live.mayfly("stop", run_id), state="stopped")
 
 
 def storage(live: Live) -> None:
@@ -132,27 +133,24 @@ def retrain(*, prepared: bool) -> Callable[[Live], None]:
             live.mayfly("retrains", "pause", RETRAIN, "--off")
             with paused:  # no Sunday starts it again
                 called = live.mayfly("retrains", "run", RETRAIN)
-                entry = _settled(live, called["run_id"])
+                entry = _settled(live, from_iso(called["scheduled_at"]))
         _show_entry(live, entry, prepared=prepared)
 
     return run
 
 
-def _settled(live: Live, run_id: str) -> ScheduledRun:
+def _settled(live: Live, at: datetime) -> ScheduledRun:
     """Wait for control to begin and end a scheduled time, and return its entry."""
+    objects, key = live.cloud.objects, entry_key(RETRAIN, at)
 
     def look() -> ScheduledRun | None:
-        objects = live.cloud.objects
-        entries = [read_entry(objects, key)[0] for key in entry_keys(objects, RETRAIN)]
-        mine = [one for one in entries if one.run_id == run_id or one.error]
-        return next((one for one in reversed(mine) if not one.is_open and not one.is_untold), None)
+        entry = read_entry(objects, key)[0] if objects.head(key=key) else None
+        return entry if entry and not entry.is_open and not entry.is_untold else None
 
     within = timedelta(minutes=75)  # a prepare run, a run, and control's five minutes between both
-    entry: ScheduledRun = live.until(look, f"the end of {run_id}", within=within, every=10)
-    live.say(
-        f"{entry.retrain}: {entry.state}, spent {entry.spent_usd:.2f} $, {entry.refreshed or 'no refresh'}"
-    )
-    require(entry.state == "done", f"{run_id} is {entry.state}: {entry.error}")
+    entry: ScheduledRun = live.until(look, f"the end of {key}", within=within)
+    live.say(f"{key}: {entry.state}, {entry.spent_usd:.2f} $, {entry.refreshed or 'no refresh'}")
+    require(entry.state == "done", f"{key} is {entry.state}: {entry.error}")
     return entry
 
 
@@ -208,8 +206,7 @@ def interruption(live: Live) -> None:
     looks = {"Effect": "Allow", "Action": "ec2:DescribeInstances", "Resource": "*"}
     fis = live.client("fis")
     with _role(live, "live-interruption", trust, ends, looks) as role_arn:
-        run_id = detached(live, *ENDLESS, "--spot")
-        with live.cleaning(f"the stop of {run_id}", lambda: live.mayfly("stop", run_id, codes=ANY_END)):
+        with detached(live, *ENDLESS, "--spot") as run_id:
             what, within = f"the training of {run_id}", timedelta(minutes=15)
             instance_id = live.until(lambda: _training(live, run_id), what, within=within)
             template = fis.create_experiment_template(**_experiment(live, instance_id, role_arn))
@@ -221,9 +218,6 @@ def interruption(live: Live) -> None:
         show(live, receipt, state="interrupted")
         reasons = [one.reason for one in read_record(live.cloud.objects, run_id)[0].instances]
         require(reasons == ["Server.SpotInstanceTermination"], f"EC2's reason is {reasons}")
-
-
-ANY_END = tuple(sorted({0, *EXIT_CODES.values()}))
 
 
 def _training(live: Live, run_id: str) -> str:
@@ -270,10 +264,18 @@ def _role(live: Live, kind: str, trust: Mapping[str, Any], *policy: Mapping[str,
         yield str(iam.get_role(RoleName=name)["Role"]["Arn"])
 
 
-def detached(live: Live, *words: str) -> str:
-    """Launch on a g6.xlarge, leave the run alone, and return its id."""
+@contextmanager
+def detached(live: Live, *words: str) -> Iterator[str]:
+    """Launch on a g6.xlarge, leave the run alone, and yield its id; stop it in the end, if it still runs."""
     where = ("--data", str(live.candles()), "--instance", "g6.xlarge", "--budget", HALF_HOUR)
-    return str(live.mayfly("launch", *where, "-y", "--detach", *words)["run_id"])
+    run_id = str(live.mayfly("launch", *where, "-y", "--detach", *words)["run_id"])
+
+    def clean() -> None:
+        if read_receipt(live.cloud.objects, run_id) is None:
+            live.mayfly("stop", run_id, codes=tuple({0, *EXIT_CODES.values()}))
+
+    with live.cleaning(f"the stop of {run_id}", clean):
+        yield run_id
 
 
 def ended(live: Live, run_id: str) -> Any:
