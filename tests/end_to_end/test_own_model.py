@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,12 @@ def test_own_model_trains_and_predicts_the_numbers_of_its_card(desk, bars, event
     receipt = json.loads(out)
     assert (receipt["state"], receipt["retries"]) == ("done", 1)
     assert sorted(model["piece"] for model in receipt["models"]) == ["BTC-USD", "ETH-USD"]
+
+    hint = shlex.split(
+        err.splitlines()[-1].partition("mayfly predict ")[2]
+    )  # the last line below the receipt
+    predicted = desk.run("predict", *hint)
+    assert predicted.returncode == 0 and predicted.stdout.count("\n") == 1 + 2 * 5, predicted.stderr
 
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr

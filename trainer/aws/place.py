@@ -22,7 +22,7 @@ class Place:
     receipt_note: str = ""
     no_stack: str = ""  # what to do where there is none; '': create it
     no_retrain: str = (  # what to do where its stack has no such retrain
-        "Add it with its times and budgets to the stack's setting `retrains`, and run pulumi up."
+        "Write times and budgets into the setting `retrains` of Pulumi.<stack>.yaml, and run pulumi up."
     )
     no_down: str = ""  # what to do instead of taking its stack down; '': take it down
     phases: tuple[tuple[str, str], ...] = ()  # own words for a run's phases
@@ -61,7 +61,7 @@ REHEARSAL = Place(
         "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these"
         " CPU seconds at the type's list price, no forecast."
     ),
-    no_retrain="Write it with times and budgets to a file: mayfly rehearse --settings FILE (docs/runs.md).",
+    no_retrain="Write times and budgets to a file, and run mayfly rehearse --settings FILE (docs/runs.md).",
     no_down="mayfly rehearse --stop ends its AWS.",
     no_stack="A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse.",
     poll_seconds=1.0,  # a look takes six requests, and a node reports every three seconds

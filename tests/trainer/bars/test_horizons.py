@@ -18,6 +18,7 @@ from trainer.base.errors import DataError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.reading import read_candles
 from trainer.data.timeframes import DAY
+from trainer.models import MODELS, OWN
 from trainer.train.inputs.rows import prepare
 
 RAW = Path(__file__).parents[4] / "shared" / "data" / "raw"
@@ -74,6 +75,11 @@ def test_too_few_sessions_are_refused_unless_the_horizon_is_set(make_candles):
 def test_a_series_shorter_than_the_models_reach_is_refused(make_candles):
     with pytest.raises(DataError, match="lower model.blocks or model.dilation_cap"):
         plan_symbol(make_candles(WARMUP + 20, timeframe="2h"), SMALL)
+
+
+@pytest.mark.parametrize("home", [*MODELS.values(), OWN], ids=lambda home: home.name)
+def test_the_keys_that_shorten_a_models_reach_fit_a_sentence(home):
+    assert home.shorter[0].islower() and not home.shorter.endswith((",", "."))
 
 
 def test_no_bar_has_a_hole_in_what_it_sees_or_in_its_label(make_candles):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,6 +52,7 @@ class JobAtDesk:
     dry_run: bool = False  # nothing is written, not even what a check of the set's files found
     bundle: Bundle | None = None  # the work's code
     packages: Packages | None = None  # that were resolved for it
+    copies: dict[str, str] = field(default_factory=dict)  # of data in a bucket: path -> the bucket's
 
     def describe(self, work: TrainingWork | ScriptWork) -> dict[str, Any]:
         """Return the data section of a plan, with the packages that were resolved for it."""
@@ -63,13 +64,20 @@ class JobAtDesk:
         return portable_encoder(portable(job)), encoder_file(job)
 
     def _fetched(self, path: str, fetch: Callable[[str, Access, Path], Path]) -> Path:
-        """Return a copy of data in a bucket, which is gone when the command ends; its errors name the
+        """Return a copy of data in a bucket, which is gone when the command ends; errors and notes name the
         bucket's.
         """
         self.console.update(f"fetching {path} ...")
         copy = fetch(path, own_access(), Path(self.ends.enter_context(HeldFolder("bucket"))))
-        self.ends.enter_context(renaming({str(copy): path.rstrip("/")}))
+        self.copies = {str(copy): path.rstrip("/")}
+        self.ends.enter_context(renaming(self.copies))
         return copy
+
+    def _named(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """Return notes with the bucket's names in place of copies."""
+        for copy, name in self.copies.items():
+            texts = [text.replace(copy, name) for text in texts]
+        return tuple(texts)
 
 
 @dataclass
@@ -107,7 +115,10 @@ class CandleDesk(JobAtDesk):
             self.console.line(f"candles of {here}, the local folder")
             self.job = job = job.with_data(path=str(here))
             self._start_check()
-        self.found = find_candles(job, self.check, account.objects, place=access.place, dry_run=self.dry_run)
+        found = find_candles(job, self.check, account.objects, place=access.place, dry_run=self.dry_run)
+        candles = replace(found.candles, notes=self._named(found.candles.notes))
+        asked = found.job.with_data(path=self.copies.get(found.job.data.path, found.job.data.path))
+        self.found = replace(found, job=asked, notes=self._named(found.notes), candles=candles)
         for note in self.found.notes:
             self.console.line(note)
         return self.found

@@ -100,3 +100,17 @@ def test_a_refusal_names_the_bucket_and_no_copy(
     assert main(["launch", *words]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"s3://{bucket}/bad/X_1m.csv" in said and tempfile.gettempdir() not in said
+
+
+def test_notes_and_plan_name_the_bucket_and_no_copy(
+    applied: Access, rehearsed: Access, bucket: str, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(desk_sources, "own_access", lambda: rehearsed)
+    for key in ("mix/X_1m.csv", "mix/sub/Y_1m.csv"):
+        applied.client("s3").put_object(Bucket=bucket, Key=key, Body=BARS.encode())
+    words = ["--rehearse", "--instance", "p3.8xlarge", "--data", f"s3://{bucket}/mix", "--dry-run", "--json"]
+    assert main(["launch", *words, "--set", "train.batch=64"]) == 0
+    out, err = capsys.readouterr()
+    note = f"s3://{bucket}/mix: its folder sub/ is not read, because there are candle files beside it"
+    assert json.loads(out)["data"]["notes"] == [note]
+    assert tempfile.gettempdir() not in out + err
