@@ -134,7 +134,7 @@ def run(checks: Sequence[Check], live: Live, diary: Diary, *, cap_usd: float, ag
     """Run checks in order, each within the cap and its quota; return 0, or 1 at the first that fails or would
     cost too much.
     """
-    live.seen, skipped = diary.seen, []
+    live.seen, live.chosen, skipped = diary.seen, tuple(check.name for check in checks), []
     for check in checks:
         if check.name in diary.seen and diary.seen[check.name]["passed"] and not again:
             live.say(f"== {check.name}: seen {diary.seen[check.name]['at']}")

@@ -67,6 +67,14 @@ def no_default_vpc(live: Live) -> str:
     return "" if stacks.default_subnets(live) else lacks
 
 
+def still_needed(live: Live) -> str:
+    """Return which checks of this call want the throwaway stack and have not passed, such as for a quota."""
+    users = [check.name for check in CHECKS if check.stack == THROWAWAY and check.name != "again"]
+    waiting = [name for name in users if name in live.chosen and not live.seen.get(name, {}).get("passed")]
+    names = ", ".join(waiting)
+    return f"its stack is still wanted by {names}. --only again takes it down now" if waiting else ""
+
+
 def gpu(name: str, what: str, run: Callable[[Live], object], dollars: float = 0.41, **more: Any) -> Check:
     """Return a check with one g6.xlarge, or another machine of four G vCPUs, on demand."""
     given: dict[str, Any] = {"minutes": 15, "quota": {G_ON_DEMAND: 4}} | more
@@ -176,6 +184,7 @@ CHECKS = (
         stacks.again,
         minutes=30,
         stack=THROWAWAY,
+        skip=still_needed,
         not_embedded=NO_PULUMI,
     ),
     Check(

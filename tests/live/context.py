@@ -95,6 +95,7 @@ class Live:
     now: Callable[[], datetime] = utc_now
     pause: Callable[[float], None] = time.sleep
     seen: Mapping[str, Any] = field(default_factory=dict)  # results so far, by check
+    chosen: tuple[str, ...] = ()  # the checks of this call
     # Run -> dollars at least and at most, by its receipt.
     spent: dict[str, tuple[float, float]] = field(default_factory=dict)
 

@@ -197,6 +197,18 @@ def test_what_cannot_run_now_says_why(live: Live, lines: list[str], tmp_path: Pa
     assert lines[2] == "== not seen, for the reasons above: real, later"
 
 
+def test_the_throwaway_stack_stays_while_checks_want_it(live: Live, lines: list[str], tmp_path: Path) -> None:
+    again, used = by_name["again"], [one.name for one in CHECKS if one.stack == by_name["again"].stack]
+    live.chosen, live.seen = tuple(by_name), {name: {"passed": name != "retrain"} for name in used}
+    wanted = "its stack is still wanted by retrain. --only again takes it down now"
+    assert again.reason_to_skip(live) == wanted
+    live.chosen = ("again",)
+    assert again.reason_to_skip(live) == ""
+    checks = [check("retrain", skip=lambda _: "no quota"), check("again", skip=again.skip)]
+    assert run(checks, live, Diary(tmp_path / "seen.json"), cap_usd=0) == 0
+    assert lines[1] == f"== again: skipped: {wanted}"
+
+
 def test_an_error_of_the_clean_up_alone_fails_a_check(live: Live, lines: list[str]) -> None:
     def clean() -> None:
         raise CheckFailed("still there")
