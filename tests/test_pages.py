@@ -63,7 +63,9 @@ NO_INDEX = {  # jobs whose packages come from an index: tests/end_to_end/test_sc
     "examples/scripts/huggingface/job.toml",
 }
 LANGUAGES = {"", "toml", "yaml", "json", "python", "text"}
-PROGRAMS = set(". aws bash docker eval export make mayfly mkdir pulumi python read rsync ssh unset".split())  # noqa: SIM905
+PROGRAMS = set(
+    ". aws bash docker eval export make mayfly mkdir printf pulumi python read rsync ssh unset".split()
+)  # noqa: SIM905
 PROGRAMS |= {".venv/bin/python", "-e"}  # the second continues docker's line
 EXAMPLES = "docs/data.md"  # tests/trainer/data/test_shapes.py reads each
 MEASURED = re.compile(r"\$\d|\d%|\d\.\d")  # what a run or a clock produced
