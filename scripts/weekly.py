@@ -90,7 +90,6 @@ class Weeks:
     aws: EmbeddedAws
     access: Access
     outputs: StackOutputs
-    name: str = NAME  # of the retrain
     posted: list[str] = field(default_factory=list)  # at the webhook
 
     @property
@@ -101,7 +100,7 @@ class Weeks:
     @property
     def schedule(self) -> RetrainSchedule:
         """Return the retrain's schedule, as the stack has it."""
-        return next(one for one in read_schedules(self.outputs.retrains) if one.name == self.name)
+        return next(one for one in read_schedules(self.outputs.retrains) if one.name == NAME)
 
     def bring_candles(self, folder: Path) -> None:
         """Put seeded bars of one symbol into the data set, as `aws s3 cp` would."""
@@ -120,7 +119,7 @@ class Weeks:
 
     def entries(self) -> list[ScheduledRun]:
         """Return the record of each scheduled time so far."""
-        return [read_entry(self.objects, key)[0] for key in entry_keys(self.objects, self.name)]
+        return [read_entry(self.objects, key)[0] for key in entry_keys(self.objects, NAME)]
 
     def watch(self, coming: datetime) -> Iterator[str]:
         """Yield a line per change until a scheduled time's outcome is reported. Raises TimeoutError after

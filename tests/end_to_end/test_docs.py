@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.weekly import Weeks, desk_variables, weeks
-from tests.aws.server import CheckedAws
 from tests.desk import Desk
 from tests.pages import ROOT, block_of, commands_of
-from tests.retrains import CONFIG
-from tests.sessions import forget_sessions
-from trainer.cli.main import main
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.synthetic import synthetic_candles
 
@@ -65,44 +60,34 @@ def labels(receipt: str) -> list[str]:
     return re.findall(r"^  (\w+) ", receipt, re.MULTILINE)
 
 
-@pytest.fixture
-def story(
-    programs: Path, fork_server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Weeks]:
-    """An account with retrains and a data set, whose nodes run as forks; a desk with the page's job."""
-    (tmp_path / "job.toml").write_text(block_of("docs/quick-start.md", "toml", 'set = "main"'))
-    given = {"fork_nodes": True, "fork_server": lambda: fork_server, "grace_seconds": 120}
-    with CheckedAws(programs=programs, **given) as aws, weeks(aws, CONFIG) as story:
-        for name, value in desk_variables(story.access).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.chdir(tmp_path)
-        forget_sessions()
-        story.name = SCHEDULED
-        story.bring_candles(tmp_path)
-        yield story
-        forget_sessions()
+@pytest.mark.slow
+def test_the_retrain_of_the_page_runs_in_a_rehearsal(desk: Desk, eventually: Callable[..., Any]) -> None:
+    """Its schedule is the page's file, and control's calls and machines are the rehearsal's own."""
+    write_csv(desk.folder / "candles", synthetic_candles("BTC-USD", bars=800, timeframe="1h"))
+    (desk.folder / "retrains.yaml").write_text(block_of("docs/runs.md", "yaml", "mayfly:retrains:"))
+    (desk.folder / "job.toml").write_text(block_of("docs/quick-start.md", "toml", 'set = "main"'))
+    commands = commands_of(RUNS, "### Commands")
+    first = next(number for number, command in enumerate(commands) if command.verb == "rehearse")
+    assert all("--rehearse" in command.words for command in commands[first + 1 :])
+    of_an_account = {command.words for command in commands[:first]}
+    assert {command.words for command in commands_of(QUICK_START, "## Retrain every week")} <= of_an_account
 
+    def ended() -> bool:
+        shown = desk.run("retrains", "history", SCHEDULED, "--rehearse", "--json")
+        return any(one["state"] in ("done", "failed") for one in json.loads(shown.stdout)["history"])
 
-def test_the_commands_of_a_retrain_run_as_their_page_says(
-    story: Weeks, capsys: pytest.CaptureFixture[str], eventually: Callable[..., Any]
-) -> None:
-    listed = [one for one in commands_of(RUNS, "### Commands") if one.verb == "retrains"]
-    commands = [one for one in listed if "--rehearse" not in one.words]
-    assert [one.words[1] for one in commands] == ["publish", "preview", "run", "list", "history"]
-    assert {one.words for one in commands_of(QUICK_START, "## Retrain every week")} <= {
-        one.words for one in commands
-    }
+    for command in commands[first:]:
+        done = desk.run(*command.words)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        if command.words[:2] == ("retrains", "run"):
+            eventually(ended)
+    assert " done " in done.stdout.splitlines()[-1]
+
+    others = [command.words for command in commands[:first] if command.words[1] in ("preview", "list")]
     shown = {}
-    for command in commands:
-        assert main(list(command.words)) == 0, f"{command}\n{capsys.readouterr().err}"
-        shown[command.words[1]] = capsys.readouterr().out
-        if command.words[1] == "run":
-            (entry,) = eventually(story.entries)
-            list(story.watch(entry.scheduled_at))
-    assert f"published {SCHEDULED}: job " in shown["publish"]
-    assert shown["preview"].count("next  Sun ") == 3 and "UTC" in shown["preview"]
-    assert " done " in shown["history"] and shown["run"].strip() in shown["history"]
-    assert "done" in shown["list"]
-    for words, said in ((("pause", SCHEDULED), "is paused"), (("pause", SCHEDULED, "--off"), "is resumed")):
-        assert main(["retrains", *words]) == 0  # in the page's text
-        assert f"{SCHEDULED} {said}" in capsys.readouterr().out
+    for words in (*others, ("retrains", "pause", SCHEDULED), ("retrains", "pause", SCHEDULED, "--off")):
+        done = desk.run(*words, "--rehearse")
+        assert done.returncode == 0, done.stderr
+        shown[words[1:]] = done.stdout
+    assert shown["preview", SCHEDULED].count("next  Sun ") == 3 and "done" in shown["list",]
+    assert "is paused" in shown["pause", SCHEDULED] and "is resumed" in shown["pause", SCHEDULED, "--off"]
