@@ -250,7 +250,7 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     left = json.loads(printed.out)
     assert [line.partition("mayfly ")[2] for line in printed.err.splitlines()[-3:]] == [
         f"{command} --rehearse"
-        for command in (f"logs {left['run_id']} -f", f"status {left['run_id']}", f"stop {left['run_id']}")
+        for command in (f"logs {left['run_id']} -f", f"status {left['run_id']} -f", f"stop {left['run_id']}")
     ]
     (instance_id,) = left["instances"]
     reservations = access.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"]
