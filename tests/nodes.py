@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -152,7 +153,9 @@ def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
 @pytest.fixture
 def own_user(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnUser]:
     """A user of its own for the node's command, in a work folder that it may enter: the test is root."""
-    user = OwnUser(uid=64_321, gid=64_321)
+    # Another for each worker of pytest-xdist: a user's processes are killed, and its packets refused, by its id.
+    number = 64_321 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    user = OwnUser(uid=number, gid=number)
     base = Path(tempfile.mkdtemp(prefix="script-user-", dir="/tmp"))  # pytest's own are closed to others
     base.chmod(0o755)
     node.work, node.place = base / "work", replace(node.place, own_user=True)

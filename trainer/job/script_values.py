@@ -22,6 +22,7 @@ from typing import Any
 from trainer.base.errors import UsageError
 from trainer.base.files import read_plain
 from trainer.base.settings import bad_value, brief
+from trainer.base.text import counted
 
 VARIABLE = "MAYFLY_VALUE_"
 MOST_COMBINATIONS = 2_000  # of one run: as many pieces as a node's progress names
@@ -101,8 +102,8 @@ def read_rows(path: Path) -> list[Combination]:
         raise UsageError(f"{path} has no values", do=do)
     for number, row in enumerate(rows, 2):
         if len(row) != len(head):
-            what, why = f"line {number} of {path} has {len(row)} cells", f"its first line names {len(head)}"
-            raise UsageError(what, why=why, do="Correct that line.")
+            what = f"line {number} of {path} has {counted(len(row), 'cell')}"
+            raise UsageError(what, why=f"its first line names {len(head)}", do="Correct that line.")
     if len(set(head)) < len(head):
         raise UsageError(f"{path} names a column twice", why=", ".join(head), do="Rename one.")
     return [dict(zip(head, row, strict=True)) for row in rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -62,12 +61,12 @@ def test_status_follows_each_new_sample_until_the_run_ends(
         [lambda: None, lambda: running.sample(NodeSample(at=utc_now(), cpu=CPU, note="no GPU")), running.end]
     )
     monkeypatch.setattr(status.time, "sleep", lambda _: next(steps, running.end)())
-    code, out, _ = mayfly("status", OPEN_RUN, "--follow")
+    code, out, err = mayfly("status", OPEN_RUN, "--follow")
     assert code == 0
-    booting, training, ended = re.split("  state    running|  outcome ", out)[1:]
-    assert "boot" in booting and "48 cores" not in booting
-    assert "48 cores" in training and "no GPU" in training
-    assert "interrupted" in ended and "48 cores" not in ended
+    booting, used = err.split("\n  use ")  # one sample
+    assert "the machine boots" in booting and "48 cores" not in booting
+    assert "48 cores" in used and "no GPU" in used
+    assert "interrupted" in out and "48 cores" not in out
 
 
 @pytest.mark.parametrize("words", [("--follow",), (OPEN_RUN, "--follow", "--json")])

@@ -147,9 +147,9 @@ def test_a_pulled_log_has_no_control_characters(mayfly, account, tmp_path):
 def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account):
     code, out, err = mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
     assert (code, out) == (0, f"lstm_BTC-USD_1m of run {CLOSED_RUN} is in production\n")
-    assert err.endswith("to take it back: mayfly models rollback lstm_BTC-USD_1m\n")
+    assert err.endswith("to take it back: mayfly models rollback main/lstm_BTC-USD_1m\n")
     told = mayfly("models", "promote", "lstm_BTC-USD_1m", "--json")[1]
-    assert (told["promoted"], told["run_id"], told["name"]) == (False, CLOSED_RUN, "lstm_BTC-USD_1m")
+    assert (told["promoted"], told["run_id"], told["name"]) == (False, CLOSED_RUN, "main/lstm_BTC-USD_1m")
     assert mayfly("models", "production", "--json")[1]["production"][0]["version_id"] == told["version_id"]
     code, _, err = mayfly("models", "promote", f"{OPEN_RUN}/lstm_BTC-USD_1m")
     assert code == 2 and "no model" in err

@@ -13,6 +13,7 @@ from trainer.cli.connect import connected
 from trainer.cli.output import bars_are, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable
+from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects, read_record
@@ -97,7 +98,7 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
     if model.state not in EXIT_CODES:  # its receipt will have the hash that is verified
         raise UsageError(f"run {model.run_id} has not ended", do="Promote its models then.")
     record, _ = read_record(objects, model.run_id)
-    group = arguments.group or record.job["data"]["set"]
+    group = arguments.group or job_from(record.job).data.set
     try:
         changed = promote(objects, vars(model), group=group)
     except PermissionDenied as error:

@@ -87,14 +87,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
-    """Show a run's progress until it has ended, as its launch does, on a terminal with the use of its
-    hardware. Return it as it ended.
+    """Show a run's progress until it has ended, as its launch does, with the use of its hardware: below the
+    picture on a terminal, elsewhere with each new sample. Return it as it ended.
     """
-    console = Console()
+    console, last = Console(), None
     watch = Watch(console, None, below=lambda progress: _use(progress, cloud.now()))
     try:
         while (settled := settle_run(cloud, run_id)).receipt is None:
-            watch.on_event(progress_of(settled.look, cloud.now(), settled.look.error))
+            progress = progress_of(settled.look, cloud.now(), settled.look.error)
+            watch.on_event(progress)
+            if not console.live and progress.sample != last:
+                last = progress.sample
+                for part in _use(progress, cloud.now()):
+                    console.show(part)
             time.sleep(seconds)
     finally:
         console.close()

@@ -106,8 +106,8 @@ def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
         (None, "stack.yaml is no file"),
         ("retrains: []", "stack.yaml has no settings of a stack (it is not YAML with a table `config`)"),
         ("config: [", "stack.yaml has no settings of a stack (while parsing"),
-        ("config: {mayfly:retrain: []}", "the stack has no setting 'retrain'. Did you mean retrains?"),
-        ("config: {log_days: many}", "the stack's setting 'log_days' is 'many'"),
+        ("config: {mayfly:retrain: []}", "the stack has no setting 'retrain'. Did you mean retrains, "),
+        ("config: {volume_gib: many}", "the stack's setting 'volume_gib' is 'many'"),
     ],
 )
 def test_settings_that_no_stack_has_start_nothing(content, line, tmp_path, monkeypatch, capsys):
