@@ -1,9 +1,8 @@
-"""A retrain in a rehearsal, as docs/runs.md has it: declared by a file, published, run now by control."""
+"""Settings of a rehearsal's stack by a file; test_docs.py runs the retrain that they declare."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ config:
 """
 
 
-def test_a_declared_retrain_is_published_and_runs(
-    desk: Desk, candles: Path, eventually: Callable[..., Any]
-) -> None:
+def test_settings_of_a_rehearsal_are_refused_or_applied(desk: Desk, candles: Path) -> None:
     (desk.folder / "stack.yaml").write_text(SETTINGS)
     (desk.folder / "bad.yaml").write_text("config: {owner: '?'}")
     (desk.folder / "job.toml").write_text(JOB)
@@ -40,14 +37,3 @@ def test_a_declared_retrain_is_published_and_runs(
     assert json.loads(launch.communicate()[0])["detached"]
     running = mayfly("rehearse", "--settings", "stack.yaml")["error"]["what"]
     assert running.endswith("of the rehearsal is running")
-    assert (
-        mayfly("retrains", "publish", "weekly", "--job", "job.toml", "--rehearse")["retrain"]["state"] == "on"
-    )
-    run_id = mayfly("retrains", "run", "weekly", "--rehearse")["run_id"]
-
-    def ended() -> Any:
-        history = mayfly("retrains", "history", "weekly", "--rehearse")["history"]
-        return history and history[0]["state"] in ("done", "failed", "refused", "skipped") and history[0]
-
-    entry = eventually(ended)
-    assert (entry["run_id"], entry["state"]) == (run_id, "done")
