@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from trainer.aws.place import PLACES
 from trainer.base.strict_json import MOST_NUMBER, MOST_WHOLE, Fields, Unsound, read_object
 from trainer.runs.lease import LONGEST_BOOT
 from trainer.runs.record import WORK, RunRecord, from_iso, iso
@@ -56,6 +57,8 @@ def read_value(body: bytes, cls: type[T], *, name: str, most_bytes: int) -> T:
 
 def _check_consistency(record: RunRecord) -> None:
     """Raise Unsound if the parts of a record are inconsistent, so that decisions on it can't fail."""
+    if record.place not in PLACES:
+        raise Unsound("the run record has no place that this version knows")
     if record.work == "prepare":  # whose files join a data set
         data = Fields(record.job, "the run record's job").table("data")
         data.text("set")

@@ -39,6 +39,7 @@ def test_a_record_of_another_version_is_refused(written: bytes, other: bytes, wh
         ({"attempts": ()}, "no instance although it is running"),
         ({"state": "ending"}, "no outcome although it has ended"),
         ({"work": "../train"}, "an invalid kind of work"),
+        ({"place": ""}, "no place that this version knows"),
         ({"pieces": RECORD.pieces[:1] * 2}, "two pieces of one name"),
     ],
 )
