@@ -25,6 +25,15 @@ def await_end_of(pids: set[int], *, seconds: float = 500.0) -> None:
         time.sleep(0.02)
 
 
+def await_stop_of(pid: int, *, seconds: float = 500.0) -> None:
+    """Wait until SIGSTOP has stopped every thread of a process."""
+    deadline = time.monotonic() + seconds
+    stats = list(Path(f"/proc/{pid}/task").glob("*/stat"))
+    while any(stat.read_text().rpartition(")")[2].split()[0] != "T" for stat in stats):
+        assert time.monotonic() < deadline, f"{pid} does not stop"
+        time.sleep(0.02)
+
+
 @contextmanager
 def cut_name(folder: Path, variables: Mapping[str, str]) -> Iterator[int]:
     """Run a process whose name the kernel cuts in the middle of a letter, and yield its id."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.jobs import job_of
-from tests.processes import await_end_of
+from tests.processes import await_end_of, await_stop_of
 from trainer.train.inputs.source import plan_and_open
 from trainer.train.inputs.survey import survey
 from trainer.train.ranks.hanging import HangWatch, Silence
@@ -67,6 +67,7 @@ class Hanging:
         if event["event"] == "checkpoint" and not self._stopped:
             (self._stopped,) = (one["pid"] for one in self.named("rank_started") if one["worker"] == 1)
             os.kill(self._stopped, signal.SIGSTOP)
+            await_stop_of(self._stopped)  # a thread of it could answer until then
         assert len(self.named("ranks_silent")) < 20, "nobody ends the rank that hangs"
         self._resumed = self._resumed or event["event"] == "resumed"
         if self._resumed and event["event"] == "checkpoint":
