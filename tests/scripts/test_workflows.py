@@ -51,7 +51,8 @@ def test_workflows_only_read_and_the_preview_alone_has_a_role() -> None:
 def test_the_nightly_parts_run_each_night_and_by_make() -> None:
     assert WORKFLOWS["nightly"][True]["schedule"]
     script = (ROOT / "scripts/nightly").read_text()
-    for part in ("scripts/settings-pairs", "-m scripts.storage_modes", "--rehearse --instance p4d.24xlarge"):
+    parts = ("scripts/settings-pairs", "-m scripts.storage_modes", "-m tests.live --embedded")
+    for part in (*parts, "--rehearse --instance p4d.24xlarge"):
         assert part in script
     command = ["make", "--no-print-directory", "-n", "nightly"]  # make may run this test
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
