@@ -33,7 +33,7 @@ SHORTEST, LONGEST, START_SECONDS = 1 / 5, 3.0, 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What a run can teach about: a shape of model on a profile, by what its training took."""
+    """A shape of model on a profile, and the time that a run's training of it took."""
 
     job: Job
     profile: GpuProfile

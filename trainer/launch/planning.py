@@ -90,7 +90,7 @@ class FoundScript:
 
 
 class Sources(Protocol):
-    """Where the code and the inputs of a job come from: the user's desk, or a publication."""
+    """A source of a job's code and inputs: the user's desk, or a publication."""
 
     def find(self, job: Job, account: Account) -> FoundCandles | FoundScript:
         """Return the job's inputs, checked. Raises a TrainerError for whatever they lack."""
