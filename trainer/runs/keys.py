@@ -95,3 +95,13 @@ class NodeKeys:
 def own_keys(user_id: str, run_id: str) -> NodeKeys:
     """Return the keys of a run on a machine that is not EC2's, written by a caller with this `aws:userid`."""
     return NodeKeys(role_id=user_id, instance_id="", run_id=run_id, attempt=1)
+
+
+def of_experiment(key: str) -> tuple[str, int, str] | None:
+    """Return the run, the attempt and the rest of the key of what a node keeps for good: a model or a file
+    that a command left. None for any other key.
+    """
+    own, run_id, attempt, rest = (*key.removeprefix(EXPERIMENTS).split("/", 3), "", "", "", "")[:4]
+    if not (key.startswith(EXPERIMENTS) and own and run_id and attempt.isdecimal() and rest):
+        return None
+    return run_id, int(attempt), rest

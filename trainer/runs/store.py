@@ -294,6 +294,16 @@ def stop_key(run_id: str, attempt: int) -> str:
     return f"runs/{run_id}/attempts/{attempt}/stop.json"
 
 
+def start_key(run_id: str, attempt: int) -> str:
+    """Return the key of an attempt's start file, which its caller writes and no node can (`start_file`)."""
+    return f"runs/{run_id}/attempts/{attempt}/start.json"
+
+
+def carried_key(run_id: str, attempt: int, sha256: str) -> str:
+    """Return the key of an attempt's own copy of an object of an earlier attempt's checkpoints."""
+    return f"runs/{run_id}/attempts/{attempt}/checkpoints/{sha256}"
+
+
 def create_record(objects: Objects, record: RunRecord) -> str:
     """Write a new run's record and return its ETag. Raises Conflict if the run exists."""
     return objects.put(key=record_key(record.run_id), body=to_json(record), create=True)
