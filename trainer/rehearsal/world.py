@@ -23,7 +23,7 @@ USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "User initiated shutdown")
 OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 LOST_HOST = ("Server.InternalError", "the embedded AWS itself ended")
 TAKEN_BACK = ("Server.SpotInstanceTermination", "Spot instance termination")
-# Between a spot instance's notice and its end: EC2 user guide, "Spot Instance interruption notices" (looked up
+# Between notice and end of a spot instance: EC2 user guide, "Spot Instance interruption notices" (looked up
 # 2026-11-24)
 NOTICE = timedelta(minutes=2)
 
