@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +28,7 @@ from trainer.node.identity import own_identity, read_identity
 from trainer.node.origins import Origins
 from trainer.node.sampling import Sampling
 from trainer.node.shared import Node
+from trainer.node.spot_notice import spot_notices
 from trainer.node.ssh import open_ssh
 from trainer.node.stage import read_patiently
 from trainer.node.uplink import AWS_ERRORS, Uplink
@@ -67,7 +69,8 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    with Sampling(node), HeartbeatThread(node, log_file):
+    notices = spot_notices(node, settings.metadata_endpoint)
+    with Sampling(node), HeartbeatThread(node, log_file), notices or nullcontext():
         return run(node)
 
 
@@ -156,8 +159,8 @@ def finish(node: Node, error: TrainerError | None) -> int:
     """Write result.json and return its exit code."""
     node.enter("end")
     status = node.status
-    ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, now=utc_now())
-    unfinished = "stopped before it was done" if node.stop_reason else "the run ended before it was done"
+    ended = report.ending(status=status, stop_reason=node.end_reason, error=error, now=utc_now())
+    unfinished = "stopped before it was done" if node.end_reason else "the run ended before it was done"
     value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
     node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])

@@ -119,6 +119,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         contract = {
             **command.variables,
             **_contract(folders, piece, gpus),
+            "MAYFLY_NOTICE": str(node.notice_file),
             **variables_of(dict(piece.values)),
         }
         variables = {**home, **contract, **secrets}

@@ -96,7 +96,7 @@ class CommandRun:
 
     def _may_begin(self, devices: Devices) -> bool:
         """Return whether a waiting piece may begin on a device."""
-        if not len(self._queue) or self._node.is_stopping():
+        if not len(self._queue) or not self._node.may_begin():
             return False
         at_work = self._at_work()
         self._hopeless = self._hopeless or self._service.is_hopeless(at_work)
@@ -160,7 +160,7 @@ class CommandRun:
         """Raise TrainingFailed or Stopped unless everything is done and was sent."""
         title, done = self._command.title, sum(run.done for run in self._begun)
         failed = [run for run in self._begun if run.failure]
-        if self._hopeless and not self._node.is_stopping():
+        if self._hopeless and self._node.may_begin():
             within = f"within {QUICK_SECONDS:.0f} s each"
             what = f"the first {len(failed)} values failed {within}, and no other began"
             do = f"Correct {title} or its values; read `mayfly logs`."

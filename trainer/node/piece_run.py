@@ -134,10 +134,12 @@ class PieceRun:
             if self._events.has_more:
                 self.follow()
         self._exit_code, self._last_lines = code, self._process.output.last_lines
+        # One that ended after a notice was asked to, and is not done, even if it exits with 0.
+        self.asked_to_end = self.asked_to_end or self._work.node.taken_at is not None
         log.info("%s ended with exit code %d", self.piece.title if self.piece.values else command.title, code)
         if self._events.unsound and not self.piece.piece:
             log.warning("%d lines of its events could not be read", self._events.unsound)
-        if code < 0 and not (self._late or stopping) and self.starts <= command.restarts:
+        if code < 0 and not (self._late or stopping or self.asked_to_end) and self.starts <= command.restarts:
             self.tell("retry", worker=self.place, reason=f"it was {_killed(code)}")
             return not self._start()
         self._decide()

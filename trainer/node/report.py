@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from trainer.base.errors import BudgetError, Stopped, TrainerError, TrainingFailed, UsageError
+from trainer.base.errors import BudgetError, Interrupted, Stopped, TrainerError, TrainingFailed, UsageError
 from trainer.base.strict_json import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
@@ -21,7 +21,8 @@ from trainer.runs.samples import NodeSample
 
 FORMAT = 1
 Phase = Literal["boot", "stage", "train", "upload", "end"]
-State = Literal["done", "failed", "stopped", "expired"]
+State = Literal["done", "failed", "stopped", "expired", "interrupted"]
+SPOT = "spot"  # a reason to stop: AWS takes the machine back
 COUNTED = ("bars", "holes", "synthetic")  # of what was read, for a receipt without a result
 
 
@@ -111,6 +112,10 @@ def ending(
         what = f"the deadline {iso(status.identity.deadline)} was reached"
         expired = BudgetError(what, do="Raise --max-duration or --budget.")
         return "expired", expired.exit_code, expired.as_dict()
+    if stop_reason == SPOT:
+        do = "Its checkpoints are in S3: launch again."
+        taken = Interrupted("AWS takes its spot machine back", why="a notice of two minutes", do=do)
+        return "interrupted", taken.exit_code, taken.as_dict()
     if stop_reason:
         return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
     # Bad data has code 2 at a desk, and 100 on a machine.
@@ -130,6 +135,7 @@ def result(
         "state": state,
         "exit_code": exit_code,
         "error": _cut_texts(error) if error else None,
+        "reason": SPOT if state == "interrupted" else "",
         "models": _plain(status.models),
         "failed": [_cut_texts(entry) for entry in failed_models(status, unfinished)],
         "retries": status.progress.retries,

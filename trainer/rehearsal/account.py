@@ -114,7 +114,8 @@ class EmbeddedAccount:
         default_factory=lambda: threading.BoundedSemaphore(EXECUTIONS)
     )
     released: set[str] = field(default_factory=set)  # ended instances whose volumes moto has given back
-    instance_states: dict[str, str] = field(default_factory=dict)  # by id, as last sent to the event bus
+    # The last detail of each kind of event, by instance and kind, as sent to the event bus.
+    told: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     world: World = field(init=False)
 
     def __post_init__(self) -> None:

@@ -217,7 +217,7 @@ class EmbeddedAws:
     def fire_due(self, cloud: EmbeddedAccount) -> None:
         """Let everything happen that an account's clock makes due."""
         scheduling.fire_due(cloud)
-        messages.tell_states(cloud)
+        messages.tell_changes(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
         """Release resources of ended instances in moto, store changes, and drop what AWS would no longer
