@@ -53,11 +53,20 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
 class Roster:
     """Runs that join as places become free, and go on from a checkpoint in `folder` if there is one.
 
-    With `dies_after` it writes a checkpoint of each run after every step, and dies after so many.
+    With `dies_after` it dies after so many checkpoints. With that or `saves` it writes them into `folder`.
     """
 
-    def __init__(self, *runs: Run, folder: Path | None = None, dies_after: int = 0, mark: str = MARK) -> None:
+    def __init__(
+        self,
+        *runs: Run,
+        folder: Path | None = None,
+        dies_after: int = 0,
+        mark: str = MARK,
+        saves: bool = False,
+    ) -> None:
         self._waiting, self._folder, self._dies_after, self._mark = list(runs), folder, dies_after, mark
+        self._saves = saves or dies_after > 0
+        self.left: list[str] = []  # the models that a notice stopped
         self.done: dict[str, Run] = {}
         self.models: dict[str, nn.Module] = {}
         self.resumed: dict[str, int] = {}  # the batches at which a run went on, by its model
@@ -73,13 +82,16 @@ class Roster:
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         self.checkpoints.append(state.batches)
-        if self._dies_after:
+        if self._saves:
             write(self._folder, run, state, self._mark, choice={})
         if len(self.checkpoints) == self._dies_after:
             raise WorkerKilled
 
     def finished(self, run: Run, model: nn.Module) -> None:
         self.done[run.member.name], self.models[run.member.name] = run, model
+
+    def stopped(self, runs: Sequence[Run]) -> None:
+        self.left += [run.member.name for run in runs]
 
     def train(
         self,
@@ -88,11 +100,12 @@ class Roster:
         report: Callable[[dict[str, Any]], None] = lambda event: None,
         *,
         places: int = 1,
+        heard: Callable[[], str] = lambda: "",
     ) -> Roster:
         """Train the runs, by a clock that is a second later at each look: with `checkpoint_seconds` 1 a
         checkpoint is always due.
         """
         ticks = iter(range(10**6))
         packs = lambda members: form(members, job)  # noqa: E731
-        train(self, packs, job, report, places=places, clock=lambda: next(ticks))
+        train(self, packs, job, report, places=places, clock=lambda: next(ticks), heard=heard)
         return self

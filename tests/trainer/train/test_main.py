@@ -138,3 +138,32 @@ def test_missing_data_is_refused_before_torch_loads(tmp_path):
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith(f"error: data folder {tmp_path}/nope does not exist")
     assert not (tmp_path / "out").exists()
+
+
+def test_finished_pieces_are_known_and_not_made_again(tmp_path, data, capsys):
+    finished, events = tmp_path / "finished.json", tmp_path / "events"
+    desk = ["--data", str(data), "--out", str(tmp_path / "out"), "--device", "cpu", "--events", str(events)]
+    finished.write_text(json.dumps(["BIG-USD", "LOW-USD"]))
+    assert main([*desk, "--finished", str(finished), "--workers", "2"]) == 0
+    assert not list((tmp_path / "out").glob("*.safetensors")) and not capsys.readouterr().out
+    started, ended = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
+    assert [model["piece"] for model in started["models"]] == ["BIG-USD", "LOW-USD"] == started["finished"]
+    assert (ended["event"], ended["done"], ended["failed"], ended["stopped"]) == ("ended", 0, 0, [])
+    results = json.loads((tmp_path / "out" / "training_results.json").read_text())
+    assert [model["state"] for model in results["models"]] == ["finished", "finished"]
+
+
+def test_a_notice_ends_a_training_with_a_last_checkpoint(start, data, tmp_path, monkeypatch):
+    notice, finished = tmp_path / "notice", tmp_path / "finished.json"
+    monkeypatch.setenv("MAYFLY_NOTICE", str(notice))
+    finished.write_text('["LOW-USD"]')
+    training = start(data, "--workers", "1", "--finished", str(finished), *ENDLESS)
+    training.await_event("epoch", symbol="BIG-USD")  # no checkpoint is due within its first minute
+    notice.write_text("stop\n")
+    assert training.end() == 130
+    assert {event["piece"] for event in training.events("model_started")} == {"BIG-USD"}
+    (saved,), (stopped,) = training.events("checkpoint"), training.events("model_stopped")
+    place = training.out / "checkpoints" / saved["folder"]
+    assert (place / "manifest.json").exists() and int(place.name) == stopped["step"] > 0
+    ended = training.events()[-1]
+    assert (ended["event"], ended["stopped"]) == ("ended", ["BIG-USD"]) and not training.events("error")

@@ -167,6 +167,7 @@ _TEMPLATES = {
     "scoring": "{piece}  trained; scoring now",
     "retry": "{piece}  retried: {reason}",
     "resumed": "{piece}  resumed in epoch {epoch} after {visited:,} {unit}",
+    "model_stopped": "{piece}  stopped: this machine is taken away",
     "checkpoint_failed": "{piece}  has no checkpoint: {reason}",
     "model_failed": "{piece}  failed: {reason}",
     "trace": "worker {worker}  {steps} steps recorded in {file}",

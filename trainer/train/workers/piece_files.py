@@ -10,7 +10,7 @@ from torch import nn
 
 from trainer.train.checkpoint import CheckpointWriter, Store, newest, write
 from trainer.train.evaluate.scores import Outputs
-from trainer.train.loop import Report, Run
+from trainer.train.loop import Report, Run, steps_of
 from trainer.train.packs.pack import ModelState
 from trainer.train.piece import Opened, close_piece, outputs_of_trained
 from trainer.train.predict.readers import Evaluate, outputs_of
@@ -44,6 +44,12 @@ class PieceFiles:
     def flush(self) -> None:
         """Wait until every checkpoint is on disk."""
         self._writer.flush()
+
+    def stopped(self, opened: Opened) -> None:
+        """Report a run that a notice stopped, once its last checkpoint is on disk."""
+        self.flush()
+        place = {"epoch": opened.run.epoch + 1, "step": steps_of(opened.run, self._settings.job)}
+        self._report({"event": "model_stopped", **opened.piece.identity, **place})
 
     def evaluated(self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of) -> Outputs:
         """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if the run
