@@ -14,8 +14,8 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.snapshots import (
     PACK_BYTES,
     SMALL_BYTES,
-    StoredPart,
     SnapshotObject,
+    StoredPart,
     packs,
     read_snapshot,
     snapshot_numbers,
