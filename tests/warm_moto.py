@@ -1,4 +1,4 @@
-"""Load moto with the services of the embedded AWS, and keep AWS's API descriptions once they are parsed.
+"""Load Pulumi, and moto with the services of the embedded AWS; keep AWS's API descriptions once parsed.
 
 Run by the tests' fork server, which must not import anything of ours. Without it, forks that make clients of
 S3 and EC2 would spend half of their time on parsing.
@@ -19,7 +19,7 @@ from moto.moto_server.werkzeug_app import create_backend_app  # noqa: E402
 
 SERVICES = ("ec2", "events", "iam", "kms", "lambda", "logs", "s3", "scheduler", "sns", "sqs", "ssm", "sts")
 CLIENTS = (*SERVICES, "cloudwatch", "imagebuilder", "pricing", "service-quotas")
-# What the program imports: infra/ has the list, which this file can't read.
+# Resource modules of pulumi_aws that the program uses: what is missing here is loaded by each fork itself.
 PULUMI = (
     "pulumi.runtime.mocks",
     *(f"pulumi_aws.{part}" for part in ("cloudwatch", "ec2", "iam", "lambda_", "s3", "scheduler")),
