@@ -150,7 +150,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
     from trainer.train.own.check import checked, copied
-    from trainer.train.precision import matmul_dtype
+    from trainer.train.piece import check_given
+    from trainer.train.precision import matmul_dtype, precision_of
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
     from trainer.train.tuning.chosen import Chosen, Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
@@ -201,6 +202,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     if is_left:
         chosen = choose_settings(job, site=site, surveyed=surveyed, checkpoints=checkpoints, emit=emit)
     job = chosen.job
+    if is_left and machine.instance_type:  # its folder began empty: what is there was given to this attempt
+        to_train = [piece for piece in surveyed.pieces if piece.name not in finished]
+        check_given(to_train, job, data, folder=checkpoints, precision=precision_of(job, torch.device(kind)))
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile}
