@@ -146,7 +146,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.inputs.source import open_data, plan_and_open
     from trainer.train.inputs.survey import read_finished, survey
     from trainer.train.machine_file import read_machine
-    from trainer.train.observing.meter import meter_for
+    from trainer.train.observing.meter import Repeats, meter_for
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
     from trainer.train.own.check import checked, copied
@@ -159,6 +159,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
+    job = job.with_train(checkpoint_seconds=machine.seconds_between(job.train.checkpoint_seconds))
     kind, choice = choose_device(job, options.device)
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
@@ -187,10 +188,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     observed = Observed(options.out / "observed")
     rated = num_workers if together else 1 / sharing  # devices whose rate one progress event has
     meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
-    results = TrainingResults(job.name, machine)
+    results, repeats = TrainingResults(job.name, machine), Repeats()
 
     def emit(event: dict[str, Any]) -> None:
-        event = meter.read(event)
+        event = repeats.read(meter.read(event))
         log.emit(event)
         observed(event)
         results(event)
