@@ -146,11 +146,12 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.inputs.source import open_data, plan_and_open
     from trainer.train.inputs.survey import read_finished, survey
     from trainer.train.machine_file import read_machine
-    from trainer.train.observing.meter import meter_for
+    from trainer.train.observing.meter import Repeats, meter_for
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
     from trainer.train.own.check import checked, copied
-    from trainer.train.precision import matmul_dtype
+    from trainer.train.piece import check_given
+    from trainer.train.precision import matmul_dtype, precision_of
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
     from trainer.train.tuning.chosen import Chosen, Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
@@ -158,6 +159,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
+    job = job.with_train(checkpoint_seconds=machine.seconds_between(job.train.checkpoint_seconds))
     kind, choice = choose_device(job, options.device)
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
@@ -186,10 +188,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     observed = Observed(options.out / "observed")
     rated = num_workers if together else 1 / sharing  # devices whose rate one progress event has
     meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
-    results = TrainingResults(job.name, machine)
+    results, repeats = TrainingResults(job.name, machine), Repeats()
 
     def emit(event: dict[str, Any]) -> None:
-        event = meter.read(event)
+        event = repeats.read(meter.read(event))
         log.emit(event)
         observed(event)
         results(event)
@@ -201,6 +203,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     if is_left:
         chosen = choose_settings(job, site=site, surveyed=surveyed, checkpoints=checkpoints, emit=emit)
     job = chosen.job
+    if is_left and machine.instance_type:  # its folder began empty: what is there was given to this attempt
+        to_train = [piece for piece in surveyed.pieces if piece.name not in finished]
+        check_given(to_train, job, data, folder=checkpoints, precision=precision_of(job, torch.device(kind)))
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile}

@@ -12,12 +12,13 @@ from torch import nn
 from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
 from trainer.train.checkpoint import newest, write
+from trainer.train.checkpoint_files import Made
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
 from trainer.train.predict.readers import Inputs, reader_of
 
 Strategy = Callable[[Sequence[Member], Job], Pack]
-MARK = "the same job, data and code"
+MADE = Made(torch="2.13", code="c" * 64, settings="5" * 64, data="d" * 64, precision="fp32")
 
 
 class WorkerKilled(Exception):
@@ -61,10 +62,10 @@ class Roster:
         *runs: Run,
         folder: Path | None = None,
         dies_after: int = 0,
-        mark: str = MARK,
+        made: Made = MADE,
         saves: bool = False,
     ) -> None:
-        self._waiting, self._folder, self._dies_after, self._mark = list(runs), folder, dies_after, mark
+        self._waiting, self._folder, self._dies_after, self._made = list(runs), folder, dies_after, made
         self._saves = saves or dies_after > 0
         self.left: list[str] = []  # the models that a notice stopped
         self.done: dict[str, Run] = {}
@@ -75,7 +76,7 @@ class Roster:
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         joined, self._waiting = self._waiting[:free], self._waiting[free:]
         for run in joined if self._folder is not None else ():
-            if (checkpoint := newest(self._folder, run.member.name, self._mark)) is not None:
+            if (checkpoint := newest(self._folder, run.member.name, self._made)) is not None:
                 checkpoint.put_into(run)
                 self.resumed[run.member.name] = checkpoint.state.batches
         return joined
@@ -83,7 +84,7 @@ class Roster:
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         self.checkpoints.append(state.batches)
         if self._saves:
-            write(self._folder, run, state, self._mark, choice={})
+            write(self._folder, run, state, self._made, choice={})
         if len(self.checkpoints) == self._dies_after:
             raise WorkerKilled
 
