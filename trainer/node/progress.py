@@ -39,7 +39,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "started":
         models = {item["model"]: identity_of(item) for item in event["models"]}
         waiting = {entry["piece"]: {"state": "waiting"} for entry in models.values()}
-        return replace(progress, models=models, pieces=waiting, data=dict(event.get("data", {})))
+        known = {"models": models, "pieces": waiting, "data": dict(event.get("data", {}))}
+        return replace(progress, **known, done=(), failed=(), rates={})  # it may have been restarted
     if kind == "tuning":
         return replace(progress, tuning=True)
     if kind == "tuned":

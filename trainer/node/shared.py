@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.aws.place import Place
+from trainer.base.errors import TrainerError
 from trainer.node import report
 from trainer.node.origins import Origins
 from trainer.node.redaction import Redaction
@@ -30,6 +33,8 @@ class Node:
     origins: Origins = field(default_factory=Origins)
     redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the command's secrets
     stop_reason: str = ""
+    clock: Callable[[], float] = time.monotonic  # of its commands' progress
+    stop_error: TrainerError | None = None  # of a stop that is the node's own decision
 
     def stop(self, reason: str) -> None:
         """Ask the node to end its work; the first reason counts.
@@ -37,6 +42,16 @@ class Node:
         Signal handlers call it, one in the middle of another, so it takes no lock, as an Event would.
         """
         self.stop_reason = self.stop_reason or reason
+
+    def give_up(self, reason: str, error: TrainerError) -> None:
+        """End the work by the node's own decision, with this error as the run's; the first reason counts."""
+        if not self.stop_reason:
+            self.stop_error = error
+            self.stop(reason)
+
+    def moved(self) -> None:
+        """Note a sign of progress, for the lease."""
+        self.status.progress_at = utc_now()
 
     def is_stopping(self) -> bool:
         """Return whether the node was asked to end its work, or is a machine that does not end at its
@@ -55,3 +70,9 @@ class Node:
         """Begin a phase."""
         log.info("phase %s", phase)
         self.status.enter(phase, utc_now())
+        if phase in (
+            "upload",
+            "end",
+        ):  # which wait for S3 themselves, one after another, and end by their clocks
+            self.status.progress_bound = 3 * LAST_UPLOADS_SECONDS
+        self.moved()
