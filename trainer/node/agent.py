@@ -18,6 +18,7 @@ from trainer.aws.access import Access, aws_error
 from trainer.aws.place import ACCOUNT, HERE, REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import TrainerError, TrainingFailed
+from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
@@ -63,6 +64,10 @@ def main() -> int:
         status=status,
         origins=Origins(kept=True) if settings.here else open_origins(settings.cache, settings.cache_failed),
     )
+
+    status.progress_bound = float(status.identity.boot_seconds or FIRST_SECONDS)
+    node.uplink.moved = node.moved
+    node.moved()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         node.stop(signal.Signals(number).name)
@@ -159,7 +164,10 @@ def finish(node: Node, error: TrainerError | None) -> int:
     """Write result.json and return its exit code."""
     node.enter("end")
     status = node.status
-    ended = report.ending(status=status, stop_reason=node.end_reason, error=error, now=utc_now())
+    reason = "" if node.stop_error and error else node.end_reason
+    ended = report.ending(
+        status=status, stop_reason=reason, error=error and (node.stop_error or error), now=utc_now()
+    )
     unfinished = "stopped before it was done" if node.end_reason else "the run ended before it was done"
     value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
     node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)

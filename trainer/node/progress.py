@@ -43,7 +43,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
             entry["piece"]: {"state": "done" if entry["piece"] in done else "waiting"}
             for entry in models.values()
         }
-        return replace(progress, models=models, pieces=waiting, data=dict(event.get("data", {})))
+        known = {"models": models, "pieces": waiting, "data": dict(event.get("data", {}))}
+        return replace(progress, **known, done=(), failed=(), rates={})  # it may have been restarted
     if kind == "tuning":
         return replace(progress, tuning=True)
     if kind == "tuned":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from trainer.aws.place import Place
+from trainer.base.errors import TrainerError
 from trainer.node import report
 from trainer.node.origins import Origins
 from trainer.node.redaction import Redaction
@@ -32,6 +35,8 @@ class Node:
     redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the command's secrets
     stop_reason: str = ""
     taken_at: datetime | None = None  # when AWS takes this spot machine, once it has given notice
+    clock: Callable[[], float] = time.monotonic  # of its commands' progress
+    stop_error: TrainerError | None = None  # of a stop that is the node's own decision
 
     def stop(self, reason: str) -> None:
         """Ask the node to end its work; the first reason counts.
@@ -39,6 +44,16 @@ class Node:
         Signal handlers call it, one in the middle of another, so it takes no lock, as an Event would.
         """
         self.stop_reason = self.stop_reason or reason
+
+    def give_up(self, reason: str, error: TrainerError) -> None:
+        """End the work by the node's own decision, with this error as the run's; the first reason counts."""
+        if not self.stop_reason:
+            self.stop_error = error
+            self.stop(reason)
+
+    def moved(self) -> None:
+        """Note a sign of progress, for the lease."""
+        self.status.progress_at = utc_now()
 
     def is_stopping(self) -> bool:
         """Return whether the node was asked to end its work, or is a machine that does not end at its
@@ -78,3 +93,9 @@ class Node:
         """Begin a phase."""
         log.info("phase %s", phase)
         self.status.enter(phase, utc_now())
+        if phase in (
+            "upload",
+            "end",
+        ):  # which wait for S3 themselves, one after another, and end by their clocks
+            self.status.progress_bound = 3 * LAST_UPLOADS_SECONDS
+        self.moved()
