@@ -241,7 +241,19 @@ def settle_while_starting(
         waiting = [item for item in settling.settled if _starts(item)]
         if not waiting or not time_is_left():
             return settling
+        next_at = min(_next_try(item) for item in waiting)
         sleep(poll_seconds)
+        while cloud.now() < next_at:  # every run that starts waits in line for capacity
+            if not time_is_left():
+                return settling
+            sleep(poll_seconds)
+
+
+def _next_try(item: Settled) -> datetime:
+    """Return when a starting run that control drives goes on: at the next walk of its line, else at once."""
+    record = item.look.record
+    queue = record.attempt.queue if record.attempt and record.attempt.waits else None
+    return queue.next_at if queue else record.created_at
 
 
 def _starts(item: Settled) -> bool:

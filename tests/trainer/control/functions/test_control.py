@@ -113,6 +113,34 @@ def test_a_start_that_waits_for_aws_goes_on_while_time_is_left(make_cloud):
     assert len(cloud.alive()) == 1
 
 
+def test_a_scheduled_run_without_capacity_goes_on_at_the_next_call(make_cloud):
+    cloud, record = make_cloud(driver="control", queue_seconds=3600.0)
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}
+    waiting = read_record(cloud.objects, record.run_id)[0]
+    assert waiting.attempt.waits and waiting.attempt.queue.walks == 2
+    assert settle_all(cloud).settled[0].look.actions[0].why.startswith("waiting for capacity since 12:00:")
+    for _ in range(6):  # half an hour of calls every five minutes
+        cloud.clock += timedelta(minutes=5)
+        assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}
+    cloud.full.clear()
+    cloud.clock += timedelta(minutes=5)
+    assert called(cloud, looks=0)["settled"] == {record.run_id: "running"}
+    launch = read_record(cloud.objects, record.run_id)[0].last_launch
+    assert launch.deadline - cloud.clock > timedelta(minutes=59), "waiting takes nothing from max_duration"
+
+
+def test_control_looks_again_when_the_next_try_is_due(make_cloud):
+    cloud, record = make_cloud(driver="control", queue_seconds=3600.0)
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    assert called(cloud, looks=40)["settled"] == {record.run_id: "starting"}
+    waited = cloud.clock - record.created_at
+    assert timedelta(minutes=3) < waited < timedelta(minutes=4), (
+        "as long as time is left, five seconds a look"
+    )
+    assert read_record(cloud.objects, record.run_id)[0].attempt.queue.walks > 3
+
+
 def test_no_command_starts_or_gives_up_a_run_that_control_drives(make_cloud):
     cloud, record = make_cloud(driver="control")
     cloud.clock += timedelta(minutes=30)
