@@ -92,7 +92,7 @@ class HeartbeatThread:
             log.error("%s", line)
         what = f"the node made no progress for {still:.0f} s in its phase {status.phase}"
         why = f"{status.progress_bound:.0f} s are allowed there, and half as many more"
-        node.give_up("silence", TrainingFailed(what, why=why, do="Read `mayfly logs`, and launch again."))
+        node.fail(TrainingFailed(what, why=why, do="Read `mayfly logs`, and launch again."))
 
     def _send_heartbeat(self) -> None:
         """Renew the lease, and send the progress if it changed."""

@@ -36,7 +36,7 @@ class Node:
     stop_reason: str = ""
     taken_at: datetime | None = None  # when AWS takes this spot machine, once it has given notice
     clock: Callable[[], float] = time.monotonic  # of its commands' progress
-    stop_error: TrainerError | None = None  # of a stop that is the node's own decision
+    failure: TrainerError | None = None  # why the node ended its work itself
 
     def stop(self, reason: str) -> None:
         """Ask the node to end its work; the first reason counts.
@@ -45,11 +45,11 @@ class Node:
         """
         self.stop_reason = self.stop_reason or reason
 
-    def give_up(self, reason: str, error: TrainerError) -> None:
-        """End the work by the node's own decision, with this error as the run's; the first reason counts."""
+    def fail(self, error: TrainerError) -> None:
+        """Have the node end its work with an error, unless it was asked to end before."""
         if not self.stop_reason:
-            self.stop_error = error
-            self.stop(reason)
+            self.failure = error
+            self.stop(error.what)
 
     def moved(self) -> None:
         """Note a sign of progress, for the lease."""

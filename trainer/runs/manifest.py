@@ -25,7 +25,7 @@ Tells = Literal["events", "numbers"]
 MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
 # folders of inputs: the command's DATA, and what Mayfly's own programs are given
 DATA, GIVEN = ("data", "given")
-# That the agent writes to GIVEN, besides the documents.
+# That the agent writes to GIVEN, besides the documents; the last has the pieces of earlier attempts.
 JOB_FILE, MACHINE_FILE, FINISHED_FILE = "job.json", "machine.json", "finished.json"
 # Objects of a node that only its agent writes: no file of a command is sent in their place.
 OF_THE_AGENT = {

@@ -21,6 +21,8 @@ from trainer.runs.record import iso
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES
 
 FORMAT = 1
+# us-east-1, S3 standard, looked up 2026-11-24. Checkpoints stay `retention.checkpoint_days`, 7 by default.
+PUT_USD, GB_MONTH_USD, KEPT_DAYS, DAYS_PER_MONTH = 0.005 / 1000, 0.023, 7, 30.4
 MOST_SNAPSHOT_BYTES = 16 * 2**20  # of a manifest; a file takes 300 bytes and its path
 MOST_NUMBER = 999_999  # 8 months at one every 20 seconds
 MOST_DATA_BYTES = 2**40  # of all objects of a snapshot
@@ -61,11 +63,16 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredPart:
+class StoredContent:
     """A place in S3 with a file's content."""
 
     object: SnapshotObject
     offset: int
+
+
+def snapshot_usd(*, puts: int, size: int) -> float:
+    """Return the dollars of requests and of storage for the bytes that snapshots sent."""
+    return puts * PUT_USD + size / 1e9 * GB_MONTH_USD * KEPT_DAYS / DAYS_PER_MONTH
 
 
 def packs(sizes: Mapping[str, int]) -> list[list[str]]:
@@ -85,7 +92,7 @@ def packs(sizes: Mapping[str, int]) -> list[list[str]]:
 
 def snapshot_of(
     files: Mapping[str, tuple[str, int]],
-    parts: Mapping[str, StoredPart],
+    parts: Mapping[str, StoredContent],
     *,
     run_id: str,
     attempt: int,

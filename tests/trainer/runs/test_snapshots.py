@@ -15,7 +15,7 @@ from trainer.runs.snapshots import (
     PACK_BYTES,
     SMALL_BYTES,
     SnapshotObject,
-    StoredPart,
+    StoredContent,
     packs,
     read_snapshot,
     snapshot_numbers,
@@ -31,10 +31,10 @@ OBJECTS = {
     LARGE: SnapshotObject(sha256=LARGE, size=99, version_id="v2"),
 }
 PARTS = {
-    A: StoredPart(object=OBJECTS[PACK], offset=0),
-    B: StoredPart(object=OBJECTS[PACK], offset=4),
-    LARGE: StoredPart(object=OBJECTS[LARGE], offset=0),
-    "ef" * 32: StoredPart(object=SnapshotObject(sha256="ef" * 32, size=1, version_id="v0"), offset=0),
+    A: StoredContent(object=OBJECTS[PACK], offset=0),
+    B: StoredContent(object=OBJECTS[PACK], offset=4),
+    LARGE: StoredContent(object=OBJECTS[LARGE], offset=0),
+    "ef" * 32: StoredContent(object=SnapshotObject(sha256="ef" * 32, size=1, version_id="v0"), offset=0),
 }
 FILES = {"m/.metadata": (A, 4), "m/b": (B, 6), "m/same": (B, 6), "large": (LARGE, 99), "empty": (A, 0)}
 SNAPSHOT = snapshot_of(FILES, PARTS, at=NOON, **NAMED)
