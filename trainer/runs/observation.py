@@ -68,6 +68,7 @@ class Observation:
     outputs: tuple[
         Mapping[str, Any], ...
     ] = ()  # files of a script, as S3 has them; looked at with the models
+    full: frozenset[str] = frozenset()  # pools that were full a moment ago (`runs.capacity`)
     may_start: bool = True  # whether this caller may create instances; settling may not
 
     @property

@@ -149,6 +149,8 @@ def _before_an_instance(
     if record.stop_requested_at is not None:
         return stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
+    if record.attempt is not None and record.attempt.queue is not None:  # a launcher that waits is not gone
+        last_sign = max(last_sign, record.attempt.queue.next_at)
     # whether it looks for its instance, or did so before
     looks = launch is not None and (launch.is_open or launch.had_no_answer)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))

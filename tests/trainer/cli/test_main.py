@@ -120,7 +120,7 @@ def test_no_command_has_more_than_22_flags():
 
 def test_instance_is_repeatable():
     arguments = build_parser().parse_args(["launch", "--instance", "a", "--instance", "b", "--spot"])
-    assert (arguments.instance, arguments.market) == (["a", "b"], "spot")
+    assert (arguments.instance, arguments.market) == (["a", "b"], ["spot"])
 
 
 def test_under_json_an_error_is_one_document_on_stdout(capsys):

@@ -148,10 +148,10 @@ def _interruption(arguments: argparse.Namespace) -> Interruption | None:
     if not arguments.rehearse:
         why, do = "AWS alone takes machines back", "Add --rehearse, or leave it out."
         raise UsageError("--interrupt is for rehearsals", why=why, do=do)
-    if arguments.market == "on_demand":
-        why, do = "AWS takes back spot machines alone", "Leave one of them out."
+    if arguments.market and arguments.market[0] != "spot":
+        why, do = "AWS takes back spot machines alone", "Name --spot first, or neither."
         raise UsageError("--interrupt with --on-demand", why=why, do=do)
-    arguments.market = "spot"
+    arguments.market = arguments.market or ["spot"]
     return wanted
 
 

@@ -47,6 +47,7 @@ NOTHING: dict[str, Any] = {  # what is not known of a run
     "deadline_in_seconds": None,
     "sample": None,
     "message": "",
+    "waiting": None,
     "warning": "",
     "receipt": None,
 }
@@ -151,7 +152,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
-    same = ("run_id", "work", "state", "phase", "models_done", "models_total", "warning")
+    same = ("run_id", "work", "state", "phase", "models_done", "models_total", "waiting", "warning")
     return {
         **NOTHING,
         **{name: getattr(progress, name) for name in same},
