@@ -38,6 +38,7 @@ from trainer.rehearsal.applied_program import AppliedProgram, ProgramStore, prog
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import RULES, Front
 from trainer.rehearsal.http_server import HttpServer
+from trainer.rehearsal.interruptions import AskedInterruption, Interruption, interrupt_due
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.memory import InstanceLog, StoredSettings
@@ -217,6 +218,9 @@ class EmbeddedAws:
     def fire_due(self, cloud: EmbeddedAccount) -> None:
         """Let everything happen that an account's clock makes due."""
         scheduling.fire_due(cloud)
+        with cloud.lock:
+            now = cloud.clock.now()
+            interrupt_due(cloud.world, cloud.interruptions, cloud.buckets.values(), now)
         messages.tell_changes(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
@@ -299,6 +303,12 @@ class Control:
             return {"stopped": True}
         if what == "release":
             self._leases.release(asked["lease"])
+            return {}
+        if what == "interrupt":
+            cloud = self._aws.cloud(self._aws.access(asked["account"]))
+            wanted = Interruption(share=float(asked["share"]), notice=bool(asked["notice"]))
+            with cloud.lock:
+                cloud.interruptions[asked["run_id"]] = AskedInterruption(wanted=wanted)
             return {}
         if what == "program":
             try:

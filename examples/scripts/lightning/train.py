@@ -1,8 +1,8 @@
 """An autoencoder of points with PyTorch Lightning, in the shape of its tutorial.
 
 https://lightning.ai/docs/pytorch/stable/starter/introduction.html has digits in the place of the points. What
-else differs: the folders, a line of log per epoch, a restart that resumes from last.ckpt, and the end after an
-epoch when a spot machine is taken away.
+else differs: the folders, a line of log per epoch, a restart that resumes from last.ckpt, and an early end
+when a spot machine is taken away.
 """
 
 import argparse

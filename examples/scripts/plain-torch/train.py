@@ -1,6 +1,6 @@
 """A small classifier of points, in plain torch: a tutorial's loop that reads and writes the folders it is
-given, tells its loss (MAYFLY_EVENTS), resumes from its checkpoint, and ends before a spot machine is taken away
-(MAYFLY_NOTICE).
+given, tells its loss (MAYFLY_EVENTS), resumes from its checkpoint, and ends when a spot machine is taken
+away.
 """
 
 import argparse

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from tests.aws.clock import StoppedClock
+from trainer.base.errors import UsageError
 from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.interruptions import AskedInterruption, Interruption, interrupt_due, read_interruption
 from trainer.rehearsal.messages import event_about, events_of
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import AwsError, Delays, Instance, World
+from trainer.runs.keys import NodeKeys
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)
 GUIDE = "EC2 user guide"
@@ -214,3 +217,61 @@ def test_nothing_is_told_of_a_machine_that_is_gone(machine: tuple[EmbeddedAccoun
         cloud.world.due_to_start(cloud.clock.now())
         told = events_of(cloud.world.instances[instance_id], cloud.clock.now())
     assert told == {"EC2 Instance State-change Notification": {"state": "terminated"}}
+
+
+# --- a user's own
+# ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "notice"), [("40%", 0.4, True), ("1%", 0.01, True), ("99%,no-notice", 0.99, False)]
+)
+def test_an_interruption_is_a_share_with_or_without_notice(text: str, share: float, notice: bool) -> None:
+    assert read_interruption(text) == Interruption(share=share, notice=notice)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "40", "0%", "100%", "-4%", "4.5%", "forty", "40%,no", "40% ", "٤٠%", "no-notice"]
+)
+def test_a_senseless_interruption_is_one_error(text: str) -> None:
+    with pytest.raises(UsageError, match="--interrupt '.*' .*1% to 99%.*Write it as --interrupt 40%"):
+        read_interruption(text)
+
+
+def reported(done: int, *steps: int) -> bytes:
+    """Return a progress object: models of 10 steps, `done` of them done, others at these steps."""
+    pieces = {f"d{number}": {"state": "done"} for number in range(done)}
+    at_work = {"state": "training", "epochs": 1, "steps": 10}
+    pieces |= {f"t{number}": {**at_work, "epoch": 1, "step": step} for number, step in enumerate(steps)}
+    return json.dumps({"models_total": 4, "progress": pieces}).encode()
+
+
+@pytest.mark.parametrize(("notice", "state"), [(True, "running"), (False, "terminated")])
+def test_a_job_is_interrupted_when_its_share_is_done(
+    aws_server: EmbeddedAws, desk: Any, notice: bool, state: str
+) -> None:
+    cloud, s3 = aws_server.cloud(desk.access), desk.access.client("s3")
+    cloud.clock = StoppedClock(NOW)
+    tags = {"run_id": "r1", "role_id": "AROA1"}
+    first = desk.launched(token="1", market="spot", tags={**tags, "attempt": "1"})
+    second = desk.launched(token="2", market="spot", tags={**tags, "attempt": "2"})
+    bucket = f"progress-{cloud.account}-{state}"
+    s3.create_bucket(Bucket=bucket)
+    key = NodeKeys(role_id="AROA1", instance_id=first, run_id="r1", attempt=1).progress
+    cloud.interruptions["r1"] = AskedInterruption(wanted=Interruption(share=0.4, notice=notice))
+
+    def look() -> None:
+        interrupt_due(cloud.world, cloud.interruptions, cloud.buckets.values(), NOW)
+
+    for body in (b"not ours", reported(0, 9), reported(1, 5)):  # 22 %, 37 %
+        look()
+        s3.put_object(Bucket=bucket, Key=key, Body=body)
+        look()
+        assert cloud.world.instances[first].taken_at is None
+    s3.put_object(Bucket=bucket, Key=key, Body=reported(1, 7))
+    look()
+    seconds = 20 if notice else 0
+    assert cloud.world.instances[first].taken_at == later(seconds)
+    assert cloud.world.instances[first].is_noticed(NOW) is notice
+    assert (desk.state(first), desk.state(second)) == (state, "running")
+    assert cloud.interruptions == {}
