@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
-OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS)
+CHECKPOINTS = "checkpoints/"
+RESUMED = "resumed/"  # copies of checkpoints for a later attempt, which callers make and nodes only read
+OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS, CHECKPOINTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,19 @@ class NodeKeys:
     def models(self) -> str:
         """Return the prefix of its models."""
         return f"{EXPERIMENTS}{self._own}"
+
+    @property
+    def checkpoints(self) -> str:
+        """Return the prefix of the snapshots of its command's CHECKPOINTS."""
+        return f"{CHECKPOINTS}{self._own}{self.node}/"
+
+    def snapshot(self, number: int) -> str:
+        """Return the key of a snapshot's manifest."""
+        return f"{self.checkpoints}{number:06d}.json"
+
+    def snapshot_data(self, sha256: str) -> str:
+        """Return the key of an object of snapshots, which is named by its content."""
+        return f"{self.checkpoints}data/{sha256}"
 
     @property
     def _own(self) -> str:
