@@ -178,8 +178,11 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
     if record.stop_requested_at is not None:
         return stopped()
     by_api = seen.reason.startswith("Client.UserInitiated")  # as by the sweeper, which ends a silent node
-    if (observed.heartbeat or by_api) and _is_silent(
-        record, observed, launched_at=seen.launched_at, now=ended_at
+    by_aws = seen.reason.startswith("Server.")  # EC2 does not date these ends: a late look finds a lease past
+    if (
+        (observed.heartbeat or by_api)
+        and not by_aws
+        and _is_silent(record, observed, launched_at=seen.launched_at, now=ended_at)
     ):
         return _silent(observed)
     refused = meaning(seen.reason)
@@ -189,7 +192,7 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
         return _ending("failed", error, "taken" if refused.error_class == "capacity" else "")
     if seen.market == "spot" and (seen.reason.startswith("Server.SpotInstance") or not seen.reason):
         return _taken(f"the spot instance {seen.instance_id} was taken back", seen.reason)
-    if by_api or seen.reason.startswith("Server."):
+    if by_api or by_aws:
         return _taken(f"instance {seen.instance_id} was ended from outside", seen.reason)
     reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
     return _ending(

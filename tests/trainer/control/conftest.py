@@ -79,11 +79,15 @@ class MemoryObjects:
     head = get
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        return self._put(key, body, if_match, create)
+
+    def _put(self, key: str, body: bytes, if_match: str, create: bool, **hashes: str) -> str:
         self.cloud.side_effect(f"put {key}", before=True)
         current = self.stored.get(key, [])
         if (create and current) or (if_match and (not current or current[-1].etag != if_match)):
             raise Conflict(key)
         etag = self.write(key, body)
+        self.stored[key][-1] = replace(self.stored[key][-1], **hashes)
         self.cloud.side_effect(f"put {key}", before=False)
         return etag
 
@@ -128,9 +132,8 @@ class MemoryObjects:
         found = self.get(key=source, version_id=version_id)
         if found is None:
             raise ConfigError(f"there is no {source}")
-        self.put(key=key, body=found.body, if_match=if_match, create=create)
         own = hashlib.sha256(found.body).hexdigest() if sha256 else ""  # S3 computes it
-        self.stored[key][-1] = replace(self.stored[key][-1], sha256=own or found.sha256, checksum=own)
+        self._put(key, found.body, if_match, create, sha256=own or found.sha256, checksum=own)
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return tuple(reversed(self.stored.get(key, [])))

@@ -111,7 +111,6 @@ def stop_in_training(cloud):
         (hung_node, {"expired"}, 1),
         (stop_in_training, {"stopped"}, 1),
         (one_lost, {"done"}, 2),
-        (two_lost, {"done"}, 3),
         (lost_with_an_unclear_answer, {"done"}, 2),
     ],
 )
