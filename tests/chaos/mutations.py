@@ -34,7 +34,7 @@ from trainer.control.functions import sweep as sweep_module
 from trainer.runs import index as index_module
 from trainer.runs import launching, observation, outcome, receipt, reconcile
 from trainer.runs import record as record_module
-from trainer.runs.actions import ArmSweep, DeleteSchedule, Store
+from trainer.runs.actions import ArmSweep, DeleteSchedule, Store, sweep_schedule
 from trainer.runs.store import S3Objects
 
 Patches = Callable[[], Iterable[tuple[Any, str, Any]]]
@@ -115,8 +115,7 @@ def schedules_deleted_as_the_run_ends() -> Iterable[tuple[Any, str, Any]]:
     right = reconcile._finish
 
     def finish(record: Any, observed: Any, now: Any) -> Any:
-        deletes = tuple(DeleteSchedule(name=name) for name in sorted(observed.schedules))
-        return (*deletes, *right(record, observed, now))
+        return (DeleteSchedule(name=sweep_schedule(record.run_id)), *right(record, observed, now))
 
     yield reconcile, "_finish", finish
 
