@@ -156,7 +156,11 @@ def finish(node: Node, error: TrainerError | None) -> int:
     """Write result.json and return its exit code."""
     node.enter("end")
     status = node.status
-    ended = report.ending(status=status, stop_reason=node.stop_reason, error=error, now=utc_now())
+    if error and node.failure:
+        error, stop_reason = node.failure, ""
+    else:
+        stop_reason = node.stop_reason
+    ended = report.ending(status=status, stop_reason=stop_reason, error=error, now=utc_now())
     unfinished = "stopped before it was done" if node.stop_reason else "the run ended before it was done"
     value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
     node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)

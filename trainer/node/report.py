@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -42,6 +42,7 @@ class Status:
     inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `origins.Origins` has it
     devices: Devices | None = None
     sample: NodeSample | None = None  # of its hardware, a few seconds old
+    durable: Callable[[], dict[str, Any] | None] = lambda: None  # newest checkpoints in S3
     message: str = ""
 
     def enter(self, phase: Phase, at: datetime) -> None:
@@ -82,6 +83,7 @@ def progress(status: Status) -> bytes:
         "unit": progressed.unit,
         "message": cut(told or status.message),
         "sample": _plain(status.sample.to_dict()) if status.sample else None,
+        "durable": status.durable(),
         "data": {
             name: progressed.data[name] for name in COUNTED if isinstance(progressed.data.get(name), int)
         },

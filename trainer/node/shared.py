@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.aws.place import Place
+from trainer.base.errors import TrainerError
 from trainer.node import report
 from trainer.node.origins import Origins
 from trainer.node.redaction import Redaction
@@ -30,6 +31,7 @@ class Node:
     origins: Origins = field(default_factory=Origins)
     redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the command's secrets
     stop_reason: str = ""
+    failure: TrainerError | None = None  # why the node ended its work itself
 
     def stop(self, reason: str) -> None:
         """Ask the node to end its work; the first reason counts.
@@ -37,6 +39,12 @@ class Node:
         Signal handlers call it, one in the middle of another, so it takes no lock, as an Event would.
         """
         self.stop_reason = self.stop_reason or reason
+
+    def fail(self, error: TrainerError) -> None:
+        """Have the node end its work with an error, unless it was asked to end before."""
+        if not self.stop_reason:
+            self.failure = error
+            self.stop(error.what)
 
     def is_stopping(self) -> bool:
         """Return whether the node was asked to end its work, or is a machine that does not end at its
