@@ -16,8 +16,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
-from trainer.base.errors import BudgetError, TrainerError
-from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
+from trainer.base.errors import BudgetError, CapacityError, TrainerError
+from trainer.runs.actions import Action, ArmSweep, Carry, Create, Store, Wait, sweep_schedule
 from trainer.runs.deadline import (
     REMEDIES,
     Deadline,
@@ -28,9 +28,11 @@ from trainer.runs.deadline import (
 )
 from trainer.runs.observation import UNANSWERED, Observation, may_still_appear
 from trainer.runs.record import Launch, Rung, RunRecord, client_token, iso
+from trainer.runs.spending import budget_left, worked_seconds
 
 SHORTEST_ATTEMPT = timedelta(seconds=5)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=4), timedelta(seconds=30)
+_NOTHING = 1e-9  # of a budget or a default that is used up: 0 would mean that there is none
 MOST_CALLS = 2  # under one token: the call and, after an unclear answer, its replay
 # How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3,
 # 2026-08). A token without an answer takes five minutes itself, and is followed by one more.
@@ -55,8 +57,10 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     launch = record.last_launch
     if not observed.may_start:
         return (Wait(why="starting; its driver continues"),)
+    if observed.start_missing:
+        return (Carry(attempt=record.next_number),)
     if launch is None:
-        return (_intend(record, 0, now),)
+        return (_intend(record, ladder_order(record)[0], now),)
     if launch.outcome == "intended":
         return _call(record, launch, observed, now)
     step = launch.refusal.next_step
@@ -69,16 +73,34 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
 
 
 def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
-    """Return the deadline of an attempt that begins now on a rung."""
+    """Return the deadline of an attempt that begins now on a rung: money and time count over all attempts."""
+    worked = worked_seconds(record, now)
     limit = time_limit(
         run=TimeLimit(duration=record.deadline - now, cause=record.deadline_cause),
-        # nothing has been spent before the first instance, and there is only one attempt
-        budget_usd=record.budget_usd,
+        budget_usd=max(budget_left(record, now), _NOTHING) if record.budget_usd else 0.0,
         on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
-        default_seconds=rung.default_seconds,
-        estimate_seconds=rung.estimate_seconds,
+        default_seconds=max(rung.default_seconds - worked, _NOTHING) if rung.default_seconds else 0.0,
+        estimate_seconds=max(rung.estimate_seconds - worked, _NOTHING) if rung.estimate_seconds else 0.0,
     )
     return deadline_from(now, limit)
+
+
+def ladder_order(record: RunRecord) -> tuple[int, ...]:
+    """Return the order in which an attempt asks the rungs: the ladder's, the pool that just lost a spot
+    machine, or had no room for it, last.
+    """
+    lost = record.lost[-1] if record.lost else None
+    taken = record.ladder[lost.launches[-1].rung] if lost and lost.launches else None
+    out_of_room = lost is not None and (lost.error or {}).get("code") == CapacityError.exit_code
+    if taken is None or not (taken.market == "spot" or out_of_room):
+        return tuple(range(len(record.ladder)))
+    return tuple(
+        sorted(range(len(record.ladder)), key=lambda index: _pool(record.ladder[index]) == _pool(taken))
+    )
+
+
+def _pool(rung: Rung) -> tuple[str, str, str]:
+    return rung.instance_type, rung.availability_zone, rung.market
 
 
 def latest_start(record: RunRecord, rung: Rung) -> datetime:
@@ -131,7 +153,7 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
         why = f"the deadline on {rung.instance_type} would be {iso(deadline.at)}"
         error = BudgetError("no time is left to start an instance", why=why, do=REMEDIES[deadline.cause])
         return Store(record=record.ended("expired", error.as_dict(), now), why="no time is left")
-    number, launches = (record.attempt.number, len(record.attempt.launches)) if record.attempt else (1, 0)
+    number, launches = record.next_number, len(record.attempt.launches) if record.attempt else 0
     launch = Launch(
         rung=rung_index,
         token=client_token(record.run_id, number, rung_index, launches),
@@ -219,7 +241,8 @@ def _next_rung(record: RunRecord, launch: Launch) -> int | None:
         for item in launches
         if item.outcome == "refused" and item.refusal.next_step == "other_quota"
     ]
-    rest = range(launch.rung + 1, len(record.ladder))
+    order = ladder_order(record)
+    rest = order[order.index(launch.rung) + 1 :]
     return next(
         (
             index
