@@ -199,8 +199,9 @@ class _TorchRun:
             self._check_silence()
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
-                failed = self._ended["event"] == "model_failed"  # others may wait for the rank that failed
-                if not alive or failed or time.monotonic() > leave_at:
+                # Others may wait for a rank that failed; after a notice nobody has anything left to write.
+                is_over = self._ended["event"] != "model_done"
+                if not alive or is_over or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
                 if self.retries < self._most_retries:  # torchrun did not give up: a signal killed it
