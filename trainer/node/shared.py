@@ -80,10 +80,6 @@ class Node:
         """Return the file of a notice to the command; it exists once there is one (`spot_notice`)."""
         return self.work / COMMAND / "notice"
 
-    def is_saved(self) -> bool:
-        """Return whether a checkpoint that the command wrote after its notice has left the machine."""
-        return False
-
     @property
     def patience_seconds(self) -> float:
         """Return how long to retry remaining uploads."""
