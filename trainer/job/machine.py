@@ -29,10 +29,19 @@ class MachineSettings:
         "", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h."
     )
 
+    idle_stop: str = setting(
+        "", "End the run once all GPUs stood nearly idle for so long, such as 30m; empty: only say so."
+    )
+
     def __post_init__(self) -> None:
         check_limits("machine", self)
-        if self.max_duration:
-            parse_duration(self.max_duration)
+        for text in filter(None, (self.max_duration, self.idle_stop)):
+            parse_duration(text)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Return the seconds of `idle_stop`, 0 without one."""
+        return parse_duration(self.idle_stop).total_seconds() if self.idle_stop else 0.0
 
     def max_duration_or(self, default: timedelta) -> timedelta:
         """Return `max_duration`, or `default` where the job names none."""

@@ -63,9 +63,9 @@ class RankConnection:
         """Send the error that ends this rank."""
         lines, reason = "".join(traceback.format_exception(error)), f"{type(error).__name__}: {error}"
         crash = {"reason": reason[:500], "traceback": lines[-MOST_TRACEBACK:]}
-        crash["out_of_memory"] = is_out_of_memory(error)
+        causes = {"follows": follows_another(error), "out_of_memory": is_out_of_memory(error)}
         with suppress(OSError):  # the supervisor is gone
-            self.report({"event": "crashed", **crash, "follows": follows_another(error)})
+            self.report({"event": "crashed", **crash, **causes})
 
     def _wait_for_the_end(self) -> None:
         with suppress(EOFError, OSError):

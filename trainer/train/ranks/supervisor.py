@@ -133,8 +133,9 @@ class RankSupervisor:
             return
         ended, left = None, settings.job.train.retries
         while ended is None:
-            known = {"settings": self._settings, "kind": self._kind, "sharded": self._sharded}
-            assignment = Assignment(piece=piece, **known)
+            assignment = Assignment(
+                piece=piece, settings=self._settings, kind=self._kind, sharded=self._sharded
+            )
             began = ProgressClock(began=self._clock(), first=self._first, least=self._least)
             watch = HangWatch(clock=began)
             self._run = _TorchRun(assignment, self._count, self._emit, self._clock, watch, retries=left)
