@@ -38,7 +38,7 @@ SWEEPER_SERVICES = ("cloudwatch", "ec2", "s3", "scheduler", "sts")
 CONTROL_SERVICES = (*SWEEPER_SERVICES, "iam", "lambda", "pricing", "service-quotas", "sns", "ssm")
 CONTROL = "trainer.control.functions.control"
 # No code, nothing of a node's.
-WRITES = ("runs/*", "scheduled/*", "memory/*", "models/retrains/*", "models/production/*")
+WRITES = ("runs/*", "resumed/*", "scheduled/*", "memory/*", "models/retrains/*", "models/production/*")
 CREATES = ("raw/*", "raw-index/*")  # a prepare run's finds: added, never replaced
 # Events of EC2, about every instance of the account: control drops those of others after one look.
 ENDING = {

@@ -17,14 +17,21 @@ Document = dict[str, Any]
 # decisions. The id follows a fixed prefix: a `*` before the variable would match slashes, and with them
 # another instance's id.
 OWN = "${aws:userid}/*"
-INSTANCE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/"))
+INSTANCE_WRITES = tuple(
+    f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/", "checkpoints/")
+)
 # What it reads by its newest version: code, its run, and after a lost answer whether a model that lies there
 # is its own.
 INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
 
-PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
+PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "checkpoints/"))
 # The only keys of its run that an instance with secrets reads.
-OWN_RUN_READS = ("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/stop.json")
+OWN_RUN_READS = (
+    *("code/*.whl", "runs/*/manifest.json"),
+    *(f"runs/*/attempts/*/{name}.json" for name in ("start", "stop")),
+)
+# Copies of an earlier attempt's checkpoints, which the run's caller makes: no node reads another's own keys.
+RESUMED = "resumed/*"
 
 
 def document(*statements: Document) -> Document:
@@ -66,7 +73,7 @@ def instance(stack: Stack, *also: Document) -> Document:
     further statements.
     """
     return document(
-        allow("ReadInputs", "s3:GetObjectVersion", stack.objects("raw/*")),
+        _read_versions(stack, "ReadInputs", "raw/*"),
         allow("ReadRun", "s3:GetObject", [stack.objects(pattern) for pattern in INSTANCE_READS]),
         allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
         *use_key(stack),
@@ -82,7 +89,7 @@ def prepare(stack: Stack) -> Document:
     that is for prepare runs.
     """
     return document(
-        allow("ReadCandles", "s3:GetObjectVersion", stack.objects("raw/*")),
+        _read_versions(stack, "ReadCandles", "raw/*"),
         _read_own_run(stack),
         allow("AddFiles", "s3:PutObject", [stack.objects(pattern) for pattern in PREPARE_WRITES]),
         _read_secrets(stack, secrets_path(stack.project, stack.name)),
@@ -98,7 +105,7 @@ def script(stack: Stack) -> Document:
     the stack that is for scripts.
     """
     return document(
-        allow("ReadData", "s3:GetObjectVersion", stack.objects("raw/.files/*")),
+        _read_versions(stack, "ReadData", "raw/.files/*"),
         _read_own_run(stack),
         allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
         _read_secrets(stack, script_secrets_path(stack.project, stack.name)),
@@ -106,8 +113,13 @@ def script(stack: Stack) -> Document:
     )
 
 
+def _read_versions(stack: Stack, sid: str, inputs: str) -> Document:
+    """Return the statement that reads what a command begins with, by VersionId: inputs and checkpoints."""
+    return allow(sid, "s3:GetObjectVersion", [stack.objects(inputs), stack.objects(RESUMED)])
+
+
 def _read_own_run(stack: Stack) -> Document:
-    """Return the statement that reads code, manifest and stop request of a run."""
+    """Return the statement that reads code, manifest, start file and stop request of a run."""
     return allow("ReadOwnRun", "s3:GetObject", [stack.objects(pattern) for pattern in OWN_RUN_READS])
 
 

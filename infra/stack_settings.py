@@ -91,6 +91,7 @@ RULES: Mapping[str, Rule] = {
     "subnets": _all_match(r"subnet-[0-9a-f]+", "a list of subnets' ids, such as subnet-0a1b2c3d"),
     "retention.noncurrent_days": _between(1, 3650),
     "retention.experiment_days": _between(0, 3650),
+    "retention.checkpoint_days": _between(1, 3650),
     "retention.log_days": _one_of(*LOG_RETENTION_DAYS),
     "control_types": _all_match(
         r"[a-z][a-z0-9-]*\.[a-z0-9*]+", "a list of instance types, such as g6.xlarge or g5.*"
@@ -123,6 +124,7 @@ class Retention:
     noncurrent_days: int = 90  # overwritten and deleted versions of objects
     experiment_days: int = 0  # models of ordinary runs; 0: for ever
     log_days: int = 30  # logs of functions and of image builds
+    checkpoint_days: int = 7  # what a later attempt may begin with
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,6 +92,7 @@ def expiry(retention: Retention) -> list[Any]:
         return {"id": name, "status": "Enabled", "filter": {"prefix": prefix}, **ends}
 
     days = retention.experiment_days
+    kept = {"days": retention.checkpoint_days}
     models = [rule("experiments", "models/experiments/", expiration={"days": days})] if days else []
     return [
         rule(
@@ -107,6 +108,11 @@ def expiry(retention: Retention) -> list[Any]:
             "live/",
             expiration={"days": 30},
             noncurrent_version_expiration={"noncurrent_days": 1},
+        ),
+        # What nodes send, and its copies for later attempts.
+        *(
+            rule(name, f"{name}/", expiration=kept, noncurrent_version_expiration={"noncurrent_days": 1})
+            for name in ("checkpoints", "resumed")
         ),
         *models,
     ]

@@ -39,6 +39,8 @@ from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
 from trainer.runs.record import RunPiece, RunRecord, utc_now
 from trainer.runs.reports import NodeResult, read_outputs, read_result
+from trainer.runs.start_file import StartFile, start_to_json
+from trainer.runs.store import start_key
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -55,10 +57,17 @@ class CommandBucket:
         self.puts: list[str] = []
         self.refuses = False
 
-    def put_object(self, *, Key: str, Body: Any, ChecksumSHA256: str, **_: Any) -> dict[str, str]:
-        body = Body.read()
-        if self.refuses or base64.b64encode(hashlib.sha256(body).digest()).decode() != ChecksumSHA256:
+    def put_object(
+        self, *, Key: str, Body: Any, ChecksumSHA256: str = "", IfNoneMatch: str = "", **_: Any
+    ) -> dict[str, str]:
+        body = Body if isinstance(Body, bytes) else Body.read()
+        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        if self.refuses:
+            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+        if digest != (ChecksumSHA256 or digest):
             raise ClientError({"Error": {"Code": "BadDigest"}}, "PutObject")
+        if IfNoneMatch and Key in self.objects:
+            raise ClientError({"Error": {"Code": "PreconditionFailed"}}, "PutObject")
         self.objects[Key] = body
         self.puts.append(Key)
         return {"VersionId": f"v{len(self.puts)}"}
@@ -75,6 +84,11 @@ class MemoryUplink(Uplink):
         self.bucket, self.s3 = "b", CommandBucket()
         self.tries = 0
         self.fails: set[int] = set()  # those of the tries that S3 does not take
+
+    def read(self, key: str) -> bytes:
+        if key not in self.s3.objects:
+            raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
+        return self.s3.objects[key]
 
     def try_send(self, key: str, body: bytes) -> bool:
         self.tries += 1
@@ -99,7 +113,9 @@ def node(tmp_path: Path) -> Node:
     (tmp_path / "work").mkdir()
     status = Status(identity=identity)
     status.enter("boot", NOW)
-    return Node(work=tmp_path / "work", place=REHEARSAL, uplink=MemoryUplink(), status=status)
+    uplink = MemoryUplink()
+    uplink.s3.objects[start_key("r", 1)] = started_by("r", "i-1")
+    return Node(work=tmp_path / "work", place=REHEARSAL, uplink=uplink, status=status)
 
 
 @pytest.fixture
@@ -134,16 +150,18 @@ def start(node: Node, bundle: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
-    """Return a function that stops the node once a condition holds as its command is followed."""
+def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that stops the node, or does something else, once a condition holds as its command is
+    followed.
+    """
 
-    def arrange(holds: Callable[[], bool]) -> None:
+    def arrange(holds: Callable[[], bool], act: Callable[[], object] | None = None) -> None:
         follow = piece_run.PieceRun.follow
 
         def followed(run: piece_run.PieceRun) -> None:
             follow(run)
             if holds():
-                node.stop("stop.json")
+                act() if act else node.stop("stop.json")
 
         monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
 
@@ -166,6 +184,11 @@ def own_user(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnUser]:
     shutil.rmtree(base)
 
 
+def started_by(run_id: str, *instances: str, **more: Any) -> bytes:
+    """Return the start file of a first attempt, or of another one."""
+    return start_to_json(StartFile(**{"run_id": run_id, "attempt": 1, "instances": instances, **more}))
+
+
 def node_on(
     aws: EmbeddedAws, access: Access, outputs: StackOutputs, record: RunRecord, work: Path
 ) -> tuple[Node, RunRecord, str]:
@@ -182,6 +205,8 @@ def node_on(
     lent = role_credentials(cloud, cloud.world.instances[instance_id])
     assert lent is not None
     own = replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
+    key, started = start_key(record.run_id, 1), started_by(record.run_id, instance_id)
+    access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=started)
     identity = NodeIdentity(
         run_id=record.run_id,
         attempt=1,
@@ -245,6 +270,6 @@ def listed(node: Node) -> dict[str, str]:
 
 def reported(node: Node, error: Any = None, *, unfinished: str = "stopped") -> NodeResult:
     """Return the node's result as a desk reads it."""
-    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, now=NOW)
+    ended = ending(status=node.status, stop_reason=node.end_reason, error=error, now=NOW)
     body = json.dumps(result(node.status, ended=ended, unfinished=unfinished, python_packages="")).encode()
     return read_result(body, models_prefix=node.status.identity.keys.models)

@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra import policies
-from tests.aws.account import CheckedAccount
+from tests.aws.account import CheckedAccount, Decisions
 from tests.iam import instance_policy
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
@@ -334,13 +334,14 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
     iam, s3 = desk.access.client("iam"), desk.access.client("s3")
     bucket = f"nodes-{str(desk.access.access_key)[4:16]}"
     s3.create_bucket(Bucket=bucket)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=instance_policy(bucket))
     mine, other = desk.launched(token="1"), desk.launched(token="2")
     node = node_of(aws_server, desk.access, mine)
     own = node.client("s3", total_max_attempts=1)
     me = node.client("sts").get_caller_identity()["UserId"]
     them = me.replace(mine, other)
-    for prefix in ("live/", "attempts/", "models/experiments/"):
+    for prefix in ("live/", "attempts/", "models/experiments/", "checkpoints/"):
         key = f"{prefix}{me}/run/1/x"
         own.put_object(Bucket=bucket, Key=key, Body=b"1")
         for foreign in (f"{prefix}{them}/run/1/x", f"{prefix}{them}/{me}/x", f"{prefix}x"):
@@ -348,10 +349,21 @@ def test_a_node_writes_under_its_own_id_and_nowhere_else(aws_server: EmbeddedAws
         s3.put_object(Bucket=bucket, Key=f"{prefix}{them}/run/1/x", Body=b"1")
         assert refused(own.get_object, Bucket=bucket, Key=f"{prefix}{them}/run/1/x")[0] == "AccessDenied"
     assert own.head_object(Bucket=bucket, Key=f"models/experiments/{me}/run/1/x")["ContentLength"] == 1
-    foreign = ("raw/x", "checkpoints/x", "code/x.whl", "models/production/m.safetensors")
+    foreign = (
+        "raw/x",
+        "checkpoints/x",
+        "resumed/r/2/x",
+        "runs/r/attempts/2/start.json",
+        "code/x.whl",
+        "models/production/m.safetensors",
+    )
     for key in (*foreign, "runs/r/run.json", "memory/measurements.json"):
         assert refused(own.put_object, Bucket=bucket, Key=key, Body=b"1")[0] == "AccessDenied"
     assert refused(own.delete_object, Bucket=bucket, Key=f"live/{me}/run/1/x")[0] == "AccessDenied"
+    assert refused(own.get_object, Bucket=bucket, Key=f"checkpoints/{me}/run/1/x")[0] == "AccessDenied"
+    # The caller's copy of another node's checkpoint is read in one version, which its start file names.
+    copied = s3.put_object(Bucket=bucket, Key="resumed/r/2/x", Body=b"1")["VersionId"]
+    assert own.get_object(Bucket=bucket, Key="resumed/r/2/x", VersionId=copied)["Body"].read() == b"1"
     assert refused(own.get_object, Bucket=bucket, Key="memory/measurements.json")[0] == "AccessDenied"
 
 
@@ -377,3 +389,12 @@ def test_a_node_has_no_action_but_those_on_s3(
     codes = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
     assert refused(getattr(client, call), **own)[0] in codes
     assert desk.instance(instance_id)["State"]["Name"] == "running"
+
+
+def test_decisions_are_read_while_others_are_made() -> None:
+    """The server's threads decide while a test looks: a plain deque ends the loop with an error."""
+    decision: Any = ("who", "asked", "decision")
+    decisions = Decisions([decision], maxlen=10)
+    for one in decisions:
+        decisions.append(one)
+    assert list(decisions) == [decision, decision]

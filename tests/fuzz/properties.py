@@ -48,6 +48,7 @@ from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import heartbeat, read_outputs, read_result
+from trainer.runs.snapshots import read_snapshot, snapshot_to_json
 from trainer.runs.stored_receipt import receipt_from_json
 from trainer.runs.training_events import EventReader
 from trainer.train.observing.observe import points_of
@@ -193,6 +194,33 @@ def output_files_are_listed_or_refused(body: bytes) -> None:
         return
     for file in files:
         assert not path_flaw(file["file"]) and file["key"] == f"{PREFIX}out/{file['sha256']}"
+
+
+SNAPSHOT = {
+    "format": 1,
+    "run_id": RUN,
+    "attempt": 1,
+    "number": 1,
+    "at": "2026-11-20T12:00:00Z",
+    "objects": [{"sha256": HASH, "size": 9, "version_id": "v"}],
+    "files": [
+        {"path": f"a/{name}", "size": 4, "sha256": 32 * name, "object": HASH, "offset": offset}
+        for name, offset in (("0a", 0), ("0b", 5))
+    ],
+}
+
+
+@given(bodies(SNAPSHOT))
+def snapshot_is_read_or_refused(body: bytes) -> None:
+    try:
+        snapshot = read_snapshot(body, run_id=RUN, attempt=1, number=1)
+    except Unsound:
+        return
+    assert read_snapshot(snapshot_to_json(snapshot), run_id=RUN, attempt=1, number=1) == snapshot
+    sizes = {one.sha256: one.size for one in snapshot.objects}
+    for file in snapshot.files:
+        assert not path_flaw(file.path, hidden=True)
+        assert 0 <= file.offset <= file.offset + file.size <= sizes[file.object]
 
 
 @given(st.one_of(bodies(_good_receipt()), bodies(_good_script_receipt())))
@@ -405,6 +433,7 @@ PROPERTIES: tuple[Callable[[], None], ...] = (
     host_keys_pin_a_machine_or_nothing,
     result_makes_a_receipt_that_is_readable_or_is_refused,
     output_files_are_listed_or_refused,
+    snapshot_is_read_or_refused,
     receipt_is_shown_or_refused,
     record_is_decided_on_or_refused,
     job_is_read_or_refused,

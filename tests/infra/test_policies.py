@@ -54,7 +54,8 @@ def test_only_actions_without_resources_are_allowed_on_all(role: str) -> None:
             assert statement["Action"] in lookups
 
 
-OWN = [f"{BUCKET}/{prefix}/${{aws:userid}}/*" for prefix in ("live", "attempts", "models/experiments")]
+PREFIXES = ("live", "attempts", "models/experiments", "checkpoints")
+OWN = [f"{BUCKET}/{prefix}/${{aws:userid}}/*" for prefix in PREFIXES]
 
 
 def may_write(key: str, userid: str) -> bool:
@@ -67,6 +68,7 @@ def test_an_instance_writes_keys_under_its_own_id_alone() -> None:
     for instance_id, may in (("i-1", True), ("i-2", False)):
         keys = NodeKeys(role_id="AROA1", instance_id=instance_id, run_id="r", attempt=1)
         parts = (f"{keys.log}000001.log", f"{keys.models}lstm_A_1m.safetensors")
+        parts += (keys.snapshot(1), keys.snapshot_data("ab" * 32))
         written = (keys.lease, keys.progress, keys.result, *parts)
         assert {may_write(key, "AROA1:i-1") for key in written} == {may}
     for prefix in OWN_PREFIXES:
@@ -78,10 +80,16 @@ def test_an_instance_writes_keys_under_its_own_id_alone() -> None:
 
 def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
     assert [(one["Sid"], one["Action"], one["Resource"]) for one in INSTANCE["Statement"]] == [
-        ("ReadInputs", "s3:GetObjectVersion", f"{BUCKET}/raw/*"),
-        ("ReadRun", "s3:GetObject", [f"{BUCKET}/code/*", f"{BUCKET}/runs/*", OWN[-1]]),
+        ("ReadInputs", "s3:GetObjectVersion", [f"{BUCKET}/raw/*", f"{BUCKET}/resumed/*"]),
+        ("ReadRun", "s3:GetObject", [f"{BUCKET}/code/*", f"{BUCKET}/runs/*", OWN[2]]),
         ("AddResults", "s3:PutObject", OWN),
     ]
+
+
+READ = (
+    *("raw/.files/0a", "code/x.whl", "resumed/r/2/0a"),
+    *("runs/r/manifest.json", "runs/r/attempts/1/start.json", "runs/r/attempts/1/stop.json"),
+)
 
 
 def test_a_script_reads_its_secrets_its_data_and_its_own_run() -> None:
@@ -95,8 +103,9 @@ def test_a_script_reads_its_secrets_its_data_and_its_own_run() -> None:
     def may_read(key: str) -> bool:
         return any(fnmatchcase(f"{BUCKET}/{key}", pattern) for pattern in read)
 
-    assert [may_read(key) for key in ("raw/.files/0a", "code/x.whl", "runs/r/manifest.json")] == [True] * 3
+    assert [may_read(key) for key in READ] == [True] * len(READ)
     others = ("raw/main/BTC.csv", "runs/r/run.json", "runs/r/receipt.json", "models/production/m", "live/x")
+    others += ("checkpoints/AROA1:i-2/r/1/0/000001.json",)
     assert not [key for key in (*others, "retrains/r") if may_read(key)]
     assert own["AddResults"]["Resource"] == OWN and own["AddResults"]["Action"] == "s3:PutObject"
     objects = {"s3:GetObjectVersion", "s3:GetObject", "s3:PutObject"}
@@ -107,6 +116,7 @@ def test_a_script_reads_its_secrets_its_data_and_its_own_run() -> None:
     "key",
     [
         *("runs/r/run.json", "runs/r/attempts/1/stop.json", "runs/r/receipt.json"),
+        *("runs/r/attempts/1/start.json", "resumed/r/2/0a"),
         *("models/production/m.safetensors", "code/x.whl", "raw/x"),
     ],
 )

@@ -163,6 +163,7 @@ def test_leaves_of_retention_that_are_not_set_keep_their_default(configure: Any)
         ('{"noncurrent_days": 0}', "'retention.noncurrent_days' is 0; it must be between 1 and 3650"),
         ('{"experiment_days": -1}', "'retention.experiment_days' is -1; it must be between 0 and 3650"),
         ('{"experiment_days": true}', "'retention.experiment_days' is True; it must be a number of days"),
+        ('{"checkpoint_days": 0}', "'retention.checkpoint_days' is 0; it must be between 1 and 3650"),
         ('{"log_day": 30}', "'retention' has no 'log_day'; it has noncurrent_days, experiment_days, log"),
         ("[30]", "'retention' is [30]; it must be an object of noncurrent_days, experiment"),
     ],

@@ -89,8 +89,17 @@ def test_overwritten_heartbeats_go_after_a_day(program: Recorded) -> None:
 
 def test_nothing_of_value_expires_by_default(program: Recorded) -> None:
     expiring = [name for name, rule in rules(program).items() if "days" in rule.get("expiration", {})]
-    assert expiring == ["heartbeats"]
+    assert expiring == ["heartbeats", "checkpoints", "resumed"]
     assert all(rule["status"] == "Enabled" for rule in rules(program).values())
+
+
+def test_checkpoints_go_after_days_that_can_be_set() -> None:
+    for days, retention in ((7, Retention()), (30, Retention(checkpoint_days=30))):
+        made = {one["id"]: one for one in expiry(retention)}
+        for name in ("checkpoints", "resumed"):
+            assert made[name]["filter"] == {"prefix": f"{name}/"}
+            assert made[name]["expiration"] == {"days": days}
+            assert made[name]["noncurrent_version_expiration"] == {"noncurrent_days": 1}
 
 
 def test_models_of_runs_expire_where_days_are_set() -> None:

@@ -65,8 +65,11 @@ def folders_of(paths: Iterable[str]) -> set[str]:
     return found
 
 
-def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
-    """Return why a text can't be the relative path of a file below a folder, '' if it can."""
+def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES, hidden: bool = False) -> str:
+    """Return why a text can't be the relative path of a file below a folder, '' if it can.
+
+    `hidden`: names may begin with a dot, as PyTorch's own in a sharded checkpoint do.
+    """
     parts = path.split("/")
     if not path.isprintable() or "\\" in path:
         return "its name has a character that can't be printed, or a backslash"
@@ -74,5 +77,5 @@ def path_flaw(path: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
         return f"its name has more than {most_bytes} bytes or {MOST_PARTS} folders"
     if not all(parts):
         return "its name has an empty part"
-    dotted = any(part.startswith(".") for part in parts)
+    dotted = any(part in (".", "..") if hidden else part.startswith(".") for part in parts)
     return "its name, or its folder's, begins with a dot" if dotted else ""

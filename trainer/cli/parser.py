@@ -359,6 +359,11 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")
     how.add_argument("--dry-run", action="store_true", help="print the plan and launch nothing")
     how.add_argument("-y", "--yes", action="store_true", help="don't ask before spending money")
+    how.add_argument(
+        "--interrupt",
+        metavar="SHARE",
+        help="in a rehearsal: have AWS take the machine back at 40%% of the steps, or at 40%%,no-notice",
+    )
     _where_flags(parser)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Protocol
 
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
@@ -51,6 +52,8 @@ from trainer.runs.record import Driver, Launch, RunRecord, iso
 from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
 from trainer.runs.stored_receipt import read_receipt
 
+# after the instant that is stored before it: a request may arrive five minutes after its signature
+LATEST_CALL = timedelta(seconds=30)
 RECEIPT_TRIES = 60  # polls of a closed run's receipt
 
 
@@ -265,9 +268,16 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
 
 def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
     """Call CreateFleet and store its answer. Raises ConnectionFailed for an unclear one: the intent stays
-    open.
+    open. It does so without a call where this machine slept since it stored the call: another caller may have
+    given up looking for the instance.
     """
     rung = record.ladder[launch.rung]
+    if cloud.now() > launch.last_call_at + LATEST_CALL:
+        raise ConnectionFailed(
+            f"CreateFleet for {rung.instance_type} was due at {iso(launch.last_call_at)} and is not called",
+            why="this machine slept",
+            do="The run goes on from its record.",
+        )
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
         what = f"no clear answer from CreateFleet for {rung.instance_type} in {rung.availability_zone}"

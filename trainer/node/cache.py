@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from trainer.runs.keys import RESUMED
 from trainer.runs.manifest import ManifestInput
 
 log = logging.getLogger(__name__)
@@ -131,8 +132,10 @@ def open_cache(mount: Path) -> InputCache:
 
 
 def cacheable(entry: ManifestInput) -> bool:
-    """Return whether the manifest pins an input by key, version and hash, as an entry needs."""
-    return bool(entry.version_id) and bool(entry.sha256)
+    """Return whether the manifest pins an input by key, version and hash, as an entry needs. Checkpoints are
+    read once.
+    """
+    return bool(entry.version_id) and bool(entry.sha256) and not entry.key.startswith(RESUMED)
 
 
 def _name(entry: ManifestInput) -> str:

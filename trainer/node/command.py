@@ -19,7 +19,8 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,11 @@ from trainer.node.piece_run import PieceToRun
 from trainer.node.redaction import Redaction
 from trainer.node.script_packages import install, make_venv
 from trainer.node.shared import COMMAND, Node
+from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
 from trainer.node.work_folder import make_scratch, remove_scratch
-from trainer.runs.manifest import DATA, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
+from trainer.runs.manifest import DATA, FINISHED_FILE, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
 from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
@@ -119,6 +121,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         contract = {
             **command.variables,
             **_contract(folders, piece, gpus),
+            "MAYFLY_NOTICE": str(node.notice_file),
             **variables_of(dict(piece.values)),
         }
         variables = {**home, **contract, **secrets}
@@ -131,7 +134,23 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         return words_of(command, {**of_agent, **contract}), variables
 
     outputs = Outputs(folder=folders.out, node=node, command=command)
-    CommandRun(node, command, pieces, places, start_of, outputs, own_user=own_user).to_the_end()
+    with _snapshots(node, manifest, folders):
+        CommandRun(node, command, pieces, places, start_of, outputs, own_user=own_user).to_the_end()
+
+
+def _snapshots(node: Node, manifest: Manifest, folders: CommandFolders) -> AbstractContextManager[object]:
+    """Return what sends CHECKPOINTS to S3; on a machine that no other takes over from they stay on its
+    disk.
+    """
+    if not node.place.has_instances:
+        return nullcontext()
+    return Snapshots(
+        node,
+        folders.checkpoints,
+        whole_with="manifest.json" if manifest.command.leaves == "models" else "",
+        folders=[piece.piece for piece in manifest.pieces if piece.values],
+        usd_per_hour=machine_document(node, manifest).get("usd_per_hour"),
+    )
 
 
 def _home(node: Node, folders: CommandFolders, own_user: OwnUser | None, *, places: int) -> dict[str, str]:
@@ -183,10 +202,14 @@ def _apart(node: Node, command: Command, folders: CommandFolders, *, several: bo
     return own_user
 
 
-def _pieces(manifest: Manifest, folders: CommandFolders) -> list[PieceToRun]:
+def _pieces(
+    manifest: Manifest, folders: CommandFolders, *, finished: Collection[str] = ()
+) -> list[PieceToRun]:
     """Return what to start, and make its folders, before the command runs: it could put links there."""
     made = []
     for piece in manifest.pieces or (None,):
+        if piece and piece.piece in finished:  # by an earlier attempt
+            continue
         name = piece.piece if piece and piece.values else ""
         for folder in (folders.out / name, folders.checkpoints / name):
             folder.mkdir(exist_ok=True)
@@ -229,6 +252,7 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(fetched / item.stored_as, target)
     given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
+    given |= {FINISHED_FILE: []}
     for name, document in given.items():
         (folders.given / name).write_text(json.dumps(document))
     if node.is_stopping():

@@ -5,9 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from trainer.base.symbols import path_flaw
+
+State = tuple[int, int, int, int]  # of a file: inode, size, mtime, and ctime, which no program can set
 _BLOCK_BYTES = 1 << 20
 
 
@@ -39,3 +44,28 @@ def sha256_of(body: IO[bytes]) -> tuple[str, int]:
         left -= len(block)
     body.seek(0)
     return digest.hexdigest(), size
+
+
+def entries_inside(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield path and state of each file below a folder, by name. Links, which are not followed, are among
+    them, and folders with unfit names, which are not entered; their path ends with a slash. `hidden`: names
+    may begin with a dot.
+    """
+    for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
+        base = Path(here).relative_to(folder)
+        for name in (*sorted(folders), *sorted(names)):
+            path = (base / name).as_posix()
+            with suppress(FileNotFoundError):  # removed since it was listed
+                about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if not stat.S_ISDIR(about.st_mode):
+                    yield path, about
+                elif path_flaw(path, hidden=hidden):
+                    yield f"{path}/", about
+        folders[:] = sorted(
+            name for name in folders if not path_flaw((base / name).as_posix(), hidden=hidden)
+        )
+
+
+def state_of(about: os.stat_result) -> State:
+    """Return what differs between two states of a file."""
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns

@@ -14,8 +14,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from trainer.base.errors import NotVersioned
 from trainer.base.symbols import folders_of, path_flaw
 from trainer.base.text import counted
 from trainer.node.announced import Announced
-from trainer.node.inside import open_inside, sha256_of
+from trainer.node.inside import State, entries_inside, open_inside, sha256_of, state_of
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.manifest import Command
@@ -36,7 +35,6 @@ SCAN_SECONDS = 5.0
 POLL_SECONDS = 0.5
 MOST_BESIDE = 1_000  # files beside the result
 MOST_LOOKED_AT = 100_000  # files and folders, kept or not
-State = tuple[int, int, int, int]  # of a file: inode, size, mtime, and ctime, which no program can set
 
 
 class _Changed(Exception):
@@ -106,14 +104,14 @@ class Outputs:
         complete, total, all_seen, most = True, 0, True, self.command.out_bytes
         there: set[str] = set()
         self.refused = {}
-        for number, (path, about) in enumerate(_entries(self.folder)):
+        for number, (path, about) in enumerate(entries_inside(self.folder)):
             if self._ended.is_set() and not final:
                 return False
             if number >= MOST_LOOKED_AT:
                 self.refused[_shown(path)] = f"a run looks at {MOST_LOOKED_AT:,} files and folders"
                 all_seen = False
                 break
-            why = _flaw(path, about, len(there))
+            why = flaw(path, about, len(there))
             if not why and self.node.redaction.shows(path):
                 why = "a secret is in its name"
             if why:
@@ -169,7 +167,7 @@ class Outputs:
 
     def _look(self, path: str, about: os.stat_result, *, final: bool) -> bool:
         """Send a file if it has settled; return whether its last state is in S3."""
-        state, now = _state(about), self.clock()
+        state, now = state_of(about), self.clock()
         seen = self._seen.get(path)
         if seen is None or seen.state != state:
             seen = self._seen[path] = _Seen(state=state, since=now, sent=seen.sent if seen else None)
@@ -193,7 +191,7 @@ class Outputs:
 
     def _send(self, path: str, state: State) -> dict[str, Any]:
         with open_inside(self.folder, path) as body:
-            if _state(os.fstat(body.fileno())) != state:
+            if state_of(os.fstat(body.fileno())) != state:
                 raise _Changed("it changed meanwhile")
             sha256, size = sha256_of(body)
             key = f"{self.node.status.identity.keys.outputs}{sha256}"
@@ -217,38 +215,19 @@ class Outputs:
         return True
 
 
-def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and state of each file below a folder, by name. Links, which are not followed, are among
-    them, and folders with unfit names, which are not entered; their path ends with a slash.
-    """
-    for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
-        base = Path(here).relative_to(folder)
-        for name in (*sorted(folders), *sorted(names)):
-            path = (base / name).as_posix()
-            with suppress(FileNotFoundError):  # removed since it was listed
-                about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                if not stat.S_ISDIR(about.st_mode):
-                    yield path, about
-                elif path_flaw(path):
-                    yield f"{path}/", about
-        folders[:] = sorted(name for name in folders if not path_flaw((base / name).as_posix()))
-
-
-def _state(about: os.stat_result) -> State:
-    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
-
-
-def _flaw(path: str, about: os.stat_result, before: int) -> str:
+def flaw(path: str, about: os.stat_result, before: int, *, hidden: bool = False) -> str:
     """Return why a file can't be sent, '' if it can."""
     if stat.S_ISLNK(about.st_mode):
         return "it is a link"
     if stat.S_ISDIR(about.st_mode):
-        return path_flaw(path.removesuffix("/"))
+        return path_flaw(path.removesuffix("/"), hidden=hidden)
     if not stat.S_ISREG(about.st_mode):
         return "it is not a plain file"
     if about.st_size > MOST_FILE_SIZE:
         return f"it has {about.st_size / 2**30:.1f} GiB, one upload takes {MOST_FILE_SIZE / 2**30:.0f}"
-    return path_flaw(path) or (f"a run keeps {MOST_OUTPUTS:,} files" if before >= MOST_OUTPUTS else "")
+    return path_flaw(path, hidden=hidden) or (
+        f"a run keeps {MOST_OUTPUTS:,} files" if before >= MOST_OUTPUTS else ""
+    )
 
 
 def _shown(path: str) -> str:

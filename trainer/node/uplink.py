@@ -29,10 +29,13 @@ CONTENT_TYPES = {
 }
 RETRY_SECONDS = 2.0
 AWS_ERRORS = (ClientError, BotoCoreError)
+EXISTS = {"PreconditionFailed", "412"}
 
 
 class Uplink:
-    """The node's access to one bucket."""
+    """The node's access to one bucket. `moved` is called after each file that went up: bytes are progress."""
+
+    moved: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, access: Access, bucket: str) -> None:
         self.bucket = bucket
@@ -66,7 +69,20 @@ class Uplink:
             if answer["Metadata"].get("sha256") != sha256:
                 do = "Find out who wrote it: only the run itself should write its keys."
                 raise TrainingFailed(f"{key} exists with other content", do=do) from error
+        self.moved()
         return version_of(answer, f"s3://{self.bucket}/{key}")
+
+    def create(self, body: bytes, key: str) -> None:
+        """Create an object under a key that no other call has named. Raises botocore's errors.
+
+        If the key exists, this is the object: the answer to an earlier try of this call was lost.
+        """
+        named = {"Bucket": self.bucket, "Key": key, "ContentType": _content_type(key)}
+        try:
+            self.s3.put_object(**named, Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            if error_code(error) not in EXISTS:
+                raise
 
     def read(self, key: str) -> bytes:
         """Return an object's bytes. Raises botocore's errors."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
-OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS)
+CHECKPOINTS = "checkpoints/"
+RESUMED = "resumed/"  # copies of checkpoints for a later attempt, which callers make and nodes only read
+OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS, CHECKPOINTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +89,19 @@ class NodeKeys:
         return f"{EXPERIMENTS}{self._own}"
 
     @property
+    def checkpoints(self) -> str:
+        """Return the prefix of the snapshots of its command's CHECKPOINTS."""
+        return f"{CHECKPOINTS}{self._own}{self.node}/"
+
+    def snapshot(self, number: int) -> str:
+        """Return the key of a snapshot's manifest."""
+        return f"{self.checkpoints}{number:06d}.json"
+
+    def snapshot_data(self, sha256: str) -> str:
+        """Return the key of an object of snapshots, which is named by its content."""
+        return f"{self.checkpoints}data/{sha256}"
+
+    @property
     def _own(self) -> str:
         own_id = f"{self.role_id}:{self.instance_id}" if self.instance_id else self.role_id
         return f"{own_id}/{self.run_id}/{self.attempt}/"
@@ -95,3 +110,13 @@ class NodeKeys:
 def own_keys(user_id: str, run_id: str) -> NodeKeys:
     """Return the keys of a run on a machine that is not EC2's, written by a caller with this `aws:userid`."""
     return NodeKeys(role_id=user_id, instance_id="", run_id=run_id, attempt=1)
+
+
+def of_experiment(key: str) -> tuple[str, int, str] | None:
+    """Return the run, the attempt and the rest of the key of what a node keeps for good: a model or a file
+    that a command left. None for any other key.
+    """
+    own, run_id, attempt, rest = (*key.removeprefix(EXPERIMENTS).split("/", 3), "", "", "", "")[:4]
+    if not (key.startswith(EXPERIMENTS) and own and run_id and attempt.isdecimal() and rest):
+        return None
+    return run_id, int(attempt), rest

@@ -25,7 +25,8 @@ Tells = Literal["events", "numbers"]
 MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
 # folders of inputs: the command's DATA, and what Mayfly's own programs are given
 DATA, GIVEN = ("data", "given")
-JOB_FILE, MACHINE_FILE = "job.json", "machine.json"  # that the agent writes to GIVEN, besides the documents
+# That the agent writes to GIVEN, besides the documents; the last has the pieces of earlier attempts.
+JOB_FILE, MACHINE_FILE, FINISHED_FILE = "job.json", "machine.json", "finished.json"
 # Objects of a node that only its agent writes: no file of a command is sent in their place.
 OF_THE_AGENT = {
     *("log", "metrics", "lease.json", "progress.json", "result.json", "outputs.json"),
@@ -164,7 +165,7 @@ class Manifest:
         if len(set(places)) < len(places):
             raise Unsound("the manifest has two inputs of one place")
         for name in self.documents:
-            if path_flaw(name) or "/" in name or name in (JOB_FILE, MACHINE_FILE):
+            if path_flaw(name) or "/" in name or name in (JOB_FILE, MACHINE_FILE, FINISHED_FILE):
                 raise Unsound(f"the manifest has the document {name[:80]!r}")
 
 

@@ -5,14 +5,15 @@ Owns the limits, which `node.report` keeps to. A malformed report raises `Unsoun
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, folders_of, path_flaw
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
+from trainer.runs.keys import of_experiment
 from trainer.runs.lease import Lease
 from trainer.runs.samples import NodeSample, read_sample
 from trainer.targets.described import check_metrics
@@ -29,7 +30,7 @@ MOST_ADDED_FILES, MOST_ADDED_BYTES = 1_000, 2 * 2**30  # that a prepare run adds
 MOST_FILE_SIZE = 5 * 2**30  # of one PutObject, and one CopyObject
 MOST_COUNT = 10**12  # of steps, bars and the like
 SHA256 = "[0-9a-f]{64}"
-NODE_STATES = ("done", "failed", "stopped", "expired")
+NODE_STATES = ("done", "failed", "stopped", "expired", "interrupted")
 MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 ENDS = ("min", "max", "")  # of a metric: the better one; "": of a receipt of an earlier version
@@ -62,6 +63,8 @@ class Heartbeat:
     message: str = ""
     sample: NodeSample | None = None  # of its hardware; None before the first
     data: Mapping[str, Any] = field(default_factory=dict)  # what it read, counted; {} before it has
+    progress_at: datetime | None = None  # of its last sign of progress, by its lease
+    progress_bound: timedelta | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,35 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         sample=read_sample(fields.table("sample")),
         data=read_data(fields.table("data")),
     )
+
+
+def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
+    """Return the share of a training that is done, 0 to 1: steps of the pieces that train, and the pieces
+    that have ended.
+
+    `total` counts the run's models, of which `pieces` may name fewer.
+    """
+    shares = [piece_share(piece) for piece in pieces]
+    return min(1.0, sum(shares) / max(1, total, len(shares)))
+
+
+def piece_share(piece: Mapping[str, Any]) -> float:
+    """Return the share of one piece that is done, 0 to 1."""
+    if piece.get("state") in ("scoring", "done", "failed"):  # it may have stopped early
+        return 1.0
+    epochs, steps = piece.get("epochs") or 0, piece.get("steps") or 0
+    if not epochs or not steps:
+        return 0.0
+    return min(
+        1.0, max(0.0, (max(1, piece.get("epoch") or 1) - 1 + (piece.get("step") or 0) / steps) / epochs)
+    )
+
+
+def share_reported(progress: bytes) -> float:
+    """Return the share of a training that is done by its node's progress object. Raises Unsound."""
+    fields = read_object(progress, most_bytes=MOST_PROGRESS_BYTES, name="the progress")
+    pieces = (_model_progress(model) for _, model in fields.tables("progress", most=MOST_SHOWN))
+    return share_done(pieces, fields.whole("models_total", 0, most=MOST_MODELS))
 
 
 def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ()) -> NodeResult:
@@ -161,20 +193,23 @@ def read_candle_files(fields: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(files)
 
 
-def read_outputs(fields: Fields, *, prefix: str) -> tuple[dict[str, Any], ...]:
-    """Return the field `files`: a script's output files by relative path, each under its hash. Raises
-    Unsound.
+def read_outputs(fields: Fields, *, prefix: str = "", name: str = "files") -> tuple[dict[str, Any], ...]:
+    """Return a field: a script's output files by relative path, each under its hash. Raises Unsound.
+
+    `prefix`: of their keys; "": of any attempt of any run, as those of several attempts are.
     """
     files: dict[str, dict[str, Any]] = {}
-    for item in fields.rows("files", most=MOST_OUTPUTS):
+    for item in fields.rows(name, most=MOST_OUTPUTS):
         path, sha256 = item.text("file", most=MOST_TEXT), item.value("sha256").sha256()
         if why := path_flaw(path):
             raise Unsound(f"{item.name}.file can't be kept: {why}")
-        if item.text("key", most=1024) != f"{prefix}{sha256}":
+        key = item.text("key", most=1024)
+        made = (of_experiment(key) or (0, 0, ""))[2]
+        if key != f"{prefix}{sha256}" if prefix else made != f"out/{sha256}":
             raise Unsound(f"{item.name}.key is not that of its hash")
         files[path] = {
             "file": path,
-            "key": f"{prefix}{sha256}",
+            "key": key,
             "version_id": item.text("version_id", most=1024),
             "sha256": sha256,
             "bytes": item.whole("bytes", most=MOST_FILE_SIZE),
@@ -186,27 +221,27 @@ def read_outputs(fields: Fields, *, prefix: str) -> tuple[dict[str, Any], ...]:
 
 def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
     """Return the field `scripts`: how each script of a run ended. Raises Unsound."""
-    return tuple(
-        {
-            **read_identity(item),
-            "values": {
-                name: value.text() for name, value in item.table("values", most=MOST_VALUES).entries().items()
-            },
-            "sha256": item.text("sha256", "", pattern=SHA256),
-            "done": bool(item.truth("done")),
-            "exit_code": item.value("exit_code").whole(least=-255, most=255),
-            "starts": item.whole("starts", most=1_000),
-            "best": _read_best(item.table("best", most=3)),
-            "seconds": item.number("seconds", least=0) or 0.0,
-            "last_lines": [
-                line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)
-            ],
-            "notes": [
-                line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 3)
-            ],
-        }
-        for item in fields.rows("scripts", most=MOST_MODELS)
-    )
+    return tuple(map(script_entry, fields.rows("scripts", most=MOST_MODELS)))
+
+
+def script_entry(item: Fields) -> dict[str, Any]:
+    """Return how a piece that the agent started ended. Raises Unsound."""
+    return {
+        **read_identity(item),
+        "values": {
+            name: value.text() for name, value in item.table("values", most=MOST_VALUES).entries().items()
+        },
+        "sha256": item.text("sha256", "", pattern=SHA256),
+        "done": bool(item.truth("done")),
+        "exit_code": item.value("exit_code").whole(least=-255, most=255),
+        "starts": item.whole("starts", most=1_000),
+        "best": _read_best(item.table("best", most=3)),
+        "seconds": item.number("seconds", least=0) or 0.0,
+        "last_lines": [
+            line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)
+        ],
+        "notes": [line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 3)],
+    }
 
 
 def _read_best(fields: Fields) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from trainer.base.errors import (
     nearest,
 )
 from trainer.base.strict_json import Unsound
+from trainer.runs.keys import RESUMED
 from trainer.runs.record import RunRecord
 from trainer.runs.record_json import record_from_json, to_json
 
@@ -292,6 +293,19 @@ def receipt_key(run_id: str) -> str:
 
 def stop_key(run_id: str, attempt: int) -> str:
     return f"runs/{run_id}/attempts/{attempt}/stop.json"
+
+
+def start_key(run_id: str, attempt: int) -> str:
+    """Return the key of an attempt's start file, which its caller writes and no node can (`start_file`)."""
+    return f"runs/{run_id}/attempts/{attempt}/start.json"
+
+
+def carried_key(run_id: str, attempt: int, sha256: str) -> str:
+    """Return the key of an attempt's own copy of an object of an earlier attempt's checkpoints.
+
+    Under a prefix of its own, since a lifecycle rule knows prefixes only.
+    """
+    return f"{RESUMED}{run_id}/{attempt}/{sha256}"
 
 
 def create_record(objects: Objects, record: RunRecord) -> str:

@@ -182,10 +182,9 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     stage.waited = stage.begin("waiting", first + later).state
     machine = stage.machine(taken.run_id)
     with cloud.lock:
-        world.take_back(machine, cloud.clock.now())
+        world.interrupt(machine, cloud.clock.now(), after=timedelta(0))
     cloud.clock.advance(5)
-    warning = "EC2 Spot Instance Interruption Warning"
-    messages.tell(cloud, warning, machine, {"instance-action": "terminate"})
+    messages.tell(cloud, messages.WARNING, machine, {"instance-action": "terminate"})
     lambdas.wait_for_invocations(cloud)  # control itself, from its zip
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")

@@ -525,11 +525,18 @@ for name, (operation, arguments) in TRIES.items():
         code = error.response["Error"]["Code"]
         print("refused:" if code in ("AccessDenied", "403") else f"failed {code}:", name)
 """
-OWN_WRITES = ("write live/OWN/r1/1/x", "write attempts/OWN/r1/1/0/x")
+OWN_WRITES = ("write live/OWN/r1/1/x", "write attempts/OWN/r1/1/0/x", "write checkpoints/OWN/r1/1/0/x")
 MODEL_KEYS = ("write models/experiments/OWN/r1/1/x",)
-# A training's instance reads run folders (docs/security.md), one with secrets only manifests and requests to
-# stop.
-READ_OF_RUNS = ("read runs/r0/manifest.json", "read runs/r0/attempts/1/stop.json")
+# A training's instance reads run folders (docs/security.md), one with secrets only manifests, start files and
+# requests to stop; each the copies of checkpoints, in a version that it knows.
+READ_OF_RUNS = (
+    *(
+        "read runs/r0/manifest.json",
+        "read runs/r0/attempts/1/stop.json",
+        "read runs/r0/attempts/1/start.json",
+    ),
+    "read a version of resumed/r0/2/x",
+)
 ROBBED = {
     "instance": {
         *(*OWN_WRITES, *MODEL_KEYS, *READ_OF_RUNS, "read models/experiments/OWN/r1/1/x"),
@@ -540,13 +547,17 @@ ROBBED = {
 }
 
 
+ATTEMPT = ("attempts/1/start", "attempts/1/stop")
+
+
 def tries_of(s3: Any, bucket: str, own: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Put objects of other nodes and runs into the bucket; return what is tried with them, and with its own."""
     role_id = own.partition(":")[0]
     others = (f"{role_id}:i-0123456789abcdef0", f"{role_id}:{own.partition(':')[2]}0", "AROAOTHER:i-1", "x")
     ends = {"live/": "r1/1/x", "attempts/": "r1/1/0/x", "models/experiments/": "r1/1/x"}
+    ends |= {"checkpoints/": "r1/1/0/x"}
     keys = [f"{prefix}{other}/{end}" for prefix, end in ends.items() for other in (*others, f"x/{own}")]
-    keys += [f"runs/r0/{name}.json" for name in ("run", "manifest", "receipt", "attempts/1/stop")]
+    keys += [f"runs/r0/{name}.json" for name in ("run", "manifest", "receipt", *ATTEMPT)] + ["resumed/r0/2/x"]
     mine = [f"{prefix}{own}/{end}" for prefix, end in ends.items()]
     tries: dict[str, tuple[str, dict[str, Any]]] = {}
     for key in (*mine, *keys):
@@ -592,5 +603,6 @@ def test_no_commands_credentials_reach_the_keys_of_others(
     got = {line.removeprefix("got: ").replace(own, "OWN") for line in said if line.startswith("got: ")}
     copied = {line for line in got if line.startswith("copy")}
     assert got - copied == ROBBED[role]
-    assert copied == {f"copy from {one.removeprefix('read ')}" for one in ROBBED[role] if "read " in one}
+    newest = [one for one in ROBBED[role] if one.startswith("read ") and " version of " not in one]
+    assert copied == {f"copy from {one.removeprefix('read ')}" for one in newest}
     assert len([line for line in said if line.startswith("refused: ")]) == len(tries) - len(got) > 100

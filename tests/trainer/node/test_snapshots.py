@@ -1,0 +1,229 @@
+"""CHECKPOINTS on their way to S3, without a machine: the bucket is a dictionary, and time is passed in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nodes import node
+from trainer.base.errors import ConnectionFailed
+from trainer.node import snapshots as module
+from trainer.node.report import progress
+from trainer.node.shared import Node
+from trainer.node.snapshots import MOST_REFUSED_SECONDS, Snapshots, seconds_between
+from trainer.runs.snapshots import SMALL_BYTES, Snapshot, read_snapshot, snapshot_numbers
+
+__all__ = ["node"]  # a fixture
+Take = Callable[..., Snapshots]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints"
+
+
+def newest(node: Node) -> Snapshot:
+    """Return the newest snapshot in S3, as a later attempt's caller reads it."""
+    keys, objects = node.status.identity.keys, node.uplink.s3.objects
+    below = [key.removeprefix(keys.checkpoints) for key in objects if key.startswith(keys.checkpoints)]
+    number = snapshot_numbers(below)[0]
+    named: dict[str, Any] = {"run_id": "r", "attempt": 1, "number": number}
+    return read_snapshot(objects[keys.snapshot(number)], **named)
+
+
+def held(node: Node) -> dict[str, bytes]:
+    """Return the files of the newest snapshot: path -> content."""
+    keys, objects = node.status.identity.keys, node.uplink.s3.objects
+    return {
+        file.path: objects[keys.snapshot_data(file.object)][file.offset : file.offset + file.size]
+        for file in newest(node).files
+    }
+
+
+def put(folder: Path, **files: bytes) -> None:
+    for name, content in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def test_many_small_files_are_a_few_requests(node: Node, folder: Path) -> None:
+    for number in range(2_000):
+        put(folder, **{f"m{number % 50}__{number}": b"%d" % number})
+    snapshots = Snapshots(node, folder)
+    assert snapshots.take()
+    assert len(node.uplink.s3.puts) == 2 and len(held(node)) == 2_000
+    assert held(node)["m7/1207"] == b"1207"
+    assert node.uplink.s3.puts[-1].endswith("/000001.json"), "its manifest comes last"
+
+
+def test_unchanged_content_is_not_sent_twice(node: Node, folder: Path) -> None:
+    put(folder, a=b"one", b__large=b"x" * (SMALL_BYTES + 1), c=b"one")
+    snapshots = Snapshots(node, folder)
+    assert snapshots.take() and snapshots.take()
+    puts = node.uplink.s3.puts
+    assert len(puts) == 3, "two objects and a manifest, and nothing new since"
+    put(folder, d=b"two")
+    (folder / "a").rename(folder / "e")
+    assert snapshots.take() and len(puts) == 5
+    assert held(node) == {"b/large": b"x" * (SMALL_BYTES + 1), "c": b"one", "d": b"two", "e": b"one"}
+    assert newest(node).number == 2 and snapshots.counts["objects"] == 3
+
+
+def test_links_pipes_and_secrets_stay_behind(node: Node, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "node.log").write_text("the agent's")
+    put(folder, kept=b"1", **{".metadata": b"2"})
+    (folder / "link").symlink_to(tmp_path / "node.log")
+    (folder / "folder").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    assert Snapshots(node, folder).take()
+    assert held(node) == {"kept": b"1", ".metadata": b"2"}
+
+
+def test_a_checkpoint_counts_once_its_manifest_is_there(node: Node, folder: Path) -> None:
+    snapshots = Snapshots(node, folder, whole_with="manifest.json")
+    put(folder, m__10__manifest_json=b"")  # no manifest
+    put(folder, m__10__data=b"ten", m__20__data=b"twenty")
+    (folder / "m/10/manifest.json").write_text("{}")
+    assert snapshots.take()
+    assert set(held(node)) == {"m/10/data", "m/10/manifest.json", "m/10/manifest_json"}
+    (folder / "m/20/manifest.json").write_text("{}")
+    for path in (folder / "m/10").iterdir():
+        path.unlink()
+    assert snapshots.take()
+    assert set(held(node)) == {"m/20/data", "m/20/manifest.json"}
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, a=b"first", b=b"same")
+    reads, sha256_of = [0], module.sha256_of
+
+    def changing(body: Any) -> tuple[str, int]:
+        reads[0] += 1
+        if reads[0] == 1:
+            put(folder, a=b"second")
+        return sha256_of(body)
+
+    monkeypatch.setattr(module, "sha256_of", changing)
+    assert Snapshots(node, folder).take()
+    assert held(node) == {"a": b"second", "b": b"same"}
+
+
+def test_a_piece_that_never_stands_still_stays_as_it_was(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, x__a=b"0", y__a=b"0")
+    snapshots = Snapshots(node, folder, folders=["x", "y"])
+    assert snapshots.take()
+    put(folder, y__a=b"1")
+    reads, sha256_of = [0], module.sha256_of
+
+    def changing(body: Any) -> tuple[str, int]:
+        reads[0] += 1
+        put(folder, x__a=b"%d" % reads[0])
+        return sha256_of(body)
+
+    put(folder, x__a=b"new")
+    monkeypatch.setattr(module, "sha256_of", changing)
+    assert snapshots.take()
+    assert held(node) == {"x/a": b"0", "y/a": b"1"}
+
+
+def test_a_checkpoint_that_vanishes_leaves_a_newer_one(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, m__10__data=b"ten", m__10__manifest=b"{}")
+    open_inside = module.open_inside
+
+    def vanishing(inside: Path, path: str) -> Any:
+        if path == "m/10/data" and (folder / path).exists():
+            put(folder, m__20__data=b"twenty", m__20__manifest=b"{}")
+            (folder / path).unlink()
+            (folder / "m/10/manifest").unlink()
+        return open_inside(inside, path)
+
+    monkeypatch.setattr(module, "open_inside", vanishing)
+    assert Snapshots(node, folder, whole_with="manifest").take()
+    assert held(node) == {"m/20/data": b"twenty", "m/20/manifest": b"{}"}
+
+
+def test_no_manifest_names_content_that_s3_lacks(node: Node, folder: Path) -> None:
+    put(folder, a=b"one")
+    snapshots = Snapshots(node, folder)
+    node.uplink.s3.refuses = True
+    assert not snapshots.take()
+    assert snapshots.durable() is None and node.uplink.s3.puts == []
+    node.uplink.s3.refuses = False
+    assert snapshots.take() and held(node) == {"a": b"one"}
+
+
+def test_a_manifest_is_created_once_and_a_try_has_its_own_number(node: Node, folder: Path) -> None:
+    keys = node.status.identity.keys
+    put(folder, a=b"one")
+    node.uplink.s3.objects[keys.snapshot(1)] = b"the first"
+    snapshots = Snapshots(node, folder)
+    assert snapshots.take(), "the answer to an earlier try of this call was lost"
+    assert node.uplink.s3.objects[keys.snapshot(1)] == b"the first"
+    put(folder, b=b"two")
+    assert snapshots.take() and newest(node).number == 2
+
+
+def test_the_lag_is_in_the_progress_and_ends_the_run(node: Node, folder: Path) -> None:
+    now = [0.0]
+    snapshots = Snapshots(node, folder, clock=lambda: now[0])
+    assert b'"durable": null' in progress(node.status)
+    put(folder, a=b"one")
+    assert snapshots.take()
+    assert (node.status.durable() or {})["number"] == 1 and b'"lag_seconds": ' in progress(node.status)
+    put(folder, b=b"two")
+    node.uplink.s3.refuses = True
+    snapshots.take()
+    assert snapshots.every_seconds == module.AGAIN_SECONDS
+    now[0] += MOST_REFUSED_SECONDS - 1
+    snapshots.take()
+    assert not node.is_stopping()
+    now[0] += 1
+    snapshots.take()
+    assert node.is_stopping() and isinstance(node.failure, ConnectionFailed)
+    assert "no checkpoint reached S3 for 15 minutes" in str(node.failure) and "SlowDown" in str(node.failure)
+
+
+def test_an_end_of_refusals_begins_the_bound_anew(node: Node, folder: Path) -> None:
+    now = [0.0]
+    snapshots = Snapshots(node, folder, clock=lambda: now[0])
+    for refuses in (True, False, True):
+        put(folder, a=b"%f" % now[0])
+        node.uplink.s3.refuses = refuses
+        snapshots.take()
+        now[0] += MOST_REFUSED_SECONDS - 1
+    assert not node.is_stopping()
+
+
+def test_a_request_to_stop_outranks_s3(node: Node) -> None:
+    node.stop("stop.json")
+    node.fail(ConnectionFailed("no checkpoint reached S3"))
+    assert node.failure is None and node.stop_reason == "stop.json"
+
+
+def test_the_last_state_is_sent_at_the_end(node: Node, folder: Path) -> None:
+    with Snapshots(node, folder):
+        put(folder, a=b"last")
+    assert held(node) == {"a": b"last"}
+
+
+def test_the_interval_follows_save_time_losses_and_cost() -> None:
+    known: dict[str, Any] = {"spot": True, "usd": 0.0, "usd_per_hour": 1.0}
+    assert seconds_between(0.05, **known) == pytest.approx((2 * 0.05 * 36_000) ** 0.5)
+    assert seconds_between(0.0, **known) == module.LEAST_SECONDS
+    assert seconds_between(30.0, **known) == module.MOST_SECONDS == 120
+    assert seconds_between(0.05, **{**known, "spot": False}) == 120, "it is seldom lost"
+    assert seconds_between(0.0, **{**known, "usd": 0.0002}) == pytest.approx(72), "1 % of a dollar an hour"
+    assert seconds_between(0.0, **{**known, "usd": 1.0}) == 120, "and never more"
+    assert seconds_between(0.0, **{**known, "usd": 1.0, "usd_per_hour": None}) == module.LEAST_SECONDS

@@ -1,0 +1,324 @@
+"""Send a command's CHECKPOINTS to S3 while it runs: data first, then a manifest (`runs.snapshots`).
+
+A thread of its own, with the lowest priority, looks every few seconds to minutes. It reads each new file
+once, sends contents that S3 does not have, and then lists the whole state. A unit is what has to fit
+together: one checkpoint of Mayfly's trainer, which counts once its manifest.json is there; the folder of one
+piece; else all of CHECKPOINTS. A unit that changes while it is read is read again, and in the end stays as
+the snapshot before has it. The folder is untrusted: no link is followed, and number, names and bytes are
+bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from trainer.aws.access import error_code
+from trainer.base.errors import ConnectionFailed, NotVersioned
+from trainer.node.inside import State, entries_inside, open_inside, sha256_of, state_of
+from trainer.node.outputs import flaw
+from trainer.node.shared import Node
+from trainer.node.uplink import AWS_ERRORS
+from trainer.runs.record import iso, utc_now
+from trainer.runs.reports import MOST_FILES
+from trainer.runs.snapshots import (
+    MOST_DATA_BYTES,
+    SMALL_BYTES,
+    SnapshotObject,
+    StoredContent,
+    packs,
+    snapshot_of,
+    snapshot_to_json,
+    snapshot_usd,
+)
+
+log = logging.getLogger("trainer.node")
+POLL_SECONDS = 0.5
+LEAST_SECONDS, MOST_SECONDS = 10.0, 120.0  # between two looks
+AGAIN_SECONDS = 5.0  # after S3 refused
+# Assumed, since AWS publishes monthly classes per type and no rate (Spot Instance Advisor, 2026-11-24).
+LOST_AFTER_SECONDS = {"spot": 10 * 3600.0, "on_demand": 30 * 24 * 3600.0}
+MOST_COST = 0.01  # of the machine's price
+MOST_REFUSED_SECONDS = 900.0  # then the run ends: it would pay for work that its machine can lose
+TRIES = 3  # to read a state that does not change meanwhile
+NICE = 19
+MOST_LOOKED_AT = 100_000
+CHANGED = {"BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "IncompleteBody"}  # while it was sent
+Unit = dict[str, State]  # files that are consistent together, by path
+Files = dict[str, tuple[str, int]]  # path -> (sha256, size)
+
+
+def seconds_between(save_seconds: float, *, spot: bool, usd: float, usd_per_hour: float | None) -> float:
+    """Return the seconds between two snapshots: Young's and Daly's optimum from the measured seconds of one
+    and the rate of losses, longer where one costs more than 1 % of the machine's price, 120 at most.
+
+    J. W. Young, CACM 17(9), 1974; J. T. Daly, FGCS 22(3), 2006, first order: sqrt(2 x save x time to a loss).
+    """
+    optimum = math.sqrt(2 * save_seconds * LOST_AFTER_SECONDS["spot" if spot else "on_demand"])
+    affordable = 3600 * usd / (MOST_COST * usd_per_hour) if usd_per_hour else 0.0
+    return min(MOST_SECONDS, max(LEAST_SECONDS, optimum, affordable))
+
+
+class Snapshots:
+    """The snapshots of one command's CHECKPOINTS, sent while the `with` lasts, and once more at its end.
+
+    `whole_with`: the file that completes a folder with files of one checkpoint; '': each of `folders` (of the
+    pieces), else everything, is one.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        folder: Path,
+        *,
+        whole_with: str = "",
+        folders: Collection[str] = (),
+        usd_per_hour: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node, self._folder, self._clock = node, folder, clock
+        self._whole_with, self._folders, self._usd_per_hour = whole_with, folders, usd_per_hour
+        self._read: dict[str, tuple[State, str, int]] = {}  # path -> its last state that was hashed
+        self._parts: dict[str, StoredContent] = {}  # sha256 -> place in S3
+        self._units: dict[str, Files] = {}  # of the newest snapshot
+        self._sent: Files | None = None  # of the newest snapshot; None: there is none
+        self._number = self._stored = 0  # of tries, which have a key each; of the newest in S3
+        self._at: datetime = utc_now()  # since when the newest state in S3 had been so
+        self._refused_since: float | None = None
+        self._save_seconds = self._usd = 0.0  # of the last one
+        self._ended = threading.Event()
+        self.counts = {"snapshots": 0, "objects": 0, "bytes": 0}
+        node.status.durable = self.durable
+
+    def __enter__(self) -> Snapshots:
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        ends = time.monotonic() + self._node.patience_seconds
+        self._thread.join(timeout=self._node.patience_seconds)
+        while not self._thread.is_alive() and not self.take():
+            if time.monotonic() >= ends:
+                log.warning("the last checkpoints are not in S3")
+                return
+            time.sleep(POLL_SECONDS)
+
+    def durable(self) -> dict[str, Any] | None:
+        """Return number and age of the newest state in S3, for the progress; None before there is one."""
+        if not self._stored:
+            return None
+        lag = max((utc_now() - self._at).total_seconds(), 0.0)
+        return {"number": self._stored, "at": iso(self._at), "lag_seconds": round(lag, 1)}
+
+    @property
+    def every_seconds(self) -> float:
+        """Return the seconds between two looks."""
+        if self._refused_since is not None:
+            return AGAIN_SECONDS
+        spot = bool(self._node.status.identity.spot_zone)
+        price = self._usd_per_hour
+        return seconds_between(self._save_seconds, spot=spot, usd=self._usd, usd_per_hour=price)
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread alone, on Linux
+        due, ending = self._clock() + LEAST_SECONDS, False
+        while not self._ended.wait(POLL_SECONDS):
+            if not ending and self._node.status.phase == "upload":  # the command has ended
+                due, ending = self._clock(), True
+            if self._clock() >= due:
+                began = self._clock()
+                self.take()
+                due = began + self.every_seconds
+
+    def take(self) -> bool:
+        """Send the present state unless S3 has it; return whether it has now."""
+        began, at = self._clock(), utc_now()
+        before = dict(self.counts)
+        try:
+            units = self._consistent()
+            files = {path: known for unit in units.values() for path, known in unit.items()}
+            if files != (self._sent or {}):
+                self._send_manifest(files, at)
+        except (*AWS_ERRORS, NotVersioned) as error:
+            self._refused(error)
+            return False
+        except OSError as error:
+            log.warning("the checkpoints can't be read, they will be tried again: %s", error)
+            return False
+        self._units, self._at, self._refused_since = units, at, None
+        if self.counts["snapshots"] > before["snapshots"]:
+            self._save_seconds = self._clock() - began
+            more = {name: self.counts[name] - before[name] for name in self.counts}
+            self._usd = snapshot_usd(puts=more["objects"] + 1, size=more["bytes"])
+            log.info(
+                "checkpoints are in S3 as snapshot %d: %d files, %d new bytes",
+                self._stored,
+                len(files),
+                more["bytes"],
+            )
+        return True
+
+    def _refused(self, error: Exception) -> None:
+        """Note that S3 refused, and end the run if it has for too long."""
+        now = self._clock()
+        self._refused_since = now if self._refused_since is None else self._refused_since
+        log.warning("the checkpoints were not sent, they will be tried again: %s", error)
+        if (seconds := now - self._refused_since) >= MOST_REFUSED_SECONDS:
+            what = f"no checkpoint reached S3 for {seconds / 60:.0f} minutes"
+            do = "Launch again once S3 answers: what its machine computes meanwhile would be lost with it."
+            self._node.fail(ConnectionFailed(what, why=str(error), do=do))
+
+    def _consistent(self) -> dict[str, Files]:
+        """Return the files of each unit, all with their contents in S3."""
+        units: dict[str, Files] = {}
+        for number in range(1, TRIES + 1):
+            seen = self._scan()
+            units = {name: files for name, unit in seen.items() if (files := self._hashed(unit)) is not None}
+            self._send_contents(units)
+            units = {
+                name: files
+                for name, files in units.items()
+                if all(sha256 in self._parts for sha256, _ in files.values())
+            }
+            if units.keys() == seen.keys() and self._scan() == seen:
+                break
+            if number == TRIES:  # it always changes: each file is whole, or the unit stays as it was
+                units |= {name: self._units[name] for name in seen.keys() - units.keys() & self._units.keys()}
+        return units
+
+    def _scan(self) -> dict[str, Unit]:
+        """Return the states of the files of each unit."""
+        found: Unit = {}
+        for number, (path, about) in enumerate(entries_inside(self._folder, hidden=True)):
+            if number >= MOST_LOOKED_AT:
+                log.warning("CHECKPOINTS has more than %d files and folders", MOST_LOOKED_AT)
+                break
+            why = flaw(path, about, 0, hidden=True)
+            if not why and not self._node.redaction.shows(path):
+                found[path] = state_of(about)
+        self._read = {path: known for path, known in self._read.items() if path in found}
+        units: dict[str, Unit] = {}
+        for path, state in found.items():
+            if (name := self._unit_of(path, found)) is not None:
+                units.setdefault(name, {})[path] = state
+        return self._bounded(units)
+
+    def _unit_of(self, path: str, found: Collection[str]) -> str | None:
+        """Return the name of the unit that a file belongs to; None if it is not complete yet."""
+        above, _, _ = path.rpartition("/")
+        if self._whole_with:
+            return above if f"{above}/{self._whole_with}" in found else None
+        first = path.partition("/")[0]
+        return first if first in self._folders else ""
+
+    def _bounded(self, units: dict[str, Unit]) -> dict[str, Unit]:
+        """Return the units that one snapshot holds."""
+        files = total = 0
+        kept: dict[str, Unit] = {}
+        for name, unit in units.items():
+            size = sum(state[1] for state in unit.values())
+            if files + len(unit) > MOST_FILES or total + size > MOST_DATA_BYTES:
+                log.warning(
+                    "a part of CHECKPOINTS is not sent: %d files and %d bytes are too many", len(unit), size
+                )
+                continue
+            kept[name], files, total = unit, files + len(unit), total + size
+        return kept
+
+    def _hashed(self, unit: Unit) -> Files | None:
+        """Return the files of a unit with their hashes; None if one changed or vanished meanwhile."""
+        files: Files = {}
+        for path, state in unit.items():
+            known = self._read.get(path)
+            if known is None or known[0] != state:
+                try:
+                    with open_inside(self._folder, path) as body:
+                        sha256, size = sha256_of(body)
+                        after = state_of(os.fstat(body.fileno()))
+                except OSError:
+                    return None
+                if after != state:
+                    return None
+                known = self._read[path] = (state, sha256, size)
+            files[path] = known[1:]
+        return files
+
+    def _send_contents(self, units: Mapping[str, Files]) -> None:
+        """Send the contents that S3 does not have."""
+        new = {
+            sha256: (path, size)
+            for files in units.values()
+            for path, (sha256, size) in files.items()
+            if sha256 not in self._parts
+        }
+        for pack in packs({sha256: size for sha256, (_, size) in new.items()}):
+            if new[pack[0]][1] > SMALL_BYTES:
+                self._send_large(pack[0], *new[pack[0]])
+            else:
+                self._send_pack({sha256: new[sha256] for sha256 in pack})
+
+    def _send_large(self, sha256: str, path: str, size: int) -> None:
+        """Send a file from disk. One that changed has no content in S3 then."""
+        try:
+            with open_inside(self._folder, path) as body:
+                stored = self._put(body, sha256, size)
+        except OSError as error:
+            log.info("%s changed while it was read: %s", path, error)
+            return
+        except ClientError as error:
+            if error_code(error) not in CHANGED:
+                raise
+            return
+        self._parts[sha256] = StoredContent(object=stored, offset=0)
+
+    def _send_pack(self, contents: Mapping[str, tuple[str, int]]) -> None:
+        """Send small files as one object."""
+        pack, offsets = io.BytesIO(), dict[str, int]()
+        for sha256, (path, size) in contents.items():
+            try:
+                with open_inside(self._folder, path) as body:
+                    content = body.read(size)
+            except OSError:
+                continue
+            if hashlib.sha256(content).hexdigest() == sha256:
+                offsets[sha256] = pack.tell()
+                pack.write(content)
+        if offsets:
+            whole = pack.getvalue()
+            stored = self._put(io.BytesIO(whole), hashlib.sha256(whole).hexdigest(), len(whole))
+            self._parts |= {
+                sha256: StoredContent(object=stored, offset=offset) for sha256, offset in offsets.items()
+            }
+
+    def _put(self, body: Any, sha256: str, size: int) -> SnapshotObject:
+        """Send an object. A repeated call makes another version of the same bytes, checked by S3."""
+        key = self._node.status.identity.keys.snapshot_data(sha256)
+        version_id = self._node.uplink.put_file(body, key, sha256, size)
+        self.counts["objects"] += 1
+        self.counts["bytes"] += size
+        return SnapshotObject(sha256=sha256, size=size, version_id=version_id)
+
+    def _send_manifest(self, files: Files, at: datetime) -> None:
+        """List the files as the next snapshot. Each try has a number, whose key has one content."""
+        identity = self._node.status.identity
+        self._number += 1
+        named: Any = {"run_id": identity.run_id, "attempt": identity.attempt, "number": self._number}
+        body = snapshot_to_json(snapshot_of(files, self._parts, at=at, **named))
+        self._node.uplink.create(body, identity.keys.snapshot(self._number))
+        self._stored, self._sent = self._number, files
+        self.counts["snapshots"] += 1
+        needed = {sha256 for sha256, _ in files.values()}
+        self._parts = {sha256: part for sha256, part in self._parts.items() if sha256 in needed}

@@ -1,0 +1,169 @@
+"""The start file of an attempt: what earlier attempts finished, which checkpoints it begins with, and which
+instances do its work. Its caller writes it (`control.carry`), the node reads it.
+
+It lies where no node can write (`store.start_key`): created once, before the first call that could make an
+instance, then given the ids whose word counts. The objects it names are copies that its caller made of
+snapshots that verified, so that what an earlier machine writes later changes nothing. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.symbols import folders_of, path_flaw
+from trainer.job.model_names import is_model_file
+from trainer.runs.keys import of_experiment
+from trainer.runs.reports import (
+    MOST_FILES,
+    MOST_MODELS,
+    MOST_RESULT_BYTES,
+    model_entry,
+    read_outputs,
+    script_entry,
+)
+from trainer.runs.store import carried_key
+
+FORMAT = 1
+MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does
+MOST_INSTANCES = 64  # of one attempt
+MOST_OBJECT_BYTES = 5 * 2**40  # of S3's own
+INSTANCE_ID = "i-[0-9a-z]+"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarriedObject:
+    """A copy of one object of an earlier attempt's snapshot, in the version that its caller verified."""
+
+    sha256: str
+    size: int
+    key: str
+    version_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarriedFile:
+    """A file of CHECKPOINTS to begin with, as a part of an object: `size` bytes from `offset` on."""
+
+    path: str  # relative to CHECKPOINTS
+    size: int
+    sha256: str  # of the file
+    object: str  # sha256 of the object that holds it
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartFile:
+    """What an attempt begins with."""
+
+    run_id: str
+    attempt: int
+    # entries of models, with a key, and of pieces that the agent started, as results have them
+    finished: tuple[Mapping[str, Any], ...] = ()
+    outputs: tuple[Mapping[str, Any], ...] = ()  # files that earlier attempts left in MAYFLY_OUT
+    objects: tuple[CarriedObject, ...] = ()
+    files: tuple[CarriedFile, ...] = ()
+    instances: tuple[str, ...] = ()  # whose word counts; (): CreateFleet has not answered
+
+    @property
+    def models(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the finished models."""
+        return tuple(entry for entry in self.finished if "key" in entry)
+
+    @property
+    def scripts(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the ends of the finished pieces that an agent started."""
+        return tuple(entry for entry in self.finished if "key" not in entry)
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """Return the names of the finished pieces, which are not begun again."""
+        return tuple(str(entry["piece"]) for entry in self.finished)
+
+
+def start_to_json(start: StartFile) -> bytes:
+    """Write a start file."""
+    return json.dumps({"format": FORMAT, **asdict(start)}, indent=1).encode()
+
+
+def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
+    """Read the start file of an attempt. Raises Unsound for a malformed one, or another attempt's."""
+    fields = read_object(body, most_bytes=MOST_START_BYTES, name="the start file")
+    if fields.values.get("format") != FORMAT:
+        raise Unsound(f"the start file has format {str(fields.values.get('format'))[:40]}, not {FORMAT}")
+    if (fields.text("run_id"), fields.whole("attempt")) != (run_id, attempt):
+        raise Unsound(f"the start file is not that of attempt {attempt} of run {run_id}")
+    start = StartFile(
+        run_id=run_id,
+        attempt=attempt,
+        finished=tuple(map(_finished, fields.rows("finished", most=MOST_MODELS))),
+        outputs=read_outputs(fields, name="outputs"),
+        objects=tuple(_object(item, run_id, attempt) for item in fields.rows("objects", most=MOST_FILES)),
+        files=tuple(map(_file, fields.rows("files", most=MOST_FILES))),
+        instances=tuple(_ids(fields)),
+    )
+    _check_consistency(start)
+    return start
+
+
+def _finished(fields: Fields) -> dict[str, Any]:
+    if fields.values.get("key") is None:
+        entry = script_entry(fields)
+        if not entry["done"]:
+            raise Unsound(f"{fields.name} is a piece that is not done")
+        return entry
+    made = of_experiment(fields.text("key", most=1024))
+    if made is None or not is_model_file(made[2]):
+        raise Unsound(f"{fields.name}.key is {fields.text('key', most=1024)[:120]!r}, not a model's")
+    return model_entry(fields)
+
+
+def _object(fields: Fields, run_id: str, attempt: int) -> CarriedObject:
+    sha256 = fields.value("sha256").sha256()
+    key, version_id = fields.text("key", most=1024), fields.text("version_id", most=1024)
+    if key != carried_key(run_id, attempt, sha256) or not version_id:
+        raise Unsound(f"{fields.name}.key is {key[:120]!r}, not that of the attempt's copy in a version")
+    return CarriedObject(
+        sha256=sha256, size=fields.whole("size", most=MOST_OBJECT_BYTES), key=key, version_id=version_id
+    )
+
+
+def _file(fields: Fields) -> CarriedFile:
+    path = fields.text("path", most=MOST_TEXT)
+    if why := path_flaw(path, hidden=True):
+        raise Unsound(f"{fields.name}.path can't be used: {why}")
+    return CarriedFile(
+        path=path,
+        size=fields.whole("size", most=MOST_OBJECT_BYTES),
+        sha256=fields.value("sha256").sha256(),
+        object=fields.value("object").sha256(),
+        offset=fields.whole("offset", most=MOST_OBJECT_BYTES),
+    )
+
+
+def _ids(fields: Fields) -> Iterator[str]:
+    for item in fields.value("instances", []).items(most=MOST_INSTANCES):
+        if not (instance_id := item.text(pattern=INSTANCE_ID)):
+            raise Unsound(f"{item.name} names no instance")
+        yield instance_id
+
+
+def _check_consistency(start: StartFile) -> None:
+    """Raise Unsound unless every file lies within an object of the list, and no name occurs twice."""
+    sizes, paths = {item.sha256: item.size for item in start.objects}, [file.path for file in start.files]
+    wrong = {
+        "an object twice": len(sizes) < len(start.objects),
+        "a file twice": len(set(paths)) < len(paths),
+        "a path that is both a file and a folder": bool(folders_of(paths) & set(paths)),
+        "a finished piece twice": len(set(start.pieces)) < len(start.finished),
+        "an instance twice": len(set(start.instances)) < len(start.instances),
+        "a file outside the objects": any(
+            file.offset + file.size > sizes.get(file.object, -1) for file in start.files
+        ),
+    }
+    for what, is_so in wrong.items():
+        if is_so:
+            raise Unsound(f"the start file has {what}")
