@@ -6,7 +6,15 @@ import argparse
 import itertools
 import sys
 
-from tests.chaos.campaign import campaign, every_crash, every_pair, layers_off, seeded
+from tests.chaos.campaign import (
+    campaign,
+    every_crash,
+    every_layer,
+    every_pair,
+    every_stall,
+    layers_off,
+    seeded,
+)
 
 
 def main() -> int:
@@ -21,7 +29,9 @@ def main() -> int:
     seeds = range(options.first, options.first + options.number)
     layers = layers_off(seeds[: options.number // 5])
     pairs = every_pair() if options.pairs else ()
-    table = campaign(itertools.chain(every_crash(), pairs, layers, seeded(seeds)))
+    table = campaign(
+        itertools.chain(every_crash(), every_stall(), every_layer(), pairs, layers, seeded(seeds))
+    )
     print(table.text())
     return 1 if table.violations else 0
 

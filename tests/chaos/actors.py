@@ -35,6 +35,8 @@ from trainer.control.stop import request_stop
 from trainer.rehearsal.world import Instance
 from trainer.runs import record_json as record_json_module
 from trainer.runs import store as store_module
+from trainer.runs.actions import sweep_schedule
+from trainer.runs.deadline import armed_for
 from trainer.runs.index import INDEX_KEY, begin_run
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
@@ -406,6 +408,7 @@ class Simulation:
     looks: list[Any] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
     most_alive: int = 0
+    unarmed: list[str] = field(default_factory=list)  # instances that no one-time schedule would have ended
     problems: list[str] = field(default_factory=list)  # what an actor raised that it must not
     desks_start: Any = "desk"
     ends_at: datetime = field(init=False)
@@ -413,8 +416,11 @@ class Simulation:
     def __post_init__(self) -> None:
         self.aws = Aws(self.schedule)
         self.record = record_of(self.schedule)
+        earlier = {"format": 1, "open": [], "ended": [{"run_id": "20261119-120000-crypto-aaaa"}]}
+        self.aws.bucket.write(INDEX_KEY, json.dumps(earlier).encode(), START)
         self.aws.on_launch.append(self._launched)
         self.aws.on_end.append(self._instance_changes)
+        self.aws.on_delete.append(self._deleted)
         self.aws.before_get.append(self._read)
         self.aws.on_put.append(self._written)
         healed = max((one.until for one in self.schedule.outages), default=0.0)
@@ -440,7 +446,7 @@ class Simulation:
     def _heal(self) -> None:
         """Let everything work: after an hour, which AWS forgets an instance in, nothing may be open."""
         aws = self.aws
-        quiet = {"kills": frozenset(), "lost": frozenset(), "errors": {}, "stalls": {}, "error_rate": 0.0,
+        quiet = {"kills": frozenset(), "lost": frozenset(), "errors": {}, "stalls": {}, "delays": {}, "error_rate": 0.0,
                  "lost_rate": 0.0, "outages": ()}  # fmt: skip
         aws.schedule = replace(aws.schedule, **quiet)
         aws.kills.clear()
@@ -503,7 +509,21 @@ class Simulation:
         lives = self.schedule.nodes
         self.machines[instance.id] = Machine(self.aws, instance, lives[min(number, len(lives) - 1)])
         self.most_alive = max(self.most_alive, len(self.aws.alive()))
+        self._check_armed(instance)
         self._instance_changes(instance)
+
+    def _check_armed(self, instance: Instance) -> None:
+        """Note an instance that begins before the schedule that ends it is armed."""
+        deadline, name = self.machines[instance.id].deadline, sweep_schedule(RUN)
+        armed = self.aws.world.schedules.get((GROUP, name))
+        if deadline is not None and (
+            armed is None or armed.next_at is None or armed.next_at > armed_for(deadline)
+        ):
+            self.unarmed.append(f"{instance.id} began, nothing was armed")
+
+    def _deleted(self, name: str) -> None:
+        """Note the schedule of an instance that is alive when it is deleted."""
+        self.unarmed += [f"{one.id} lived, {name} was deleted" for one in self.aws.alive()]
 
     def _instance_changes(self, instance: Instance) -> None:
         """Let EC2 tell control about the changes of an instance."""

@@ -139,6 +139,7 @@ class Aws:
         self.faults: dict[str, int] = {}  # by kind, for the table
         self.on_launch: list[Callable[[Instance], None]] = []
         self.on_end: list[Callable[[Instance], None]] = []
+        self.on_delete: list[Callable[[str], None]] = []
         self.on_put: list[Callable[[str], None]] = []
         self.before_get: list[Callable[[str], None]] = []
         self._events: list[tuple[datetime, int, Callable[[], None]]] = []
@@ -222,10 +223,8 @@ class Aws:
         number = self.requests[role] = self.requests.get(role, 0) + 1
         if changes:
             self._die(role, 0)
-        if (stall := schedule.stalls.get((role, number))) and len(self.busy) < MOST_FRAMES:
-            self.fault("stall")
-            self.say(f"STALLS {stall:.0f} s before {operation}")
-            self.sleep(stall)
+        if delay := schedule.delays.get((role, number)):
+            self._stall(delay, f"before {operation} arrives")
         self.sleep(schedule.latency)
         if self.down(service) or self.down(f"net:{role}"):
             self.fault("outage")
@@ -241,6 +240,8 @@ class Aws:
             answer = effect()
         except AwsError as error:
             raise failure(error.code, operation, message=str(error)) from error
+        if stall := schedule.stalls.get((role, number)):
+            self._stall(stall, f"in {operation}")
         if changes:
             self.say(f"{operation} {about}")
             self.effects[role] = self.effects.get(role, 0) + 1
@@ -255,6 +256,13 @@ class Aws:
                     self.say(f"the answer to {operation} is lost")
                     raise failure("ReadTimeoutError", operation)
         return answer
+
+    def _stall(self, seconds: float, where: str) -> None:
+        """Let the whole world go on while the caller sleeps, or its request is on its way."""
+        if len(self.busy) < MOST_FRAMES:
+            self.fault("stall")
+            self.say(f"STALLS {seconds:.0f} s {where}")
+            self.sleep(seconds)
 
     def _repeated(self, effect: Callable[[], Any], operation: str) -> Any:
         try:
@@ -466,6 +474,8 @@ class Scheduler:
             if (GroupName, Name) not in self._aws.world.schedules:
                 raise AwsError("ResourceNotFoundException", Name, 404)
             self._aws.world.delete_schedule(GroupName, Name)
+            for tell in self._aws.on_delete:
+                tell(Name)
             return {}
 
         return self._aws.request("scheduler", "DeleteSchedule", delete, changes=True, about=Name)

@@ -18,6 +18,7 @@ from tests.chaos.invariants import overrun, violations
 from tests.chaos.schedule import LAYERS, NodeLife, Outage, Schedule, from_seed
 
 CHUNK = 50  # schedules that a process plays at a time
+MOST_STALLED = 60  # requests of a role before which it is stalled
 SHOWN = 10  # violations that the table prints
 
 # What a run meets, besides the deaths of its callers: each is enumerated with every one of them.
@@ -29,7 +30,13 @@ SITUATIONS: dict[str, Schedule] = {
     "throttled call": Schedule(fleet={1: "raise:RequestLimitExceeded"}),
     "lost answer": Schedule(fleet={1: "lost"}),
     "two lost calls": Schedule(fleet={1: "unsent", 2: "unsent"}, minutes=30.0),
-    "late instance": Schedule(fleet={1: "late:200", 2: "unsent"}, minutes=30.0),
+    "late instance": Schedule(
+        fleet={1: "late:200", 2: "unsent"}, minutes=30.0, nodes=(NodeLife(work=900.0),)
+    ),
+    "late answer": Schedule(fleet={1: "late:240"}, nodes=(NodeLife(work=600.0),)),
+    "lost answer, slow to show": Schedule(fleet={1: "lost"}, shown_after=60.0, nodes=(NodeLife(work=600.0),)),
+    "stopped while unclear": Schedule(fleet={1: "late:240"}, stop_at=3.0, nodes=(NodeLife(work=3000.0),)),
+    "appears too late": Schedule(fleet={1: "late:1000"}, stop_at=3.0, nodes=(NodeLife(work=3000.0),)),
     "failed call, done": Schedule(fleet={1: "failed:InternalError"}),
     "instance and errors": Schedule(fleet={1: "both"}),
     "refused": Schedule(fleet=dict.fromkeys(range(1, 9), "refuse:UnauthorizedOperation")),
@@ -150,6 +157,38 @@ def every_pair() -> Iterator[tuple[str, Schedule]]:
                         least = first + 1 if other == role else 0
                         for second in range(least, more + 1):
                             yield "every pair", replace(once, kills=once.kills | {(other, second)})
+
+
+def every_stall() -> Iterator[tuple[str, Schedule]]:
+    """Yield each situation with a caller that sleeps in each of its requests, and with each of them on its way for
+    long, while the others go on.
+    """
+    for situation in SITUATIONS.values():
+        for two_desks in (False, True):
+            calm = replace(situation, two_desks=two_desks)
+            for role, most in play(calm).aws.requests.items():
+                for number in range(1, min(most, MOST_STALLED) + 1):
+                    seconds = 40.0 if two_desks or role != "desk" else 900.0
+                    yield "every stall", replace(calm, stalls={(role, number): seconds})
+                    if two_desks:
+                        yield "every late request", replace(calm, delays={(role, number): 20.0})
+
+
+def every_layer() -> Iterator[tuple[str, Schedule]]:
+    """Yield each situation with one layer alone: the desk dies at each side effect, and control is out of order until
+    half an hour after the deadline.
+    """
+    for situation in SITUATIONS.values():
+        if situation.driver == "control":
+            continue
+        gone = (Outage("control", 0.0, situation.minutes * 60 + 1800.0),)
+        alone = replace(situation, outages=gone)
+        for layer in LAYERS[1:]:
+            if layer == "L2" and alone.nodes[0].fate == "panics":  # no timer fires in a dead kernel
+                continue
+            for number in range(side_effects(alone)["desk"] + 1):
+                off, killed = frozenset(LAYERS) - {layer}, frozenset({("desk", number)})
+                yield f"abandoned, {layer} alone", replace(alone, off=off, kills=killed)
 
 
 def layers_off(seeds: Iterable[int]) -> Iterator[tuple[str, Schedule]]:

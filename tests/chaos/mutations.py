@@ -14,8 +14,17 @@ from itertools import islice
 from typing import Any
 from unittest.mock import patch
 
-from tests.chaos.campaign import SITUATIONS, check, every_crash, every_pair, layers_off, seeded
-from tests.chaos.schedule import Schedule
+from tests.chaos.campaign import (
+    SITUATIONS,
+    check,
+    every_crash,
+    every_layer,
+    every_pair,
+    every_stall,
+    layers_off,
+    seeded,
+)
+from tests.chaos.schedule import NodeLife, Outage, Schedule
 from trainer.control import drive as drive_module
 from trainer.control import fleet as fleet_module
 from trainer.control import observe as observe_module
@@ -25,8 +34,8 @@ from trainer.control.functions import sweep as sweep_module
 from trainer.runs import index as index_module
 from trainer.runs import launching, observation, outcome, receipt, reconcile
 from trainer.runs import record as record_module
-from trainer.runs.actions import ArmSweep, DeleteSchedule, Store
-from trainer.runs.store import S3Objects, record_key
+from trainer.runs.actions import ArmSweep, DeleteSchedule, Store, sweep_schedule
+from trainer.runs.store import S3Objects
 
 Patches = Callable[[], Iterable[tuple[Any, str, Any]]]
 MOST_SCHEDULES = 1_500  # within which each has to be found
@@ -47,9 +56,9 @@ def finds(bug: Patches, schedules: Iterable[Schedule]) -> tuple[int, Schedule | 
 def search() -> Iterator[Schedule]:
     """Yield the schedules in which every mutation is looked for: no schedule is made for one of them."""
     yield from SITUATIONS.values()
-    crashes, pairs, others = every_crash(), every_pair(), _others()
+    sources = every_crash(), every_layer(), every_stall(), every_pair(), _others()
     while True:
-        for source in (crashes, pairs, others):
+        for source in sources:
             for _, schedule in islice(source, 10):
                 yield schedule
 
@@ -106,8 +115,7 @@ def schedules_deleted_as_the_run_ends() -> Iterable[tuple[Any, str, Any]]:
     right = reconcile._finish
 
     def finish(record: Any, observed: Any, now: Any) -> Any:
-        deletes = tuple(DeleteSchedule(name=name) for name in sorted(observed.schedules))
-        return (*deletes, *right(record, observed, now))
+        return (DeleteSchedule(name=sweep_schedule(record.run_id)), *right(record, observed, now))
 
     yield reconcile, "_finish", finish
 
@@ -213,15 +221,6 @@ def late_instance_not_waited_for() -> Iterable[tuple[Any, str, Any]]:
     yield launching, "may_still_appear", lambda launch, now: False
 
 
-def other_instances_left_alone() -> Iterable[tuple[Any, str, Any]]:
-    right = reconcile.reconcile
-
-    def decide(record: Any, observed: Any, now: Any) -> Any:
-        return () if record.state == "closed" else right(record, observed, now)
-
-    yield drive_module, "reconcile", decide
-
-
 def instance_of_an_unanswered_call_not_adopted() -> Iterable[tuple[Any, str, Any]]:
     yield reconcile, "_answered_by_tag", lambda record, observed, now: None
 
@@ -304,19 +303,6 @@ def expired_exits_with_zero() -> Iterable[tuple[Any, str, Any]]:
     )
 
 
-def result_read_before_the_instances() -> Iterable[tuple[Any, str, Any]]:
-    """A result that comes between the two looks is missed, and the machine found gone without one."""
-    right = drive_module.observe
-
-    def observe(cloud: Any, record: Any, **more: Any) -> Any:
-        first = next(
-            filter(None, (observe_module._result(cloud.objects, keys, record) for keys in record.nodes)), None
-        )
-        return replace(right(cloud, record, **more), result=first)
-
-    yield drive_module, "observe", observe
-
-
 def closed_with_an_open_launch() -> Iterable[tuple[Any, str, Any]]:
     right = reconcile._finish
 
@@ -329,48 +315,44 @@ def closed_with_an_open_launch() -> Iterable[tuple[Any, str, Any]]:
     yield reconcile, "_finish", finish
 
 
-def conflict_ignored() -> Iterable[tuple[Any, str, Any]]:
-    """A receipt that another caller wrote does not keep this one from closing with its own outcome."""
-    right = drive_module._close
+_LATE, _LONG = {1: "late:240"}, (NodeLife(work=900.0),)
+_ABANDONED = replace(Schedule(), kills=frozenset({("desk", 6)}), outages=(Outage("control", 0.0, 3000.0),))
+_UNCLEAR = Schedule(fleet={1: "late:200", 2: "unsent"}, minutes=30.0, nodes=_LONG)
+_STOPPED = Schedule(fleet=_LATE, stop_at=3.0, nodes=(NodeLife(work=3000.0),))
+_TWO_CLOSERS = Schedule(returns="look", returns_after=20.0, kills=frozenset({("control", 2), ("desk", 2)}))
+_COSTLY = Schedule(budget_usd=0.5, nodes=(NodeLife(work=9000.0),))
 
-    def close(cloud: Any, record: Any, etag: str, observed: Any) -> None:
-        stored = cloud.objects.get(key=record_key(record.run_id))
-        right(cloud, record, stored.etag, observed)
-
-    yield drive_module, "_close", close
-
-
-BUGS: tuple[Patches, ...] = (
-    no_token,
-    token_without_the_try,
-    untagged_launch,
-    next_rung_after_an_unclear_answer,
-    schedules_deleted_as_the_run_ends,
-    schedule_of_an_unanswered_launch_deleted,
-    shutting_down_taken_for_terminated,
-    not_described_taken_for_gone,
-    record_swapped_without_a_condition,
-    receipt_written_over,
-    closed_before_the_receipt,
-    deadline_not_armed,
-    called_before_it_is_stored,
-    deadline_tag_an_hour_late,
-    sweeper_blind_to_deadlines,
-    sweeper_only_says_so,
-    late_instance_not_waited_for,
-    other_instances_left_alone,
-    instance_of_an_unanswered_call_not_adopted,
-    index_left_before_the_record_is_closed,
-    record_written_before_the_index,
-    budget_forgotten,
-    spot_price_in_the_budget,
-    missing_pieces_not_named,
-    reported_models_believed,
-    models_of_the_dead_forgotten,
-    bill_from_the_first_beat,
-    bill_from_the_launch,
-    expired_exits_with_zero,
-    result_read_before_the_instances,
-    closed_with_an_open_launch,
-    conflict_ignored,
-)
+# Each bug with a schedule that finds it, so that a test need not search; `make chaos` searches.
+BUGS: dict[Patches, Schedule] = {
+    no_token: Schedule(fleet=_LATE, nodes=_LONG),
+    token_without_the_try: Schedule(fleet={1: "refuse:RequestLimitExceeded"}),
+    untagged_launch: Schedule(),
+    next_rung_after_an_unclear_answer: _UNCLEAR,
+    schedules_deleted_as_the_run_ends: SITUATIONS["stays on"],
+    schedule_of_an_unanswered_launch_deleted: replace(
+        SITUATIONS["appears too late"], off=frozenset({"L1", "L2", "L4"})
+    ),
+    shutting_down_taken_for_terminated: Schedule(),
+    not_described_taken_for_gone: Schedule(fleet=_LATE, nodes=_LONG),
+    record_swapped_without_a_condition: Schedule(stalls={("desk", 5): 900.0}),
+    receipt_written_over: Schedule(minutes=12.0, nodes=(NodeLife(fate="dies", work=3000.0),)),
+    closed_before_the_receipt: _TWO_CLOSERS,
+    deadline_not_armed: Schedule(),
+    called_before_it_is_stored: _STOPPED,
+    deadline_tag_an_hour_late: replace(_ABANDONED, off=frozenset({"L1", "L3", "L4"})),
+    sweeper_blind_to_deadlines: replace(_ABANDONED, off=frozenset({"L1", "L2", "L4"})),
+    sweeper_only_says_so: replace(_ABANDONED, off=frozenset({"L1", "L2", "L3"})),
+    late_instance_not_waited_for: _UNCLEAR,
+    instance_of_an_unanswered_call_not_adopted: _UNCLEAR,
+    index_left_before_the_record_is_closed: _TWO_CLOSERS,
+    record_written_before_the_index: Schedule(kills=frozenset({("desk", 1)})),
+    budget_forgotten: _COSTLY,
+    spot_price_in_the_budget: _COSTLY,
+    missing_pieces_not_named: _STOPPED,
+    reported_models_believed: Schedule(nodes=(NodeLife(fate="spoils"),)),
+    models_of_the_dead_forgotten: Schedule(),
+    bill_from_the_first_beat: Schedule(),
+    bill_from_the_launch: Schedule(),
+    expired_exits_with_zero: Schedule(minutes=8.0, nodes=(NodeLife(work=9000.0),)),
+    closed_with_an_open_launch: _STOPPED,
+}

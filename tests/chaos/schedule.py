@@ -73,7 +73,10 @@ class Schedule:
     kills: frozenset[tuple[str, int]] = frozenset()  # role, after so many side effects
     lost: frozenset[tuple[str, int]] = frozenset()  # answers to side effects that never arrive
     errors: Mapping[tuple[str, int], str] = field(default_factory=dict)  # role, request -> code
+    # Seconds for which a caller sleeps, its request carried out and its answer not yet seen: a laptop may for long.
     stalls: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    # Seconds that a request takes to arrive: less than five minutes, after which AWS refuses its signature.
+    delays: Mapping[tuple[str, int], float] = field(default_factory=dict)
     error_rate: float = 0.0
     lost_rate: float = 0.0
     codes: tuple[str, ...] = PASSING
@@ -127,9 +130,13 @@ def from_seed(seed: int, **fixed: Any) -> Schedule:
         (_role(dice), dice.randint(1, 60)): dice.choice(CODES) for _ in range(dice.choice((0, 0, 1, 3)))
     }
     if dice.random() < 0.3:
-        values["stalls"] = {
-            (_role(dice), dice.randint(1, 60)): dice.choice((3.0, 40.0, 200.0, 900.0)) for _ in range(2)
-        }
+        role = _role(dice)
+        longest = (
+            (3.0, 40.0, 200.0, 900.0, 4000.0) if role == "desk" else (3.0, 40.0)
+        )  # a function's time is limited
+        values["stalls"] = {(role, dice.randint(1, 60)): dice.choice(longest)}
+    if dice.random() < 0.2:
+        values["delays"] = {(_role(dice), dice.randint(1, 40)): dice.choice((2.0, 30.0, 200.0))}
     if dice.random() < 0.2:
         values["error_rate"], values["lost_rate"] = dice.choice((0.02, 0.1)), dice.choice((0.0, 0.05))
     values["outages"] = _outages(dice)

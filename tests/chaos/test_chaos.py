@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -10,6 +11,7 @@ from tests.chaos.actors import play
 from tests.chaos.campaign import (
     SITUATIONS,
     all_off,
+    check,
     check_all,
     every_crash,
     every_pair,
@@ -18,6 +20,7 @@ from tests.chaos.campaign import (
     side_effects,
 )
 from tests.chaos.invariants import overrun, violations
+from tests.chaos.mutations import BUGS, finds
 from tests.chaos.schedule import Schedule
 
 pytestmark = pytest.mark.slow
@@ -58,6 +61,18 @@ def test_with_all_layers_off_instances_live_on():
         found = violations(sim, off=frozenset())
         assert any(what.startswith("ends_in_time") for what in found)
         assert overrun(sim) > 600
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_deliberate_bug_is_found(bug):
+    schedule = BUGS[bug]
+    assert not check("without it", schedule).violations
+    assert finds(bug, [schedule])[2]
+
+
+def test_a_desk_that_slept_before_its_call_calls_nothing():
+    """Others closed the run, or its deadline passed: no machine may begin for it."""
+    holds(("slept", replace(SITUATIONS["deadline"], stalls={("desk", n): 900.0})) for n in range(8, 18))
 
 
 def test_a_schedule_is_played_the_same_again():

@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
+from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn, learn_boot, learn_full
@@ -34,12 +35,14 @@ from trainer.runs.actions import (
     Action,
     ArmKill,
     ArmSweep,
+    Carry,
     Close,
     Create,
     DeleteSchedule,
     Store,
     Terminate,
     Wait,
+    WriteIds,
     WriteStop,
     kill_schedule,
     sweep_schedule,
@@ -220,7 +223,11 @@ def step(
     known to exist. `agent_gone`: the agent, on the caller's own machine, has ended.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
-    observed = replace(observe(cloud, record, may_start=record.driver == starts), agent_gone=agent_gone)
+    observed = replace(
+        observe(cloud, record, may_start=record.driver == starts),
+        agent_gone=agent_gone,
+        may_take_over=starts == "control",
+    )
     # Only commands close a run on the caller's own machine: control neither launches nor settles it.
     actions = (
         () if not record.has_instances and starts == "control" else reconcile(record, observed, cloud.now())
@@ -246,6 +253,10 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
     match action:
         case ArmSweep():
             cloud.arm_sweep(name=sweep_schedule(run_id), run_id=run_id, at=action.at)
+        case Carry():
+            carry(cloud.objects, record, action.attempt)
+        case WriteIds():
+            write_ids(cloud.objects, run_id, action.attempt, action.instance_ids)
         case ArmKill():
             name = kill_schedule(run_id, action.attempt)
             cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)
