@@ -35,8 +35,7 @@ class MachineSettings:
     )
     queue_timeout: str = setting(
         "",
-        "Longest wait for capacity, such as 2h, 12h at most, or 0; empty: none at a desk, an hour for"
-        " scheduled runs. Waiting takes nothing from max_duration.",
+        "Longest wait for capacity, 12h at most, 0 for none; empty: none at a desk, 1h for scheduled runs.",
     )
     idle_stop: str = setting(
         "", "End the run once all GPUs stood nearly idle for so long, such as 30m; empty: only say so."
