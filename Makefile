@@ -1,5 +1,5 @@
 # Everything is in scripts/; each target sets up what it needs first.
-.PHONY: help setup state demo weekly test quick check nightly
+.PHONY: help setup state demo weekly test quick check nightly chaos
 
 help:
 	@echo "make demo    rehearse a run on the embedded AWS (no account, no GPU); DATA=DIR takes your candles"
@@ -8,8 +8,12 @@ help:
 	@echo "make quick   a first look in a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"
 	@echo "make nightly what takes too long for make test: settings in pairs, storage modes, a rehearsed p4d (ten minutes)"
+	@echo "make chaos N=10000  what a run survives: callers killed at every step, faults by seed, on a simulated AWS (minutes)"
 	@echo "make setup   only the set-up, in .venv"
 	@echo "make state   a bucket of the account for Pulumi's state, and Pulumi's login to it"
 
 setup state demo weekly test quick check nightly:
 	@scripts/$@
+
+chaos:
+	@scripts/chaos $(N)

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # What `make quick` leaves out by itself: folders, and fixtures by where they are defined (several are called
 # desk or start). A test that takes longer than a second for another reason says `pytest.mark.slow`.
-SLOW_FOLDERS = ("end_to_end", "benchmarks", "rehearsal", "aws", "fuzz", "live")
+SLOW_FOLDERS = ("end_to_end", "benchmarks", "rehearsal", "aws", "fuzz", "live", "chaos")
 SLOW_FIXTURES = {
     "tests/desk.py": {"desk", "desk_with_own_checkout"},
     "tests/forks.py": {"fork_server"},

@@ -67,7 +67,7 @@ class LogReader:
         record, _ = read_record(self._objects, self._run_id)
         return "".join(
             self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys)
-            for keys in record.nodes
+            for keys in record.all_nodes
         )
 
     def _read_boot(self, keys: NodeKeys) -> str:
@@ -113,19 +113,19 @@ class EventsReader:
         self._parts, self._reader = PartReader(cloud.objects), EventReader()
 
     def read_new(self) -> RunEvents:
-        """Return what came since the last call, of the attempt that the run's record names.
+        """Return what came since the last call, of every attempt that the run's record names.
 
         Raises UsageError if there is no such run.
         """
         record, _ = read_record(self._objects, self._run_id)
-        raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.nodes)
+        raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.all_nodes)
         return RunEvents(
             raw=raw, events=list(self._reader.read(raw.splitlines())), unsound=self._reader.unsound
         )
 
 
 def read_events(cloud: Cloud, run_id: str) -> RunEvents:
-    """Return the events so far of the attempt that the run's record names. Raises UsageError if there is no
+    """Return the events so far of every attempt that the run's record names. Raises UsageError if there is no
     such run.
     """
     return EventsReader(cloud, run_id).read_new()

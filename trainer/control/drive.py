@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Protocol
 
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
+from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn, learn_boot, learn_full
@@ -33,12 +35,14 @@ from trainer.runs.actions import (
     Action,
     ArmKill,
     ArmSweep,
+    Carry,
     Close,
     Create,
     DeleteSchedule,
     Store,
     Terminate,
     Wait,
+    WriteIds,
     WriteStop,
     kill_schedule,
     sweep_schedule,
@@ -51,6 +55,8 @@ from trainer.runs.record import Driver, Launch, RunRecord, iso
 from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
 from trainer.runs.stored_receipt import read_receipt
 
+# after the instant that is stored before it: a request may arrive five minutes after its signature
+LATEST_CALL = timedelta(seconds=30)
 RECEIPT_TRIES = 60  # polls of a closed run's receipt
 
 
@@ -217,7 +223,11 @@ def step(
     known to exist. `agent_gone`: the agent, on the caller's own machine, has ended.
     """
     record, etag = read_record(cloud.objects, run_id, seen=seen)
-    observed = replace(observe(cloud, record, may_start=record.driver == starts), agent_gone=agent_gone)
+    observed = replace(
+        observe(cloud, record, may_start=record.driver == starts),
+        agent_gone=agent_gone,
+        may_take_over=starts == "control",
+    )
     # Only commands close a run on the caller's own machine: control neither launches nor settles it.
     actions = (
         () if not record.has_instances and starts == "control" else reconcile(record, observed, cloud.now())
@@ -243,6 +253,10 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
     match action:
         case ArmSweep():
             cloud.arm_sweep(name=sweep_schedule(run_id), run_id=run_id, at=action.at)
+        case Carry():
+            carry(cloud.objects, record, action.attempt)
+        case WriteIds():
+            write_ids(cloud.objects, run_id, action.attempt, action.instance_ids)
         case ArmKill():
             name = kill_schedule(run_id, action.attempt)
             cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)
@@ -265,9 +279,16 @@ def _act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: O
 
 def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
     """Call CreateFleet and store its answer. Raises ConnectionFailed for an unclear one: the intent stays
-    open.
+    open. It does so without a call where this machine slept since it stored the call: another caller may have
+    given up looking for the instance.
     """
     rung = record.ladder[launch.rung]
+    if cloud.now() > launch.last_call_at + LATEST_CALL:
+        raise ConnectionFailed(
+            f"CreateFleet for {rung.instance_type} was due at {iso(launch.last_call_at)} and is not called",
+            why="this machine slept",
+            do="The run goes on from its record.",
+        )
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
         what = f"no clear answer from CreateFleet for {rung.instance_type} in {rung.availability_zone}"

@@ -20,6 +20,7 @@ from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
+from trainer.runs.receipt import outputs_of
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import (
     MOST_OUTPUTS_BYTES,
@@ -30,8 +31,10 @@ from trainer.runs.reports import (
     heartbeat,
     read_outputs,
     read_result,
+    read_scripts,
 )
-from trainer.runs.store import Objects, Stored, given, stop_key
+from trainer.runs.start_file import StartFile, stored_start
+from trainer.runs.store import Objects, Stored, given, start_key, stop_key
 from trainer.store.listing import card_of, stored_models
 
 T = TypeVar("T")
@@ -47,7 +50,8 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     instances = cloud.instances(run_id=run_id) if record.has_instances else ()
     alive = any(instance.state in ALIVE for instance in instances)
     names: list[str] = []
-    if record.has_instances and (record.state == "starting" or (record.state == "ending" and not alive)):
+    between = record.state in ("recovering", "ending") and not alive
+    if record.has_instances and (record.state == "starting" or between):
         names = [sweep_schedule(run_id), *(kill_schedule(run_id, item.number) for item in record.attempts)]
     armed = {name: cloud.scheduled(name=name) for name in names}
     now = cloud.now()
@@ -56,22 +60,63 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
         heartbeat=max(beats, key=lambda beat: beat.at, default=None),
-        result=next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None),
+        result=_node_result(objects, record),
         stop_written=bool(
             attempt
             and record.stop_requested_at
             and objects.head(key=stop_key(run_id, attempt.number)) is not None
         ),
         full=_full(objects, now) if record.state == "starting" and may_start else frozenset(),
+        start_missing=_start_missing(objects, record) if may_start else False,
         may_start=may_start,
     )
     if record.state in ("running", "ending") and not alive and seen.result is None and record.has_instances:
         seen = replace(seen, boot_log=_boot_log(cloud, record))
     if not _to_be_closed(record, seen, now):
         return seen
-    return replace(
-        seen, models=models_seen(objects, record, seen.result), outputs=outputs_seen(objects, record)
-    )
+    left = left_behind(objects, record, seen.result)
+    return replace(seen, start=left.start, models=left.models, outputs=left.outputs, scripts=left.scripts)
+
+
+def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None = None) -> Observation:
+    """Return what the record's last attempt left in S3, and the start file with what earlier ones did.
+
+    Of its result, which is read unless it is given, the models count that S3 has as reported.
+    """
+    if unread := result is None:
+        result = _node_result(objects, record)
+    models = models_seen(objects, record, result)
+    if result is not None and unread:
+        there = {(model.key, model.version_id, model.sha256) for model in models}
+        sound = [item for item in result.models if (item["key"], item["version_id"], item["sha256"]) in there]
+        result = replace(result, models=tuple(sound))
+    outputs, scripts = outputs_seen(objects, record)
+    start = _start(objects, record)
+    return Observation(result=result, models=models, outputs=outputs, scripts=scripts, start=start)
+
+
+def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:
+    """Return the output files of a run that goes on, those of earlier attempts among them."""
+    outputs, _ = outputs_seen(objects, record)
+    return outputs_of(Observation(outputs=outputs, start=_start(objects, record)))
+
+
+def _start(objects: Objects, record: RunRecord) -> StartFile | None:
+    """Return the start file of the last attempt."""
+    if record.attempt is None or not record.has_instances:
+        return None
+    stored = objects.get(key=start_key(record.run_id, record.attempt.number))
+    return stored_start(stored, record.run_id, record.attempt.number)
+
+
+def _start_missing(objects: Objects, record: RunRecord) -> bool:
+    """Return whether the attempt that is launched has no start file yet."""
+    key = start_key(record.run_id, record.next_number)
+    return record.has_instances and record.state == "starting" and objects.head(key=key) is None
+
+
+def _node_result(objects: Objects, record: RunRecord) -> NodeResult | None:
+    return next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None)
 
 
 def _full(objects: Objects, now: datetime) -> frozenset[str]:
@@ -124,27 +169,35 @@ def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) 
     return tuple(model for model in found if model is not None)
 
 
-def outputs_seen(objects: Objects, record: RunRecord) -> tuple[dict[str, Any], ...]:
-    """Return the output files of a script that its nodes list and that S3 holds as listed, by path."""
+def outputs_seen(
+    objects: Objects, record: RunRecord
+) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    """Return the output files of a script that its nodes list and that S3 holds as listed, by path, and the
+    ends of the pieces whose files are all in that list.
+    """
     if record.leaves != "files":
-        return ()
-    listed = {item["file"]: item for keys in record.nodes for item in _listed(objects, keys)}
+        return (), ()
+    lists = [_listed(objects, keys) for keys in record.nodes]
+    listed = {item["file"]: item for files, _ in lists for item in files}
     above = folders_of(listed)  # which may be files of another node
     files = [item for path, item in listed.items() if path not in above]
     there = _at_once(files, lambda item: _is_there(objects, item), f"files of {record.run_id}")
-    return tuple(item for item, is_there in zip(files, there, strict=True) if is_there)
+    ended = tuple(item for _, scripts in lists for item in scripts)
+    return tuple(item for item, is_there in zip(files, there, strict=True) if is_there), ended
 
 
-def _listed(objects: Objects, keys: NodeKeys) -> tuple[dict[str, Any], ...]:
-    """Return the files that a node lists; empty for a malformed list."""
+def _listed(
+    objects: Objects, keys: NodeKeys
+) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    """Return the files that a node lists, and the ended pieces; empty for a malformed list."""
     body = _body(objects, keys.output_index, MOST_OUTPUTS_BYTES + 1)
     if body is None:
-        return ()
+        return (), ()
     try:
         listed = read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="the list")
-        return read_outputs(listed, prefix=keys.outputs)
+        return read_outputs(listed, prefix=keys.outputs), read_scripts(listed)
     except Unsound:
-        return ()
+        return (), ()
 
 
 def _is_there(objects: Objects, item: Mapping[str, Any]) -> bool:

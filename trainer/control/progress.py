@@ -15,10 +15,12 @@ from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
 from trainer.runs.launching import pool_name
 from trainer.runs.observation import Observation
-from trainer.runs.receipt import Receipt, make_receipt, seconds, spent
+from trainer.runs.receipt import Receipt, make_receipt, seconds
 from trainer.runs.record import InstanceSeen, RunRecord, iso
+from trainer.runs.recovery import lost_machine
 from trainer.runs.reports import Heartbeat
 from trainer.runs.samples import NodeSample
+from trainer.runs.spending import spent
 
 # From here on an end without proof is a warning; GPU machines do take minutes to shut down.
 LOUD_AFTER = timedelta(minutes=2)
@@ -64,6 +66,8 @@ class RunProgress:
     work: str = "train"  # as in the record; a script's pieces are its values
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
+    attempt: int = 1  # that works, or is launched
+    lost: tuple[str, ...] = ()  # a line for each attempt before it, which lost its machine
     message: str = ""  # the node's own, the reason for waiting, or how long the node has been silent
     is_silent: bool = False  # the node has not reported for a while: its progress is that of then
     last_error: str = ""  # the last AWS error, while it lasts
@@ -116,6 +120,8 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         deadline=record.effective_deadline,
         instances=record.instances,
         work=record.work,
+        attempt=record.next_number,
+        lost=tuple(map(lost_machine, record.lost)),
         **_reported(observed.heartbeat),
         message=silence or (heartbeat.message if heartbeat else "") or waiting,
         is_silent=bool(silence),
@@ -156,6 +162,8 @@ def _silence(look: Step, now: datetime) -> str:
 
 def phase_of(record: RunRecord, observed: Observation) -> str:
     """Return the current phase of a run, one of the receipt's."""
+    if record.state == "recovering" or (record.state == "starting" and record.lost):
+        return "lost"
     if record.state == "starting":
         return "capacity"
     if record.state in ("ending", "closed"):

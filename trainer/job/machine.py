@@ -38,8 +38,7 @@ class MachineSettings:
     )
     queue_timeout: str = setting(
         "",
-        "Longest wait for capacity, such as 2h, 12h at most, or 0; empty: none at a desk, an hour for"
-        " scheduled runs. Waiting takes nothing from max_duration.",
+        "Longest wait for capacity, 12h at most, 0 for none; empty: none at a desk, 1h for scheduled runs.",
     )
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from trainer.aws.access import Access, aws_error
 from trainer.aws.place import ACCOUNT, HERE, REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import TrainerError, TrainingFailed
+from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
@@ -63,6 +64,10 @@ def main() -> int:
         status=status,
         origins=Origins(kept=True) if settings.here else open_origins(settings.cache, settings.cache_failed),
     )
+
+    status.progress_bound = float(status.identity.boot_seconds or FIRST_SECONDS)
+    node.uplink.moved = node.moved
+    node.moved()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         node.stop(signal.Signals(number).name)

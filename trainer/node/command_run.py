@@ -1,9 +1,9 @@
 """Run a command: each piece that the agent starts as a process on a place (its GPUs) of its own, by the queue
 that models use; or one process, which tells its own pieces.
 
-A piece that a signal killed is restarted alone, with its checkpoints; one that ended with an exit code is
-not, unless its device is at fault (device_service.py). Owns order and outcome; a piece is piece_run.py's, and
-folders and variables come from command.py.
+A piece that a signal killed, or that made no progress, is restarted alone, with its checkpoints; one that
+ended with an exit code is not, unless its device is at fault (device_service.py). Owns order and outcome; a
+piece is piece_run.py's, and folders and variables come from command.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from trainer.base.errors import Stopped, TrainingFailed
+from trainer.base.silence import FIRST_SECONDS
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
@@ -90,6 +91,8 @@ class CommandRun:
                 while place not in self._running and self._may_begin(devices):
                     self._begin(self._pieces[self._queue.take().title], place)
             self._look_at_devices()
+            bounds = [run.progress_bound for run in self._running.values()]
+            self._node.status.progress_bound = max(bounds, default=FIRST_SECONDS)
             if not self._running and not any(map(self._may_begin, self._places)):
                 return
             time.sleep(POLL_SECONDS)

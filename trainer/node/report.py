@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from trainer.base.errors import BudgetError, Interrupted, Stopped, TrainerError, TrainingFailed, UsageError
+from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
@@ -45,6 +46,8 @@ class Status:
     sample: NodeSample | None = None  # of its hardware, a few seconds old
     durable: Callable[[], dict[str, Any] | None] = lambda: None  # newest checkpoints in S3
     message: str = ""
+    progress_at: datetime | None = None  # of the last sign of progress
+    progress_bound: float = FIRST_SECONDS  # seconds allowed without one, by what is at work now
 
     def enter(self, phase: Phase, at: datetime) -> None:
         """Begin a phase."""
@@ -65,7 +68,11 @@ def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, bake
 
 def lease(status: Status, now: datetime) -> dict[str, Any]:
     """Return the lease object under live/, which the sweeper reads."""
-    return {**_header(status.identity), "at": iso(now), "lease_until": iso(now + LEASE)}
+    moved = {}
+    if status.progress_at is not None:  # another thread may have moved it after `now`
+        at = iso(min(status.progress_at, now))
+        moved = {"progress_at": at, "progress_bound": math.ceil(status.progress_bound)}
+    return {**_header(status.identity), **moved, "at": iso(now), "lease_until": iso(now + LEASE)}
 
 
 def progress(status: Status) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +35,7 @@ class Node:
     redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the command's secrets
     stop_reason: str = ""
     taken_at: datetime | None = None  # when AWS takes this spot machine, once it has given notice
+    clock: Callable[[], float] = time.monotonic  # of its commands' progress
     failure: TrainerError | None = None  # why the node ended its work itself
 
     def stop(self, reason: str) -> None:
@@ -47,6 +50,10 @@ class Node:
         if not self.stop_reason:
             self.failure = error
             self.stop(error.what)
+
+    def moved(self) -> None:
+        """Note a sign of progress, for the lease."""
+        self.status.progress_at = utc_now()
 
     def is_stopping(self) -> bool:
         """Return whether the node was asked to end its work, or is a machine that does not end at its
@@ -82,3 +89,9 @@ class Node:
         """Begin a phase."""
         log.info("phase %s", phase)
         self.status.enter(phase, utc_now())
+        if phase in (
+            "upload",
+            "end",
+        ):  # which wait for S3 themselves, one after another, and end by their clocks
+            self.status.progress_bound = 3 * LAST_UPLOADS_SECONDS
+        self.moved()

@@ -34,7 +34,7 @@ from trainer.base.environment import rehearsal_environment
 from trainer.base.errors import ConfigError, TrainerError
 from trainer.rehearsal import home, instance, lambdas, messages, pulumi_apply, scheduling, storage
 from trainer.rehearsal.account import EmbeddedAccount, Rules
-from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
+from trainer.rehearsal.applied_program import AppliedProgram, ProgramStore, program_hash, replay
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import RULES, Front
 from trainer.rehearsal.http_server import HttpServer
@@ -160,7 +160,7 @@ class EmbeddedAws:
         with self._programs.locked(key):
             applied = self._programs.read(key)
             if applied is None:
-                applied = pulumi_apply.apply(access, config=config, module=self.applier)
+                applied = self._apply(access, config)
                 self._programs.write(key, applied)
                 return applied.outputs
         try:
@@ -168,7 +168,11 @@ class EmbeddedAws:
         except (AwsError, ValueError) as error:  # the stored application does not fit this server
             log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
             forget_account(account, keep=("s3",))
-            return pulumi_apply.apply(access, config=config, module=self.applier).outputs
+            return self._apply(access, config).outputs
+
+    def _apply(self, access: Access, config: Mapping[str, str]) -> AppliedProgram:
+        server = self._fork_server() if self._fork_server else None
+        return pulumi_apply.apply(access, config=config, module=self.applier, server=server)
 
     def call(self, account: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Call AWS in an account as its administrator, without a socket. Raises AwsError.

@@ -46,6 +46,23 @@ class Create:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Carry:
+    """Write an attempt's start file, once: what earlier attempts finished, with copies of their checkpoints.
+    Precedes every create.
+    """
+
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteIds:
+    """Add the ids whose word counts to an attempt's start file; a node that is not named ends itself."""
+
+    attempt: int
+    instance_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WriteStop:
     """Write the object that asks the node to end; the node looks for it with each heartbeat."""
 
@@ -82,7 +99,19 @@ class Wait:
     why: str
 
 
-Action = Store | ArmSweep | ArmKill | Create | WriteStop | Terminate | DeleteSchedule | Close | Wait
+Action = (
+    Store
+    | Carry
+    | ArmSweep
+    | ArmKill
+    | Create
+    | WriteIds
+    | WriteStop
+    | Terminate
+    | DeleteSchedule
+    | Close
+    | Wait
+)
 
 
 def sweep_schedule(run_id: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from trainer.base.errors import CapacityError
 from trainer.runs.capacity import pool_of
 from trainer.runs.record import Launch, Rung, RunRecord
 
@@ -22,11 +23,25 @@ def next_rung(record: RunRecord, full: Container[str] = ()) -> int | None:
     refused = [launch for launch in attempt.launches if launch.outcome == "refused"] if attempt else []
     left = [
         index
-        for index in range(len(record.ladder))
+        for index in ladder_order(record)
         if index not in asked and not any(_rules_out(record, launch, index) for launch in refused)
     ]
     fresh = [index for index in left if pool_of(record.ladder[index]) not in full]
     return next(iter(fresh or left), None)
+
+
+def ladder_order(record: RunRecord) -> tuple[int, ...]:
+    """Return the order in which an attempt asks the rungs: the ladder's, the pool that just lost a spot
+    machine, or had no room for it, last.
+    """
+    lost = record.lost[-1] if record.lost else None
+    taken = record.ladder[lost.launches[-1].rung] if lost and lost.launches else None
+    out_of_room = lost is not None and (lost.error or {}).get("code") == CapacityError.exit_code
+    if taken is None or not (taken.market == "spot" or out_of_room):
+        return tuple(range(len(record.ladder)))
+    return tuple(
+        sorted(range(len(record.ladder)), key=lambda index: pool_of(record.ladder[index]) == pool_of(taken))
+    )
 
 
 def _rules_out(record: RunRecord, launch: Launch, index: int) -> bool:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
 from trainer.base.errors import BudgetError, TrainerError
-from trainer.runs.actions import Action, ArmSweep, Create, Store, Wait, sweep_schedule
+from trainer.runs.actions import Action, ArmSweep, Carry, Create, Store, Wait, sweep_schedule
 from trainer.runs.capacity import FULL_FOR
 from trainer.runs.deadline import (
     REMEDIES,
@@ -30,11 +30,13 @@ from trainer.runs.deadline import (
 from trainer.runs.ladder import next_rung
 from trainer.runs.observation import UNANSWERED, Observation, may_still_appear
 from trainer.runs.record import Launch, Queue, Rung, RunRecord, client_token, iso
+from trainer.runs.spending import budget_left, worked_seconds
 
 SHORTEST_ATTEMPT = timedelta(seconds=5)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=4), timedelta(seconds=30)
 # Between two walks over a full ladder. Longer than the memory of full pools would waste what it forgot.
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=30), FULL_FOR
+_NOTHING = 1e-9  # of a budget or a default that is used up: 0 would mean that there is none
 MOST_CALLS = 2  # under one token: the call and, after an unclear answer, its replay
 # How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3,
 # 2026-08). A token without an answer takes five minutes itself, and is followed by one more.
@@ -59,6 +61,8 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     launch = record.last_launch
     if not observed.may_start:
         return (Wait(why=waiting_words(record) or "starting; its driver continues"),)
+    if observed.start_missing:
+        return (Carry(attempt=record.next_number),)
     attempt = record.attempt
     if launch is None or attempt is None:
         return (_intend(record, next_rung(record, observed.full) or 0, now),)
@@ -93,14 +97,14 @@ def waiting_words(record: RunRecord) -> str:
 
 
 def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
-    """Return the deadline of an attempt that begins now on a rung."""
+    """Return the deadline of an attempt that begins now on a rung: money and time count over all attempts."""
+    worked = worked_seconds(record, now)
     limit = time_limit(
         run=TimeLimit(duration=record.deadline - now, cause=record.deadline_cause),
-        # nothing has been spent before the first instance, and there is only one attempt
-        budget_usd=record.budget_usd,
+        budget_usd=max(budget_left(record, now), _NOTHING) if record.budget_usd else 0.0,
         on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
-        default_seconds=rung.default_seconds,
-        estimate_seconds=rung.estimate_seconds,
+        default_seconds=max(rung.default_seconds - worked, _NOTHING) if rung.default_seconds else 0.0,
+        estimate_seconds=max(rung.estimate_seconds - worked, _NOTHING) if rung.estimate_seconds else 0.0,
     )
     return deadline_from(now, limit)
 
@@ -158,7 +162,7 @@ def _intend(record: RunRecord, rung_index: int, now: datetime) -> Store:
         why = f"the deadline on {rung.instance_type} would be {iso(deadline.at)}"
         error = BudgetError("no time is left to start an instance", why=why, do=REMEDIES[deadline.cause])
         return Store(record=record.ended("expired", error.as_dict(), now), why="no time is left")
-    number, launches = (record.attempt.number, len(record.attempt.launches)) if record.attempt else (1, 0)
+    number, launches = record.next_number, len(record.attempt.launches) if record.attempt else 0
     launch = Launch(
         rung=rung_index,
         token=client_token(record.run_id, number, rung_index, launches),

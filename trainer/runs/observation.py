@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.runs.record import InstanceSeen, Launch, Rung, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.start_file import StartFile
 
 ALIVE = ("pending", "running")  # states that bill; `shutting-down` bills nothing
 ENDED = ("shutting-down", "terminated")
@@ -63,13 +64,18 @@ class Observation:
     result: NodeResult | None = None
     boot_log: str = ""  # boot log of an instance that ended without a result
     stop_written: bool = False
+    start: StartFile | None = None  # of the last attempt; looked at with the models
+    start_missing: bool = False  # the attempt that is launched has no start file yet
     agent_gone: bool = False  # on the caller's own machine: its agent has ended, and this look came later
     models: tuple[ModelSeen, ...] | None = None  # None: not looked at (only an ending run needs them)
     outputs: tuple[
         Mapping[str, Any], ...
     ] = ()  # files of a script, as S3 has them; looked at with the models
     full: frozenset[str] = frozenset()  # pools that were full a moment ago (`runs.capacity`)
+    scripts: tuple[Mapping[str, Any], ...] = ()  # ends of its pieces whose files are all in S3
     may_start: bool = True  # whether this caller may create instances; settling may not
+    # whether it may go on with a run whose launcher is gone; control may
+    may_take_over: bool = False
 
     @property
     def alive(self) -> tuple[DescribedInstance, ...]:
@@ -142,6 +148,7 @@ def _update(seen: InstanceSeen | None, instance: DescribedInstance, now: datetim
         terminated_at=((seen.terminated_at if seen else None) or instance.ended_at or now) if ended else None,
         proof=DESCRIBED if instance.state == "terminated" else "",
         reason=instance.reason if ended else "",
+        signed_at=seen.signed_at if seen else None,
     )
 
 

@@ -5,10 +5,11 @@ Receipt, exit code and command line print this decision.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from trainer.aws.error_codes import meaning
 from trainer.base.errors import (
@@ -37,6 +38,8 @@ LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record 
 # classes of EC2's reasons for ending an instance that it could not start
 AT_START = ("account", "config", "quota", "capacity")
 
+Loss = Literal["", "taken", "died"]
+
 EXIT_CODES: dict[Outcome, int] = {
     "done": 0,
     "failed": TrainingFailed.exit_code,
@@ -50,10 +53,15 @@ FAILED_CODES = range(100, 104)  # training, capacity, quota, configuration: all 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """An outcome, and the error behind it where the run was not done."""
+    """An outcome, and the error behind it where the run was not done.
+
+    `loss`: it lost its machine, so that another may go on (`recovery`). AWS or somebody took it, or it died
+    by itself, which alone may be a fault of the job.
+    """
 
     outcome: Outcome
     error: dict[str, Any] | None = None
+    loss: Loss = ""
 
     def stored(self, record: RunRecord, now: datetime) -> Store:
         """Return the action that decides it."""
@@ -78,7 +86,7 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
     if instances and all(seen.state in (*ENDED, "gone") for seen in instances):
         return _gone_without_result(record, observed, instances[-1])
     if now >= launch.deadline:
-        return _expired(record)
+        return expired(record)
     stop_at = record.stop_requested_at
     # without one, there is no agent to stop yet
     works = observed.heartbeat is not None and observed.heartbeat.phase
@@ -137,10 +145,13 @@ def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
     ended_at = result.phases.get("end")
     at_deadline = ended_at is not None and ended_at >= record.effective_deadline.at - DEADLINE_SLACK
     if result.state == "expired" or at_deadline:
-        return _expired(record)
+        return expired(record)
     if record.stop_requested_at is not None:
         return stopped()
-    return interrupted("the instance was shut down before its work was done", "")
+    if result.state == "interrupted":
+        why = str((result.error or {}).get("what") or "its node heard of the interruption and saved its work")
+        return _taken("the spot instance was taken back", why)
+    return _taken("the instance was shut down before its work was done", "")
 
 
 def _before_an_instance(
@@ -154,32 +165,37 @@ def _before_an_instance(
     # whether it looks for its instance, or did so before
     looks = launch is not None and (launch.is_open or launch.had_no_answer)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
-    if record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
+    is_first = record.attempt is None or record.attempt.number == 1  # a later one is gone on with by control
+    if is_first and record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
         return interrupted("the launcher ended before an instance was started", "")
     if launch is None and now > record.created_at + START_WITHIN:
         return interrupted("the launcher slept before an instance was started", "")
-    return _expired(record) if now >= record.effective_deadline.at else None
+    return expired(record) if now >= record.effective_deadline.at else None
 
 
 def _gone_without_result(record: RunRecord, observed: Observation, seen: InstanceSeen) -> Ending:
     ended_at = seen.terminated_at or record.deadline
     if ended_at >= record.effective_deadline.at - DEADLINE_SLACK:
-        return _expired(record)
+        return expired(record)
     if record.stop_requested_at is not None:
         return stopped()
     by_api = seen.reason.startswith("Client.UserInitiated")  # as by the sweeper, which ends a silent node
-    if (observed.heartbeat or by_api) and _is_silent(
-        record, observed, launched_at=seen.launched_at, now=ended_at
+    by_aws = seen.reason.startswith("Server.")  # EC2 does not date these ends: a late look finds a lease past
+    if (
+        (observed.heartbeat or by_api)
+        and not by_aws
+        and _is_silent(record, observed, launched_at=seen.launched_at, now=ended_at)
     ):
         return _silent(observed)
     refused = meaning(seen.reason)
     if refused.error_class in AT_START:
         what = f"AWS ended instance {seen.instance_id} as it started"
-        return _ending("failed", refused.error(what, why=seen.reason, do=refused.remedy))
+        error = refused.error(what, why=seen.reason, do=refused.remedy)
+        return _ending("failed", error, "taken" if refused.error_class == "capacity" else "")
     if seen.market == "spot" and (seen.reason.startswith("Server.SpotInstance") or not seen.reason):
-        return interrupted(f"the spot instance {seen.instance_id} was taken back", seen.reason)
-    if by_api or seen.reason.startswith("Server."):
-        return interrupted(f"instance {seen.instance_id} was ended from outside", seen.reason)
+        return _taken(f"the spot instance {seen.instance_id} was taken back", seen.reason)
+    if by_api or by_aws:
+        return _taken(f"instance {seen.instance_id} was ended from outside", seen.reason)
     reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
     return _ending(
         "failed",
@@ -188,7 +204,14 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
             why="; ".join(filter(None, reasons)),
             do=f"mayfly logs {record.run_id} shows its last lines.",
         ),
+        "died" if _by_signal(observed.boot_log) else "",
     )
+
+
+def _by_signal(boot_log: str) -> bool:
+    """Return whether the bootstrap says that a signal ended the agent: out of memory, or a crash of it."""
+    codes = re.findall(r"bootstrap: powering off, exit code (\d{1,3})\b", boot_log)
+    return bool(codes) and int(codes[-1]) > 128
 
 
 def last_complaint(boot_log: str) -> str:
@@ -202,11 +225,12 @@ def last_complaint(boot_log: str) -> str:
     return said[-1][:MOST_NAME] if said else ""
 
 
-def _ending(outcome: Outcome, error: TrainerError) -> Ending:
-    return Ending(outcome=outcome, error=error.as_dict())
+def _ending(outcome: Outcome, error: TrainerError, loss: Loss = "") -> Ending:
+    return Ending(outcome=outcome, error=error.as_dict(), loss=loss)
 
 
-def _expired(record: RunRecord) -> Ending:
+def expired(record: RunRecord) -> Ending:
+    """Return the end of a run at its deadline."""
     deadline = record.effective_deadline
     what = f"the run reached its deadline at {iso(deadline.at)}"
     why, do = f"set by {CAUSES[deadline.cause]}", REMEDIES[deadline.cause]
@@ -223,6 +247,11 @@ def interrupted(what: str, why: str, do: str = START_OVER) -> Ending:
     return _ending("interrupted", Interrupted(what, why=why, do=do))
 
 
+def _taken(what: str, why: str) -> Ending:
+    """Return the loss of a machine that somebody or AWS ended."""
+    return replace(interrupted(what, why), loss="taken")
+
+
 def _silent(observed: Observation) -> Ending:
     heard = (
         f"its last heartbeat came at {iso(observed.heartbeat.at)}"
@@ -234,6 +263,7 @@ def _silent(observed: Observation) -> Ending:
         TrainingFailed(
             "the node fell silent", why=heard, do="Its log in S3 ends where it stopped; launch again."
         ),
+        "died",
     )
 
 

@@ -1,29 +1,29 @@
 """The receipt that closes a run: models, seconds, dollars, and the observed end of every instance. Its
 schema: docs/reference.md.
 
-The cost is a low and a high bound: AWS shows neither the instant at which `running` began nor the one at
-which an OS power-off ended it. Low runs from the first sign of life to the last, high from the launch to the
-first look that found the instance ended; both are at least the 60 seconds that a start costs.
+Its cost is a low and a high bound (`runs.spending`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from trainer.aws.place import place_named
+from trainer.base.symbols import folders_of
 from trainer.job.model_names import MODEL_SUFFIX, read_name
 from trainer.runs.boot import boot_steps
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
-from trainer.runs.record import InstanceSeen, Outcome, RunPiece, RunRecord, iso
+from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
 from trainer.runs.reports import LAST_LINES, MOST_LINE
+from trainer.runs.spending import billed_seconds, price_of, spent
 
-FORMAT = 4
-PHASES = ("preflight", "capacity", "boot", "stage", "train", "upload", "terminate")
-SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
+FORMAT = 5
+PHASES = ("preflight", "capacity", "lost", "boot", "stage", "train", "upload", "terminate")
 
 Receipt = dict[str, Any]
 
@@ -51,11 +51,12 @@ def make_receipt(
         "deadline": iso(record.effective_deadline.at),
         "deadline_cause": record.effective_deadline.cause,
         "closed_at": iso(record.closed_at) if record.closed_at else None,
+        "attempts": [_attempt(record, observed, attempt) for attempt in record.attempts],
         "instances": [_instance(record, seen) for seen in record.instances],
         "models": models,
         "failed": _failed(record, observed, models, state),
         "files": _files(record, observed),
-        "scripts": ranked(result.scripts) if result and record.leaves == "files" else [],
+        "scripts": ranked(scripts_of(observed)) if record.leaves == "files" else [],
         "retries": result.retries if result else 0,
         "seconds": seconds(record, observed),
         "boot": boot_steps(record, result),
@@ -78,7 +79,28 @@ def make_receipt(
 def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
     """Return the output files as S3 has them, or the candle files of a refresh as its node reported them."""
     reported = observed.result.files if observed.result and record.leaves == "candles" else ()
-    return [dict(item) for item in (observed.outputs if record.leaves == "files" else reported)]
+    return outputs_of(observed) if record.leaves == "files" else [dict(item) for item in reported]
+
+
+def outputs_of(observed: Observation) -> list[dict[str, Any]]:
+    """Return the files of all attempts by path: of two of one name that of the later attempt, which no longer
+    has an earlier one's file where it has a folder.
+    """
+    own = {item["file"]: item for item in observed.outputs}
+    above = folders_of(own)
+    earlier = [item for item in observed.start.outputs if item["file"] not in own] if observed.start else []
+    kept = [
+        item for item in earlier if item["file"] not in above and not folders_of([item["file"]]) & own.keys()
+    ]
+    return [dict(item) for item in sorted((*kept, *own.values()), key=lambda item: str(item["file"]))]
+
+
+def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:
+    """Return how the pieces that an agent started ended, in all attempts; one that is done stays so."""
+    earlier = observed.start.scripts if observed.start else ()
+    done = {item["piece"] for item in earlier}
+    own = observed.result.scripts if observed.result else observed.scripts
+    return [*earlier, *(item for item in own if item["piece"] not in done)]
 
 
 def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -114,11 +136,17 @@ def log_tail(text: str) -> str:
 
 
 def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
-    """Return the run's models: those that the node reported or, without a report, those in S3."""
+    """Return the run's models: those that earlier attempts finished, and those that the last one's node
+    reported or, without a report, has in S3. A finished model is never replaced.
+    """
     pieces = {piece.model: piece for piece in record.pieces}
+    earlier = [dict(model) for model in observed.start.models] if observed.start else []
+    done = {_name_of(model["key"]) for model in earlier}
     if observed.result is None:
-        return [_model_in_bucket(pieces[_name_of(model.key)], model) for model in observed.models or ()]
-    return [{**model, **pieces[_name_of(model["key"])].identity} for model in observed.result.models]
+        left = [model for model in observed.models or () if _name_of(model.key) not in done]
+        return earlier + [_model_in_bucket(pieces[_name_of(model.key)], model) for model in left]
+    reported = [model for model in observed.result.models if _name_of(model["key"]) not in done]
+    return earlier + [{**model, **pieces[_name_of(model["key"])].identity} for model in reported]
 
 
 def seconds(record: RunRecord, observed: Observation, now: datetime | None = None) -> dict[str, float]:
@@ -130,12 +158,16 @@ def seconds(record: RunRecord, observed: Observation, now: datetime | None = Non
     """
     ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
     finished = max(ends, default=None) or record.closed_at or now or record.ending_at or record.created_at
-    reported = _reported_phases(observed)
     attempt = record.attempt
+    between = (
+        attempt is not None and attempt in record.lost
+    )  # its phases are those of an attempt that is over
+    reported = {} if between and not record.outcome else _reported_phases(observed)
     starts: dict[str, datetime | None] = {
         "preflight": record.preflight_at,
         "capacity": record.created_at,
-        "boot": attempt.created_at if attempt else None,
+        "lost": record.attempts[0].created_at if record.next_number > 1 else None,
+        "boot": attempt.created_at if attempt and (not between or record.outcome) else None,
         "stage": reported.get("stage"),
         "train": reported.get("train"),
         "upload": reported.get("upload"),
@@ -155,51 +187,32 @@ def seconds(record: RunRecord, observed: Observation, now: datetime | None = Non
     }
 
 
-def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tuple[float, float]:
-    """Return the low and the high bound, in dollars, of what the run's instances cost until `now`."""
-    low = high = 0.0
-    for seen in record.instances:
-        price = _price(record, seen)
-        least, most = _billed_seconds(seen, observed, now)
-        low, high = low + least / 3600 * price, high + most / 3600 * price
-    return low, high
-
-
-def _billed_seconds(seen: InstanceSeen, observed: Observation, now: datetime | None) -> tuple[float, float]:
-    ended = seen.terminated_at or now or seen.launched_at
-    most = max((ended - seen.launched_at).total_seconds(), SHORTEST_BILL_SECONDS)
-    signs = [instant for instant in _signs_of_life(seen, observed) if seen.launched_at <= instant <= ended]
-    if not signs:
-        return 0.0, most  # never seen running: perhaps it never billed
-    if seen.terminated_at is None and seen.running_seen_at is not None:
-        signs.append(ended)  # it runs at this moment
-    least = max((max(signs) - min(signs)).total_seconds(), SHORTEST_BILL_SECONDS)
-    return least, max(least, most)
-
-
-def _signs_of_life(seen: InstanceSeen, observed: Observation) -> list[datetime]:
-    signs = [seen.running_seen_at] if seen.running_seen_at else []
-    heartbeat = observed.heartbeat
-    if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
-        signs += [heartbeat.at, *heartbeat.phases.values()]
-    if observed.result is not None:
-        signs += observed.result.phases.values()
-    return signs
-
-
-def _price(record: RunRecord, seen: InstanceSeen) -> float:
-    for rung in record.ladder:
-        same_pool = (rung.instance_type, rung.market) == (seen.instance_type, seen.market)
-        if same_pool and rung.availability_zone == seen.availability_zone:
-            return rung.price_usd_per_hour
-    return max((rung.on_demand_usd_per_hour for rung in record.ladder), default=0.0)
-
-
 def _reported_phases(observed: Observation) -> Mapping[str, datetime]:
     """Return the start of each phase by the node's result, else by its last heartbeat."""
     if observed.result is not None and observed.result.phases:
         return observed.result.phases
     return observed.heartbeat.phases if observed.heartbeat else {}
+
+
+def _attempt(record: RunRecord, observed: Observation, attempt: Attempt) -> dict[str, Any]:
+    """Return an attempt: its instances, why it ended, and what it took."""
+    mine = replace(
+        record, instances=tuple(seen for seen in record.instances if seen.attempt == attempt.number)
+    )
+    low, high = spent(mine, observed, record.closed_at)
+    times = [billed_seconds(seen, observed, record.closed_at) for seen in mine.instances]
+    return {
+        "number": attempt.number,
+        "instances": [seen.instance_id for seen in mine.instances],
+        "created_at": iso(attempt.created_at) if attempt.created_at else None,
+        "ended_at": iso(attempt.ended_at) if attempt.ended_at else None,
+        "cause": attempt.cause,
+        "error": attempt.error,
+        "seconds_low": round(sum(low for low, _ in times), 3),
+        "seconds_high": round(sum(high for _, high in times), 3),
+        "spent_low": round(low, 6),
+        "spent_high": round(high, 6),
+    }
 
 
 def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
@@ -208,7 +221,7 @@ def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:
         "instance_type": seen.instance_type,
         "market": seen.market,
         "availability_zone": seen.availability_zone,
-        "price_usd_per_hour": _price(record, seen),
+        "price_usd_per_hour": price_of(record, seen),
         "state": seen.state,
         "proof": seen.proof,
         "launched_at": iso(seen.launched_at),
@@ -238,10 +251,11 @@ def _failed(
     record: RunRecord, observed: Observation, models: Sequence[Mapping[str, Any]], state: str
 ) -> list[dict[str, Any]]:
     """Return the failures that the node reported, and every other model of the job that is missing."""
-    result = observed.result
-    failed = [dict(item) for item in result.failed] if result else []
-    scripts = [item for item in result.scripts if state == "done" or item["done"]] if result else []
-    accounted = {item["piece"] for item in (*models, *failed, *scripts)}
+    made = {item["piece"] for item in models}
+    reported = observed.result.failed if observed.result else ()
+    failed = [dict(item) for item in reported if item["piece"] not in made]
+    scripts = [item for item in scripts_of(observed) if state == "done" or item["done"]]
+    accounted = made | {item["piece"] for item in (*failed, *scripts)}
     missing = [piece.identity for piece in record.pieces if piece.piece not in accounted]
     return failed + [{**piece, "reason": f"not finished when the run ended ({state})"} for piece in missing]
 

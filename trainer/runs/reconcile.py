@@ -5,10 +5,11 @@ It does no I/O. The attached command, every command that settles a run, and the 
 carries the actions out. Calling it twice, or from two places at once, gives the same outcome: the record
 changes by compare-and-swap, a launch has a token of its own, and every other action may be repeated.
 
-The life of a run, in the order of this file: it starts (`launching`: intent stored, deadline armed, instance
-created), it is watched (second schedule armed, stop requests passed on), it ends (`outcome`), and it is
-finished: every instance proven gone, schedules deleted (after an unanswered launch one stays until its time),
-receipt written, record closed. A run on a machine of the caller's own has a shorter one (`here`).
+The life of a run, in the order of this file: it starts (`launching`: start file written, intent stored,
+deadline armed, instance created), it is watched (second schedule armed, stop requests passed on), it loses
+its machine and starts again (`recovery`) or ends (`outcome`), and it is finished: every instance proven gone,
+schedules deleted (after an unanswered launch one stays until its time), receipt written, record closed. A run
+on a machine of the caller's own has a shorter one (`here`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from trainer.runs.actions import (
     Store,
     Terminate,
     Wait,
+    WriteIds,
     WriteStop,
     sweep_schedule,
 )
@@ -32,6 +34,7 @@ from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import RunRecord
+from trainer.runs.recovery import after, recover, taken_over
 
 # for a node that reported to power itself off, before it is terminated
 POWER_OFF_GRACE = timedelta(seconds=45)
@@ -50,10 +53,12 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         return (Store(record=answered, why="the instance of an unanswered call was found by its tag"),)
     if record.state == "ending":
         return _finish(record, observed, now)
+    if record.state == "recovering":
+        return recover(record, observed, now)
     if ending := ending_of(record, observed, now):
-        return (ending.stored(record, now),)
+        return (after(record, observed, ending, now),)
     if record.state == "starting":
-        return next_launch(record, observed, now)
+        return _start(record, observed, now)
     return _watch(record, observed, now)
 
 
@@ -76,6 +81,17 @@ def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) ->
     return record.with_launch(replace(launch, outcome="created", unanswered=False, instance_ids=ids), now)
 
 
+def _start(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
+    """Launch an attempt's instance, never beside one of an earlier attempt."""
+    number = record.next_number
+    late = tuple(item.instance_id for item in observed.alive if item.attempt < number)
+    if late:
+        return (Terminate(instance_ids=late, why=f"attempt {number} does the run's work"),)
+    if taken := taken_over(record, observed, now):
+        return (taken,)
+    return next_launch(record, observed, now)
+
+
 def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """Watch a run that has its instance: pass a stop request on, arm the second schedule, end any other
     instance.
@@ -87,7 +103,8 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
     if launch.kill_armed_at is None:
         armed = record.with_launch(replace(launch, kill_armed_at=now), now)
         kill = ArmKill(attempt=attempt.number, instance_ids=launch.instance_ids, at=launch.deadline)
-        return kill, Store(record=armed, why="second schedule armed")
+        ids = WriteIds(attempt=attempt.number, instance_ids=launch.instance_ids)
+        return kill, ids, Store(record=armed, why="second schedule armed, and its ids written")
     others = tuple(item.instance_id for item in observed.alive if item.instance_id not in launch.instance_ids)
     if others:  # of a token that was given up without an answer
         return (Terminate(instance_ids=others, why="another instance does the run's work"),)

@@ -20,10 +20,11 @@ from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 
-FORMAT = 9
+FORMAT = 10
 Driver = Literal["desk", "control"]
-State = Literal["starting", "running", "ending", "closed"]
+State = Literal["starting", "running", "recovering", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
+AttemptEnd = Literal["", "lost", "bug"]
 LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
 Leaves = Literal["models", "candles", "files"]
 WORK = "[a-z][a-z0-9-]{0,23}"  # names of commands, such as train, prepare and script
@@ -144,13 +145,28 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reached:
+    """How far an attempt had come by its last report, so that two that end at one place are told apart from
+    two that go on.
+    """
+
+    phase: str
+    left: int  # models that it had not finished
+    steps: int  # of the pieces at work, in all
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One set of instances within a run; a spot interruption ends an attempt, not the run."""
+    """One set of instances within a run; losing its machine ends an attempt, not the run."""
 
     number: int  # from 1
     launches: tuple[Launch, ...] = ()
     created_at: datetime | None = None
     queue: Queue | None = None  # once no pool had capacity, and the job may wait
+    ended_at: datetime | None = None  # when it was found to have lost its machine
+    cause: AttemptEnd = ""  # of that end; a bug is a machine lost twice at one place
+    error: dict[str, Any] | None = None  # as the run's would be
+    reached: Reached | None = None  # by its last report before that; None: it reported nothing
 
     @property
     def walk(self) -> tuple[Launch, ...]:
@@ -178,6 +194,7 @@ class InstanceSeen:
     terminated_at: datetime | None = None  # first seen as terminated or shutting-down
     proof: str = ""  # "described terminated" or "not found, deadline an hour past"
     reason: str = ""  # EC2's state reason once it ended, such as Server.SpotInstanceTermination
+    signed_at: datetime | None = None  # last report of its node, kept when its attempt ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +268,30 @@ class RunRecord:
         return place_named(self.place).has_instances
 
     @property
+    def next_number(self) -> int:
+        """Return the number of the attempt that is launched, or that would be next while none is."""
+        attempt = self.attempt
+        if attempt is None:
+            return 1
+        return attempt.number + (attempt.ended_at is not None)
+
+    @property
+    def lost(self) -> tuple[Attempt, ...]:
+        """Return the attempts that lost their machine."""
+        return tuple(attempt for attempt in self.attempts if attempt.ended_at is not None)
+
+    def as_of(self, number: int) -> RunRecord:
+        """Return the record as of an attempt, whose keys and instances readers then ask for."""
+        return replace(self, attempts=tuple(item for item in self.attempts if item.number <= number))
+
+    @property
+    def all_nodes(self) -> tuple[NodeKeys, ...]:
+        """Return the keys of every attempt's instances, the first attempt's first."""
+        if not self.attempts:
+            return self.nodes
+        return tuple(keys for item in self.attempts for keys in self.as_of(item.number).nodes)
+
+    @property
     def nodes(self) -> tuple[NodeKeys, ...]:
         """Return the keys of the last attempt's instances (`working_ids`): readers ask for these and no
         other.
@@ -315,12 +356,32 @@ class RunRecord:
             state = "running" if self.state == "starting" else self.state
         return replace(self, state=state, attempts=(*self.attempts[:-1], attempt))
 
+    def recovering(self, ended: Attempt, instances: tuple[InstanceSeen, ...]) -> RunRecord:
+        """Return the record of a run whose last attempt has ended, and that waits to see its instances go."""
+        return replace(self, state="recovering", attempts=(*self.attempts[:-1], ended), instances=instances)
+
+    def with_next_attempt(self) -> RunRecord:
+        """Return the record of a recovering run that launches once more."""
+        return replace(self, state="starting", attempts=(*self.attempts, Attempt(number=self.next_number)))
+
     def ended(self, outcome: Outcome, error: Mapping[str, Any] | None, now: datetime) -> RunRecord:
         """Return the record of a run whose end is decided, while the end of its instances is not yet
         observed.
         """
-        why = dict(error) if error else None
+        why = self._with_lost(error) if error else None
         return replace(self, state="ending", outcome=outcome, error=why, ending_at=self.ending_at or now)
+
+    def _with_lost(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the error of a run's end, which names the attempts that lost their machines before."""
+        lost = [(item.number, (item.error or {}).get("what", "")) for item in self.lost]
+        named = [
+            f"attempt {number} lost its machine: {what}" for number, what in lost if what != error.get("what")
+        ]
+        return (
+            {**error, "why": "; ".join(filter(None, (error.get("why", ""), *named)))}
+            if named
+            else dict(error)
+        )
 
 
 def client_token(run_id: str, attempt: int, rung: int, launches_before: int) -> str:

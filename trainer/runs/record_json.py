@@ -88,6 +88,13 @@ def _check_consistency(record: RunRecord) -> None:
         "attempts out of order": (
             numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS})
         ),
+        "an earlier attempt without an end": any(item.ended_at is None for item in record.attempts[:-1]),
+        "no attempt to recover from": record.state == "recovering" and not record.lost,
+        "an ended attempt although it goes on": (
+            record.state in ("starting", "running")
+            and record.attempt is not None
+            and record.attempt in record.lost
+        ),
         "no instance although it is running": (
             record.state == "running"
             and record.has_instances

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
@@ -63,6 +63,8 @@ class Heartbeat:
     message: str = ""
     sample: NodeSample | None = None  # of its hardware; None before the first
     data: Mapping[str, Any] = field(default_factory=dict)  # what it read, counted; {} before it has
+    progress_at: datetime | None = None  # of its last sign of progress, by its lease
+    progress_bound: timedelta | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

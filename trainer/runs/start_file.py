@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainer.base.errors import ConfigError
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import folders_of, path_flaw
 from trainer.job.model_names import is_model_file
@@ -25,7 +26,7 @@ from trainer.runs.reports import (
     read_outputs,
     script_entry,
 )
-from trainer.runs.store import carried_key
+from trainer.runs.store import Stored, carried_key
 
 FORMAT = 1
 MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does
@@ -107,6 +108,19 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
     )
     _check_consistency(start)
     return start
+
+
+def stored_start(stored: Stored | None, run_id: str, attempt: int) -> StartFile | None:
+    """Read a stored start file, None if there is none. Raises ConfigError for a malformed one, which no node
+    can have written.
+    """
+    if stored is None:
+        return None
+    try:
+        return read_start(stored.body, run_id=run_id, attempt=attempt)
+    except Unsound as error:
+        what, do = f"cannot read {stored.key}", "Its earlier versions are in the bucket."
+        raise ConfigError(what, why=str(error), do=do) from error
 
 
 def _finished(fields: Fields) -> dict[str, Any]:

@@ -5,16 +5,17 @@ A receipt may be of another version, or forged. `runs.receipt` makes them, `docs
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
 from trainer.runs.boot import STEPS
-from trainer.runs.keys import EXPERIMENTS
+from trainer.runs.keys import of_experiment
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.receipt import FORMAT, PHASES, Receipt
-from trainer.runs.record import WORK
+from trainer.runs.record import WORK, AttemptEnd
+from trainer.runs.record_json import MOST_ATTEMPTS
 from trainer.runs.reports import (
     MOST_FILES,
     MOST_MODELS,
@@ -70,6 +71,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "error": read_error(fields),
         "deadline": fields.text("deadline", most=40),
         "deadline_cause": fields.text("deadline_cause"),
+        "attempts": [_attempt(item) for item in fields.rows("attempts", most=MOST_ATTEMPTS)],
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
         "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
@@ -98,13 +100,26 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
     first = next(fields.rows("files", most=MOST_FILES), None)
     if fields.text("work") == "prepare" or (first and first.values.get("key") is None):
         return read_candle_files(fields)
-    prefix = first.text("key", most=1024).rpartition("/")[0] + "/" if first else ""
-    parts = prefix.removeprefix(EXPERIMENTS).split("/")
-    if first and not (
-        prefix.startswith(EXPERIMENTS) and len(parts) == 5 and parts[1] == run_id and parts[3] == "out"
-    ):
-        raise Unsound(f"the receipt has files under {prefix[:120]!r}, which is not the run's")
-    return read_outputs(fields, prefix=prefix)
+    files = read_outputs(fields)
+    for item in files:  # of any of its attempts
+        if (of_experiment(item["key"]) or ("",))[0] != run_id:
+            raise Unsound(f"the receipt has the file {item['key'][:120]!r}, which is not the run's")
+    return files
+
+
+def _attempt(fields: Fields) -> dict[str, Any]:
+    """Return an attempt, with every field that is shown checked."""
+    for name in ("created_at", "ended_at"):
+        if fields.values.get(name) is not None:
+            fields.instant(name)
+    return {
+        **fields.values,
+        "number": fields.whole("number", least=1, most=MOST_ATTEMPTS),
+        "instances": [item.text() for item in fields.value("instances", []).items(most=MOST_INSTANCES)],
+        "cause": fields.choice("cause", get_args(AttemptEnd)),
+        "error": read_error(fields),
+        **_numbers(fields, ("seconds_low", "seconds_high", "spent_low", "spent_high")),
+    }
 
 
 def _instance(fields: Fields) -> dict[str, Any]:
@@ -119,10 +134,8 @@ def _model(fields: Fields, run_id: str) -> dict[str, Any]:
     key.
     """
     key = fields.text("key", most=1024)
-    parts = key.removeprefix(EXPERIMENTS).split("/")
-    # <id>/<run>/<attempt>/<file>
-    right = len(parts) == 4 and parts[1] == run_id and parts[2].isdecimal() and is_model_file(parts[3])
-    if not key.startswith(EXPERIMENTS) or not right:
+    made_by, _, file = of_experiment(key) or ("", 0, "")
+    if made_by != run_id or not is_model_file(file):
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return model_entry(fields)
 

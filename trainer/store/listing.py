@@ -102,7 +102,7 @@ def list_models(objects: Objects) -> Listing:
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
-    """Return the models of one run, of the attempt that its record names. Raises TrainerError if they can't
+    """Return the models of one run, of the attempts that its record names. Raises TrainerError if they can't
     be read.
     """
     receipt = read_receipt(objects, run_id)
@@ -112,7 +112,12 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
         record, _ = read_record(objects, run_id)
     except UsageError:
         return ()  # keys without a record belong to no run
-    stored = stored_models(objects, record)
+    every = [record.as_of(attempt.number) for attempt in record.attempts] or [record]
+    stored = [item for attempt in every for item in stored_models(objects, attempt)]
+    first = {
+        item.key.rpartition("/")[2]: item for item in reversed(stored)
+    }  # a finished one is never replaced
+    stored = [item for item in stored if first[item.key.rpartition("/")[2]] is item]
     return tuple(_model(objects, one, stage="experiment", run=record) for one in stored)
 
 

@@ -50,9 +50,10 @@ def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
 def test_intent_and_deadline_are_stored_before_the_launch(make_cloud):
     cloud, record = make_cloud()
     drive(cloud, record)
-    key = f"put runs/{record.run_id}/run.json"
-    assert cloud.done()[:5] == [key, "arm_sweep", key, "create_fleet", key]
-    assert [name for name in cloud.done() if name != key][:3] == ["arm_sweep", "create_fleet", "arm_kill"]
+    key, start = f"put runs/{record.run_id}/run.json", f"put runs/{record.run_id}/attempts/1/start.json"
+    assert cloud.done()[:6] == [start, key, "arm_sweep", key, "create_fleet", key]
+    others = [name for name in cloud.done() if name != key]
+    assert others[:5] == [start, "arm_sweep", "create_fleet", "arm_kill", start]
 
 
 def test_the_receipt_comes_after_the_end_and_before_the_close(make_cloud):
@@ -442,21 +443,22 @@ def test_the_budget_makes_the_deadline(make_cloud):
     assert cloud.clock < record.created_at + timedelta(minutes=14)
 
 
-def test_a_node_that_falls_silent_is_terminated_and_failed(make_cloud):
+def test_a_job_that_silences_two_machines_at_one_place_fails(make_cloud):
     cloud, record = make_cloud()
     cloud.node_works = False
 
     def hang(progress: RunProgress) -> None:
-        if progress.elapsed_seconds > 300:
-            cloud.node_beats = False
+        cloud.node_beats = progress.phase != "train"
 
     receipt = drive(cloud, record, on_event=hang)
     assert (receipt["state"], receipt["exit_code"]) == ("failed", 100)
     assert "silent" in receipt["error"]["what"]
-    assert cloud.clock < record.created_at + timedelta(minutes=9)
+    assert "two machines died at one place" in receipt["error"]["why"]
+    assert [item["cause"] for item in receipt["attempts"]] == ["lost", "bug"]
+    assert cloud.clock < record.created_at + timedelta(minutes=15)
 
 
-def test_a_spot_instance_taken_back_is_interrupted(make_cloud, make_record):
+def test_a_spot_instance_taken_back_costs_one_attempt(make_cloud, make_record):
     ladder = tuple(
         type(rung)(**(vars(rung) | {"market": "spot", "price_usd_per_hour": 2.0}))
         for rung in make_record().ladder
@@ -468,7 +470,12 @@ def test_a_spot_instance_taken_back_is_interrupted(make_cloud, make_record):
             cloud.end("i-0000", "Server.SpotInstanceTermination")
 
     receipt = drive(cloud, record, on_event=take_back)
-    assert (receipt["state"], receipt["exit_code"]) == ("interrupted", 105)
+    assert (receipt["state"], receipt["exit_code"]) == ("done", 0)
+    first, second = receipt["attempts"]
+    assert (first["cause"], first["error"]["code"], second["cause"]) == ("lost", 105, "")
+    assert [item["availability_zone"] for item in receipt["instances"]] == ["us-east-1a", "us-east-1b"]
+    assert first["spent_high"] + second["spent_high"] == pytest.approx(receipt["dollars"]["spent_high"])
+    assert cloud.alive() == [] and cloud.schedules == {}
 
 
 def test_an_unconfirmed_end_is_a_loud_warning_and_exit_110(make_cloud):

@@ -59,6 +59,7 @@ def test_the_phases_sum_to_the_total(ended):
     assert told == {
         "preflight": 5.0,
         "capacity": 10.0,
+        "lost": 0.0,
         "boot": 60.0,
         "stage": 30.5,
         "train": 269.75,
@@ -251,7 +252,7 @@ def test_a_scripts_receipt_has_its_end_and_its_files(ended):
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"format": 3}, "has format 3, this version reads 4"),
+        ({"format": 4}, "has format 4, this version reads 5"),
         ({"run_id": "another"}, "is that of run 'another'"),
         ({"job": {}}, "has no job"),
         ({"place": None}, "has no place"),

@@ -12,7 +12,7 @@ from tests import records
 from tests.pieces import named
 from tests.records import DEADLINE, at, intent, only_store, starting
 from tests.records import described as instance
-from trainer.runs.actions import ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteStop
+from trainer.runs.actions import ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteIds, WriteStop
 from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.reconcile import reconcile
@@ -65,7 +65,8 @@ def test_an_instance_found_by_tag_answers_an_open_intent():
 
 def test_the_second_schedule_is_armed_with_the_ids(running):
     record = running(launch=created(kill_armed_at=None))
-    kill, store = reconcile(record, Observation(instances=(instance(),)), at(30))
+    kill, ids, store = reconcile(record, Observation(instances=(instance(),)), at(30))
+    assert ids == WriteIds(attempt=1, instance_ids=("i-1",))
     assert kill == ArmKill(attempt=1, instance_ids=("i-1",), at=DEADLINE)
     assert store.record.attempts[0].launches[0].kill_armed_at == at(30)
 
@@ -102,8 +103,8 @@ def test_a_stop_ends_a_node_that_still_boots_at_once(running):
     ("now", "observed", "outcome", "code"),
     [
         (at(3600), Observation(instances=(instance(),), heartbeat=heartbeat(3598)), "expired", 104),
-        (at(300), Observation(instances=(instance(),), heartbeat=heartbeat(100)), "failed", 100),
-        (at(6) + BOOT_ALLOWANCE, Observation(instances=(instance(),)), "failed", 100),
+        (at(300), Observation(instances=(instance(),), heartbeat=heartbeat(100)), "lost", 100),
+        (at(6) + BOOT_ALLOWANCE, Observation(instances=(instance(),)), "lost", 100),
         (
             at(300),
             Observation(instances=(instance("shutting-down", reason="Client.InstanceInitiatedShutdown"),)),
@@ -113,13 +114,13 @@ def test_a_stop_ends_a_node_that_still_boots_at_once(running):
         (
             at(300),
             Observation(instances=(instance("terminated", reason="Client.UserInitiatedShutdown"),)),
-            "interrupted",
+            "lost",
             105,
         ),
         (
             at(300),
             Observation(instances=(instance("terminated", reason="Server.InternalError"),)),
-            "interrupted",
+            "lost",
             105,
         ),
         (
@@ -127,7 +128,7 @@ def test_a_stop_ends_a_node_that_still_boots_at_once(running):
             Observation(
                 instances=(instance("terminated", market="spot", reason="Server.SpotInstanceTermination"),)
             ),
-            "interrupted",
+            "lost",
             105,
         ),
         (
@@ -147,7 +148,7 @@ def test_a_stop_ends_a_node_that_still_boots_at_once(running):
         (
             at(300),
             Observation(instances=(instance(),), result=NodeResult(state="stopped")),
-            "interrupted",
+            "lost",
             105,
         ),
         (
@@ -162,6 +163,9 @@ def test_a_stop_ends_a_node_that_still_boots_at_once(running):
 )
 def test_every_way_to_end_has_its_outcome(running, now, observed, outcome, code):
     record = settle(running(), observed, now)
+    if outcome == "lost":  # and the run goes on
+        assert (record.lost[0].cause, record.lost[0].error["code"], record.outcome) == ("lost", code, None)
+        return
     assert (record.state, record.outcome) == ("ending", outcome)
     assert (record.error or {}).get("code") == code
 
@@ -171,14 +175,14 @@ def test_a_type_that_boots_slowly_has_its_own_allowance(running):
     record = replace(record, ladder=tuple(replace(rung, boot_seconds=1800) for rung in record.ladder))
     booting = Observation(instances=(instance(),))
     assert settle(record, booting, at(1800)).state == "running"
-    assert settle(record, booting, at(1811)).outcome == "failed"
+    assert settle(record, booting, at(1811)).state == "recovering"
 
 
 def test_a_silent_node_is_judged_by_its_lease_and_not_before(running):
     observed = Observation(instances=(instance(),), heartbeat=heartbeat(100))
     last = at(100) + LEASE + SLACK
     assert isinstance(reconcile(running(), observed, last)[0], Wait)
-    assert settle(running(), observed, last + timedelta(seconds=1)).outcome == "failed"
+    assert settle(running(), observed, last + timedelta(seconds=1)).state == "recovering"
 
 
 def test_a_node_that_reported_may_power_itself_off(running):

@@ -30,7 +30,7 @@ from trainer.cli.output import say, say_json, warn
 from trainer.cli.parts import EventsReader, LogReader
 from trainer.cli.views.curves import EVENTS, OBSERVED, CurveFiles
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.observe import outputs_seen
+from trainer.control.observe import files_so_far
 from trainer.control.settle import Settled, settle_run
 from trainer.runs.reports import MOST_RESULT_BYTES
 from trainer.runs.store import given
@@ -163,7 +163,7 @@ class Pulled:
             return ()
         assert self._settled is not None
         found = b""
-        for keys in self._settled.look.record.nodes:
+        for keys in self._settled.look.record.all_nodes:
             key, most = f"{keys.folder}{RESULTS}", MOST_RESULT_BYTES + 1
             stored = given(partial(self._cloud.objects.get, key=key, first_bytes=most))
             found = stored.body if stored and stored.body else found
@@ -195,7 +195,7 @@ class Pulled:
         receipt, record = self._settled.receipt, self._settled.look.record
         if record.leaves != "files":
             return ()
-        outputs = outputs_seen(self._cloud.objects, record) if receipt is None else receipt["files"]
+        outputs = files_so_far(self._cloud.objects, record) if receipt is None else receipt["files"]
         same: dict[str, list[Mapping[str, Any]]] = {}  # by hash
         for item in outputs:
             if self._outputs.get(item["file"]) != item["sha256"]:

@@ -37,6 +37,8 @@ NOTHING: dict[str, Any] = {  # what is not known of a run
     "state": "",
     "instances": [],
     "phase": "",
+    "attempt": 1,
+    "lost": [],
     "models_done": 0,
     "models_total": 0,
     "pieces": {},
@@ -152,11 +154,22 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
-    same = ("run_id", "work", "state", "phase", "models_done", "models_total", "waiting", "warning")
+    same = (
+        "run_id",
+        "work",
+        "state",
+        "phase",
+        "attempt",
+        "models_done",
+        "models_total",
+        "waiting",
+        "warning",
+    )
     return {
         **NOTHING,
         **{name: getattr(progress, name) for name in same},
         "instances": [{name: getattr(seen, name) for name in MACHINE} for seen in progress.instances],
+        "lost": list(progress.lost),
         "pieces": {piece: dict(values) for piece, values in progress.pieces.items()},
         "elapsed_seconds": round(progress.elapsed_seconds, 3),
         "spent_usd": round(progress.spent_usd, 6),
@@ -224,6 +237,8 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         ("dollars", f"{money(item['spent_usd'])} so far"),
         ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC, {set_by(item)}"),
     ]
+    for line in item["lost"]:
+        entries.append((f"attempt {item['attempt']}" if line is item["lost"][0] else "", f"since {line}"))
     if instance:
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in MACHINE)))
     if item["sample"]:

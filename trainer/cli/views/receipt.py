@@ -51,7 +51,7 @@ def set_by(item: dict[str, Any]) -> str:
 
 def _entries(receipt: dict[str, Any], days: int) -> Iterator[tuple[str, RenderableType]]:
     made = _WORK.get(receipt["work"], _outputs)
-    for part in (_outcome, _time, _dollars, _machines, made, partial(_kept, days=days), _ends):
+    for part in (_outcome, _time, _dollars, _attempts, _machines, made, partial(_kept, days=days), _ends):
         if blocks := list(part(receipt)):
             yield from (blocks if part is _outcome else [("", ""), *blocks])
 
@@ -105,7 +105,10 @@ def _cache(inputs: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 def _time(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     seconds = receipt["seconds"]
     yield "time", f"{duration(seconds['total'])} in all"
-    yield "", Inline(f"{phase} {duration(value)}" for phase, value in seconds.items() if phase != "total")
+    shown = {
+        phase: value for phase, value in seconds.items() if phase != "total" and (value or phase != "lost")
+    }
+    yield "", Inline(f"{phase} {duration(value)}" for phase, value in shown.items())
     if boot := receipt["boot"]:
         image = "a baked image" if boot["baked"] else "AWS's image, not baked"
         yield "boot", Inline([image, *(f"{step} {duration(boot[step])}" for step in STEPS)])
@@ -140,6 +143,24 @@ def _machines(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         map(_machine, receipt["instances"]), leaving=("zone", "market", "type"), wraps=("proof",)
     )
     yield "machine", table if receipt["instances"] else none
+
+
+def _attempts(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the attempts of a run that lost a machine: how each ended, and what it cost."""
+    if len(receipt["attempts"]) > 1:
+        yield "attempts", FittedTable(map(_attempt, receipt["attempts"]), right=("spent",), wraps=("end",))
+
+
+def _attempt(attempt: dict[str, Any]) -> dict[str, Cell]:
+    error = attempt["error"] or {}
+    why = f" ({error['why']})" if error.get("why") else ""
+    return {
+        "attempt": str(attempt["number"]),
+        "instance": ", ".join(attempt["instances"]) or "-",
+        "time": duration(attempt["seconds_high"]),
+        "spent": spent(attempt),
+        "end": f"{error['what']}{why}" if error else "the run's",
+    }
 
 
 def _machine(instance: dict[str, Any]) -> dict[str, Cell]:

@@ -17,6 +17,7 @@ from trainer.runs.record import InstanceSeen
 
 PHASES = {
     "capacity": "looking for capacity",
+    "lost": "its machine is lost: looking for another",
     "boot": "the machine boots",
     "stage": "devices, data and code on the machine",
     "train": "training",
@@ -48,11 +49,13 @@ class Watch:
         self._instances: set[str] = set()
         self._ended: dict[str, str] = {}  # piece -> how; one that failed may be tried on another device
         self._printed: set[str] = set()
+        self._lost = 0  # attempts
         self._wish = stop.wish if stop else Wish.GO_ON
 
     def on_event(self, progress: RunProgress) -> None:
         """Print the changes since the last look, and redraw the live region."""
         self._report_wish(progress)
+        self._report_lost(progress)
         if self._console.live:
             self._settle(progress)
         else:
@@ -111,6 +114,13 @@ class Watch:
         if progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, _words(progress))
+
+    def _report_lost(self, progress: RunProgress) -> None:
+        """Print each attempt that lost its machine, once; the next one has its phases anew."""
+        for line in progress.lost[self._lost :]:
+            self._console.line(line, BAD)
+            self._settled &= {"preflight", "capacity"}
+        self._lost = len(progress.lost)
 
     def _new_instances(self, progress: RunProgress) -> list[InstanceSeen]:
         new = [seen for seen in progress.instances if seen.instance_id not in self._instances]

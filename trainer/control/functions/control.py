@@ -234,7 +234,7 @@ def settle_while_starting(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Settling:
     """Settle every open run; repeat, while time is left, as long as a run that control drives has no
-    machine.
+    machine, its first or its next.
     """
     while True:
         settling = settle_all(cloud, starts="control")
@@ -257,4 +257,5 @@ def _next_try(item: Settled) -> datetime:
 
 
 def _starts(item: Settled) -> bool:
-    return item.look.record.state == "starting" and item.look.record.driver == "control"
+    record = item.look.record
+    return record.state in ("starting", "recovering") and record.driver == "control"

@@ -1,0 +1,599 @@
+"""The AWS of the simulator: `trainer.rehearsal.world` on a clock that is moved, an S3 in memory, and the boto3 clients
+that the product's own callers use (`AwsCloud`, `S3Objects`, the sweeper). No HTTP, no sleeping, no threads.
+
+Each request of an actor passes `Aws.request`, where the schedule's faults are: errors, lost answers, outages, stalls in
+which the whole world goes on, and the death of the caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import json
+import random
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+
+from tests.chaos.schedule import START, Schedule
+from trainer.rehearsal.schedule_expressions import parse
+from trainer.rehearsal.world import AwsError, Delays, Instance, StoredSchedule, World
+
+GROUP, BUCKET = "mayfly-runs", "mayfly-bucket"
+MOST_FRAMES = 6  # calls that wait inside one another, as each sleeps while the others go on
+SLOWEST_LOOP = 20_000  # events of one schedule: more is an endless loop
+# of a real AWS service, by code; every other is a 400
+STATUS = {"PreconditionFailed": 412, "NoSuchKey": 404, "404": 404, "AccessDenied": 403, "SlowDown": 503}
+
+
+class Killed(BaseException):
+    """kill -9 of a caller: nothing of the product may catch it."""
+
+
+class Endless(Exception):
+    """A schedule does not come to its end."""
+
+
+def failure(code: str, operation: str, *, retries: int = 0, message: str = "injected") -> Exception:
+    """Return botocore's exception for a code; the names of its own classes stand for lost connections."""
+    if code == "ConnectTimeoutError":
+        return ConnectTimeoutError(endpoint_url="https://aws")
+    if code == "ReadTimeoutError":
+        return ReadTimeoutError(endpoint_url="https://aws")
+    failed = code.startswith(("Internal", "Service", "Server")) or code == "Unavailable"
+    status = STATUS.get(code, 500 if failed else 400)
+    answer = {"HTTPStatusCode": status, "RetryAttempts": retries}
+    return ClientError({"Error": {"Code": code, "Message": message}, "ResponseMetadata": answer}, operation)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of an object."""
+
+    body: bytes
+    etag: str
+    version_id: str
+    at: datetime
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    checksum: str = ""
+
+
+class Body:
+    """The body of an answer."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def read(self, amount: int | None = None) -> bytes:
+        return self._body[:amount]
+
+    def iter_chunks(self, size: int) -> Iterator[bytes]:
+        yield self._body
+
+
+class Bucket:
+    """One versioned bucket, with conditional writes."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, list[Version]] = {}
+        self._numbers = itertools.count(1)
+
+    def write(self, key: str, body: bytes, at: datetime, **more: Any) -> Version:
+        number = next(self._numbers)
+        version = Version(body, f'"e{number}"', f"v{number}", at, **more)
+        self.objects.setdefault(key, []).append(version)
+        return version
+
+    def newest(self, key: str, version_id: str = "") -> Version | None:
+        found = self.objects.get(key, ())
+        if version_id:
+            return next((one for one in found if one.version_id == version_id), None)
+        return found[-1] if found else None
+
+    def put(self, key: str, body: bytes, at: datetime, asked: Mapping[str, Any], **more: Any) -> Version:
+        """Write if the conditions of a request hold. Raises AwsError."""
+        current = self.newest(key)
+        if asked.get("IfNoneMatch") == "*" and current is not None:
+            raise AwsError("PreconditionFailed", key, 412)
+        if "IfMatch" in asked and current is None:
+            raise AwsError("NoSuchKey", key, 404)
+        if "IfMatch" in asked and current is not None and current.etag != asked["IfMatch"]:
+            raise AwsError("PreconditionFailed", key, 412)
+        return self.write(key, body, at, **more)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whoever makes a request: a role of the schedule's faults, and by how much its clock is ahead."""
+
+    role: str
+    skew: timedelta = timedelta(0)
+
+
+class Aws:
+    """The account, its clock, and the events to come."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.dice = schedule, random.Random(schedule.seed)
+        self.now, self.bucket = START, Bucket()
+        delays = Delays(
+            pending_seconds=schedule.pending_seconds, shutting_down_seconds=schedule.shutting_down_seconds
+        )
+        self.world = World(delays=delays)
+        self.caller = Caller("nobody")
+        self.busy: list[str] = []
+        self.everything: dict[str, Instance] = {}  # which the world forgets an hour after its end
+        self.hidden: dict[str, datetime] = {}  # instances that descriptions do not show yet
+        self.fleet_calls = 0
+        self.effects: dict[str, int] = {}  # side effects so far, by role
+        self.requests: dict[str, int] = {}
+        self.log: list[str] = []
+        self.kills = set(schedule.kills)  # that are still to come
+        self.hurt = 0  # faults so far
+        self.faults: dict[str, int] = {}  # by kind, for the table
+        self.on_launch: list[Callable[[Instance], None]] = []
+        self.on_end: list[Callable[[Instance], None]] = []
+        self.on_delete: list[Callable[[str], None]] = []
+        self.on_put: list[Callable[[str], None]] = []
+        self.before_get: list[Callable[[str], None]] = []
+        self._events: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._numbers, self._loops = itertools.count(), 0
+
+    # time
+    # --------------------------------------------------------------------------------------------------------
+
+    def at(self, when: datetime, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (max(when, self.now), next(self._numbers), act))
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        self.at(self.now + timedelta(seconds=seconds), act)
+
+    def run_until(self, until: datetime) -> None:
+        """Let everything happen that is due by an instant."""
+        while self._events and self._events[0][0] <= until:
+            when, _, act = heapq.heappop(self._events)
+            self.now = max(self.now, when)
+            self._loops += 1
+            if self._loops > SLOWEST_LOOP:
+                raise Endless(f"{SLOWEST_LOOP} events, and no end")
+            act()
+        self.now = max(self.now, until)
+
+    def sleep(self, seconds: float) -> None:
+        """Let a caller sleep, while everything else goes on."""
+        caller = self.caller
+        self.run_until(self.now + timedelta(seconds=max(seconds, 0.05)))
+        self.caller = caller
+
+    def callers_now(self) -> datetime:
+        """Return the time by the clock of whoever is at work."""
+        return self.now + self.caller.skew
+
+    def say(self, what: str) -> None:
+        self.log.append(f"{(self.now - START).total_seconds():9.2f} {self.caller.role:<8} {what}")
+
+    # actors
+    # --------------------------------------------------------------------------------------------------------
+
+    def act(self, caller: Caller, work: Callable[[], None]) -> bool:
+        """Do an actor's work, in the midst of what others do; False if it was killed."""
+        before, self.caller = self.caller, caller
+        self.busy.append(caller.role)
+        try:
+            work()
+            return True
+        except Killed:
+            self.say("KILLED")
+            return False
+        finally:
+            self.busy.pop()
+            self.caller = before
+
+    # requests
+    # --------------------------------------------------------------------------------------------------------
+
+    def down(self, what: str) -> bool:
+        """Return whether something is out of order now."""
+        if not self.schedule.outages:
+            return False
+        seconds = (self.now - START).total_seconds()
+        return any(one.what == what and one.since <= seconds < one.until for one in self.schedule.outages)
+
+    def fault(self, kind: str) -> None:
+        self.hurt += 1
+        self.faults[kind] = self.faults.get(kind, 0) + 1
+
+    def request(
+        self,
+        service: str,
+        operation: str,
+        effect: Callable[[], Any],
+        *,
+        changes: bool = False,
+        about: str = "",
+    ) -> Any:
+        """Make one request of the caller: here the schedule's faults happen."""
+        role, schedule = self.caller.role, self.schedule
+        number = self.requests[role] = self.requests.get(role, 0) + 1
+        if changes:
+            self._die(role, 0)
+        if delay := schedule.delays.get((role, number)):
+            self._stall(delay, f"before {operation} arrives")
+        self.sleep(schedule.latency)
+        if self.down(service) or self.down(f"net:{role}"):
+            self.fault("outage")
+            raise failure("ServiceUnavailable" if self.down(service) else "ConnectTimeoutError", operation)
+        code = schedule.errors.get((role, number))
+        if code is None and schedule.error_rate and self.dice.random() < schedule.error_rate:
+            code = self.dice.choice(schedule.codes)
+        if code is not None:
+            self.fault("error")
+            self.say(f"{operation} fails: {code}")
+            raise failure(code, operation)
+        try:
+            answer = effect()
+        except AwsError as error:
+            raise failure(error.code, operation, message=str(error)) from error
+        if stall := schedule.stalls.get((role, number)):
+            self._stall(stall, f"in {operation}")
+        if changes:
+            self.say(f"{operation} {about}")
+            self.effects[role] = self.effects.get(role, 0) + 1
+            self._die(role, 1)
+            number = self.effects[role]
+            lost = (role, number) in schedule.lost
+            if lost or (schedule.lost_rate and self.dice.random() < schedule.lost_rate):
+                self.fault("lost answer")
+                if operation == "PutObject" and number % 2:  # botocore repeats it, and finds its own write
+                    self._repeated(effect, operation)
+                else:
+                    self.say(f"the answer to {operation} is lost")
+                    raise failure("ReadTimeoutError", operation)
+        return answer
+
+    def _stall(self, seconds: float, where: str) -> None:
+        """Let the whole world go on while the caller sleeps, or its request is on its way."""
+        if len(self.busy) < MOST_FRAMES:
+            self.fault("stall")
+            self.say(f"STALLS {seconds:.0f} s {where}")
+            self.sleep(seconds)
+
+    def _repeated(self, effect: Callable[[], Any], operation: str) -> Any:
+        try:
+            return effect()
+        except AwsError as error:
+            self.say(f"{operation} is repeated: {error.code}")
+            raise failure(error.code, operation, retries=1) from error
+
+    def _die(self, role: str, done: int) -> None:
+        """Kill the caller before its first side effect (0), or right after the one of a number."""
+        effects = self.effects.get(role, 0)
+        if (role, effects) in self.kills and (done or not effects):
+            self.kills.discard((role, effects))
+            self.fault("kill")
+            raise Killed
+
+    # EC2
+    # --------------------------------------------------------------------------------------------------------
+
+    def create_fleet(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer CreateFleet as the schedule says about this call."""
+        self.fleet_calls += 1
+        word = self.schedule.fleet.get(self.fleet_calls, "ok")
+        what, _, detail = word.partition(":")
+        if what != "ok":
+            self.fault("fleet")
+            self.say(f"CreateFleet: {word}")
+        if what in ("raise", "unsent"):
+            raise failure(detail or "ConnectTimeoutError", "CreateFleet")
+        try:
+            answer = self.world.once(
+                "CreateFleet", dict(request), lambda: self._launch(request, what, detail)
+            )
+        except AwsError as error:
+            raise failure(error.code, "CreateFleet", message=str(error)) from error
+        if what in ("lost", "late"):
+            raise failure("ReadTimeoutError", "CreateFleet")
+        if what == "failed":
+            raise failure(detail, "CreateFleet")
+        return answer
+
+    def _launch(self, request: Mapping[str, Any], what: str, detail: str) -> dict[str, Any]:
+        override = request["LaunchTemplateConfigs"][0]["Overrides"][0]
+        zone = override["SubnetId"].removeprefix("subnet-")
+        market = request["TargetCapacitySpecification"]["DefaultTargetCapacityType"]
+        error = {"ErrorCode": detail, "ErrorMessage": "injected"}
+        pool = f"{override['InstanceType']} {zone} {market}"
+        if what == "empty":
+            return {"Instances": [], "Errors": []}
+        if what == "refuse" or pool in self.schedule.full:
+            code = detail if what == "refuse" else "InsufficientInstanceCapacity"
+            return {"Instances": [], "Errors": [{**error, "ErrorCode": code}]}
+        tags = [
+            one["Tags"] for one in request.get("TagSpecifications", []) if one["ResourceType"] == "instance"
+        ]
+        description: dict[str, Any] = {
+            "InstanceId": f"i-{len(self.everything) + 1:08x}",
+            "InstanceType": override["InstanceType"],
+            "Placement": {"AvailabilityZone": zone},
+            "Tags": tags[0] if tags else [],
+        }
+        if market == "spot":
+            description["InstanceLifecycle"] = "spot"
+        instance = self.world.add(
+            description, now=self.now, reservation_id="r-1", user_data=b"", shutdown_behavior="terminate"
+        )
+        self.everything[instance.id] = instance
+        shown_after = float(detail) if what == "late" else self.schedule.shown_after
+        self.hidden[instance.id] = self.now + timedelta(seconds=shown_after)
+        self.say(f"{instance.id} begins")
+        for tell in self.on_launch:
+            tell(instance)
+        errors = [{**error, "ErrorCode": detail or "InsufficientInstanceCapacity"}] if what == "both" else []
+        return {"Instances": [{"InstanceIds": [instance.id]}], "Errors": errors}
+
+    def describe(self, instance_ids: list[str], filters: list[dict[str, Any]]) -> dict[str, Any]:
+        """Answer DescribeInstances. What was just created may be missing from it."""
+        shown = [one for one in instance_ids if self.now >= self.hidden.get(one, self.now)]
+        if shown != instance_ids:
+            raise AwsError("InvalidInstanceID.NotFound", str(instance_ids))
+        found = [
+            one
+            for one in self.world.find(instance_ids=instance_ids, filters=filters, now=self.now)
+            if self.now >= self.hidden.get(one.id, self.now)
+        ]
+        described = [self.world.describe(one, self.now) for one in found]
+        return {
+            "Reservations": [{"Instances": [one]} for one in described],
+            "ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(self.now, usegmt=True)}},
+        }
+
+    def terminate(self, instance_ids: list[str]) -> None:
+        if any(self.now < self.hidden.get(one, self.now) for one in instance_ids):
+            raise AwsError("InvalidInstanceID.NotFound", str(instance_ids))
+        for instance, _ in self.world.terminate(instance_ids, self.now):
+            self.ended(instance)
+
+    def power_off(self, instance: Instance) -> None:
+        if instance.id in self.world.instances and instance.shutting_down_at is None:
+            self.world.power_off(instance.id, self.now)
+            self.ended(instance)
+
+    def take_back(self, instance: Instance) -> None:
+        """Let AWS end a spot instance."""
+        if instance.shutting_down_at is None:
+            reason = ("Server.SpotInstanceTermination", "Spot instance termination")
+            self.world._shut_down(instance, reason, self.now)
+            self.ended(instance)
+
+    def ended(self, instance: Instance) -> None:
+        for tell in self.on_end:
+            tell(instance)
+
+    def alive(self) -> list[Instance]:
+        """Return the instances that bill, or are about to."""
+        return [one for one in self.everything.values() if one.shutting_down_at is None]
+
+
+class Access:
+    """What the product asks for its clients."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+
+    def client(self, service: str, **_: Any) -> Any:
+        return {"ec2": Ec2, "s3": S3, "scheduler": Scheduler, "cloudwatch": CloudWatch}[service](self._aws)
+
+
+class _Pages:
+    def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
+        self._ask = ask
+
+    def paginate(self, **asked: Any) -> Iterator[dict[str, Any]]:
+        yield self._ask(**asked)
+
+
+class Ec2:
+    """The operations of EC2 that are called."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+
+    def create_fleet(self, **request: Any) -> Any:
+        create = lambda: self._aws.create_fleet(request)  # noqa: E731
+        return self._aws.request("ec2", "CreateFleet", create, changes=True)
+
+    def describe_instances(self, *, InstanceIds: Any = (), Filters: Any = ()) -> Any:
+        describe = lambda: self._aws.describe(list(InstanceIds), list(Filters))  # noqa: E731
+        return self._aws.request("ec2", "DescribeInstances", describe)
+
+    def get_paginator(self, _: str) -> _Pages:
+        return _Pages(self.describe_instances)
+
+    def terminate_instances(self, *, InstanceIds: list[str]) -> Any:
+        terminate = lambda: self._aws.terminate(InstanceIds)  # noqa: E731
+        return self._aws.request(
+            "ec2", "TerminateInstances", terminate, changes=True, about=" ".join(InstanceIds)
+        )
+
+    def get_console_output(self, *, InstanceId: str) -> Any:
+        return self._aws.request("ec2", "GetConsoleOutput", lambda: {"Output": ""})
+
+
+class Scheduler:
+    """The operations of the Scheduler that are called."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+
+    def create_schedule(self, **asked: Any) -> Any:
+        return self._put(asked, "CreateSchedule")
+
+    def update_schedule(self, **asked: Any) -> Any:
+        return self._put(asked, "UpdateSchedule")
+
+    def _put(self, asked: dict[str, Any], operation: str) -> Any:
+        schedules, key = self._aws.world.schedules, (asked["GroupName"], asked["Name"])
+
+        def put() -> dict[str, Any]:
+            if operation == "CreateSchedule" and key in schedules:
+                raise AwsError("ConflictException", asked["Name"], 409)
+            if operation == "UpdateSchedule" and key not in schedules:
+                raise AwsError("ResourceNotFoundException", asked["Name"], 404)
+            stored = StoredSchedule(
+                group=asked["GroupName"],
+                name=asked["Name"],
+                expression=parse(asked["ScheduleExpression"], asked["ScheduleExpressionTimezone"]),
+                target={**asked["Target"], "expression": asked["ScheduleExpression"]},
+                enabled=True,
+                delete_after_completion=True,
+                start=self._aws.now,
+            )
+            self._aws.world.put_schedule(stored)
+            return {}
+
+        return self._aws.request("scheduler", operation, put, changes=True, about=asked["Name"])
+
+    def get_schedule(self, *, Name: str, GroupName: str) -> Any:
+        def get() -> dict[str, Any]:
+            stored = self._aws.world.schedules.get((GroupName, Name))
+            if stored is None:
+                raise AwsError("ResourceNotFoundException", Name, 404)
+            return {"ScheduleExpression": stored.target["expression"]}
+
+        return self._aws.request("scheduler", "GetSchedule", get)
+
+    def delete_schedule(self, *, Name: str, GroupName: str) -> Any:
+        def delete() -> dict[str, Any]:
+            if (GroupName, Name) not in self._aws.world.schedules:
+                raise AwsError("ResourceNotFoundException", Name, 404)
+            self._aws.world.delete_schedule(GroupName, Name)
+            for tell in self._aws.on_delete:
+                tell(Name)
+            return {}
+
+        return self._aws.request("scheduler", "DeleteSchedule", delete, changes=True, about=Name)
+
+    def get_paginator(self, _: str) -> _Pages:
+        def listed(GroupName: str) -> dict[str, Any]:
+            found = [
+                {"Name": one.name, "LastModificationDate": one.start}
+                for one in self._aws.world.schedules.values()
+                if one.group == GroupName
+            ]
+            return {"Schedules": found}
+
+        return _Pages(
+            lambda **asked: self._aws.request("scheduler", "ListSchedules", lambda: listed(**asked))
+        )
+
+
+class CloudWatch:
+    """Where the sweeper counts."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+
+    def put_metric_data(self, **_: Any) -> Any:
+        return self._aws.request("cloudwatch", "PutMetricData", dict)
+
+
+class S3:
+    """The operations of S3 that are called."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws, self._bucket = aws, aws.bucket
+
+    def get_object(self, *, Bucket: str, Key: str, VersionId: str = "", Range: str = "", **_: Any) -> Any:
+        def get() -> dict[str, Any]:
+            found = self._found(Key, VersionId)
+            first = int(Range.rpartition("-")[2]) + 1 if Range else None
+            if first and not found.body:
+                raise AwsError("InvalidRange", Key, 416)
+            return {**_shown(found), "Body": Body(found.body[:first])}
+
+        return self._aws.request("s3", "GetObject", get)
+
+    def head_object(self, *, Bucket: str, Key: str, VersionId: str = "", **_: Any) -> Any:
+        return self._aws.request("s3", "HeadObject", lambda: _shown(self._found(Key, VersionId, "404")))
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes, Metadata: Any = None, **asked: Any) -> Any:
+        def put() -> dict[str, Any]:
+            return _shown(self._bucket.put(Key, Body, self._aws.now, asked, metadata=Metadata or {}))
+
+        answer = self._aws.request("s3", "PutObject", put, changes=True, about=Key)
+        for tell in self._aws.on_put:
+            tell(Key)
+        return answer
+
+    def copy_object(self, *, Bucket: str, Key: str, CopySource: Mapping[str, str], **asked: Any) -> Any:
+        def copy() -> dict[str, Any]:
+            source = self._found(CopySource["Key"], CopySource.get("VersionId", ""))
+            own = b64encode(hashlib.sha256(source.body).digest()).decode()
+            more = {"metadata": asked.get("Metadata", source.metadata)}
+            more |= {"checksum": own if asked.get("ChecksumAlgorithm") else source.checksum}
+            return _shown(self._bucket.put(Key, source.body, self._aws.now, asked, **more))
+
+        return self._aws.request("s3", "CopyObject", copy, changes=True, about=Key)
+
+    def get_paginator(self, operation: str) -> _Pages:
+        return _Pages(self._versions if operation == "list_object_versions" else self._list)
+
+    def _list(self, *, Bucket: str, Prefix: str, Delimiter: str = "") -> Any:
+        def listed() -> dict[str, Any]:
+            keys = sorted(key for key in self._bucket.objects if key.startswith(Prefix))
+            if Delimiter:
+                below = {key[len(Prefix) :].partition("/") for key in keys}
+                return {
+                    "CommonPrefixes": [{"Prefix": f"{Prefix}{one[0]}/"} for one in sorted(below) if one[1]]
+                }
+            return {"Contents": [_listed(key, self._bucket.objects[key][-1]) for key in keys]}
+
+        return self._aws.request("s3", "ListObjectsV2", listed)
+
+    def _versions(self, *, Bucket: str, Prefix: str) -> Any:
+        def listed() -> dict[str, Any]:
+            found = [
+                {**_listed(key, one), "VersionId": one.version_id}
+                for key, versions in sorted(self._bucket.objects.items())
+                if key.startswith(Prefix)
+                for one in reversed(versions)
+            ]
+            return {"Versions": found}
+
+        return self._aws.request("s3", "ListObjectVersions", listed)
+
+    def _found(self, key: str, version_id: str, missing: str = "NoSuchKey") -> Version:
+        for tell in self._aws.before_get:
+            tell(key)
+        found = self._bucket.newest(key, version_id)
+        if found is None:
+            raise AwsError("NoSuchVersion" if version_id else missing, key, 404)
+        return found
+
+
+def _shown(found: Version) -> dict[str, Any]:
+    shown = {
+        "ETag": found.etag,
+        "VersionId": found.version_id,
+        "ContentLength": len(found.body),
+        "LastModified": found.at,
+        "Metadata": dict(found.metadata),
+    }
+    return {**shown, "ChecksumSHA256": found.checksum} if found.checksum else shown
+
+
+def _listed(key: str, found: Version) -> dict[str, Any]:
+    return {"Key": key, "ETag": found.etag, "Size": len(found.body), "LastModified": found.at}
+
+
+def kill_ids(stored: Mapping[str, Any]) -> list[str] | None:
+    """Return the ids that a schedule's target terminates by itself; None if it calls the sweeper."""
+    asked = json.loads(stored["Input"])
+    return asked.get("InstanceIds")

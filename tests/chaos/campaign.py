@@ -1,0 +1,216 @@
+"""Many schedules, on every core: enumerated crash points, pairs of them, layers switched off, and seeds.
+
+`python -m tests.chaos N` (make chaos) plays N seeded schedules besides all that are enumerated, and prints the table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from tests.chaos.actors import play
+from tests.chaos.invariants import overrun, violations
+from tests.chaos.schedule import LAYERS, NodeLife, Outage, Schedule, from_seed
+
+CHUNK = 50  # schedules that a process plays at a time
+MOST_STALLED = 60  # requests of a role before which it is stalled
+SHOWN = 10  # violations that the table prints
+
+# What a run meets, besides the deaths of its callers: each is enumerated with every one of them.
+SITUATIONS: dict[str, Schedule] = {
+    "nothing": Schedule(),
+    "control drives": Schedule(driver="control"),
+    "first zone full": Schedule(full=frozenset({"g5.12xlarge us-east-1a on-demand"})),
+    "throttled answer": Schedule(fleet={1: "refuse:RequestLimitExceeded"}),
+    "throttled call": Schedule(fleet={1: "raise:RequestLimitExceeded"}),
+    "lost answer": Schedule(fleet={1: "lost"}),
+    "two lost calls": Schedule(fleet={1: "unsent", 2: "unsent"}, minutes=30.0),
+    "late instance": Schedule(
+        fleet={1: "late:200", 2: "unsent"}, minutes=30.0, nodes=(NodeLife(work=900.0),)
+    ),
+    "late answer": Schedule(fleet={1: "late:240"}, nodes=(NodeLife(work=600.0),)),
+    "lost answer, slow to show": Schedule(fleet={1: "lost"}, shown_after=60.0, nodes=(NodeLife(work=600.0),)),
+    "stopped while unclear": Schedule(fleet={1: "late:240"}, stop_at=3.0, nodes=(NodeLife(work=3000.0),)),
+    "appears too late": Schedule(fleet={1: "late:1000"}, stop_at=3.0, nodes=(NodeLife(work=3000.0),)),
+    "failed call, done": Schedule(fleet={1: "failed:InternalError"}),
+    "instance and errors": Schedule(fleet={1: "both"}),
+    "refused": Schedule(fleet=dict.fromkeys(range(1, 9), "refuse:UnauthorizedOperation")),
+    "stop request": Schedule(stop_at=120.0, nodes=(NodeLife(work=3000.0),)),
+    "early stop": Schedule(stop_at=1.0),
+    "never reports": Schedule(nodes=(NodeLife(fate="never_reports"),), minutes=12.0),
+    "hangs": Schedule(nodes=(NodeLife(fate="hangs", work=3000.0),), minutes=12.0),
+    "panics": Schedule(nodes=(NodeLife(fate="panics", work=3000.0),), minutes=12.0),
+    "dies": Schedule(nodes=(NodeLife(fate="dies", work=3000.0),), minutes=12.0),
+    "fails": Schedule(nodes=(NodeLife(fate="fails"),)),
+    "taken back": Schedule(markets=("spot", "on_demand"), nodes=(NodeLife(fate="taken"),)),
+    "deadline": Schedule(nodes=(NodeLife(work=9000.0),), minutes=8.0),
+    "budget": Schedule(nodes=(NodeLife(work=9000.0),), budget_usd=0.5),
+    "stays on": Schedule(nodes=(NodeLife(fate="stays_on"),), minutes=12.0),
+    "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
+}
+RETURNS = ("", "look", "drive")
+
+
+@dataclass
+class Table:
+    """What a campaign found."""
+
+    schedules: Counter[str] = field(default_factory=Counter)  # by kind
+    faults: Counter[str] = field(default_factory=Counter)
+    crash_points: int = 0
+    violations: list[tuple[Schedule, list[str]]] = field(default_factory=list)
+    overruns: dict[str, float] = field(default_factory=dict)  # worst, by kind
+    seconds: float = 0.0
+
+    def add(self, other: Table) -> None:
+        self.schedules.update(other.schedules)
+        self.faults.update(other.faults)
+        self.crash_points += other.crash_points
+        self.violations += other.violations
+        for kind, worst in other.overruns.items():
+            self.overruns[kind] = max(self.overruns.get(kind, 0.0), worst)
+
+    def text(self) -> str:
+        """Return the table as it is printed."""
+        lines = [f"{'schedules':<34}{'played':>9}{'worst overrun':>16}"]
+        lines += [
+            f"{kind:<34}{number:>9,}{self.overruns.get(kind, 0.0):>14.0f} s"
+            for kind, number in self.schedules.items()
+        ]
+        total = sum(self.schedules.values())
+        lines += [f"{'all':<34}{total:>9,}{max(self.overruns.values(), default=0.0):>14.0f} s", ""]
+        lines += [f"{'faults: ' + kind:<34}{number:>9,}" for kind, number in sorted(self.faults.items())]
+        lines += [
+            f"{'crash points':<34}{self.crash_points:>9,}",
+            f"{'violations':<34}{len(self.violations):>9,}",
+        ]
+        rate = total / self.seconds if self.seconds else 0.0
+        lines.append(f"{'seconds':<34}{self.seconds:>9.0f}    {rate:.0f} schedules a second")
+        for schedule, broken in self.violations[:SHOWN]:
+            lines += ["", *broken, f"    replay: {schedule}"]
+        return "\n".join(lines)
+
+
+def check(kind: str, schedule: Schedule) -> Table:
+    """Play one schedule and check every invariant; an exception of the product is a violation as well."""
+    table = Table(schedules=Counter({kind: 1}))
+    try:
+        sim = play(schedule)
+        broken = violations(sim)
+        table.faults.update(sim.aws.faults)
+        table.crash_points = sim.aws.faults.get("kill", 0)
+        table.overruns[kind] = overrun(sim)
+    except Exception as error:
+        broken = [f"no_actor_fails: {type(error).__name__}: {error}"]
+    if broken:
+        table.violations.append((schedule, broken))
+    return table
+
+
+def check_all(work: Iterable[tuple[str, Schedule]]) -> Table:
+    """Check schedules one after the other."""
+    table = Table()
+    for kind, schedule in work:
+        table.add(check(kind, schedule))
+    return table
+
+
+def campaign(work: Iterable[tuple[str, Schedule]], *, processes: int = 0) -> Table:
+    """Check schedules on every core."""
+    began, table, items = time.monotonic(), Table(), iter(work)
+    chunks = iter(lambda: list(itertools.islice(items, CHUNK)), [])
+    with ProcessPoolExecutor(processes or os.cpu_count() or 1) as pool:
+        for part in pool.map(check_all, chunks):
+            table.add(part)
+    table.seconds = time.monotonic() - began
+    return table
+
+
+def side_effects(schedule: Schedule) -> dict[str, int]:
+    """Return how many side effects each role has, if nobody is killed."""
+    return dict(play(schedule).aws.effects)
+
+
+def every_crash() -> Iterator[tuple[str, Schedule]]:
+    """Yield each situation with its callers killed at each side effect, and each way in which another comes."""
+    for situation in SITUATIONS.values():
+        for role, most in side_effects(situation).items():
+            for number, returns in itertools.product(range(most + 1), RETURNS):
+                killed = frozenset({(role, number)})
+                yield "every crash point", replace(situation, kills=killed, returns=returns)
+
+
+def every_pair() -> Iterator[tuple[str, Schedule]]:
+    """Yield each situation with two deaths: of one caller twice, or of two."""
+    for situation in SITUATIONS.values():
+        for returns in ("look", "drive"):
+            alone = replace(situation, returns=returns, returns_after=20.0)
+            for role, most in side_effects(alone).items():
+                for first in range(most + 1):
+                    once = replace(alone, kills=frozenset({(role, first)}))
+                    for other, more in side_effects(once).items():
+                        least = first + 1 if other == role else 0
+                        for second in range(least, more + 1):
+                            yield "every pair", replace(once, kills=once.kills | {(other, second)})
+
+
+def every_stall() -> Iterator[tuple[str, Schedule]]:
+    """Yield each situation with a caller that sleeps in each of its requests, and with each of them on its way for
+    long, while the others go on.
+    """
+    for situation in SITUATIONS.values():
+        for two_desks in (False, True):
+            calm = replace(situation, two_desks=two_desks)
+            for role, most in play(calm).aws.requests.items():
+                for number in range(1, min(most, MOST_STALLED) + 1):
+                    seconds = 40.0 if two_desks or role != "desk" else 900.0
+                    yield "every stall", replace(calm, stalls={(role, number): seconds})
+                    if two_desks:
+                        yield "every late request", replace(calm, delays={(role, number): 20.0})
+
+
+def every_layer() -> Iterator[tuple[str, Schedule]]:
+    """Yield each situation with one layer alone: the desk dies at each side effect, and control is out of order until
+    half an hour after the deadline.
+    """
+    for situation in SITUATIONS.values():
+        if situation.driver == "control":
+            continue
+        gone = (Outage("control", 0.0, situation.minutes * 60 + 1800.0),)
+        alone = replace(situation, outages=gone)
+        for layer in LAYERS[1:]:
+            if layer == "L2" and alone.nodes[0].fate == "panics":  # no timer fires in a dead kernel
+                continue
+            for number in range(side_effects(alone)["desk"] + 1):
+                off, killed = frozenset(LAYERS) - {layer}, frozenset({("desk", number)})
+                yield f"abandoned, {layer} alone", replace(alone, off=off, kills=killed)
+
+
+def layers_off(seeds: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
+    """Yield seeds with one layer switched off, and with all but one."""
+    for seed in seeds:
+        layer = LAYERS[seed % len(LAYERS)]
+        yield f"without {layer}", from_seed(seed, off=frozenset({layer}))
+        yield f"{layer} alone", from_seed(seed, off=frozenset(LAYERS) - {layer})
+
+
+def all_off(seeds: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
+    """Yield seeds with every layer switched off, and nobody else who could end an instance."""
+    gone = (Outage("control", 0.0, 20_000.0),)
+    life = NodeLife(fate="hangs", work=9000.0)
+    for seed in seeds:
+        dead = frozenset({("desk", 8 + seed % 5)})
+        yield (
+            "all layers off",
+            Schedule(seed=seed, off=frozenset(LAYERS), kills=dead, outages=gone, nodes=(life,), minutes=8.0),
+        )
+
+
+def seeded(seeds: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
+    """Yield the schedules of seeds."""
+    return (("seeds", from_seed(seed)) for seed in seeds)

@@ -1,0 +1,359 @@
+"""What holds after every schedule, each promise as a function that returns its violations.
+
+Truth is the world's: when instances ran, which tokens made them, what lies in S3. Claims are the product's: record,
+receipt, exit code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.chaos.actors import PRICES, RUN, SYMBOLS, Machine, Simulation, record_at_once
+from tests.chaos.schedule import START, SWEEP_SECONDS
+from trainer.rehearsal.world import Instance
+from trainer.runs.deadline import armed_for
+from trainer.runs.observation import UNANSWERED
+from trainer.runs.outcome import exit_code
+from trainer.runs.record import RunRecord, from_iso
+from trainer.runs.stored_receipt import receipt_from_json
+
+SLACK = timedelta(seconds=30)  # requests take time, and a clock may be off by seconds
+PRECISION = timedelta(seconds=60)  # of a one-time schedule
+
+Invariant = Callable[["Ending"], Iterator[str]]
+
+
+class Ending:
+    """A simulation that is over: what its record and receipt say, and what is true."""
+
+    def __init__(self, sim: Simulation, off: frozenset[str] | None = None) -> None:
+        self.off = sim.schedule.off if off is None else off
+        self.sim, self.aws, self.bucket = sim, sim.aws, sim.aws.bucket
+        self.records = self.bucket.objects.get(f"runs/{RUN}/run.json", [])
+        self.receipts = self.bucket.objects.get(f"runs/{RUN}/receipt.json", [])
+        self.record: RunRecord | None = record_at_once(self.records[-1].body) if self.records else None
+        self.receipt: dict[str, Any] | None = json.loads(self.receipts[-1].body) if self.receipts else None
+        self.written_at = self.receipts[-1].at if self.receipts else self.aws.now
+        self.instances = list(self.aws.everything.values())
+        self.bounds = {one.id: self.bound(one) for one in self.instances}
+
+    def state(self) -> dict[str, int]:
+        """Return how many versions and things there are, besides the leases, which are the nodes' own."""
+        versions = {key: len(found) for key, found in self.bucket.objects.items() if "live/" not in key}
+        return versions | {"instances": len(self.aws.everything), "schedules": len(self.aws.world.schedules)}
+
+    def lived(self, instance: Instance) -> tuple[datetime, datetime]:
+        """Return when an instance was there: from its launch until it was told to end."""
+        return instance.description["LaunchTime"], instance.shutting_down_at or self.aws.now
+
+    def billed(self, instance: Instance) -> float:
+        """Return the seconds that AWS bills: from `running` on, a minute at least."""
+        ended = self.lived(instance)[1]
+        ran = (ended - instance.running_at).total_seconds()
+        return max(ran, 60.0) if ran > 0 else 0.0
+
+    def price(self, instance: Instance) -> float:
+        return PRICES["spot" if instance.description.get("InstanceLifecycle") == "spot" else "on_demand"]
+
+    def bound(self, instance: Instance) -> datetime | None:
+        """Return by when an instance has to have ended; None if no layer could end it.
+
+        Each layer that is on names the first moment after the deadline at which it was able to.
+        """
+        machine, off = self.sim.machines[instance.id], self.off
+        if machine.deadline is None:
+            due = self.lived(instance)[0] + timedelta(minutes=1)
+            return min(self._sweeps(due), default=None)
+        latest = START + timedelta(minutes=self.sim.schedule.minutes)
+        due = max(min(machine.deadline, latest), self.lived(instance)[0])
+        chances = list(self._sweeps(due)) if "L4" not in off else []
+        if "L2" not in off and machine.kernel and instance.running_at <= machine.deadline:
+            chances.append(min(machine.deadline, latest) - machine.skew)
+        if "L3" not in off:
+            chances += self._schedule_fires(machine, due)
+        return min(chances) + SLACK if chances else None
+
+    def _sweeps(self, due: datetime) -> Iterator[datetime]:
+        """Yield the first sweep that nothing hurt."""
+        shown = timedelta(seconds=max(240.0, self.sim.schedule.shown_after))
+        late = {word.partition(":")[0] for word in self.sim.schedule.fleet.values()} & {"late"}
+        hidden = shown if late or self.sim.schedule.shown_after else timedelta(0)
+        whole = (began for began, fine in self.sim.sweeps if fine and began >= due)
+        first = next(whole, None)
+        if first is not None:
+            yield first + hidden
+
+    def _schedule_fires(self, machine: Machine, due: datetime) -> list[datetime]:
+        """Return when its one-time schedules have to have worked, if nothing was out of order then."""
+        assert machine.deadline is not None
+        at = armed_for(machine.deadline)
+        if due > at:  # it began after that: the sweeper has it
+            return []
+        weather = self.sim.schedule
+        if any(one.what in ("scheduler", "ec2", "sweeper") for one in weather.outages) or weather.error_rate:
+            return []
+        roles = {
+            role
+            for role, _ in (*weather.kills, *weather.lost, *weather.errors, *weather.stalls, *weather.delays)
+        }
+        hidden = machine.aws.hidden[machine.instance.id] > at
+        return [] if "sweeper" in roles or hidden else [at + PRECISION]
+
+
+def ends_in_time(end: Ending) -> Iterator[str]:
+    """No instance lives longer than one interval of a working layer after its deadline."""
+    for instance in end.instances:
+        bound, (_, ended) = end.bounds[instance.id], end.lived(instance)
+        if bound is not None and ended > bound:
+            yield f"{instance.id} lived until {end_text(end, ended)}, and a layer had it by {end_text(end, bound)}"
+        if instance.shutting_down_at is None:
+            yield f"{instance.id} is still alive"
+
+
+def deadlines_are_armed(end: Ending) -> Iterator[str]:
+    """No instance begins before its one-time schedule is armed, or loses it while it is alive."""
+    for what in end.sim.unarmed:
+        if end.record is None or not _unseen(end):
+            yield what
+
+
+def _unseen(end: Ending) -> list[str]:
+    """Return the instances that appeared later than anybody looks for one: that AWS made them is not to be seen."""
+    return [
+        one.id
+        for one in end.instances
+        if end.aws.hidden[one.id] > end.lived(one)[0] + UNANSWERED and end.aws.hidden[one.id] > end.written_at
+    ]
+
+
+def one_at_a_time(end: Ending) -> Iterator[str]:
+    """At most one instance of a run is alive."""
+    if end.sim.most_alive > 1:
+        yield f"{end.sim.most_alive} instances were alive at once"
+
+
+def one_for_each_intent(end: Ending) -> Iterator[str]:
+    """A stored intent makes one instance at most: as many instances as its launches may have made."""
+    if end.record is None:
+        return
+    launches = [launch for attempt in end.record.attempts for launch in attempt.launches]
+    may = sum(launch.outcome == "created" or launch.had_no_answer or launch.is_open for launch in launches)
+    if len(end.instances) > may:
+        yield f"{len(end.instances)} instances, and {may} launches that may have made one"
+
+
+def every_run_ends(end: Ending) -> Iterator[str]:
+    """Once everything works, the run is closed, has its receipt, and is out of the index; no schedule is left but one
+    after a launch without an answer.
+    """
+    if end.record is None:
+        return
+    if end.sim.is_open():
+        yield f"the run is still {end.record.state}, or in the index"
+    if end.record.state == "closed" and not end.receipts:
+        yield "the run is closed, and has no receipt"
+    if end.receipts and end.record.state != "closed":
+        yield "there is a receipt, and the run is not closed"
+    if "L3" in end.sim.schedule.off:
+        return
+    left = [name for _, name in end.aws.world.schedules]
+    if left and end.aws.now > end.record.deadline + timedelta(minutes=5):
+        yield f"schedules are left: {left}"
+
+
+def one_receipt(end: Ending) -> Iterator[str]:
+    """The receipt is written once, can be read, and is what the record says."""
+    if len(end.receipts) > 1:
+        yield f"the receipt was written {len(end.receipts)} times"
+    if end.receipt is None or end.record is None:
+        return
+    receipt_from_json(end.receipts[-1].body, RUN)
+    said = end.receipt["state"], end.receipt["exit_code"]
+    meant = end.record.outcome, exit_code(end.record.outcome, end.record.error) if end.record.outcome else 110
+    if said != meant:
+        yield f"the receipt says {said}, the record {meant}"
+    if (said[0] == "done") != (said[1] == 0) or (said[0] == "done" and end.receipt["error"]):
+        yield f"the receipt's state {said[0]} does not fit its exit code {said[1]} and error {end.receipt['error']}"
+
+
+def terminated_is_true(end: Ending) -> Iterator[str]:
+    """A receipt names every instance, and says terminated of none that is not."""
+    if end.receipt is None:
+        return
+    written_at = end.receipts[-1].at
+    named = {item["instance_id"]: item for item in end.receipt["instances"]}
+    for instance in end.instances:
+        began = end.lived(instance)[0]
+        if instance.id not in named:
+            if began <= written_at and instance.id not in _unseen(end):
+                yield f"the receipt does not name {instance.id}"
+        elif instance.terminated_at is None or instance.terminated_at > written_at:
+            yield f"the receipt says {named[instance.id]['proof']!r} of {instance.id}, which was not terminated"
+    for name, item in named.items():
+        if not item["proof"] or name not in end.aws.everything:
+            yield f"the receipt has {name} without a proof"
+
+
+def no_launch_after_the_end(end: Ending) -> Iterator[str]:
+    """Nothing begins for a run that is closed."""
+    if end.receipt is None:
+        return
+    for instance in end.instances:
+        if end.lived(instance)[0] > end.receipts[-1].at:
+            yield f"{instance.id} began after the run was closed"
+
+
+def bill_within_bounds(end: Ending) -> Iterator[str]:
+    """What AWS bills lies within the receipt's bounds, which are no further apart than what nobody could see."""
+    if end.receipt is None:
+        return
+    written_at = end.receipts[-1].at
+    known = [one for one in end.instances if end.lived(one)[0] <= written_at and one.id not in _unseen(end)]
+    true = sum(end.billed(one) / 3600 * end.price(one) for one in known)
+    low, high = end.receipt["dollars"]["spent_low"], end.receipt["dollars"]["spent_high"]
+    slack = 0.002 + abs(end.sim.schedule.node_skew) / 3600 * PRICES["on_demand"]  # the node's clock counts
+    if not low - slack <= true <= high + slack:
+        yield f"AWS bills ${true:.4f}, and the receipt says ${low:.4f} to ${high:.4f}"
+    most = sum(
+        max((written_at - end.lived(one)[0]).total_seconds(), 60) / 3600 * end.price(one) for one in known
+    )
+    if high > most + 0.002:
+        yield f"the receipt says up to ${high:.4f}, and no instance was there for more than ${most:.4f}"
+
+
+def budget_holds(end: Ending) -> Iterator[str]:
+    """What a run costs exceeds its budget by one interval of the sweeper at most, at the list price."""
+    budget = end.sim.schedule.budget_usd
+    if not budget:
+        return
+    true = sum(end.billed(one) / 3600 * end.price(one) for one in end.instances)
+    late = 0.0
+    for one in end.instances:
+        bound, deadline = end.bounds[one.id], end.sim.machines[one.id].deadline
+        if bound is not None and deadline is not None:
+            late += max((bound - deadline).total_seconds(), 0.0)
+        elif bound is None:
+            return
+    most = budget + (SWEEP_SECONDS + late + 60) / 3600 * PRICES["on_demand"]
+    if true > most:
+        yield f"the run cost ${true:.4f}, with a budget of ${budget}"
+
+
+def models_are_kept(end: Ending) -> Iterator[str]:
+    """A model that was reported is in the receipt, and is the object that was reported."""
+    if end.receipt is None or end.record is None:
+        return
+    models = {item["key"]: item for item in end.receipt["models"]}
+    for item in models.values():
+        stored = end.bucket.newest(item["key"], item["version_id"])
+        spoilt = end.record.outcome == "failed" and "not what the node reported" in str(end.record.error)
+        if stored is None and not spoilt:
+            yield f"the receipt has the model {item['key']}, which is not in S3"
+        elif stored is not None and stored.metadata.get("sha256") != item["sha256"]:
+            yield f"the receipt has the model {item['key']} with another hash"
+    for name in end.record.working_ids:
+        machine = end.sim.machines.get(name)
+        if machine is None:
+            continue
+        for model, entry in machine.reports.items():
+            ended = machine.instance.shutting_down_at
+            if entry["key"] not in models and machine.life.fate != "spoils" and ended is not None:
+                yield f"{model} was reported by {name}, and the receipt does not have it"
+
+
+def no_symbol_is_missing(end: Ending) -> Iterator[str]:
+    """Every symbol is in the receipt: as a model, or as a failure with a reason."""
+    if end.receipt is None:
+        return
+    named = {item["piece"] for item in (*end.receipt["models"], *end.receipt["failed"])}
+    for symbol in SYMBOLS:
+        if symbol not in named:
+            yield f"{symbol} is missing from the receipt"
+    if end.receipt["state"] == "done" and len(end.receipt["models"]) != len(SYMBOLS):
+        yield f"done, with {len(end.receipt['models'])} models"
+
+
+def work_counts(end: Ending) -> Iterator[str]:
+    """A node that reported to be done, in time and from the run's own instance, makes the run done."""
+    if end.receipt is None or end.record is None:
+        return
+    for name in end.record.working_ids:
+        machine = end.sim.machines.get(name)
+        if machine is None or machine.result is None or machine.life.fate == "spoils":
+            continue
+        if machine.result["state"] == "done" and end.receipt["state"] != "done":
+            yield f"{name} was done, and the receipt says {end.receipt['state']}"
+        if machine.result["state"] != "done" and end.receipt["state"] == "done":
+            yield f"{name} ended {machine.result['state']}, and the receipt says done"
+
+
+def times_are_sound(end: Ending) -> Iterator[str]:
+    """Phases add up to the total, and closing comes after the creation."""
+    if end.receipt is None:
+        return
+    seconds = end.receipt["seconds"]
+    if abs(sum(value for name, value in seconds.items() if name != "total") - seconds["total"]) > 0.01:
+        yield f"the phases do not add up: {seconds}"
+    if from_iso(end.receipt["closed_at"]) < from_iso(end.receipt["created_at"]) - timedelta(minutes=5):
+        yield "the run was closed before it was created"
+
+
+def no_actor_fails(end: Ending) -> Iterator[str]:
+    """No caller meets an exception that is not one of ours."""
+    yield from end.sim.problems
+
+
+def repeating_changes_nothing(end: Ending) -> Iterator[str]:
+    """Every actor is called once more: no object, no instance and no schedule changes."""
+    if end.record is None or end.sim.is_open():
+        return
+    before = end.state()
+    end.sim.again()
+    if before != end.state():
+        yield f"called once more, the actors made {before} into {end.state()}"
+
+
+INVARIANTS: tuple[Invariant, ...] = (
+    ends_in_time,
+    deadlines_are_armed,
+    one_at_a_time,
+    one_for_each_intent,
+    every_run_ends,
+    one_receipt,
+    terminated_is_true,
+    no_launch_after_the_end,
+    bill_within_bounds,
+    budget_holds,
+    models_are_kept,
+    no_symbol_is_missing,
+    work_counts,
+    times_are_sound,
+    no_actor_fails,
+    repeating_changes_nothing,
+)
+
+
+def violations(sim: Simulation, *, off: frozenset[str] | None = None) -> list[str]:
+    """Return what does not hold after a schedule, each with its invariant's name.
+
+    `off`: the layers that are known to be off, if they are not those of the schedule.
+    """
+    end = Ending(sim, off)
+    return [f"{holds.__name__}: {what}" for holds in INVARIANTS for what in holds(end)]
+
+
+def overrun(sim: Simulation) -> float:
+    """Return by how many seconds the schedule's machines lived longer than their deadlines, the worst."""
+    late = [
+        ((one.shutting_down_at or sim.aws.now) - machine.deadline).total_seconds()
+        for name, machine in sim.machines.items()
+        if machine.deadline is not None and (one := sim.aws.everything[name])
+    ]
+    return max(late, default=0.0)
+
+
+def end_text(end: Ending, instant: datetime) -> str:
+    return f"{(instant - end.sim.record.created_at).total_seconds():.0f} s"

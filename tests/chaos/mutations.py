@@ -1,0 +1,358 @@
+"""Deliberate bugs: functions of the product replaced by wrong ones, each of which the simulator has to find.
+
+A mutation names the schedules that look for it, most likely ones first; `finds` plays them until an invariant fails.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+from unittest.mock import patch
+
+from tests.chaos.campaign import (
+    SITUATIONS,
+    check,
+    every_crash,
+    every_layer,
+    every_pair,
+    every_stall,
+    layers_off,
+    seeded,
+)
+from tests.chaos.schedule import NodeLife, Outage, Schedule
+from trainer.control import drive as drive_module
+from trainer.control import fleet as fleet_module
+from trainer.control import observe as observe_module
+from trainer.control.cloud import AwsCloud
+from trainer.control.fleet import FleetAnswer
+from trainer.control.functions import sweep as sweep_module
+from trainer.runs import index as index_module
+from trainer.runs import launching, observation, outcome, receipt, reconcile
+from trainer.runs import record as record_module
+from trainer.runs.actions import ArmSweep, DeleteSchedule, Store, sweep_schedule
+from trainer.runs.store import S3Objects
+
+Patches = Callable[[], Iterable[tuple[Any, str, Any]]]
+MOST_SCHEDULES = 1_500  # within which each has to be found
+
+
+def finds(bug: Patches, schedules: Iterable[Schedule]) -> tuple[int, Schedule | None, list[str]]:
+    """Return after how many schedules a bug was found, by which, and what was violated; (n, None, []) if not."""
+    number = 0
+    with ExitStack() as stack:
+        for target, name, wrong in bug():
+            stack.enter_context(patch.object(target, name, wrong))
+        for number, schedule in enumerate(schedules, 1):
+            if broken := check("mutation", schedule).violations:
+                return number, schedule, broken[0][1]
+    return number, None, []
+
+
+def search() -> Iterator[Schedule]:
+    """Yield the schedules in which every mutation is looked for: no schedule is made for one of them."""
+    yield from SITUATIONS.values()
+    sources = every_crash(), every_layer(), every_stall(), every_pair(), _others()
+    while True:
+        for source in sources:
+            for _, schedule in islice(source, 10):
+                yield schedule
+
+
+def _others() -> Iterator[tuple[str, Schedule]]:
+    seeds = range(100_000)
+    for seed in seeds:
+        yield from seeded([seed])
+        yield from layers_off([seed])
+
+
+# the bugs
+# ------------------------------------------------------------------------------------------------------------
+
+
+def no_token() -> Iterable[tuple[Any, str, Any]]:
+    right = fleet_module.create_fleet_request
+
+    def request(*arguments: Any) -> dict[str, Any]:
+        return {**right(*arguments), "ClientToken": secrets.token_hex(8)}
+
+    yield drive_module, "create_fleet_request", request
+
+
+def token_without_the_try() -> Iterable[tuple[Any, str, Any]]:
+    def token(run_id: str, attempt: int, rung: int, launches_before: int) -> str:
+        return record_module.client_token(run_id, attempt, rung, 0)
+
+    yield launching, "client_token", token
+
+
+def untagged_launch() -> Iterable[tuple[Any, str, Any]]:
+    right = fleet_module.create_fleet_request
+
+    def request(*arguments: Any) -> dict[str, Any]:
+        return {**right(*arguments), "TagSpecifications": []}
+
+    yield drive_module, "create_fleet_request", request
+
+
+def next_rung_after_an_unclear_answer() -> Iterable[tuple[Any, str, Any]]:
+    right = AwsCloud.create_fleet
+
+    def create_fleet(self: AwsCloud, *, request: Any) -> FleetAnswer:
+        answer = right(self, request=request)
+        if answer.kind == "unclear":
+            return FleetAnswer(kind="refused", code="InsufficientInstanceCapacity", message="")
+        return answer
+
+    yield AwsCloud, "create_fleet", create_fleet
+
+
+def schedules_deleted_as_the_run_ends() -> Iterable[tuple[Any, str, Any]]:
+    right = reconcile._finish
+
+    def finish(record: Any, observed: Any, now: Any) -> Any:
+        return (DeleteSchedule(name=sweep_schedule(record.run_id)), *right(record, observed, now))
+
+    yield reconcile, "_finish", finish
+
+
+def schedule_of_an_unanswered_launch_deleted() -> Iterable[tuple[Any, str, Any]]:
+    yield reconcile, "_kept", lambda record: ()
+
+
+def shutting_down_taken_for_terminated() -> Iterable[tuple[Any, str, Any]]:
+    right = observation._update
+
+    def update(seen: Any, instance: Any, now: Any) -> Any:
+        updated = right(seen, instance, now)
+        return (
+            replace(updated, proof=observation.DESCRIBED) if instance.state in observation.ENDED else updated
+        )
+
+    yield observation, "_update", update
+
+
+def not_described_taken_for_gone() -> Iterable[tuple[Any, str, Any]]:
+    def missing(seen: Any, record: Any, observed: Any, now: Any) -> Any:
+        if seen.proof or observed.alive:
+            return seen
+        return replace(seen, state="gone", terminated_at=now, proof=observation.MISSING)
+
+    yield observation, "_missing", missing
+
+
+def record_swapped_without_a_condition() -> Iterable[tuple[Any, str, Any]]:
+    right = S3Objects.put
+
+    def put(self: S3Objects, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        return right(
+            self, key=key, body=body, create=create, if_match="" if key.endswith("run.json") else if_match
+        )
+
+    yield S3Objects, "put", put
+
+
+def receipt_written_over() -> Iterable[tuple[Any, str, Any]]:
+    right = S3Objects.put
+
+    def put(self: S3Objects, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        return right(self, key=key, body=body, if_match=if_match, create=create and "receipt" not in key)
+
+    yield S3Objects, "put", put
+
+
+def closed_before_the_receipt() -> Iterable[tuple[Any, str, Any]]:
+    right = drive_module._close
+
+    def close(cloud: Any, record: Any, etag: str, observed: Any) -> None:
+        etag = drive_module.swap_record(cloud.objects, record, etag)
+        right(cloud, record, etag, observed)
+
+    yield drive_module, "_close", close
+
+
+def deadline_not_armed() -> Iterable[tuple[Any, str, Any]]:
+    right = launching._call
+
+    def call(*arguments: Any) -> Any:
+        return tuple(action for action in right(*arguments) if not isinstance(action, ArmSweep))
+
+    yield launching, "_call", call
+
+
+def called_before_it_is_stored() -> Iterable[tuple[Any, str, Any]]:
+    right = launching._call
+
+    def call(*arguments: Any) -> Any:
+        actions = right(*arguments)
+        return tuple(sorted(actions, key=lambda action: isinstance(action, Store)))
+
+    yield launching, "_call", call
+
+
+def deadline_tag_an_hour_late() -> Iterable[tuple[Any, str, Any]]:
+    right = fleet_module.instance_tags
+
+    def tags(record: Any, launch: Any) -> dict[str, str]:
+        return right(record, replace(launch, deadline=launch.deadline + timedelta(hours=1)))
+
+    yield fleet_module, "instance_tags", tags
+
+
+def sweeper_blind_to_deadlines() -> Iterable[tuple[Any, str, Any]]:
+    yield sweep_module, "overdue", lambda tags, launched_at, now: ""
+
+
+def sweeper_only_says_so() -> Iterable[tuple[Any, str, Any]]:
+    """It only says that it ended them."""
+
+    def terminate(self: Any, instance_id: str, why: str) -> None:
+        self.summary.terminated[instance_id] = why
+
+    yield sweep_module.Sweep, "_terminate", terminate
+
+
+def late_instance_not_waited_for() -> Iterable[tuple[Any, str, Any]]:
+    yield reconcile, "may_still_appear", lambda launch, now: False
+    yield launching, "may_still_appear", lambda launch, now: False
+
+
+def instance_of_an_unanswered_call_not_adopted() -> Iterable[tuple[Any, str, Any]]:
+    yield reconcile, "_answered_by_tag", lambda record, observed, now: None
+
+
+def index_left_before_the_record_is_closed() -> Iterable[tuple[Any, str, Any]]:
+    right = drive_module._close
+
+    def close(cloud: Any, record: Any, etag: str, observed: Any) -> None:
+        index_module.take_out(cloud.objects, closed=[record.run_id])
+        right(cloud, record, etag, observed)
+
+    yield drive_module, "_close", close
+
+
+def record_written_before_the_index() -> Iterable[tuple[Any, str, Any]]:
+    from tests.chaos import actors
+
+    def begin(objects: Any, record: Any) -> None:
+        index_module.create_record(objects, record)
+        index_module._change(objects, lambda index: index.with_open(record.run_id, record.created_at))
+
+    yield actors, "begin_run", begin
+
+
+def budget_forgotten() -> Iterable[tuple[Any, str, Any]]:
+    right = launching.attempt_deadline
+
+    def deadline(record: Any, rung: Any, now: Any) -> Any:
+        return right(replace(record, budget_usd=0.0), rung, now)
+
+    yield launching, "attempt_deadline", deadline
+
+
+def spot_price_in_the_budget() -> Iterable[tuple[Any, str, Any]]:
+    right = launching.attempt_deadline
+
+    def deadline(record: Any, rung: Any, now: Any) -> Any:
+        return right(record, replace(rung, on_demand_usd_per_hour=rung.price_usd_per_hour / 2), now)
+
+    yield launching, "attempt_deadline", deadline
+
+
+def missing_pieces_not_named() -> Iterable[tuple[Any, str, Any]]:
+    yield receipt, "_failed", lambda record, observed, models, state: []
+
+
+def reported_models_believed() -> Iterable[tuple[Any, str, Any]]:
+    yield outcome, "_models_spoiled", lambda result, observed: None
+
+
+def models_of_the_dead_forgotten() -> Iterable[tuple[Any, str, Any]]:
+    yield observe_module, "models_seen", lambda objects, record, result: ()
+
+
+def bill_from_the_first_beat() -> Iterable[tuple[Any, str, Any]]:
+    right = receipt._billed_seconds
+
+    def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
+        least, _ = right(seen, observed, now)
+        return least, least
+
+    yield receipt, "_billed_seconds", billed
+
+
+def bill_from_the_launch() -> Iterable[tuple[Any, str, Any]]:
+    right = receipt._billed_seconds
+
+    def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
+        _, most = right(seen, observed, now)
+        return most, most
+
+    yield receipt, "_billed_seconds", billed
+
+
+def expired_exits_with_zero() -> Iterable[tuple[Any, str, Any]]:
+    yield (
+        receipt,
+        "exit_code",
+        lambda state, error: 0 if state == "expired" else outcome.exit_code(state, error),
+    )
+
+
+def closed_with_an_open_launch() -> Iterable[tuple[Any, str, Any]]:
+    right = reconcile._finish
+
+    def finish(record: Any, observed: Any, now: Any) -> Any:
+        launch = record.last_launch
+        if launch is not None and launch.outcome == "intended":
+            record = record.with_launch(replace(launch, outcome="abandoned"), now)
+        return right(record, observed, now)
+
+    yield reconcile, "_finish", finish
+
+
+_LATE, _LONG = {1: "late:240"}, (NodeLife(work=900.0),)
+_ABANDONED = replace(Schedule(), kills=frozenset({("desk", 6)}), outages=(Outage("control", 0.0, 3000.0),))
+_UNCLEAR = Schedule(fleet={1: "late:200", 2: "unsent"}, minutes=30.0, nodes=_LONG)
+_STOPPED = Schedule(fleet=_LATE, stop_at=3.0, nodes=(NodeLife(work=3000.0),))
+_TWO_CLOSERS = Schedule(returns="look", returns_after=20.0, kills=frozenset({("control", 2), ("desk", 2)}))
+_COSTLY = Schedule(budget_usd=0.5, nodes=(NodeLife(work=9000.0),))
+
+# Each bug with a schedule that finds it, so that a test need not search; `make chaos` searches.
+BUGS: dict[Patches, Schedule] = {
+    no_token: Schedule(fleet=_LATE, nodes=_LONG),
+    token_without_the_try: Schedule(fleet={1: "refuse:RequestLimitExceeded"}),
+    untagged_launch: Schedule(),
+    next_rung_after_an_unclear_answer: _UNCLEAR,
+    schedules_deleted_as_the_run_ends: SITUATIONS["stays on"],
+    schedule_of_an_unanswered_launch_deleted: replace(
+        SITUATIONS["appears too late"], off=frozenset({"L1", "L2", "L4"})
+    ),
+    shutting_down_taken_for_terminated: Schedule(),
+    not_described_taken_for_gone: Schedule(fleet=_LATE, nodes=_LONG),
+    record_swapped_without_a_condition: Schedule(stalls={("desk", 5): 900.0}),
+    receipt_written_over: Schedule(minutes=12.0, nodes=(NodeLife(fate="dies", work=3000.0),)),
+    closed_before_the_receipt: _TWO_CLOSERS,
+    deadline_not_armed: Schedule(),
+    called_before_it_is_stored: _STOPPED,
+    deadline_tag_an_hour_late: replace(_ABANDONED, off=frozenset({"L1", "L3", "L4"})),
+    sweeper_blind_to_deadlines: replace(_ABANDONED, off=frozenset({"L1", "L2", "L4"})),
+    sweeper_only_says_so: replace(_ABANDONED, off=frozenset({"L1", "L2", "L3"})),
+    late_instance_not_waited_for: _UNCLEAR,
+    instance_of_an_unanswered_call_not_adopted: _UNCLEAR,
+    index_left_before_the_record_is_closed: _TWO_CLOSERS,
+    record_written_before_the_index: Schedule(kills=frozenset({("desk", 1)})),
+    budget_forgotten: _COSTLY,
+    spot_price_in_the_budget: _COSTLY,
+    missing_pieces_not_named: _STOPPED,
+    reported_models_believed: Schedule(nodes=(NodeLife(fate="spoils"),)),
+    models_of_the_dead_forgotten: Schedule(),
+    bill_from_the_first_beat: Schedule(),
+    bill_from_the_launch: Schedule(),
+    expired_exits_with_zero: Schedule(minutes=8.0, nodes=(NodeLife(work=9000.0),)),
+    closed_with_an_open_launch: _STOPPED,
+}

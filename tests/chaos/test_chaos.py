@@ -1,0 +1,89 @@
+"""A small share of `make chaos`: crash points, pairs and seeds, each with every invariant; and layers switched off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from tests.chaos.actors import play
+from tests.chaos.campaign import (
+    SITUATIONS,
+    all_off,
+    check,
+    check_all,
+    every_crash,
+    every_pair,
+    layers_off,
+    seeded,
+    side_effects,
+)
+from tests.chaos.invariants import overrun, violations
+from tests.chaos.mutations import BUGS, finds
+from tests.chaos.schedule import Schedule
+
+pytestmark = pytest.mark.slow
+
+
+def holds(work):
+    table = check_all(work)
+    assert not table.violations, table.text()
+    return table
+
+
+def test_every_situation_holds_without_a_death():
+    table = holds(("situation", situation) for situation in SITUATIONS.values())
+    assert sum(table.schedules.values()) == len(SITUATIONS)
+
+
+def test_a_caller_may_die_at_any_side_effect():
+    table = holds(islice(every_crash(), 0, None, 11))
+    assert table.crash_points > 80
+
+
+def test_callers_may_die_at_any_two_side_effects():
+    assert holds(islice(every_pair(), 0, 600, 10)).crash_points > 80
+
+
+def test_seeded_schedules_hold():
+    table = holds(seeded(range(120)))
+    assert set(table.faults) == {"error", "fleet", "kill", "lost answer", "outage", "stall"}
+
+
+def test_no_instance_outlives_the_layers_that_are_left():
+    holds(layers_off(range(16)))
+
+
+def test_with_all_layers_off_instances_live_on():
+    for _, schedule in all_off(range(3)):
+        sim = play(schedule)
+        found = violations(sim, off=frozenset())
+        assert any(what.startswith("ends_in_time") for what in found)
+        assert overrun(sim) > 600
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_deliberate_bug_is_found(bug):
+    schedule = BUGS[bug]
+    assert not check("without it", schedule).violations
+    assert finds(bug, [schedule])[2]
+
+
+def test_a_desk_that_slept_before_its_call_calls_nothing():
+    """Others closed the run, or its deadline passed: no machine may begin for it."""
+    holds(("slept", replace(SITUATIONS["deadline"], stalls={("desk", n): 900.0})) for n in range(8, 18))
+
+
+def test_a_schedule_is_played_the_same_again():
+    first, second = (play(schedule) for _, schedule in (*seeded([7]), *seeded([7])))
+    assert first.aws.log == second.aws.log
+
+
+def test_a_run_has_these_side_effects():
+    assert side_effects(Schedule(events="never", minutes=8.0))["desk"] == 19
+
+
+def test_a_violation_says_how_to_replay_it():
+    schedule = Schedule(seed=3, kills=frozenset({("desk", 4)}))
+    assert eval(str(schedule)) == schedule

@@ -1,0 +1,141 @@
+"""Write the start file of an attempt: what earlier attempts finished, and copies of their newest checkpoints.
+
+Runs as the caller, desk or control, between two attempts, when every instance of the earlier one is proven
+gone. Nothing that a node wrote is trusted by name: models, files and objects count in the version that was
+looked at, with the hash that S3 has for it, and only the caller may write where the next attempt reads. So no
+machine reads another one's keys. Idempotent: objects are copied once, and the first start file counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from trainer.base.strict_json import Unsound
+from trainer.control.observe import left_behind
+from trainer.runs.keys import NodeKeys
+from trainer.runs.receipt import models_of, outputs_of, scripts_of
+from trainer.runs.record import RunRecord
+from trainer.runs.snapshots import MOST_SNAPSHOT_BYTES, Snapshot, read_snapshot, snapshot_numbers
+from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, start_to_json, stored_start
+from trainer.runs.store import Conflict, Objects, RecordMissing, carried_key, given, start_key
+
+log = logging.getLogger("trainer.control")
+COPIED_AT_ONCE = 8
+MOST_SNAPSHOTS = 5  # that are tried, the newest first
+
+
+def carry(objects: Objects, record: RunRecord, attempt: int) -> None:
+    """Write an attempt's start file, unless it exists."""
+    if objects.head(key=start_key(record.run_id, attempt)) is not None:
+        return
+    before = record.as_of(attempt - 1)
+    start = StartFile(run_id=record.run_id, attempt=attempt)
+    if before.attempts:
+        start = _going_on(objects, before, start)
+    with suppress(Conflict):  # another caller was first
+        objects.put(key=start_key(record.run_id, attempt), body=start_to_json(start), create=True)
+
+
+def write_ids(objects: Objects, run_id: str, attempt: int, instance_ids: tuple[str, ...]) -> None:
+    """Add the ids of an attempt's instances to its start file. Raises Conflict after a lost race."""
+    key = start_key(run_id, attempt)
+    stored = objects.get(key=key)
+    start = stored_start(stored, run_id, attempt)
+    if stored is None or start is None:
+        do = "Look again in a few minutes; the machine ends at its boot allowance if it stays away."
+        raise RecordMissing(f"{key} is not found now", why="S3 does not return what was written", do=do)
+    if set(instance_ids) - set(start.instances):
+        named = replace(start, instances=instance_ids)
+        objects.put(key=key, body=start_to_json(named), if_match=stored.etag)
+
+
+def _going_on(objects: Objects, before: RunRecord, start: StartFile) -> StartFile:
+    """Return a start file with what the attempts of a record finished, and their newest checkpoints."""
+    left = left_behind(objects, before)
+    copied, files = _checkpoints(objects, before, left.start, start)
+    return replace(
+        start,
+        finished=(*models_of(before, left), *(entry for entry in scripts_of(left) if entry["done"])),
+        outputs=tuple(outputs_of(left)),
+        objects=copied,
+        files=files,
+    )
+
+
+def _checkpoints(
+    objects: Objects, before: RunRecord, earlier: StartFile | None, start: StartFile
+) -> tuple[tuple[CarriedObject, ...], tuple[CarriedFile, ...]]:
+    """Copy the objects of the newest snapshot that verifies, else of those that the earlier attempt began
+    with; return the copies, and the files in them.
+    """
+    candidates = list(_snapshots(objects, before))
+    if earlier is not None and earlier.files:
+        candidates.append((earlier.objects, earlier.files))
+    for sources, files in candidates:
+        copied = _copied(objects, sources, start)
+        if copied is not None:
+            return copied, files
+        log.warning("a snapshot of %s does not verify; an older one is tried", before.run_id)
+    return (), ()
+
+
+def _snapshots(
+    objects: Objects, before: RunRecord
+) -> Iterator[tuple[tuple[CarriedObject, ...], tuple[CarriedFile, ...]]]:
+    """Yield objects and files of the last attempt's snapshots, the newest first."""
+    for keys in before.nodes:
+        prefix = keys.checkpoints
+        names = [item.key.removeprefix(prefix) for item in objects.list(prefix=prefix)]
+        for number in snapshot_numbers(names)[:MOST_SNAPSHOTS]:
+            snapshot = _snapshot(objects, keys, number)
+            if snapshot is not None:
+                sources = (
+                    CarriedObject(key=keys.snapshot_data(item.sha256), **vars(item))
+                    for item in snapshot.objects
+                )
+                yield tuple(sources), tuple(CarriedFile(**vars(file)) for file in snapshot.files)
+
+
+def _snapshot(objects: Objects, keys: NodeKeys, number: int) -> Snapshot | None:
+    key = keys.snapshot(number)
+    stored = given(lambda: objects.get(key=key, first_bytes=MOST_SNAPSHOT_BYTES + 1))
+    try:
+        body = stored.body if stored else b""
+        return read_snapshot(body, run_id=keys.run_id, attempt=keys.attempt, number=number)
+    except Unsound as error:
+        log.warning("%s is not used: %s", key, error)
+        return None
+
+
+def _copied(
+    objects: Objects, sources: Iterable[CarriedObject], start: StartFile
+) -> tuple[CarriedObject, ...] | None:
+    """Copy objects into an attempt's own folder, several at a time; None if one is not as its list says."""
+    with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
+        copies = tuple(pool.map(partial(_copy, objects, start), sources))
+    return None if None in copies else tuple(copy for copy in copies if copy is not None)
+
+
+def _copy(objects: Objects, start: StartFile, source: CarriedObject) -> CarriedObject | None:
+    key = carried_key(start.run_id, start.attempt, source.sha256)
+    there = given(lambda: objects.head(key=source.key, version_id=source.version_id))
+    if there is None or (there.sha256, there.size) != (source.sha256, source.size):
+        return None
+    with suppress(Conflict):  # copied by an earlier call
+        objects.copy(
+            source=source.key,
+            version_id=source.version_id,
+            key=key,
+            create=True,
+            sha256=source.sha256,
+            size=source.size,
+        )
+    copy = objects.head(key=key)
+    if copy is None or (copy.sha256, copy.size) != (source.sha256, source.size):
+        return None
+    return replace(source, key=key, version_id=copy.version_id)

@@ -1,0 +1,78 @@
+"""The cost of a run's instances, as a low and a high bound. Pure.
+
+AWS shows neither the instant at which `running` began nor the one at which an OS power-off ended it. Low runs
+from the first sign of life to the last, high from the launch to the first look that found the instance ended;
+both are at least the 60 seconds that a start costs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from trainer.runs.observation import Observation
+from trainer.runs.record import InstanceSeen, RunRecord
+
+SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
+
+
+def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tuple[float, float]:
+    """Return the low and the high bound, in dollars, of what the run's instances cost until `now`."""
+    low = high = 0.0
+    for seen in record.instances:
+        price = price_of(record, seen)
+        least, most = billed_seconds(seen, observed, now)
+        low, high = low + least / 3600 * price, high + most / 3600 * price
+    return low, high
+
+
+def budget_left(record: RunRecord, now: datetime) -> float:
+    """Return what is left of the budget after every instance so far, each at its on-demand price until it was
+    seen to end. 0 or less: nothing is left.
+    """
+    used = sum(
+        billed_seconds(seen, Observation(), now)[1] / 3600 * _worst_price(record, seen)
+        for seen in record.instances
+    )
+    return record.budget_usd - used
+
+
+def worked_seconds(record: RunRecord, now: datetime) -> float:
+    """Return the longest that the run's instances can have worked."""
+    return sum(billed_seconds(seen, Observation(), now)[1] for seen in record.instances)
+
+
+def billed_seconds(seen: InstanceSeen, observed: Observation, now: datetime | None) -> tuple[float, float]:
+    """Return the fewest and the most seconds that an instance was billed for until `now`."""
+    ended = seen.terminated_at or now or seen.launched_at
+    most = max((ended - seen.launched_at).total_seconds(), SHORTEST_BILL_SECONDS)
+    signs = [instant for instant in _signs_of_life(seen, observed) if seen.launched_at <= instant <= ended]
+    if not signs:
+        return 0.0, most  # never seen running: perhaps it never billed
+    if seen.terminated_at is None and seen.running_seen_at is not None:
+        signs.append(ended)  # it runs at this moment
+    least = max((max(signs) - min(signs)).total_seconds(), SHORTEST_BILL_SECONDS)
+    return least, max(least, most)
+
+
+def _signs_of_life(seen: InstanceSeen, observed: Observation) -> list[datetime]:
+    signs = [sign for sign in (seen.running_seen_at, seen.signed_at) if sign]
+    heartbeat = observed.heartbeat
+    if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
+        signs += [heartbeat.at, *heartbeat.phases.values()]
+    if observed.result is not None:
+        signs += observed.result.phases.values()
+    return signs
+
+
+def price_of(record: RunRecord, seen: InstanceSeen) -> float:
+    """Return an instance's expected dollars an hour; the highest price of the ladder for one of no rung."""
+    for rung in record.ladder:
+        same_pool = (rung.instance_type, rung.market) == (seen.instance_type, seen.market)
+        if same_pool and rung.availability_zone == seen.availability_zone:
+            return rung.price_usd_per_hour
+    return max((rung.on_demand_usd_per_hour for rung in record.ladder), default=0.0)
+
+
+def _worst_price(record: RunRecord, seen: InstanceSeen) -> float:
+    prices = {rung.instance_type: rung.on_demand_usd_per_hour for rung in record.ladder}
+    return prices.get(seen.instance_type, max(prices.values(), default=0.0))
