@@ -33,6 +33,9 @@ class MachineSettings:
     max_duration: str = setting(
         "", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h."
     )
+    spot_without_checkpoints: bool = setting(
+        False, "Buy spot although the command keeps no checkpoints: it starts over after an interruption."
+    )
     queue_timeout: str = setting(
         "",
         "Longest wait for capacity, 12h at most, 0 for none; empty: none at a desk, 1h for scheduled runs.",
