@@ -1,8 +1,7 @@
 """An autoencoder of points with PyTorch Lightning, in the shape of its tutorial.
 
 https://lightning.ai/docs/pytorch/stable/starter/introduction.html has digits in the place of the points. What
-else differs: the folders, a line of log per epoch, and a restart that resumes from last.ckpt, with the
-weights of a training that was never interrupted.
+else differs: the folders, a line of log per epoch, and a restart that resumes from last.ckpt.
 """
 
 import argparse
