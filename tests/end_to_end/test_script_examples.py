@@ -72,6 +72,7 @@ script, data, *attempts = sys.argv[1:]
 for attempt in attempts:
     out, checkpoints, epochs = attempt.split(":")
     os.environ |= {"MAYFLY_DATA": data, "MAYFLY_OUT": out, "MAYFLY_CHECKPOINTS": checkpoints}
+    os.environ |= {"MAYFLY_NOTICE": f"{out}/notice"}
     sys.argv = [script, "--epochs", epochs]
     runpy.run_path(script, run_name="__main__")
 """
