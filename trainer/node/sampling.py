@@ -96,7 +96,7 @@ class Sampling:
         if 0 < node.idle_seconds <= seconds and status.phase in WORKING:
             why = f"machine.idle_stop allows {node.idle_seconds / 60:g} min"
             do = "Read in `mayfly logs` what held them, or raise machine.idle_stop."
-            node.give_up("idle", TrainingFailed(words, why=why, do=do))
+            node.fail(TrainingFailed(words, why=why, do=do))
 
 
 def sample_gpus() -> tuple[tuple[GpuSample, ...], str]:

@@ -141,6 +141,6 @@ def test_idle_gpus_are_said_and_end_a_run_that_asks(node, phase, allowed, reason
     )
     assert node.stop_reason == reason
     if reason:
-        assert f"in phase {phase}" in node.stop_error.what and "20 min" in node.stop_error.why
+        assert f"in phase {phase}" in node.failure.what and "20 min" in node.failure.why
     sampling.look_at_idle_gpus(used(1210, 90, 90))
     assert node.status.idle == ""
