@@ -55,6 +55,7 @@ def make_receipt(
         "instances": [_instance(record, seen) for seen in record.instances],
         "models": models,
         "failed": _failed(record, observed, models, state),
+        "left_out": list(record.left_out),
         "files": _files(record, observed),
         "scripts": ranked(scripts_of(observed)) if record.leaves == "files" else [],
         "retries": result.retries if result else 0,

@@ -75,6 +75,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
         "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
+        "left_out": [item.text(most=MOST_TEXT) for item in fields.value("left_out").items(most=MOST_MODELS)],
         "work": fields.text("work", pattern=WORK),
         "files": list(_files(fields, run_id)),
         "scripts": list(read_scripts(fields)),

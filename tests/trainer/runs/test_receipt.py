@@ -118,6 +118,13 @@ def test_an_instance_never_seen_running_may_have_cost_nothing(ended):
     assert low == 0 and high > 0
 
 
+def test_a_symbol_without_a_piece_is_in_the_receipt(ended):
+    reasons = ("b.csv: high is not above zero in a bar of B",)
+    receipt = make_receipt(replace(ended, left_out=reasons), Observation())
+    assert receipt["left_out"] == list(reasons)
+    assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["left_out"] == list(reasons)
+
+
 def test_without_a_result_models_are_those_in_the_bucket(ended):
     key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
     receipt = make_receipt(

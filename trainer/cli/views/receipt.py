@@ -193,6 +193,8 @@ def _failures(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     for failure in sorted(receipt["failed"], key=_piece):
         reason = styled(f"{failure['piece']}: {failure['reason']}", "")
         yield "", Text.assemble((f"{mark} ", style), reason)
+    for reason in receipt["left_out"]:
+        yield "", Text.assemble((f"{mark} ", style), styled(f"left out: {reason}", ""))
 
 
 def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

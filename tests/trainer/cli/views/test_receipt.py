@@ -54,6 +54,8 @@ RECEIPT = {
         }
     ],
     "failed": [{"piece": "B", "reason": "its worker died twice"}],
+    "attempts": [],
+    "left_out": ["CCC.csv: high is not above zero in a bar of CCC"],
     "deadline": "2026-11-20T13:00:00Z",
     "deadline_cause": "budget",
     "retries": 1,
@@ -83,6 +85,7 @@ def test_a_receipt_shows_outcome_time_dollars_and_instances():
         "i-1       g6.xlarge  on-demand  us-east-1a  ✓ terminated  described terminated",
         "0.5100 (0.5000)",
         "✗ B: its worker died twice",
+        "✗ left out: CCC.csv: high is not above zero in a bar of CCC",
         "1 model was retried",
     ):
         assert part in text
