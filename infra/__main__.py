@@ -63,6 +63,7 @@ templates = LaunchTemplates(
     line=line,
     volume_gib=settings.volume_gib,
     cap_minutes=settings.max_lifetime_minutes,
+    reservation=settings.capacity_reservation,
     identity=identity,
     network=network,
     cache=cache,
@@ -85,6 +86,7 @@ launched_from = LaunchedFrom(
     security_group=network.security_group_id,
     vpc=network.vpc_id,
     subnets=existing.subnet_ids if existing else (),
+    reservation=settings.capacity_reservation,
 )
 launcher = LauncherPolicy("launcher", stack, launched_from=launched_from)
 control = ControlFunction(

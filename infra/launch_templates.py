@@ -30,6 +30,9 @@ PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself o
 # Of a training's root volume: the first import of torch reads thousands of files, some gigabytes, on a billed
 # machine. 3,000 IOPS and 125 MB/s are free; these add $0.027 an hour (trainer/machines/storage.py).
 TRAINING_RATES = {"iops": 4000, "throughput": 500}
+OPEN = "open"  # any open capacity reservation that matches: what AWS does where a template says nothing
+ONE_RESERVATION = r"cr-[0-9a-f]{8,17}"
+GROUP_OF_RESERVATIONS = r"arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:\d{12}:group/[\w.-]{1,128}"
 _DLAMI_PARAMETER = "/aws/service/deeplearning/ami/x86_64/{line}/latest/ami-id"
 
 
@@ -71,6 +74,7 @@ class LaunchTemplates(Component):
         line: ImageLine,
         volume_gib: int,
         cap_minutes: int,  # after its boot, a training's instance powers itself off
+        reservation: str,  # the setting capacity_reservation
         identity: Identity,
         network: Network,
         cache: EfsCache | None,
@@ -86,6 +90,7 @@ class LaunchTemplates(Component):
             profile=identity.instance_profile,
             network=network,
             disk=root_disk(volume_gib, **TRAINING_RATES),
+            **in_reservation(reservation),
         )
         self.prepare = self._template(
             "prepare",
@@ -110,6 +115,7 @@ class LaunchTemplates(Component):
         profile: aws.iam.InstanceProfile,
         network: Network,
         disk: Any,
+        **more: Any,
     ) -> pulumi.Output[str]:
         infix = "" if purpose == "training" else f"-{purpose}"
         template = aws.ec2.LaunchTemplate(
@@ -145,8 +151,20 @@ class LaunchTemplates(Component):
                 for kind in ("instance", "volume", "network-interface")
             ],
             opts=self.child,
+            **more,
         )
         return template.id
+
+
+def in_reservation(reservation: str) -> dict[str, Any]:
+    """Return the arguments of a template whose instances run in a named capacity reservation or in one of a
+    group; {} for `open`, AWS's own default, which spot has no use for.
+    """
+    if reservation == OPEN:
+        return {}
+    name = "id" if re.fullmatch(ONE_RESERVATION, reservation) else "resource_group_arn"
+    target = {f"capacity_reservation_{name}": reservation}
+    return {"capacity_reservation_specification": {"capacity_reservation_target": target}}
 
 
 def root_disk(volume_gib: int, **rates: int) -> Any:

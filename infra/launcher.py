@@ -15,7 +15,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from infra.launch_templates import ImageLine
+from infra.launch_templates import OPEN, ImageLine
 from infra.policies import OWN, Document, allow, document, end_own_instances, use_key
 from infra.stack import Component, Stack
 from trainer.aws.stack_outputs import baked_parameter
@@ -57,6 +57,7 @@ class LaunchedFrom:
     security_group: pulumi.Input[str]
     vpc: pulumi.Input[str]
     subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
+    reservation: str = OPEN  # the setting capacity_reservation
 
 
 class LauncherPolicy(Component):
@@ -93,6 +94,7 @@ def check_length(stack: Stack, launched_from: LaunchedFrom) -> None:
         "'image_line'": (stack, replace(known, line=replace(known.line, name="", parameter=""))),
         "the names of project and stack": (replace(stack, project="", name=""), known),
         "'kms_key'": (replace(stack, kms_key=""), known),
+        "'capacity_reservation'": (stack, replace(known, reservation=OPEN)),
     }
     parts = sorted(((length - _length(*one), name) for name, one in less.items()), reverse=True)
     takes = ", ".join(f"{name} ({characters:,})" for characters, name in parts if characters > 0)
@@ -226,6 +228,7 @@ def _launches(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -
                 stack.arn("ec2", "spot-instances-request/*"),  # on spot, whose request is not tagged
                 # An existing VPC's subnets by id, which is unique; a shared VPC's belong to another account.
                 *(f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in launched_from.subnets),
+                *_reserved(launched_from.reservation),
             ],
         ),
         *_launch_in_own_vpc(stack, launched_from),
@@ -246,6 +249,14 @@ def _launches(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -
         _pass("PassInstanceRole", [stack.role_arn(kind) for kind in limits.roles], "ec2"),
         _pass("PassSchedulerRole", stack.role_arn("scheduler"), "scheduler"),
     ]
+
+
+def _reserved(reservation: str) -> list[str]:
+    """Return the ARN of a named capacity reservation, which another account may share, or of a group."""
+    if reservation == OPEN:
+        return []
+    is_group = reservation.startswith("arn:")
+    return [reservation] if is_group else [f"arn:aws:ec2:*:*:capacity-reservation/{reservation}"]
 
 
 def _launch_in_own_vpc(stack: Stack, launched_from: LaunchedFrom) -> list[Document]:

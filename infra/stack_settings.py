@@ -16,6 +16,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.attach import MODES, SSM, is_one_address
+from infra.launch_templates import GROUP_OF_RESERVATIONS, ONE_RESERVATION, OPEN
 from infra.stack import Stack
 from trainer.base.environment import aws_region
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
@@ -95,6 +96,10 @@ RULES: Mapping[str, Rule] = {
     "control_types": _all_match(
         r"[a-z][a-z0-9-]*\.[a-z0-9*]+", "a list of instance types, such as g6.xlarge or g5.*"
     ),
+    "capacity_reservation": _matches(
+        rf"{OPEN}|{ONE_RESERVATION}|{GROUP_OF_RESERVATIONS}",
+        "open, the id of a reservation such as cr-0a1b2c3d4e5f67890, or the ARN of a resource group of them",
+    ),
     "prepare_type": _matches(_TYPE, "an instance type without a GPU, such as t3.large"),
     "notify_email": _matches(
         r"|[^@\s]+@[^@\s]+\.[^@\s]+", "an address such as name@example.com, or empty for none"
@@ -139,6 +144,7 @@ class Settings:
     retrains: tuple[RetrainSchedule, ...]
     control_types: tuple[str, ...]
     template_condition: bool
+    capacity_reservation: str  # open, an id or a group's ARN
     prepare_type: str
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none

@@ -39,8 +39,8 @@ from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
 from trainer.runs.record import RunPiece, RunRecord, utc_now
 from trainer.runs.reports import NodeResult, read_outputs, read_result
-from trainer.runs.start_file import StartFile, start_to_json
-from trainer.runs.store import start_key
+from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, start_to_json
+from trainer.runs.store import carried_key, start_key
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws
@@ -189,6 +189,21 @@ def started_by(run_id: str, *instances: str, **more: Any) -> bytes:
     return start_to_json(StartFile(**{"run_id": run_id, "attempt": 1, "instances": instances, **more}))
 
 
+def put_start_file(s3: Any, bucket: str, run_id: str, instance_id: str, *, attempt: int = 1) -> None:
+    """Write the start file of an attempt that begins with a checkpoint, and that checkpoint, as its caller
+    does.
+    """
+    content = b"an earlier state"
+    sha256, size = hashlib.sha256(content).hexdigest(), len(content)
+    key = carried_key(run_id, attempt, sha256)
+    version_id = s3.put_object(Bucket=bucket, Key=key, Body=content)["VersionId"]
+    objects = (CarriedObject(sha256=sha256, size=size, key=key, version_id=version_id),)
+    of_file = hashlib.sha256(content[3:]).hexdigest()
+    files = (CarriedFile(path="m/1/manifest.json", size=size - 3, sha256=of_file, object=sha256, offset=3),)
+    body = started_by(run_id, instance_id, attempt=attempt, objects=objects, files=files)
+    s3.put_object(Bucket=bucket, Key=start_key(run_id, attempt), Body=body)
+
+
 def node_on(
     aws: EmbeddedAws, access: Access, outputs: StackOutputs, record: RunRecord, work: Path
 ) -> tuple[Node, RunRecord, str]:
@@ -205,8 +220,7 @@ def node_on(
     lent = role_credentials(cloud, cloud.world.instances[instance_id])
     assert lent is not None
     own = replace(access, access_key=lent.access_key, secret_key=lent.secret_key)
-    key, started = start_key(record.run_id, 1), started_by(record.run_id, instance_id)
-    access.client("s3").put_object(Bucket=outputs.bucket, Key=key, Body=started)
+    put_start_file(access.client("s3"), outputs.bucket, record.run_id, instance_id)
     identity = NodeIdentity(
         run_id=record.run_id,
         attempt=1,

@@ -47,13 +47,22 @@ def plan_of(
     subnets: Mapping[str, str] = SUBNETS,
     rates: Mapping[str, Rate] | None = None,
     storage: StorageCost | None = None,
+    keeps_checkpoints: bool = True,
 ) -> LaunchPlan:
     """Return the plan of work on these offers. Other rates than `rates` are the profiles'."""
     profiles = {machine.name: profile_on(machine, place) for machine in offers.priced.machines}
     known = {name: rate_of(profile, job) for name, profile in profiles.items()} | dict(rates or {})
     weighed = weigh(job, work, offers, place=place, rates=known)
     return make_plan(
-        job, weighed, offers, subnets=subnets, region="us-east-1", place=place, cap=cap, storage=storage
+        job,
+        weighed,
+        offers,
+        subnets=subnets,
+        region="us-east-1",
+        place=place,
+        cap=cap,
+        storage=storage,
+        keeps_checkpoints=keeps_checkpoints,
     )
 
 

@@ -10,9 +10,13 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.desk import ROOT, Desk
 from tests.jobs import sets
@@ -60,3 +64,43 @@ def test_each_example_runs_and_its_files_are_pulled(desk):
             assert (
                 hashlib.sha256((desk.folder / f"pulled-{name}/out" / file).read_bytes()).hexdigest() == sha256
             )
+
+
+AGAIN = """
+import os, runpy, sys
+script, data, *attempts = sys.argv[1:]
+for attempt in attempts:
+    out, checkpoints, epochs = attempt.split(":")
+    os.environ |= {"MAYFLY_DATA": data, "MAYFLY_OUT": out, "MAYFLY_CHECKPOINTS": checkpoints}
+    os.environ |= {"MAYFLY_NOTICE": f"{out}/notice"}
+    sys.argv = [script, "--epochs", epochs]
+    runpy.run_path(script, run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not list(WHEELS.glob("pytorch_lightning-*.whl")),
+    reason="set-up could not fetch the examples' wheels (scripts/setup.py)",
+)
+def test_lightnings_example_goes_on_from_its_checkpoints(tmp_path):
+    needed = (EXAMPLES / "lightning" / "requirements.txt").read_text()
+    for wheel in WHEELS.glob("*.whl"):
+        if f"\n{wheel.name.split('-')[0].replace('_', '-')}==" in f"\n{needed}":
+            zipfile.ZipFile(wheel).extractall(tmp_path / "packages")
+    # Three epochs; then one on a machine that is lost, and two where its checkpoints are.
+    attempts = [f"{tmp_path}/{name}" for name in ("whole:{0}/a:3", "first:{0}/b:1", "second:{0}/b:3")]
+    words = [str(EXAMPLES / "lightning" / "train.py"), str(EXAMPLES / "plain-torch" / "points")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "packages"), "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(
+        [sys.executable, "-c", AGAIN, *words, *(one.format(tmp_path) for one in attempts)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    epochs = [line.split()[1] for line in ended.stdout.splitlines() if line.startswith("epoch ")]
+    assert epochs == list("123123") and ended.stdout.count("resumes from last.ckpt") == 1
+    weights = [torch.load(tmp_path / name / "autoencoder.ckpt")["state_dict"] for name in ("whole", "second")]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

@@ -147,7 +147,7 @@ def test_an_error_is_one_line_and_as_json_its_parts(
     for words in (
         "launch --instance g5.12xlage",
         "launch --instnace g5.12xlarge",
-        "launch --spot --on-demand",
+        "launch --spot --on-demand --set machine.queue_timeout=13h",
     ):
         for extra in ([], ["--json"]):
             code = main([*words.split(), *extra])

@@ -17,7 +17,15 @@ VALUES: Mapping[str, Sequence[Values]] = {
     "network": ({}, {"subnets": json.dumps(list(EXISTING_SUBNETS))}, {"vpc_cidr": "192.168.0.0/20"}),
     "retrains": ({}, {"retrains": json.dumps(RETRAINS)}),
     "people": ({}, {"notify_email": "ops@example.com", "account_budget": "100"}),
-    "machines": ({}, {"control_types": '["g6.xlarge"]', "prepare_type": "t3.xlarge", "volume_gib": "200"}),
+    "machines": (
+        {},
+        {
+            "control_types": '["g6.xlarge"]',
+            "prepare_type": "t3.xlarge",
+            "volume_gib": "200",
+            "capacity_reservation": "cr-0123456789abcdef0",
+        },
+    ),
     "image_line": ({}, {"image_line": "oss-nvidia-driver-gpu-pytorch-2.12-amazon-linux-2023"}),
     "image_pipeline": ({}, {"image_pipeline": "g4dn.12xlarge"}),
     "storage": ({}, {"storage": "efs-cache"}, {"storage": "efs-cache-bursting"}),

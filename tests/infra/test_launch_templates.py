@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pytest
 
-from infra.launch_templates import USER_DATA_LIMIT_BYTES, filled_in, read_image_line
+from infra.launch_templates import USER_DATA_LIMIT_BYTES, filled_in, in_reservation, read_image_line
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -109,3 +109,22 @@ def test_a_line_whose_image_cannot_be_read_names_the_setting(
     error = r"Setting 'image_line' is 'typo', .*/x86_64/typo/latest/ami-id \(ParameterNotF"
     with pytest.raises(pulumi.RunError, match=error):
         read_image_line("typo")
+
+
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/gpus"
+
+
+@pytest.mark.parametrize(
+    ("reservation", "target"),
+    [
+        ("cr-0123456789abcdef0", {"capacity_reservation_id": "cr-0123456789abcdef0"}),
+        (GROUP, {"capacity_reservation_resource_group_arn": GROUP}),
+    ],
+)
+def test_a_named_reservation_stands_in_the_template(reservation: str, target: dict[str, str]) -> None:
+    specification = {"capacity_reservation_target": target}
+    assert in_reservation(reservation) == {"capacity_reservation_specification": specification}
+
+
+def test_open_reservations_need_no_word(template: dict[str, Any]) -> None:
+    assert in_reservation("open") == {} and "capacityReservationSpecification" not in template

@@ -132,6 +132,21 @@ def test_own_images_are_launched_only_where_the_stack_bakes_some() -> None:
     assert (owners(baked=False), owners(baked=True)) == ("amazon", ["amazon", "123456789012"])
 
 
+@pytest.mark.parametrize(
+    ("reservation", "arn"),
+    [
+        ("cr-0123456789abcdef0", "arn:aws:ec2:*:*:capacity-reservation/cr-0123456789abcdef0"),
+        ("arn:aws:resource-groups:us-east-1:1:group/gpus", "arn:aws:resource-groups:us-east-1:1:group/gpus"),
+    ],
+)
+def test_a_named_reservation_may_be_used_and_no_other(reservation: str, arn: str) -> None:
+    def resources(made_from: LaunchedFrom) -> set[str]:
+        statements = {one["Sid"]: one for one in launcher(WIDEST, made_from)["Statement"]}
+        return set(statements["LaunchFromTheStack"]["Resource"])
+
+    assert resources(replace(MADE_FROM, reservation=reservation)) - resources(MADE_FROM) == {arn}
+
+
 MOST_INLINE_CHARACTERS = 10_240  # of a role's inline policies together
 
 

@@ -120,6 +120,13 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("account_budget", -1),
         ("image_pipeline", "true"),
         ("control_types", ("g5",)),
+        ("capacity_reservation", ""),
+        ("capacity_reservation", "none"),
+        ("capacity_reservation", "cr-12"),
+        (
+            "capacity_reservation",
+            "arn:aws:ec2:us-east-1:123456789012:capacity-reservation/cr-0123456789abcdef0",
+        ),
         ("storage", "local"),
         ("kms_key", "create"),
         ("attach", "telnet"),

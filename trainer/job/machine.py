@@ -33,21 +33,31 @@ class MachineSettings:
     max_duration: str = setting(
         "", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h."
     )
+    spot_without_checkpoints: bool = setting(
+        False, "Buy spot although the command keeps no checkpoints: it starts over after an interruption."
+    )
     queue_timeout: str = setting(
         "",
-        "Longest wait for capacity, such as 2h, 12h at most, or 0; empty: none at a desk, an hour for"
-        " scheduled runs. Waiting takes nothing from max_duration.",
+        "Longest wait for capacity, 12h at most, 0 for none; empty: none at a desk, 1h for scheduled runs.",
+    )
+    idle_stop: str = setting(
+        "", "End the run once all GPUs stood nearly idle for so long, such as 30m; empty: only say so."
     )
 
     def __post_init__(self) -> None:
         check_limits("machine", self)
-        if self.max_duration:
-            parse_duration(self.max_duration)
+        for text in filter(None, (self.max_duration, self.idle_stop)):
+            parse_duration(text)
         if not self.market:
             raise bad_value("machine.market", self.market, "one of " + ", ".join(MARKETS))
         if self.queue_for(timedelta(0)) > LONGEST_QUEUE:
             hours = LONGEST_QUEUE // timedelta(hours=1)
             raise bad_value("machine.queue_timeout", self.queue_timeout, f"at most {hours}h")
+
+    @property
+    def idle_seconds(self) -> float:
+        """Return the seconds of `idle_stop`, 0 without one."""
+        return parse_duration(self.idle_stop).total_seconds() if self.idle_stop else 0.0
 
     def max_duration_or(self, default: timedelta) -> timedelta:
         """Return `max_duration`, or `default` where the job names none."""

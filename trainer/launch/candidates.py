@@ -98,6 +98,11 @@ class Weighed:
     table: tuple[OnGpus, ...]  # the model on all GPUs of other types, if GPUs train it together
 
 
+def hours(seconds: float) -> str:
+    """Return a time of a plan as text."""
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+
+
 def weigh(job: Job, work: Workload, offers: Offers, *, place: Place, rates: Mapping[str, Rate]) -> Weighed:
     """Weigh every type on offer, on the job's first market and then on its second: the job's own types in
     their order, else the cheapest first.

@@ -18,10 +18,11 @@ from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
 from trainer.job.pieces import KINDS
 from trainer.job.pieces.piece import Piece
-from trainer.launch.candidates import PlanCandidate, Weighed
+from trainer.launch.candidates import PlanCandidate, Weighed, hours
 from trainer.launch.gpu_table import OnGpus, instead
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
+from trainer.launch.spot import within_chance
 from trainer.machines.baking import Baking, baking
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import dollars, three_times_slow
@@ -118,12 +119,13 @@ def make_plan(
     cap: timedelta,
     storage: StorageCost | None = None,
     boots: Boots | None = None,
+    keeps_checkpoints: bool = True,
 ) -> LaunchPlan:
     """Decide the ladder and the deadline. `cap` is the template's own limit on any instance's life.
 
-    `boots` are those that earlier runs measured. Raises ConfigError if nothing is offered, BudgetError if the
-    cheapest plan exceeds the budget or no plan ends before its hard stop, UsageError for a `max_duration`
-    beyond the cap.
+    `boots` are those that earlier runs measured; `keeps_checkpoints`: whether the command goes on with them.
+    Raises ConfigError if nothing is offered, BudgetError if the cheapest plan exceeds the budget, if no plan
+    ends before its hard stop or is likely to, UsageError for a `max_duration` beyond the cap.
     """
     machine, table = job.machine, weighed.table
     candidates = weighed.candidates
@@ -150,6 +152,7 @@ def make_plan(
     if place.binding:
         stops = {pool: limit_of(steps[0]) for pool, steps in rungs.items()}
         candidates = _within_time(candidates, stops, run_limit, machine.budget, table)
+        candidates = within_chance(candidates, stops, keeps_checkpoints=keeps_checkpoints)
         usable = [candidate for candidate in candidates if not candidate.refused]
     ladder = tuple(rung for candidate in usable for rung in rungs[candidate.pool])
     limits = [limit_of(rung) for rung in ladder]
@@ -296,11 +299,11 @@ def _within_time(
         stop = stops[fastest.pool]
         seconds, usd = run_limit.duration.total_seconds(), budget or math.inf
         raise BudgetError(
-            f"no plan ends before its hard stop of {_hours(stop.duration.total_seconds())}, set by"
+            f"no plan ends before its hard stop of {hours(stop.duration.total_seconds())}, set by"
             f" {CAUSES[stop.cause]}",
             why=(
                 f"the fastest, {fastest.machine.name}, is estimated at"
-                f" {_hours(fastest.seconds_p50)}{_by(fastest)}"
+                f" {hours(fastest.seconds_p50)}{_by(fastest)}"
             ),
             do=REMEDIES[stop.cause] + instead(table, seconds=seconds, usd=usd),
         )
@@ -317,12 +320,8 @@ def _over_time(candidate: PlanCandidate, limit: TimeLimit) -> PlanCandidate:
     stop = limit.duration.total_seconds()
     if not candidate.is_estimated or candidate.seconds_p50 <= stop:
         return candidate
-    late = f"needs {_hours(candidate.seconds_p50)}, stopped after {_hours(stop)}"
+    late = f"needs {hours(candidate.seconds_p50)}, stopped after {hours(stop)}"
     return replace(candidate, refused=late)
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def _run_limit(machine: MachineSettings, longest: timedelta, cap: timedelta) -> TimeLimit:

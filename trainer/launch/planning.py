@@ -18,6 +18,7 @@ from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import machines_of, refuse_unfit
 from trainer.launch.plan import LaunchPlan, RunPlan, make_plan
 from trainer.launch.preflight import Offers, query_offers
+from trainer.launch.spot import refuse_without_checkpoints
 from trainer.launch.uploads import DeskFile
 from trainer.launch.work import Account, ScriptWork, TrainingWork, WeighedWork, Work
 from trainer.machines.planner import LONGEST_DEADLINE
@@ -87,6 +88,7 @@ class FoundScript:
     inputs: tuple[Mapping[str, Any], ...] = ()
     folder: tuple[DeskFile, ...] = ()
     names: tuple[str, ...]  # in the ids of its earlier runs
+    keeps_checkpoints: bool = True  # as far as its files show; a publication was checked
 
 
 class Sources(Protocol):
@@ -115,6 +117,7 @@ def resolve(job: Job, sources: Sources, account: Account) -> TrainingWork | Scri
             inputs=found.inputs,
             folder=found.folder,
             names=found.names,
+            has_checkpoints=found.keeps_checkpoints,
         )
     sent, encoder = sources.sent(with_candles(found.job, found.candles))
     return TrainingWork(job=sent, code=code, candles=found.candles, files=tuple(found.files), encoder=encoder)
@@ -142,8 +145,11 @@ def offers_for(job: Job, account: Account, *, pinned_image: str = "") -> Offers:
 
 
 def plan_work(work: WeighedWork, offers: Offers, account: Account) -> LaunchPlan:
-    """Return the plan of resolved work. Raises a TrainerError as `make_plan` does."""
+    """Return the plan of resolved work. Raises a TrainerError as `make_plan` does, and UsageError for spot
+    without checkpoints.
+    """
     outputs = account.outputs
+    refuse_without_checkpoints(work.job, keeps_checkpoints=work.keeps_checkpoints)
     load, rates = work.weighed(offers, account)
     return make_plan(
         work.job,
@@ -154,6 +160,7 @@ def plan_work(work: WeighedWork, offers: Offers, account: Account) -> LaunchPlan
         place=account.place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         boots=known_boots(account.objects),
+        keeps_checkpoints=work.keeps_checkpoints,
         storage=storage_cost(
             outputs.storage, throughput=outputs.efs_throughput, input_bytes=work.input_bytes
         ),

@@ -71,6 +71,12 @@ def query_offers(
     if spot and access.place.spot_prices:
         asked["the spot prices"] = partial(_spot_prices, ec2, names=names)
     answers = ask_at_once(asked, seconds=access.place.answer_seconds, doing="cannot look up")
+    if spot and (reservation := answers["the image"]["Reservation"]):
+        raise ConfigError(
+            f"no spot capacity in the capacity reservation {reservation}",
+            why="the stack's setting capacity_reservation names it, and reservations hold on-demand capacity",
+            do="Launch with --on-demand, or run pulumi config set capacity_reservation open, then pulumi up.",
+        )
     disk: RootDisk = answers["the image"]["RootDisk"]
     disk_usd = disk_price(disk, region=outputs.region)
     return Offers(
@@ -157,7 +163,9 @@ def find_image(
     versions = ec2.describe_launch_template_versions(
         LaunchTemplateId=template or outputs.launch_template, Versions=["$Default"]
     )
-    disks = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"].get("BlockDeviceMappings", [])
+    template_data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+    target = template_data.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
+    disks = template_data.get("BlockDeviceMappings", [])
     root = images[0].get("RootDeviceName", "")
     names = [disk.get("DeviceName", "") for disk in disks]
     if names and root not in names:
@@ -174,7 +182,12 @@ def find_image(
         raise ConfigError(
             f"the template's volume of {given.gib} GiB is too small for {image_id}", why=why, do=do
         )
-    return {**images[0], "ImageId": image_id, "RootDisk": given}
+    return {
+        **images[0],
+        "ImageId": image_id,
+        "RootDisk": given,
+        "Reservation": next(iter(target.values()), ""),  # that the template names
+    }
 
 
 def is_baked(image: Mapping[str, Any], outputs: StackOutputs) -> bool:

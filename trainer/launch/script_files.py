@@ -96,6 +96,12 @@ def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterab
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
 
+def names_checkpoints(script: ScriptSettings, files: Mapping[str, bytes]) -> bool:
+    """Return whether a script's command or one of its files names the folder of its checkpoints."""
+    name = "MAYFLY_CHECKPOINTS"
+    return name in script.command or any(name.encode() in content for content in files.values())
+
+
 def hashes_of(files: Mapping[str, bytes]) -> dict[str, str]:
     """Return the sha256 of each file, by path."""
     return {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}

@@ -78,6 +78,11 @@ class WeighedWork(Work):
     @abstractmethod
     def input_bytes(self) -> int: ...
 
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Return whether another machine goes on where this one was lost."""
+        return True
+
     @abstractmethod
     def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
         """Return its pieces, and the rate of each offered type; refuses what can't work."""
@@ -97,6 +102,10 @@ class TrainingWork(WeighedWork):
     def data(self) -> dict[str, Any]:
         """Return the data section of a plan."""
         return self.candles.to_dict()
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self.job.train.checkpoint_seconds > 0
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -160,10 +169,15 @@ class ScriptWork(WeighedWork):
     inputs: tuple[Mapping[str, Any], ...] = ()  # entries of the manifest, with their paths
     folder: tuple[DeskFile, ...] = ()
     names: tuple[str, ...]  # in the ids of its earlier runs: of its job and its retrain
+    has_checkpoints: bool = True  # its files name their folder
     name: ClassVar[str] = SCRIPT
     leaves: ClassVar[Leaves] = "files"
     refused: ClassVar[tuple[str, ...]] = ()  # symbols of its data: it has none
     bars_plan: ClassVar[bytes] = b""
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self.has_checkpoints
 
     @property
     def data(self) -> dict[str, Any]:

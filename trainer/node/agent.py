@@ -20,6 +20,7 @@ from trainer.base import environment
 from trainer.base.errors import TrainerError, TrainingFailed
 from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
+from trainer.job.machine import MachineSettings
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
 from trainer.node.command import run_command
@@ -97,6 +98,7 @@ def run(node: Node) -> int:
     error: TrainerError | None = None
     try:
         manifest = fetch_manifest(node)
+        node.idle_seconds = idle_seconds_of(manifest)
         check_machine(node, manifest)
         run_command(node, manifest)
     except TrainerError as raised:
@@ -125,6 +127,12 @@ def fetch_manifest(node: Node) -> Manifest:
     except Unsound as raised:
         do = "Launch again, with one version of Mayfly."
         raise TrainingFailed("the manifest can't be read", why=str(raised), do=do) from raised
+
+
+def idle_seconds_of(manifest: Manifest) -> float:
+    """Return how long the job lets its GPUs stand idle, 0 for ever. Raises UsageError for another value."""
+    text = str(manifest.job.get("machine", {}).get("idle_stop") or "")
+    return MachineSettings(idle_stop=text).idle_seconds
 
 
 def check_machine(node: Node, manifest: Manifest) -> None:

@@ -42,9 +42,11 @@ from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
+from trainer.node.start import await_own_id, lay_out_checkpoints, read_start_file
 from trainer.node.work_folder import make_scratch, remove_scratch
 from trainer.runs.manifest import DATA, FINISHED_FILE, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
 from trainer.runs.record import utc_now
+from trainer.runs.start_file import StartFile
 
 log = logging.getLogger("trainer.node")
 
@@ -78,15 +80,15 @@ def run_command(node: Node, manifest: Manifest) -> None:
     folders = CommandFolders(node.work / COMMAND)
     folders.make()
     try:
-        lay_out(node, manifest, folders)
-        _run(node, manifest, folders)
+        start = lay_out(node, manifest, folders)
+        _run(node, manifest, folders, start)
     finally:
         remove_scratch(node.work)
         if not node.place.own_user:  # a desk's disk: its packages may be gigabytes
             shutil.rmtree(folders.venv, ignore_errors=True)
 
 
-def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
+def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFile) -> None:
     command = manifest.command
     apart = command.user == "own"
     (node.work / "events").mkdir(exist_ok=True)
@@ -96,7 +98,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         secrets = own_secrets(list(command.secrets))
     node.redaction = Redaction(secrets)
     programs = str(_packages(node, command, folders)) if apart else ""
-    pieces = _pieces(manifest, folders)
+    pieces = _pieces(manifest, folders, finished=start.pieces)
     found = node.status.devices.found if node.status.devices else 1
     places = places_on(found, command.gpus)
     if not places:
@@ -234,10 +236,11 @@ def _contract(folders: CommandFolders, piece: PieceToRun, gpus: Sequence[int]) -
     }
 
 
-def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
-    """Copy the command's files from the bundle, fetch its inputs, and write what it is given. Raises a
-    TrainerError.
+def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFile:
+    """Copy the command's files from the bundle, fetch its inputs and earlier checkpoints, and write what it
+    is given. Return the attempt's start file, once it names this machine. Raises a TrainerError.
     """
+    start = read_start_file(node)
     packed = Path(trainer.__file__).parent / FOLDER
     for path in manifest.command.files:
         target = folders.files / path
@@ -251,12 +254,15 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         target = folders.root / item.path
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(fetched / item.stored_as, target)
+    lay_out_checkpoints(node, start, folders.checkpoints)
+    start = await_own_id(node, start)
     given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
-    given |= {FINISHED_FILE: []}
+    given[FINISHED_FILE] = list(start.pieces)
     for name, document in given.items():
         (folders.given / name).write_text(json.dumps(document))
     if node.is_stopping():
         raise Stopped(f"stopped before {manifest.command.title} began")
+    return start
 
 
 def machine_document(node: Node, manifest: Manifest) -> dict[str, Any]:

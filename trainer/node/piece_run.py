@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,12 @@ class CommandWork:
         """Add an event to the progress and to the file that the agent uploads."""
         self.node.status.progress = advance(self.node.status.progress, event)
         self._told.write(event)
+
+    def note_devices(self) -> None:
+        """Name in the result the devices that the command itself set aside."""
+        status = self.node.status
+        if (known := status.devices) and (lines := status.progress.out_of_service):
+            status.devices = replace(known, out_of_service=lines)
 
 
 class PieceRun:
@@ -170,13 +176,15 @@ class PieceRun:
     def follow(self) -> None:
         """Take in its new events: as they are, or as numbers of its piece."""
         for event in self._events.new():
-            self._sign()
+            if event.get("event") != "gpu":  # which a timer sends
+                self._sign()
             if self.piece.piece:
                 self._tell_numbers(event)
                 continue
             try:
                 self._work.outputs.announced.add(event)
                 self._work.tell(event)
+                self._work.note_devices()
             except (KeyError, TypeError, ValueError, AttributeError):  # none of ours
                 self._events.unsound += 1
 

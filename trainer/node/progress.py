@@ -26,6 +26,7 @@ class Progress:
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> tuner's entry
     tuning: bool = False  # measuring the fastest way to train
     message: str = ""  # its own
+    out_of_service: tuple[str, ...] = ()  # devices that a training set aside, each with the reason
 
     @property
     def rate(self) -> float | None:
@@ -43,14 +44,17 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
             entry["piece"]: {"state": "done" if entry["piece"] in done else "waiting"}
             for entry in models.values()
         }
-        known = {"models": models, "pieces": waiting, "data": dict(event.get("data", {}))}
-        return replace(progress, **known, done=(), failed=(), rates={})  # it may have been restarted
+        empty = Progress(tuned=progress.tuned, retries=progress.retries)  # it may have been restarted
+        return replace(empty, models=models, pieces=waiting, data=dict(event.get("data", {})))
     if kind == "tuning":
         return replace(progress, tuning=True)
-    if kind == "tuned":
+    if kind in ("tuned", "out_of_memory") and "entry" in event:
         shapes = {**progress.tuned.get(event["profile"], {}), event["shape"]: event["entry"]}
         tuned = {**progress.tuned, event["profile"]: shapes} if event["entry"] else progress.tuned
         return replace(progress, tuning=False, tuned=tuned)
+    if kind == "device_set_aside":
+        line = f"{event['device']}: {event['reason']}"
+        return replace(progress, out_of_service=(*progress.out_of_service, line), message=f"set aside {line}")
     if kind == "message":
         return replace(progress, message=str(event["message"]))
     if kind == "error":
@@ -88,7 +92,8 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
         kept = tuple(
             entry for entry in progress.failed if entry["piece"] != piece
         )  # a value, tried elsewhere
-        progress = replace(progress, failed=kept, retries=progress.retries + 1)
+        charged = int(event.get("charged", True))  # not for a broken device, or memory
+        progress = replace(progress, failed=kept, retries=progress.retries + charged)
         return _with_piece(progress, piece, state="waiting")
     if kind == "model_stopped":
         return _with_piece(progress, piece, state="waiting")

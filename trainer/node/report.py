@@ -46,6 +46,7 @@ class Status:
     sample: NodeSample | None = None  # of its hardware, a few seconds old
     durable: Callable[[], dict[str, Any] | None] = lambda: None  # newest checkpoints in S3
     message: str = ""
+    idle: str = ""  # what is known of GPUs that stand nearly idle
     progress_at: datetime | None = None  # of the last sign of progress
     progress_bound: float = FIRST_SECONDS  # seconds allowed without one, by what is at work now
 
@@ -81,6 +82,7 @@ def progress(status: Status) -> bytes:
     """
     progressed = status.progress
     told = "looking for the fastest settings" if progressed.tuning else progressed.message
+    told = status.idle or told
     value = {
         **_header(status.identity),
         "phase": status.phase,

@@ -6,22 +6,54 @@ for it.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+from trainer.base.errors import TrainingFailed
 from trainer.node.devices import NoDriver, nvidia_smi
 from trainer.node.shared import Node
 from trainer.runs.record import utc_now
 from trainer.runs.samples import GPU_FIGURES, CpuSample, GpuSample, NodeSample
 
+log = logging.getLogger("trainer.node")
 SAMPLE_SECONDS = 5.0
 ANSWER_SECONDS = 30.0  # for a driver; a GPU that hangs keeps nvidia-smi waiting
 # Number, name, and in the order of GPU_FIGURES: percent, MiB, W, degrees Celsius (nvidia-smi
 # --help-query-gpu, looked up 2026-11-22).
 FIELDS = "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
 IN_A_REHEARSAL = "GPUs are CPU processes in a rehearsal: the processors are those of this whole machine"
+IDLE_PERCENT = 5.0  # use of a GPU below which it is nearly idle
+IDLE_SECONDS = 900.0  # of all GPUs, after which it is said
+WORKING = ("boot", "stage", "train")  # phases that idle GPUs may end: in the others the work is being saved
 CpuTimes = tuple[int, int]  # ticks of all cores since the boot: at work, altogether
+
+
+@dataclass(kw_only=True)
+class IdleWatch:
+    """How long all GPUs of a node have been nearly idle. Pure."""
+
+    _since: datetime | None = None
+    _most: float = 0.0  # percent, of any GPU since then
+
+    def seconds(self, sample: NodeSample) -> float:
+        """Take in a sample; return the seconds since which all of its GPUs are nearly idle, 0 if one works or
+        its use is unknown.
+        """
+        uses = [gpu.use_percent for gpu in sample.gpus]
+        known = [use for use in uses if use is not None]
+        if not uses or len(known) < len(uses) or max(known) >= IDLE_PERCENT:
+            self._since, self._most = None, 0.0
+            return 0.0
+        self._since, self._most = self._since or sample.at, max(self._most, *known)
+        return (sample.at - self._since).total_seconds()
+
+    def words(self, seconds: float, phase: str) -> str:
+        """Return what is said of them, with the phase that holds them."""
+        return f"GPUs nearly idle for {seconds / 60:.0f} min (at most {self._most:.0f} %) in phase {phase}"
 
 
 class Sampling:
@@ -32,6 +64,7 @@ class Sampling:
     def __init__(self, node: Node, *, proc: Path = Path("/proc")) -> None:
         self._node, self._proc = node, proc
         self._ended = threading.Event()
+        self._idle = IdleWatch()
         self._thread = threading.Thread(target=self._sample, name="sampling", daemon=True)
 
     def __enter__(self) -> None:
@@ -48,8 +81,22 @@ class Sampling:
             self._node.status.sample = NodeSample(
                 at=utc_now(), gpus=gpus, cpu=cpu_sample(times, now, self._proc / "meminfo"), note=note
             )
+            self.look_at_idle_gpus(self._node.status.sample)
             times = now
             self._ended.wait(SAMPLE_SECONDS)
+
+    def look_at_idle_gpus(self, sample: NodeSample) -> None:
+        """Say that the GPUs stand nearly idle, and end the run where its job asks for it."""
+        node, status = self._node, self._node.status
+        seconds = self._idle.seconds(sample)
+        said, words = bool(status.idle), self._idle.words(seconds, status.phase)
+        status.idle = words if seconds >= IDLE_SECONDS else ""
+        if status.idle and not said:
+            log.warning("%s", words)
+        if 0 < node.idle_seconds <= seconds and status.phase in WORKING:
+            why = f"machine.idle_stop allows {node.idle_seconds / 60:g} min"
+            do = "Read in `mayfly logs` what held them, or raise machine.idle_stop."
+            node.fail(TrainingFailed(words, why=why, do=do))
 
 
 def sample_gpus() -> tuple[tuple[GpuSample, ...], str]:

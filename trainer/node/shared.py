@@ -33,6 +33,7 @@ class Node:
     status: report.Status
     origins: Origins = field(default_factory=Origins)
     redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the command's secrets
+    idle_seconds: float = 0.0  # of nearly idle GPUs, after which the run ends; 0: it does not
     stop_reason: str = ""
     taken_at: datetime | None = None  # when AWS takes this spot machine, once it has given notice
     clock: Callable[[], float] = time.monotonic  # of its commands' progress
@@ -79,10 +80,6 @@ class Node:
     def notice_file(self) -> Path:
         """Return the file of a notice to the command; it exists once there is one (`spot_notice`)."""
         return self.work / COMMAND / "notice"
-
-    def is_saved(self) -> bool:
-        """Return whether a checkpoint that the command wrote after its notice has left the machine."""
-        return False
 
     @property
     def patience_seconds(self) -> float:

@@ -7,8 +7,8 @@ there is one:
     checkpoint    EC2 recommends to rebalance: write a checkpoint and go on
     stop          EC2 takes the machine, usually in two minutes: write a checkpoint now and end
 
-A command that is still at work once its last checkpoint has left the machine, or when half of the time is
-over (a minute before the end of two), is stopped as on request. The rest is for the last uploads.
+A command that is still at work ten seconds after it wrote a checkpoint, or when half of the time is over (a
+minute before the end of two), is stopped as on request. The rest is for the last uploads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
 from trainer.base.files import whole_file
 from trainer.node.identity import Metadata
+from trainer.node.inside import entries_inside
 from trainer.node.report import SPOT
-from trainer.node.shared import Node
+from trainer.node.shared import COMMAND, Node
 from trainer.runs.record import from_iso, iso, utc_now
 
 log = logging.getLogger("trainer.node")
@@ -33,6 +34,7 @@ POLL_SECONDS = 5.0
 LEAVING_POLL_SECONDS = 1.0  # once it is known that the machine goes
 SHORTEST_NOTICE = timedelta(minutes=2)  # by the user guide; of a notice whose time can't be read
 RESERVE = timedelta(seconds=60)  # for a command's last 30 s after SIGTERM, and as many for the last uploads
+SETTLED = timedelta(seconds=10)  # nothing was written to CHECKPOINTS for so long: the last one is whole
 INTERRUPTION, REBALANCE = "spot/instance-action", "events/recommendations/rebalance"
 Word = Literal["checkpoint", "stop"]
 
@@ -49,7 +51,7 @@ class SpotNotices:
     ) -> None:
         """`ask` returns the text of a path of the metadata service, None for one that is not there."""
         self._node, self._ask, self._clock = node, ask, clock
-        self._stop_at: datetime | None = None
+        self._heard_at = self._stop_at = datetime.max.replace(tzinfo=timezone.utc)
         self._advised = False  # a rebalance recommendation was passed on
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spot notices", daemon=True)
@@ -77,17 +79,22 @@ class SpotNotices:
         now = self._clock()
         taken_at = taken_by(text) or now + SHORTEST_NOTICE
         self._node.taken_at = taken_at
-        self._stop_at = taken_at - min(RESERVE, max(taken_at - now, timedelta(0)) / 2)
+        self._heard_at, self._stop_at = now, taken_at - min(RESERVE, max(taken_at - now, timedelta(0)) / 2)
         log.warning("EC2 takes this spot machine at %s: the command is asked to end", iso(taken_at))
         write_notice(self._node.notice_file, "stop")
 
     def _end_in_time(self) -> None:
         """Stop the command once its time is over; before it began, at once: there is nothing to save."""
-        if self._stop_at is None:
+        if self._node.taken_at is None:
             return
         begun = self._node.status.phase not in ("boot", "stage")
-        if not begun or self._clock() >= self._stop_at or self._node.is_saved():
+        if not begun or self._clock() >= self._stop_at or self._has_saved():
             self._node.stop(SPOT)
+
+    def _has_saved(self) -> bool:
+        """Return whether the command wrote a checkpoint after its notice, and has written no more since."""
+        saved_at = last_written(self._node.work / COMMAND / "checkpoints")
+        return saved_at is not None and self._heard_at < saved_at <= self._clock() - SETTLED
 
     def _run(self) -> None:
         heard = True  # whether the service answered the last time
@@ -114,6 +121,17 @@ def taken_by(text: str) -> datetime | None:
         return from_iso(str(json.loads(text)["time"]))
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def last_written(folder: Path) -> datetime | None:
+    """Return when a file of an untrusted folder was last written or replaced, by the kernel's clock; None if
+    there is none.
+    """
+    try:
+        changed = max((about.st_ctime for _, about in entries_inside(folder, hidden=True)), default=None)
+    except OSError:  # it is not there yet, or is removed just now
+        return None
+    return datetime.fromtimestamp(changed, timezone.utc) if changed is not None else None
 
 
 def write_notice(file: Path, word: Word) -> None:

@@ -124,6 +124,7 @@ def launch(
     kind, zone = request.get("InstanceType", "m1.small"), _zone(cloud, request)
     pool = Pool(instance_type=kind, availability_zone=zone, market=market)
     _check_offered(pool)
+    _check_reservation(request, pool)
     cloud.check_launch(request, image, pool, count)
     now = cloud.clock.now()
     answer = cloud.moto("ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count})
@@ -180,6 +181,17 @@ def _check_offered(pool: Pool) -> None:
             "Unsupported",
             f"Your requested instance type ({pool.instance_type}) is not supported in your requested"
             f" Availability Zone ({pool.availability_zone}).",
+        )
+
+
+def _check_reservation(request: dict[str, Any], pool: Pool) -> None:
+    """Refuse spot in a capacity reservation, which holds on-demand capacity (EC2 user guide, "Capacity
+    Reservation restrictions"). A named one is taken to have room: nobody can make one here.
+    """
+    target = request.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget")
+    if target and pool.market == "spot":
+        raise AwsError(
+            "InvalidParameterCombination", "Capacity Reservations cannot be used with Spot Instances."
         )
 
 

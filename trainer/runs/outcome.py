@@ -97,13 +97,15 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
 
 
 def _is_silent(record: RunRecord, observed: Observation, *, launched_at: datetime, now: datetime) -> bool:
-    """Return whether the node missed its lease by then, or sent none within the boot allowance of its
-    type.
+    """Return whether the node missed its lease by then, sent none within the boot allowance of its type, or
+    renewed it for twice its bound without progress.
     """
     launch, heartbeat = record.last_launch, observed.heartbeat
     assert launch is not None
     allowance = timedelta(seconds=record.ladder[launch.rung].boot_seconds)
     lease_until = heartbeat.lease_until if heartbeat else None
+    if heartbeat is not None and heartbeat.is_stalled:
+        return True
     return silent(launched_at=launched_at, lease_until=lease_until, now=now, boot_allowance=allowance)
 
 
@@ -260,11 +262,18 @@ def _silent(observed: Observation) -> Ending:
     )
     return _ending(
         "failed",
-        TrainingFailed(
-            "the node fell silent", why=heard, do="Its log in S3 ends where it stopped; launch again."
-        ),
+        TrainingFailed(_what(observed), why=heard, do="Its log in S3 ends where it stopped; launch again."),
         "died",
     )
+
+
+def _what(observed: Observation) -> str:
+    """Return what is wrong with a node that counts as silent."""
+    if observed.heartbeat is None:
+        return "the node never reported"
+    if observed.heartbeat.is_stalled and observed.heartbeat.progress_at is not None:
+        return f"the node made no progress after {iso(observed.heartbeat.progress_at)}"
+    return "the node fell silent"
 
 
 def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:

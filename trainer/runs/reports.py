@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
@@ -47,12 +47,9 @@ MOST_BOOT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Lease):
     """The last report of one node at work: its lease, its phase, and the progress of its models."""
 
-    instance_id: str
-    at: datetime
-    lease_until: datetime
     phase: str = ""
     phases: Mapping[str, datetime] = field(default_factory=dict)  # when each phase began
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece
@@ -63,8 +60,6 @@ class Heartbeat:
     message: str = ""
     sample: NodeSample | None = None  # of its hardware; None before the first
     data: Mapping[str, Any] = field(default_factory=dict)  # what it read, counted; {} before it has
-    progress_at: datetime | None = None  # of its last sign of progress, by its lease
-    progress_bound: timedelta | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ of each model; the event `ended` comes before it and names them.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import math
 import shutil
@@ -28,6 +29,7 @@ from trainer.base.arguments import Parser, check_folder
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
 from trainer.base.files import read_plain
+from trainer.base.signs import tell_signs
 from trainer.base.text import printable
 from trainer.data.read.paths import check_path
 from trainer.job.job import MOST_JOB_BYTES, Job, load_job, parse_job, refuse_script
@@ -108,10 +110,13 @@ def main(
 
         shown = (story or Story)(sys.stderr)
         log = EventLog(options.events, shown)
+        tell_signs(log.emit)
+        faulthandler.enable()  # whoever watches this process aborts it if nothing moves
         try:
             with ExitStack() as ends:
                 models, code = _train(options, log, ends)
         finally:
+            tell_signs(None)
             shown.finish()
         shown.print_models(models)
         return code

@@ -26,6 +26,7 @@ import torch
 
 from trainer.base.files import open_plain, read_plain, whole_file
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
+from trainer.train.off_device import contents
 
 FORMAT = 3
 MANIFEST = "manifest.json"
@@ -215,9 +216,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
         for part in (len(text).to_bytes(8, "little"), text):
             file.write(part)
             digest.update(part)
-        for tensor in tensors.values():
-            # As bytes, since numpy has no bf16.
-            content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        for content in contents(tensors.values()):
             file.write(content)
             digest.update(content)
     return digest.hexdigest()

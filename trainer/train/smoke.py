@@ -12,11 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 STEPS = 8
+TRIED_SECONDS = 180.0  # for a device that is tried during a training: torch is loaded within seconds then
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,6 +39,23 @@ def main(arguments: list[str] | None = None) -> int:
         report = {"ok": False, "error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
     print(json.dumps({"device": device, **report, "seconds": round(time.monotonic() - began, 3)}))
     return 0 if report["ok"] else 100
+
+
+def tried(device: str, *, seconds: float = TRIED_SECONDS) -> str:
+    """Test a device in a process of its own; return why it fails, or ''."""
+    words = [sys.executable, "-m", "trainer.train.smoke", f"--device={device}"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        output, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()  # and no wait: a driver that hangs may keep it for ever
+        return f"its smoke test hangs (no answer within {seconds:.0f} s)"
+    if child.returncode == 0:
+        return ""
+    last = (output.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+    with suppress(ValueError, AttributeError):
+        last = str(json.loads(last).get("error") or "its loss does not fall")
+    return f"its smoke test fails: {last[:300]}"
 
 
 def only_import() -> dict[str, Any]:

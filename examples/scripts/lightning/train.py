@@ -1,8 +1,8 @@
 """An autoencoder of points with PyTorch Lightning, in the shape of its tutorial.
 
 https://lightning.ai/docs/pytorch/stable/starter/introduction.html has digits in the place of the points. What
-else differs: the folders, a line of log per epoch, a restart that resumes from last.ckpt, and an early end
-when a spot machine is taken away.
+else differs: the folders, a line of log per epoch, a restart that resumes from last.ckpt, with the weights of
+a training that was never interrupted, and an early end when a spot machine is taken away.
 """
 
 import argparse
@@ -56,7 +56,10 @@ class LitAutoEncoder(pl.LightningModule):
 with (data / "points.csv").open() as file:
     rows = torch.tensor([[float(value) for value in row[:-1]] for row in csv.reader(file)])
 pl.seed_everything(0)
-train_loader = utils.data.DataLoader(utils.data.TensorDataset(rows), batch_size=64, shuffle=True)
+points = utils.data.TensorDataset(rows)
+# It shuffles by the epoch, of which Lightning tells it: a resumed training goes on in the same order.
+order = utils.data.DistributedSampler(points, num_replicas=1, rank=0)
+train_loader = utils.data.DataLoader(points, batch_size=64, sampler=order)
 autoencoder = LitAutoEncoder(features=rows.shape[1])
 
 trainer = pl.Trainer(
@@ -67,7 +70,7 @@ trainer = pl.Trainer(
     enable_progress_bar=False,
 )
 last = checkpoints / "last.ckpt"
-if last.exists():  # started again on the same machine
+if last.exists():  # started again, on this machine or after one that was lost
     print("resumes from last.ckpt")
 trainer.fit(autoencoder, train_loader, ckpt_path=str(last) if last.exists() else None)
 if is_taken():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from trainer.job.job import Job
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.machines import DEFAULT_TYPES
 from trainer.launch.plan import LaunchPlan
+from trainer.launch.spot import refuse_without_checkpoints
 from trainer.machines.measurements import keep_here, shape_of
 from trainer.machines.planner import workload
 from trainer.machines.rates import Rate
@@ -31,12 +33,13 @@ def plan(
     rates: dict[str, Rate] | None = None,
     bars: dict[str, int] | None = None,
     elsewhere: dict[str, tuple[str, ...]] | None = None,
+    keeps_checkpoints: bool = True,
 ) -> LaunchPlan:
     names = job.machine.instance or DEFAULT_TYPES
     changed = {"zones": zones} if zones is not None else {}
     offers = offers_of(*names, elsewhere=elsewhere or {}, spot_usd_per_hour=spot or {}, **changed)
     work = workload(job, bars or {"BTC-USD": 3_700_000})
-    return plan_of(job, work, offers, place=place, cap=cap, rates=rates)
+    return plan_of(job, work, offers, place=place, cap=cap, rates=rates, keeps_checkpoints=keeps_checkpoints)
 
 
 def test_the_users_first_type_is_asked_first_whatever_it_costs():
@@ -136,6 +139,60 @@ def test_spot_is_priced_by_zone_and_stopped_by_on_demand_price():
     assert made.first.price_usd_per_hour == 0.2
     assert [rung.availability_zone for rung in made.ladder] == ["us-east-1b", "us-east-1a"]
     assert made.hard_stop == TimeLimit(duration=timedelta(hours=1), cause="budget")
+
+
+def long_job(limit: str, **machine: object) -> Job:
+    """A job of 2.7 hours on a g6.xlarge."""
+    job = job_of(instance=("g6.xlarge",), market="spot", max_duration=limit, **machine)
+    return replace(job, train=replace(job.train, epochs=500))
+
+
+def test_spot_that_is_unlikely_to_end_in_time_is_refused_with_the_numbers():
+    with pytest.raises(BudgetError) as refused:
+        plan(long_job("160m"))
+    text = " ".join(str(refused.value).split())
+    assert "no spot plan is likely to end before its hard stop of 2.7 h, set by machine.max_duration" in text
+    assert "g6.xlarge needs 2.6 h; with 10% interruptions an hour, an assumption" in text
+    assert "its chance to end in time is 77%, and 80% is the least" in text
+    assert "Launch with --on-demand." in text
+    plan(long_job("3h"))  # one interruption fits
+    plan(replace(long_job("160m"), machine=replace(long_job("160m").machine, market=("on_demand",))))
+    plan(long_job("160m"), place=REHEARSAL)  # whose times are this desk's
+
+
+def test_where_spot_is_unlikely_on_demand_is_left():
+    job = long_job("160m")
+    both = replace(job, machine=replace(job.machine, market=("spot", "on_demand")))
+    made = plan(both)
+    assert {rung.market for rung in made.ladder} == {"on_demand"}
+    assert made.candidates[0].refused == "ends in time with a chance of 77% on spot"
+
+
+def test_spot_without_checkpoints_needs_time_to_start_over():
+    job = long_job("5h")
+    assert plan(job).first.market == "spot"
+    with pytest.raises(BudgetError, match="cost all work so far each"):
+        plan(job, keeps_checkpoints=False)
+    plan(long_job("7h"), keeps_checkpoints=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "keeps", "refused"),
+    [
+        ({}, True, False),
+        ({}, False, True),
+        ({"market": ("spot", "on_demand")}, False, True),
+        ({"market": ("on_demand",)}, False, False),
+        ({"spot_without_checkpoints": True}, False, False),
+    ],
+)
+def test_spot_needs_checkpoints_or_the_jobs_word(changed, keeps, refused):
+    job = job_of(**{"market": ("spot",), **changed})
+    if not refused:
+        refuse_without_checkpoints(job, keeps_checkpoints=keeps)
+        return
+    with pytest.raises(UsageError, match=r"train.checkpoint_seconds is 0.*spot_without_checkpoints=true"):
+        refuse_without_checkpoints(job, keeps_checkpoints=keeps)
 
 
 def test_without_a_duration_estimate_or_cap_is_the_limit():

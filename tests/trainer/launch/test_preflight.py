@@ -66,6 +66,33 @@ def test_a_template_that_sizes_another_disk_is_refused(applied):
         query_offers(applied, outputs=other, machines=TYPES, spot=False)
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"CapacityReservationId": "cr-0123456789abcdef0"},
+        {"CapacityReservationResourceGroupArn": "arn:aws:resource-groups:us-east-1:1:group/gpus"},
+    ],
+    ids=["one", "group"],
+)
+def test_a_stack_with_a_named_reservation_buys_no_spot(applied, target):
+    outputs, ec2 = read_stack(applied, stack="dev"), applied.client("ec2")
+    (version,) = ec2.describe_launch_template_versions(
+        LaunchTemplateId=outputs.launch_template, Versions=["$Default"]
+    )["LaunchTemplateVersions"]
+    assert "CapacityReservationSpecification" not in version["LaunchTemplateData"], "open is AWS's default"
+    disks = version["LaunchTemplateData"]["BlockDeviceMappings"]
+    reserved = {"CapacityReservationSpecification": {"CapacityReservationTarget": target}}
+    template = ec2.create_launch_template(
+        LaunchTemplateName=f"reserved-{len(str(target))}",
+        LaunchTemplateData={"BlockDeviceMappings": disks, **reserved},
+    )
+    other = dataclasses.replace(outputs, launch_template=template["LaunchTemplate"]["LaunchTemplateId"])
+    (name,) = target.values()
+    with pytest.raises(ConfigError, match=f"no spot capacity in the capacity reservation {name}"):
+        query_offers(applied, outputs=other, machines=TYPES, spot=True)
+    query_offers(applied, outputs=other, machines=TYPES, spot=False)
+
+
 def test_spot_prices_are_the_newest_of_each_zone(applied, monkeypatch):
     outputs = read_stack(applied, stack="dev")
     assert query_offers(applied, outputs=outputs, machines=TYPES, spot=True).spot_usd_per_hour == {}

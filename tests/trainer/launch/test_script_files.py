@@ -9,7 +9,7 @@ from trainer.base.errors import DataError, UsageError
 from trainer.job.script import ScriptSettings
 from trainer.launch import script_files as module
 from trainer.launch.bundle import build_bundle
-from trainer.launch.script_files import data_files, script_files, script_sha256
+from trainer.launch.script_files import data_files, names_checkpoints, script_files, script_sha256
 from trainer.launch.uploads import upload_data
 
 
@@ -127,3 +127,11 @@ def test_a_pipe_in_a_data_folder_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="cannot read .*pipe .it is not a plain file"):
         data_files(str(tmp_path))
+
+
+def test_a_script_keeps_checkpoints_if_it_names_their_folder():
+    script = ScriptSettings(command="python train.py --to $MAYFLY_CHECKPOINTS")
+    assert names_checkpoints(script, {"train.py": b""})
+    plain = ScriptSettings(command="python train.py")
+    assert names_checkpoints(plain, {"train.py": b"", "model/io.py": b"os.environ['MAYFLY_CHECKPOINTS']"})
+    assert not names_checkpoints(plain, {"train.py": b"torch.save(model, 'checkpoint')"})

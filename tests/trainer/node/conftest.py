@@ -29,6 +29,7 @@ from infra import policies
 from tests.iam import instance_policy
 from tests.jobs import job_of
 from tests.manifests import MACHINE, manifest
+from tests.nodes import put_start_file
 from tests.pieces import named
 from trainer.aws.access import Access
 from trainer.base.code_files import code_files
@@ -150,6 +151,7 @@ class Machine:
     job: Job = field(default_factory=lambda: job_of(symbols=("A", "B")))
     plan: bytes = b""  # as the launch made it; the test writes what the bucket has
     known: dict[str, Any] = field(default_factory=dict)  # what else differs in the manifest
+    counts_on: str = "i-1"  # the instance that its attempt's start file names
     node: NodeProcess | None = None
     server: ThreadingHTTPServer | None = None
 
@@ -195,6 +197,7 @@ class Machine:
         made = training_manifest(objects, RUN, self.job, [item], machine, self.plan)
         made = replace(made, **self.known)
         self.s3.put_object(Bucket=self.bucket, Key=f"runs/{RUN}/manifest.json", Body=to_json(made))
+        put_start_file(self.s3, self.bucket, RUN, self.counts_on)
         known = {"deadline": self.deadline, "role_id": "AROA1", "boot_seconds": self.boot_seconds}
         tags = launch_tags(RUN, sha256, **known)
         tags["bundle_sha256"] = self.bundle_sha256 or sha256

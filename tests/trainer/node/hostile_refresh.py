@@ -35,7 +35,8 @@ shared = (
     "models/production/",
     "models/retrains/",
 )
-others = (f"models/experiments/{own}/", f"checkpoints/{own}/", "attempts/AROAOTHER:i-1/r/1/0/")
+others = (f"models/experiments/{own}/", f"checkpoints/{own}/", "checkpoints/AROAOTHER:i-1/", "resumed/r/2/")
+others = (*others, "runs/r1/attempts/1/", "attempts/AROAOTHER:i-1/r/1/0/")
 writes = [f"{prefix}x" for prefix in (*shared, *others, f"attempts/{own}/r2/1/0/", f"live/{own}/r2/1/")]
 tries = {
     **{f"read {name}": call for name, call in reads.items()},

@@ -17,6 +17,7 @@ import pytest
 from tests.iam import assert_allowed_is_needed
 from tests.jobs import job_of
 from tests.manifests import MACHINE
+from tests.nodes import put_start_file
 from tests.retrains import CONFIG
 from tests.trainer.node.conftest import bundle, launch_tags, model_done, started, training_manifest
 from tests.trainer.rehearsal.conftest import FleetCaller
@@ -79,6 +80,7 @@ class Site:
         known = {"deadline": deadline.replace(microsecond=0), "role_id": self.outputs.instance_role_id}
         tags = launch_tags(run_id, self.bundle_sha256, **known, stack="dev")
         instance = desk.launched(token=run_id, types=("p3.8xlarge",), zones=(ZONE,), tags=tags)
+        put_start_file(s3, bucket, run_id, instance)
         self.wait_until(lambda: desk.state(instance) == "terminated")
         key = f"attempts/{self.outputs.instance_role_id}:{instance}/{run_id}/1/0/result.json"
         result: dict[str, Any] = json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())

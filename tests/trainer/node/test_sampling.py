@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from tests.nodes import node
 from tests.trainer.node.test_report import NOON, status
 from trainer.base.strict_json import Unsound
 from trainer.node.report import lease, progress
-from trainer.node.sampling import cpu_sample, cpu_times, sample_gpus
+from trainer.node.sampling import IdleWatch, Sampling, cpu_sample, cpu_times, sample_gpus
 from trainer.runs.lease import read_lease
 from trainer.runs.reports import Heartbeat, heartbeat
 from trainer.runs.samples import CpuSample, GpuSample, NodeSample
 
+__all__ = ["node"]  # a fixture
 LISTING = """0, NVIDIA A10G, 97, 14321, 23028, 289.91, 61
 1, NVIDIA A10G, [N/A], 3, 23028, [Not Supported], 33
 a line of another kind
@@ -107,3 +109,38 @@ def test_a_crafted_sample_is_refused(change: dict[str, Any]) -> None:
     held = read_lease(json.dumps(lease(node, NOON)).encode(), NOON + timedelta(seconds=1))
     with pytest.raises(Unsound):
         heartbeat(held, json.dumps({"sample": {**good, **change}}).encode())
+
+
+def used(seconds: float, *percent: float | None) -> NodeSample:
+    gpus = tuple(GpuSample(gpu=index, name="A10G", use_percent=use) for index, use in enumerate(percent))
+    return NodeSample(at=NOON + timedelta(seconds=seconds), gpus=gpus)
+
+
+def test_gpus_are_idle_while_all_of_them_are() -> None:
+    watch = IdleWatch()
+    assert [watch.seconds(used(at, 2, 4.9)) for at in (0, 5, 900)] == [0, 5, 900]
+    assert watch.words(900, "stage") == "GPUs nearly idle for 15 min (at most 5 %) in phase stage"
+    for busy in (used(905, 0, 5), used(905, 0, None), used(905)):
+        assert watch.seconds(busy) == 0
+        assert [watch.seconds(used(at, 0, 0)) for at in (910, 915)] == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("phase", "allowed", "reason"), [("train", 1200, "idle"), ("train", 0, ""), ("upload", 1200, "")]
+)
+def test_idle_gpus_are_said_and_end_a_run_that_asks(node, phase, allowed, reason, caplog) -> None:
+    sampling = Sampling(node)
+    node.idle_seconds = allowed
+    node.enter(phase)
+    for at in range(0, 1205, 5):
+        sampling.look_at_idle_gpus(used(at, 0, 1))
+        assert bool(node.status.idle) is (at >= 900)
+    assert caplog.text.count("nearly idle for 15 min") == 1
+    assert json.loads(progress(node.status))["message"].startswith(
+        "GPUs nearly idle for 20 min (at most 1 %)"
+    )
+    assert node.stop_reason == reason
+    if reason:
+        assert f"in phase {phase}" in node.failure.what and "20 min" in node.failure.why
+    sampling.look_at_idle_gpus(used(1210, 90, 90))
+    assert node.status.idle == ""

@@ -217,9 +217,9 @@ def test_only_an_ended_values_own_processes_are_killed(eight, own_user, start):
 def test_the_longest_value_begins_first(eight, start, monkeypatch):
     seconds, made = {"symbol=A": 1.0, "symbol=B": 3.0, "symbol=C": 2.0}, module._pieces
 
-    def estimated(manifest: Any, folders: Any) -> Any:
+    def estimated(manifest: Any, folders: Any, **more: Any) -> Any:
         pieces = tuple(replace(piece, estimate=seconds[piece.piece]) for piece in manifest.pieces)
-        return made(replace(manifest, pieces=pieces), folders)
+        return made(replace(manifest, pieces=pieces), folders, **more)
 
     monkeypatch.setattr(module, "_pieces", estimated)
     eight.status.devices = Devices(expected=1, found=1, kind="cpu", note="")

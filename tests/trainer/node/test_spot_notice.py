@@ -18,7 +18,14 @@ from trainer.base.errors import Stopped
 from trainer.node.identity import Metadata, NodeIdentity
 from trainer.node.report import Status
 from trainer.node.shared import Node
-from trainer.node.spot_notice import INTERRUPTION, REBALANCE, SpotNotices, spot_notices, taken_by
+from trainer.node.spot_notice import (
+    INTERRUPTION,
+    REBALANCE,
+    SpotNotices,
+    last_written,
+    spot_notices,
+    taken_by,
+)
 
 __all__ = ["bundle", "node", "start", "stop_when"]  # fixtures
 NOON = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)
@@ -98,14 +105,26 @@ def test_a_command_that_goes_on_is_stopped_in_time(machine: Machine, time: str, 
     assert machine.node.stop_reason == "spot"
 
 
-def test_a_machine_that_saved_its_work_ends_at_once(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("written", "stopped"), [(-5, False), (5, True), (12, False)])
+def test_a_command_is_stopped_soon_after_its_checkpoint(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, written: float, stopped: bool
 ) -> None:
     machine.texts.update(TAKEN)
     machine.look()
-    monkeypatch.setattr(machine.node, "is_saved", lambda: True)
-    machine.look(3)
-    assert machine.node.stop_reason == "spot"
+    at = NOON + timedelta(seconds=written)
+    monkeypatch.setattr("trainer.node.spot_notice.last_written", lambda folder: at)
+    machine.look(14)
+    assert not machine.node.is_stopping()
+    machine.look(16)
+    assert machine.node.is_stopping() is stopped
+
+
+def test_the_newest_checkpoint_is_found_in_any_folder(tmp_path: Path) -> None:
+    assert last_written(tmp_path / "none") is None and last_written(tmp_path) is None
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".metadata").write_text("x")
+    newest = (tmp_path / "a" / ".metadata").stat().st_ctime
+    assert last_written(tmp_path) == datetime.fromtimestamp(newest, timezone.utc)
 
 
 def test_a_notice_before_the_command_began_ends_at_once(machine: Machine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,8 +15,9 @@ from botocore.exceptions import ClientError
 from tests.aws.clock import StoppedClock
 from trainer.aws.access import Access
 from trainer.control.cloud import AwsCloud
+from trainer.rehearsal.launches import _check_reservation
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.rehearsal.world import Delays
+from trainer.rehearsal.world import AwsError, Delays, Pool
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 
@@ -263,3 +265,13 @@ def test_the_console_has_what_user_data_printed(desk: Any, aws_server: EmbeddedA
     log.write_text("bootstrap: fetch the code\n")
     assert cloud.console_output(instance_id=launched) == "bootstrap: fetch the code\n"
     assert cloud.console_output(instance_id="i-0000000000000dead") == ""
+
+
+def test_spot_is_refused_in_a_named_reservation() -> None:
+    target = {"CapacityReservationTarget": {"CapacityReservationId": "cr-0123456789abcdef0"}}
+    pool = Pool(instance_type="g5.xlarge", availability_zone="us-east-1a", market="spot")
+    request = {"CapacityReservationSpecification": target}
+    with pytest.raises(AwsError, match="cannot be used with Spot"):
+        _check_reservation(request, pool)
+    _check_reservation(request, replace(pool, market="on-demand"))
+    _check_reservation({}, pool)

@@ -10,9 +10,11 @@ from datetime import timedelta
 import pytest
 
 from tests.records import NOON, at, created, launched, seen
+from trainer.runs.lease import LEASE
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.record import RunRecord
+from trainer.runs.reports import Heartbeat
 
 
 @pytest.fixture
@@ -67,8 +69,25 @@ def test_an_instance_ended_by_the_sweeper_fell_silent(ended):
             replace(record, instances=(instance,)), Observation(), NOON + allowance + timedelta(minutes=2)
         )
         assert ending.outcome == outcome
-    assert ending.error["what"] == "the node fell silent"
+    assert ending.error["what"] == "the node never reported"
     assert ending.error["why"] == "it never sent a heartbeat"
+
+
+@pytest.mark.parametrize(("minutes", "outcome"), [(10, "interrupted"), (11, "failed")])
+def test_a_node_ended_for_want_of_progress_is_told_as_one(ended, minutes, outcome):
+    record, last = ended("Client.UserInitiatedShutdown"), NOON + timedelta(minutes=20)
+    record = replace(record, instances=(replace(record.instances[0], terminated_at=last),))
+    beat = Heartbeat(
+        instance_id="i-1",
+        at=last,
+        lease_until=last + LEASE,
+        progress_at=last - timedelta(minutes=minutes),
+        progress_bound=timedelta(minutes=5),
+    )
+    ending = ending_of(record, Observation(heartbeat=beat), last + timedelta(minutes=1))
+    assert ending.outcome == outcome
+    if outcome == "failed":
+        assert ending.error["what"] == "the node made no progress after 2026-11-20T12:09:00Z"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from trainer.job.job import Job
 from trainer.train.checkpoint import newest, write
 from trainer.train.checkpoint_files import Made
 from trainer.train.loop import Run, train
+from trainer.train.notice import STOP
 from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
 from trainer.train.predict.readers import Inputs, reader_of
 
@@ -49,6 +51,12 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
     reads = torch.arange(0, windows, 3 if job.model.reads == CHUNKS else 1)
     rate = job.train.learning_rate
     return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=rate)
+
+
+def heard_at(step: int, word: str = STOP) -> Callable[[], str]:
+    """Return the notice of a word that comes after so many steps."""
+    count = itertools.count(1)
+    return lambda: word if next(count) == step else ""
 
 
 class Roster:

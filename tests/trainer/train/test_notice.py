@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.jobs import job_of
-from tests.trainer.train.rosters import Roster, Strategy, WorkerKilled, run_of_noise
+from tests.trainer.train.rosters import Roster, Strategy, WorkerKilled, heard_at, run_of_noise
 from trainer.job.job import Job
 from trainer.train.loop import Run
 from trainer.train.notice import CHECKPOINT, STOP, Notice
@@ -31,12 +31,6 @@ WINDOWS = (120, 180)
 
 def chunks(members: Sequence[Member], job: Job) -> Chunks:
     return Chunks(members, job, micro_batch=4)
-
-
-def heard_at(*steps: int, word: str = STOP) -> Callable[[], str]:
-    """Return what says a word after these steps, each once."""
-    count = itertools.count(1)
-    return lambda: word if next(count) in steps else ""
 
 
 class Counted:

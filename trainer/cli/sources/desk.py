@@ -31,7 +31,7 @@ from trainer.job.pieces import kind_of
 from trainer.job.tables import Tables
 from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.planning import FoundCandles, FoundScript
-from trainer.launch.script_files import data_files, hashes_of, script_files, script_sha256
+from trainer.launch.script_files import data_files, hashes_of, names_checkpoints, script_files, script_sha256
 from trainer.launch.script_needs import listed_packages
 from trainer.launch.uploads import DeskFile, encoder_file
 from trainer.launch.work import Account, ScriptWork, TrainingWork
@@ -182,7 +182,15 @@ class ScriptDesk(JobAtDesk):
         self._resolve_packages(account.place, account.outputs.image_line)
         job, hashes = self.job, hashes_of(self.files)
         sha256 = script_sha256(job.script, hashes, self.data)
-        return FoundScript(job=job, files=hashes, sha256=sha256, folder=self.data, names=(job.name,))
+        keeps = names_checkpoints(job.script, self.files)
+        return FoundScript(
+            job=job,
+            files=hashes,
+            sha256=sha256,
+            folder=self.data,
+            names=(job.name,),
+            keeps_checkpoints=keeps,
+        )
 
     def code(self, job: Job) -> Bundle:
         """Return the package with the script's files."""

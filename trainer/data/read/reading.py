@@ -16,6 +16,7 @@ import numpy as np
 
 from trainer.base.errors import DataError, nearest
 from trainer.base.files import HeldFolder
+from trainer.base.signs import sign
 from trainer.data.read.candles import Candles, commonest_step, join_series, resample
 from trainer.data.read.file_names import is_copy, parse_flat_name
 from trainer.data.read.folders import candle_files
@@ -319,6 +320,7 @@ def read_parts(
 ) -> Candles:
     """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
     base = parts[0].timeframe
+    sign("symbol read")
     series = [part.read(symbol, columns) for part in parts]
     if base == timeframe:
         return join_series(symbol, base, series, columns, bars=bars)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.base.signs import sign
 from trainer.targets.scoring import Rows, Statistic
 from trainer.targets.target import LOWER, TargetSettings
 
@@ -112,6 +113,7 @@ def block_bootstrap(
     names = list(statistic(np.ones(len(block_N))))
 
     def values(drawn_B: np.ndarray) -> np.ndarray:
+        sign("score")
         times = np.bincount(drawn_B, minlength=num_blocks)
         estimates = statistic(times[block_N].astype(np.float64))
         return np.array([estimates[name] for name in names], dtype=np.float64)  # None becomes NaN

@@ -171,6 +171,11 @@ _TEMPLATES = {
     "begun_anew": "{piece}  begins anew, though it has a checkpoint: {reason}",
     "checkpoint_failed": "{piece}  has no checkpoint: {reason}",
     "model_failed": "{piece}  failed: {reason}",
+    "worker_silent": "worker {worker}  made no progress for {seconds:.0f} s: {process}  {device}",
+    "device_set_aside": "{device}  is set aside: {reason}",
+    "out_of_memory": (
+        "worker {worker}  ran out of memory: now {pack} at a time, slices of {micro_batch}; {reason}"
+    ),
     "trace": "worker {worker}  {steps} steps recorded in {file}",
 }
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -14,6 +14,7 @@ from typing import Any
 import pynvml
 
 GPU_SECONDS = 5.0
+STATE_SECONDS = 10.0
 MIB = 2**20
 Emit = Callable[[dict[str, Any]], None]
 
@@ -70,6 +71,28 @@ def figures_of(handle: Any) -> dict[str, float | None]:
         "power_watts": None if milliwatts is None else milliwatts / 1000,
         "temperature_celsius": None if temperature is None else float(temperature),
     }
+
+
+def state_of_device(device: str, *, seconds: float = STATE_SECONDS) -> str:
+    """Return one line about a GPU by torch's name, for a log; '' for a CPU. Waits `seconds` for a driver that
+    hangs.
+    """
+    if not device.startswith("cuda:"):
+        return ""
+    lines: list[str] = []
+
+    def ask() -> None:
+        try:
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))
+            lines.append(", ".join(f"{name} {value}" for name, value in figures_of(handle).items()))
+        except pynvml.NVMLError as error:
+            lines.append(f"NVML: {error}")
+
+    asking = threading.Thread(target=ask, name="device-state", daemon=True)
+    asking.start()
+    asking.join(timeout=seconds)
+    return f"{device}: {lines[0] if lines else f'its driver did not answer within {seconds:.0f} s'}"
 
 
 def _reported(ask: Callable[[], Any]) -> Any:

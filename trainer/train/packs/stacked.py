@@ -22,6 +22,7 @@ from torch import nn
 
 from trainer.job.job import Job
 from trainer.models import network_of
+from trainer.train.off_device import put
 from trainer.train.packs.pack import (
     AVERAGE_RISE,
     BETAS,
@@ -93,16 +94,14 @@ class _Stacked(ABC):
                 dropout_keys(seed=member.seed, model=member.draws_as, step=step, layers=self._num_dropouts)
             )
             if length:
-                self._starts_MB[number, :length].copy_(starts[number], non_blocking=True)
+                put(self._starts_MB[number, :length], starts[number])
                 self._batches[number] += 1
             if 0 < length < self._job.train.batch:
                 # Beyond a short batch its first window repeats, with weight zero.
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
-        # The driver copies pageable memory before the call returns, so these buffers may be freed then:
-        # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html (2026-11-21).
-        self._lengths_M.copy_(torch.tensor(lengths), non_blocking=True)
-        self._rates_M.copy_(torch.tensor(self._rates, dtype=torch.float64), non_blocking=True)
-        self._keys_LM2.copy_(torch.stack(keys, dim=1), non_blocking=True)
+        put(self._lengths_M, torch.tensor(lengths))
+        put(self._rates_M, torch.tensor(self._rates, dtype=torch.float64))
+        put(self._keys_LM2, torch.stack(keys, dim=1))
         if self._device.type == "cuda":
             self._graph = self._graph or self._record()
             self._graph.replay()

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from trainer.base.settings import CHUNKS
+from trainer.base.signs import sign
 
 EVALUATION_BATCH = 256
 EVALUATION_CHUNK = 1024  # bars; on a grid, so that the same bars of the same file give the same digits
@@ -99,6 +100,7 @@ class WindowReader:
         if given.context_TC is not None:
             context["context_BC"] = gather_context(given.context_TC, starts_B + (len(self._steps_T1) - 1))
         outputs_BO: torch.Tensor = model(x_TBF, **context)
+        sign("batch read by a model")
         return outputs_BO.float()
 
 
@@ -122,6 +124,7 @@ class ChunkReader:
                 given.rows_TF, starts_1, self._read_X, given.mean_F, given.std_F, given.limit
             )
             parts.append((cells == cell, model(x_1FX)[0].double().cpu().numpy()))
+            sign("chunk read by a model")
         outputs = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))
         for inside, outputs_TO in parts:
             outputs[inside] = outputs_TO[offsets[inside]]

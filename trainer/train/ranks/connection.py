@@ -7,6 +7,7 @@ between processes of one program.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
 import threading
@@ -20,6 +21,7 @@ from trainer.base.environment import RankEnvironment
 from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import die_with_the_parent
 from trainer.train.ranks.hanging import dump
+from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings
 
 MOST_TRACEBACK = 8_000  # characters
@@ -42,6 +44,7 @@ class RankConnection:
         """Connect to the supervisor. From then on this process ends with torchrun and with the supervisor."""
         # torchelastic starts each rank in its own session, so killing torchrun's group misses it
         die_with_the_parent()
+        faulthandler.enable()  # the supervisor aborts a rank that makes no progress
         line = socket.socket(socket.AF_UNIX)
         line.connect(place.socket)
         self._connection = Connection(line.detach())
@@ -60,8 +63,9 @@ class RankConnection:
         """Send the error that ends this rank."""
         lines, reason = "".join(traceback.format_exception(error)), f"{type(error).__name__}: {error}"
         crash = {"reason": reason[:500], "traceback": lines[-MOST_TRACEBACK:]}
+        causes = {"follows": follows_another(error), "out_of_memory": is_out_of_memory(error)}
         with suppress(OSError):  # the supervisor is gone
-            self.report({"event": "crashed", **crash, "follows": follows_another(error)})
+            self.report({"event": "crashed", **crash, **causes})
 
     def _wait_for_the_end(self) -> None:
         with suppress(EOFError, OSError):

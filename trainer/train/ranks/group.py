@@ -23,7 +23,6 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 
 from trainer.train.notice import STOP, WORDS, Heard
-from trainer.train.ranks.hanging import BOUND_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +94,7 @@ class Ranks:
         return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)]).numpy()
 
 
-TIMEOUT = timedelta(seconds=BOUND_SECONDS)  # of a collective
+TIMEOUT = timedelta(minutes=10)  # of a collective: rank 0 alone writes a model meanwhile
 SECONDS = 0.5  # between agreements on the time, approximately
 MOST_READINGS = 256
 

@@ -1,9 +1,9 @@
-"""Detect ranks that hang: when to ask for their stacks, and when to kill them. Also writes a rank's stacks.
+"""Ranks without progress: when to ask for their stacks, and when to end them. Also writes a rank's stacks.
 
-When no rank has sent an event for half of the bound, the supervisor asks all of them where they are. A rank
-that waits for others answers from a separate thread and writes stacks and unfinished collectives to the log.
-A rank that has not answered after the other half (it is stopped, or holds the interpreter) is killed, and all
-restart. If all answer and still wait for each other, the timeout of their collective ends them.
+When no rank has given a sign for half of the bound (trainer.base.silence), the supervisor asks all of them
+where they are. A rank that waits for others answers from a separate thread and writes stacks and unfinished
+collectives to the log. At the bound the ranks that did not answer are ended (each is stopped, or holds the
+interpreter), or all of them if all answered: a thread that answers is no progress. Then all restart.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-BOUND_SECONDS = 600.0  # the longest legitimate silence: rank 0 computes the scores and writes the model
+from trainer.base.silence import ProgressClock
 
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """Action on silent ranks: ask all of them for their stacks, or kill those in `hung`."""
+    """Action on silent ranks: ask all of them for their stacks, or end those in `hung`."""
 
     ask: bool = False
     hung: tuple[int, ...] = ()
+    answered: bool = False  # all of them answered, and none made progress
 
 
 @dataclass(kw_only=True)
 class HangWatch:
-    """Keeps track of events and answers of ranks. Times are in seconds of one clock."""
+    """Keeps track of signs and answers of ranks. Times are in seconds of one clock."""
 
-    event_at: float  # of any rank
-    bound_seconds: float = BOUND_SECONDS
+    clock: ProgressClock  # of all ranks together
     _asked_at: float | None = None
     _answered: set[int] = field(default_factory=set)
 
-    def note_event(self, now: float) -> None:
-        """Note an event of any rank: the ranks make progress."""
-        self.event_at, self._asked_at = now, None
+    def note_sign(self, now: float) -> None:
+        """Note a sign of any rank: the ranks make progress."""
+        self.clock.sign(now)
+        self._asked_at = None
 
     def note_answer(self, rank: int) -> None:
         """Note that a rank has answered."""
@@ -43,8 +44,8 @@ class HangWatch:
 
     def check(self, ranks: Collection[int], now: float) -> Silence:
         """Return what to do about these ranks now. With `ask`, the ranks count as asked."""
-        half = self.bound_seconds / 2
-        if not ranks or now - self.event_at < half:
+        half = self.clock.bound / 2
+        if not ranks or now - self.clock.at < half:
             return Silence()
         if self._asked_at is None:
             self._asked_at = now
@@ -53,8 +54,9 @@ class HangWatch:
         if now - self._asked_at < half:
             return Silence()
         hung = tuple(rank for rank in ranks if rank not in self._answered)
-        self.note_event(now)  # those that answered may be busy: ask again after another silence
-        return Silence(hung=hung)
+        self.clock.begin(now)
+        self._asked_at = None
+        return Silence(hung=hung or tuple(ranks), answered=not hung)
 
 
 def dump(rank: int) -> None:

@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.base import environment
 from trainer.base.errors import TrainerError
+from trainer.base.signs import tell_signs
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import on_device, read_source
 from trainer.train.loop import Report, Run, train
@@ -63,6 +64,7 @@ def train_as(place: environment.RankEnvironment, connection: RankConnection) -> 
     piece, settings, kind = assignment.piece, assignment.settings, assignment.kind
     device = device_of(kind, place.local_rank)
     placed = set_up_process(Station(number=place.local_rank, device=device))
+    tell_signs(connection.report)
     connection.report({"event": "rank_started", **piece.identity, "device": device, **placed})
     torch.set_num_threads(piece.threads)
 

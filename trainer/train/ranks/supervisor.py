@@ -6,6 +6,7 @@ events, finds the error that came first, and leaves no process behind. `rank` is
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -22,16 +23,21 @@ from typing import Any
 from trainer.base import environment
 from trainer.base.errors import DataError, UsageError
 from trainer.base.files import HeldFolder
+from trainer.base.process_state import ABORT_SECONDS, abort, state_of
+from trainer.base.silence import FIRST_SECONDS, LEAST_SECONDS, ProgressClock
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.kernels import gains_from_threads
 from trainer.train.checkpoint import forget
 from trainer.train.cpu import num_cores
 from trainer.train.notice import Notice
+from trainer.train.observing.gpu_watch import state_of_device
 from trainer.train.piece import kept
 from trainer.train.ranks.connection import Assignment
-from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch
+from trainer.train.ranks.hanging import HangWatch
 from trainer.train.workers.assignment import Outcome, WorkerSettings
+from trainer.train.workers.devices import device_of
+from trainer.train.workers.smaller import remembered, smaller, with_job
 
 Emit = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.2
@@ -80,12 +86,13 @@ class RankSupervisor:
         settings: WorkerSettings,
         emit: Emit,
         sharded: bool = False,
-        bound_seconds: float = BOUND_SECONDS,
+        first: float = FIRST_SECONDS,
+        least: float = LEAST_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`bound_seconds`: silence after which a rank that does not answer is killed (`hanging`)."""
+        """`first` and `least`: bounds of the ranks' progress, as of a `ProgressClock`."""
         self._kind, self._count, self._settings, self._emit = kind, ranks, settings, emit
-        self._sharded, self._bound_seconds, self._clock = sharded, bound_seconds, clock
+        self._sharded, self._first, self._least, self._clock = sharded, first, least, clock
         self._outcome = Outcome()
         self._run: _TorchRun | None = None
 
@@ -129,19 +136,42 @@ class RankSupervisor:
             self._outcome.done[piece.name] = {**done, "kept": True}
             self._emit(self._outcome.done[piece.name])
             return
-        assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
         ended, left = None, settings.job.train.retries
         while ended is None:
-            watch = HangWatch(event_at=self._clock(), bound_seconds=self._bound_seconds)
+            assignment = Assignment(
+                piece=piece, settings=self._settings, kind=self._kind, sharded=self._sharded
+            )
+            began = ProgressClock(began=self._clock(), first=self._first, least=self._least)
+            watch = HangWatch(clock=began)
             self._run = _TorchRun(assignment, self._count, self._emit, self._clock, watch, retries=left)
+            run = self._run
             try:
-                ended = self._run.run()
+                ended = run.run()
             finally:
-                self._outcome.retries += self._run.retries
-                left -= self._run.retries
+                self._outcome.retries += run.retries
+                left -= run.retries
                 self.close()
+            if ended is None and run.out_of_memory:
+                ended = self._take_less_memory(piece, run.out_of_memory)
         ends = {"model_done": self._outcome.done, "model_stopped": self._outcome.stopped}
         ends.get(ended["event"], self._outcome.failed)[piece.name] = ended
+
+    def _take_less_memory(self, piece: Piece, reason: str) -> dict[str, Any] | None:
+        """Halve the slices of this piece and all later ones, which costs no retry; return the event that ends
+        the piece if it can't take less.
+        """
+        job = smaller(self._settings.job, ranks=self._count)
+        if job is None:
+            failed = {"event": "model_failed", **piece.identity, "worker": 0}
+            failed["reason"] = f"out of memory in the smallest slices: {reason}"
+            self._emit(failed)
+            return failed
+        self._settings = with_job(self._settings, job)
+        now = {"pack": 1, "micro_batch": job.expert.micro_batch, **remembered(self._settings)}
+        self._emit({"event": "out_of_memory", "worker": 0, **now, "reason": reason})
+        again = {"event": "retry", **piece.identity, "worker": 0, "charged": False}
+        self._emit({**again, "reason": f"out of memory: now in slices of {job.expert.micro_batch}"})
+        return None
 
 
 class _TorchRun:
@@ -161,6 +191,8 @@ class _TorchRun:
         self._identity = {**assignment.piece.identity, "worker": 0}
         self._watch = watch
         self.retries = 0
+        self.out_of_memory = ""  # the error of a rank that ran out of it
+        self._kill_at: dict[int, float] = {}  # rank's process -> when it has had the time for its stacks
         self._restart = 0  # number of the current start of the ranks
         self._ranks: dict[Connection, _Rank] = {}
         # Lost ranks in order: whether another's end caused it, and why.
@@ -186,7 +218,8 @@ class _TorchRun:
     def run(self) -> dict[str, Any] | None:
         """Receive events until the piece is done or has failed; return its last event.
 
-        None if torchrun was killed and the piece may be retried: torchrun restarts its ranks, but not itself.
+        None if the piece is to be tried again: torchrun was killed (it restarts its ranks, not itself), or a
+        rank ran out of memory.
         """
         leave_at = float("inf")
         while True:
@@ -197,10 +230,13 @@ class _TorchRun:
                 else:
                     self._receive(self._ranks[ready])  # type: ignore[index]  # all others are connections
             self._check_silence()
+            if self.out_of_memory and self._ended is None:
+                return None
             if self._ended is not None:
                 leave_at = min(leave_at, time.monotonic() + LEAVING_SECONDS)
-                failed = self._ended["event"] == "model_failed"  # others may wait for the rank that failed
-                if not alive or failed or time.monotonic() > leave_at:
+                # Others may wait for a rank that failed; after a notice nobody has anything left to write.
+                is_over = self._ended["event"] != "model_done"
+                if not alive or is_over or time.monotonic() > leave_at:
                     return self._ended
             elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
                 if self.retries < self._most_retries:  # torchrun did not give up: a signal killed it
@@ -265,27 +301,41 @@ class _TorchRun:
             self._note_end(rank)
 
     def _check_silence(self) -> None:
-        """Ask silent ranks where they are, and kill those that do not answer."""
-        silence = self._watch.check([rank.number for rank in self._ranks.values()], self._clock())
+        """Ask silent ranks where they are, and end those that do not answer, or all if all do."""
+        now, bound = self._clock(), self._watch.clock.bound
+        silence = self._watch.check([rank.number for rank in self._ranks.values()], now)
         if silence.ask:
-            self._emit({"event": "ranks_silent", **self._identity, "seconds": self._watch.bound_seconds / 2})
+            self._emit({"event": "ranks_silent", **self._identity, "seconds": bound / 2})
+        if silence.answered:
+            self._ends.insert(0, (False, {"reason": f"no rank made progress within {bound:g} s"}))
         for rank in self._ranks.values():
             with suppress(OSError):  # it is gone: `_receive` handles that
                 if silence.ask:
                     rank.connection.send("where are you?")
                 if rank.number in silence.hung:
-                    bound = f"{self._watch.bound_seconds:g} s"
-                    reason = f"rank {rank.number} hung: it did not answer within {bound}"
-                    self._ends.insert(0, (False, {"reason": reason}))
+                    self._end_silent(rank, now, bound, answered=silence.answered)
+                if now >= self._kill_at.get(rank.pid, math.inf):
                     os.kill(rank.pid, signal.SIGKILL)
+
+    def _end_silent(self, rank: _Rank, now: float, bound: float, *, answered: bool) -> None:
+        """Report a rank without progress, with the state of its process and its device, and end it."""
+        if not answered:
+            reason = f"rank {rank.number} hung: it did not answer within {bound:g} s"
+            self._ends.insert(0, (False, {"reason": reason}))
+        device = state_of_device(device_of(self._assignment.kind, rank.number))
+        known = {"process": state_of(rank.pid), "device": device}
+        self._emit({"event": "worker_silent", "worker": rank.number, "seconds": bound, **known})
+        self._kill_at[rank.pid] = now + (ABORT_SECONDS if abort(rank.pid) else 0.0)
 
     def _act_on(self, rank: _Rank, event: dict[str, Any]) -> None:
         if event["event"] == "rank_dumped":
             self._watch.note_answer(rank.number)
         else:
-            self._watch.note_event(self._clock())
+            self._watch.note_sign(self._clock())
         if event["event"] == "crashed":
             rank.crash = event
+            if event["out_of_memory"]:
+                self.out_of_memory = event["reason"]
         elif event["event"] in ("model_done", "model_failed", "model_stopped"):
             if self._ended is None:
                 if event["event"] != "model_stopped":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -17,6 +18,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from trainer.base.process_state import ABORT_SECONDS, abort, state_of
+from trainer.base.silence import ProgressClock
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.train.checkpoint import forget
@@ -24,13 +28,18 @@ from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.cpu import num_cores
 from trainer.train.inputs.staging import STAGE_GIB, stages
 from trainer.train.notice import Notice
+from trainer.train.observing.gpu_watch import state_of_device
 from trainer.train.packs.strategy import places_of
+from trainer.train.smoke import tried
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
+from trainer.train.workers.smaller import remembered, smaller, smallest, with_job
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
 from trainer.train.workers.worker import ReadAhead, work
 
 Emit = Callable[[dict[str, Any]], None]
+LOOK_SECONDS = 1.0  # between two looks at the progress of workers that say nothing
+KILLS = 2  # deaths on a device that finished no model between them, before it is tried
 
 
 @dataclass(kw_only=True)
@@ -43,6 +52,12 @@ class _Worker:
     crash: str = ""
     last: str = ""  # source of the last piece, whose rows it still holds
     staged: str = ""  # source that it reads ahead
+    device: str
+    job: Job  # with its settings of memory
+    clock: ProgressClock
+    out_of_memory: bool = False
+    silent: bool = False  # it made no progress, and is being ended
+    kill_at: float = math.inf  # when it has had the time to write its stacks
 
     @property
     def held(self) -> set[str]:
@@ -73,11 +88,23 @@ class Supervisor:
     leaving the `with`) ends every worker at once.
 
     When a worker dies, its models are retried together `train.retries` times, then each alone once. A model
-    that was always alone gets no such extra retry.
+    that was always alone gets no such extra retry. A worker without progress counts as dead. Neither a broken
+    device nor a lack of memory costs a model a retry.
     """
 
-    def __init__(self, *, kind: str, num_workers: int, settings: WorkerSettings, emit: Emit) -> None:
+    def __init__(
+        self,
+        *,
+        kind: str,
+        num_workers: int,
+        settings: WorkerSettings,
+        emit: Emit,
+        clock: Callable[[], float] = time.monotonic,
+        smoke: Callable[[str], str] = tried,
+    ) -> None:
+        """`smoke` tries a device and returns why it fails, or ''."""
         self._kind, self._num_workers, self._settings, self._emit = kind, num_workers, settings, emit
+        self._clock, self._smoke = clock, smoke
         self._places = places_of(settings.job, kind)
         self._context = worker_context(kind)
         self._workers: dict[int, _Worker] = {}
@@ -86,6 +113,8 @@ class Supervisor:
         self._again_together: deque[tuple[Piece, ...]] = deque()
         self._again_alone: deque[Piece] = deque()
         self._deaths: Counter[str] = Counter()
+        self._killed: dict[str, Counter[str]] = {}  # device -> deaths there since it finished a model
+        self._set_aside: dict[str, str] = {}  # device -> why it trains nothing any more
         self._had_neighbours: set[str] = set()
         self._outcome = Outcome()
         self._notice = Notice(settings.notice)
@@ -108,9 +137,12 @@ class Supervisor:
         while True:
             self._assign_pieces()
             self._send_ahead()
+            if all(self._device(number) in self._set_aside for number in range(self._num_workers)):
+                self._fail_the_rest()
             if not any(worker.pieces for worker in self._workers.values()):
                 return self._outcome
             self._listen()
+            self._look_at_progress()
 
     def close(self) -> None:
         """Kill every worker and wait for its end: finished models are on disk already."""
@@ -127,7 +159,8 @@ class Supervisor:
         """
         if self._notice.stops:
             return
-        for number in range(self._num_workers):
+        usable = [n for n in range(self._num_workers) if self._device(n) not in self._set_aside]
+        for number in usable:
             if self._again_together and self._is_idle(number):
                 for piece in self._again_together.popleft():
                     self._assign(number, piece)
@@ -135,7 +168,7 @@ class Supervisor:
                 self._assign(number, self._again_alone.popleft())
                 self._workers[number].alone = True
         for occupied in range(self._places):
-            for number in range(self._num_workers):
+            for number in usable:
                 worker = self._workers.get(number)
                 training, alone = (len(worker.pieces), worker.alone) if worker else (0, False)
                 if len(self._queue) and training == occupied and not alone:
@@ -176,6 +209,8 @@ class Supervisor:
 
     def _assign(self, number: int, piece: Piece) -> None:
         worker = self._workers.get(number) or self._start(number)
+        if not worker.pieces:
+            worker.clock.begin(self._clock())
         worker.pieces[piece.name] = piece
         worker.last = piece.source
         if worker.staged == piece.source:
@@ -186,13 +221,20 @@ class Supervisor:
     def _start(self, number: int) -> _Worker:
         ours, theirs = self._context.Pipe()
         sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
-        station = Station(number=number, device=device_of(self._kind, number), sharing=sharing)
+        station = Station(number=number, device=self._device(number), sharing=sharing)
         process = self._context.Process(
             target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
         )
         with ctrl_c_blocked():  # until `close` knows it, too
             process.start()
-            self._workers[number] = _Worker(number=number, process=process, connection=ours)
+            self._workers[number] = _Worker(
+                number=number,
+                process=process,
+                connection=ours,
+                device=station.device,
+                job=self._settings.job,
+                clock=ProgressClock(began=self._clock()),
+            )
         theirs.close()
         return self._workers[number]
 
@@ -201,7 +243,7 @@ class Supervisor:
         by_handle: dict[Any, _Worker] = {}
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
-        ready = wait(list(by_handle))
+        ready = wait(list(by_handle), timeout=LOOK_SECONDS)
         for worker in {each.number: each for each in (by_handle[handle] for handle in ready)}.values():
             # Handle messages sent before its death first.
             alive = self._read(worker)
@@ -219,8 +261,10 @@ class Supervisor:
 
     def _receive(self, worker: _Worker, event: dict[str, Any]) -> None:
         kind = event["event"]
+        worker.clock.sign(self._clock())
         if kind == "crashed":
-            worker.crash = event["reason"]
+            worker.crash = worker.crash or event["reason"]
+            worker.out_of_memory = event.get("out_of_memory", False)
             return
         if kind == "model_stopped":
             self._outcome.stopped[event["model"]] = event
@@ -229,36 +273,148 @@ class Supervisor:
             forget(self._settings.checkpoints, event["model"])
             (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
             del worker.pieces[event["model"]]
+            if kind == "model_done":
+                self._killed.pop(worker.device, None)
             worker.alone = worker.alone and bool(worker.pieces)
         self._emit(event)
 
+    def _look_at_progress(self) -> None:
+        """End workers that make no progress, once they have had the time to write their stacks."""
+        now = self._clock()
+        for worker in self._workers.values():
+            if now >= worker.kill_at:
+                worker.process.kill()
+            elif worker.pieces and not worker.silent and worker.clock.is_silent(now):
+                self._end_silent(worker, now)
+
+    def _end_silent(self, worker: _Worker, now: float) -> None:
+        """Report a worker without progress, with the state of its process and its device, and end it."""
+        seconds, pid = now - worker.clock.at, worker.process.pid or 0
+        worker.silent, worker.crash = True, f"its worker made no progress for {seconds:.0f} s"
+        known = {"process": state_of(pid), "device": state_of_device(worker.device)}
+        pieces = [piece.title for piece in worker.pieces.values()]
+        silent = {"worker": worker.number, "pieces": pieces, "seconds": round(seconds, 1), **known}
+        self._emit({"event": "worker_silent", **silent})
+        worker.kill_at = now + (ABORT_SECONDS if abort(pid) else 0.0)
+
     def _remove(self, worker: _Worker) -> None:
         """Remove a dead worker, and retry or report its models."""
-        del self._workers[worker.number]
-        worker.process.kill()  # its pipe may close before it ends
-        worker.process.join()
-        worker.connection.close()
+        self._discard(worker)
+        if worker.out_of_memory:
+            self._take_less_memory(worker)
+            return
         reason = worker.crash or _cause(worker.process.exitcode)
         self._deaths.update(worker.pieces.keys())
         if len(worker.pieces) > 1:
             self._had_neighbours.update(worker.pieces)
-        retries = self._settings.job.train.retries
+        if worker.pieces and self._is_broken(worker):
+            return
         together = []
         for model, piece in worker.pieces.items():
-            chances = retries + (retries > 0 and model in self._had_neighbours)
-            event = {**piece.identity, "worker": worker.number, "reason": reason}
-            if self._deaths[model] > chances:
-                self._outcome.failed[model] = {"event": "model_failed", **event}
-                self._emit(self._outcome.failed[model])
+            if self._deaths[model] > self._chances(worker, model):
+                self._fail(piece, worker=worker.number, reason=reason)
                 continue
             self._outcome.retries += 1
-            self._emit({"event": "retry", **event})
-            if self._deaths[model] <= retries:
+            self._emit({"event": "retry", **piece.identity, "worker": worker.number, "reason": reason})
+            if self._deaths[model] <= self._retries(worker):
                 together.append(piece)
             else:
                 self._again_alone.append(piece)
         if together:
             self._again_together.append(tuple(together))
+
+    def _discard(self, worker: _Worker) -> None:
+        del self._workers[worker.number]
+        worker.process.kill()  # its pipe may close before it ends
+        worker.process.join()
+        worker.connection.close()
+
+    def _retries(self, worker: _Worker) -> int:
+        """Return how often the models of a dead worker are retried together: once after a silence."""
+        retries = self._settings.job.train.retries
+        return min(retries, 1) if worker.silent else retries
+
+    def _chances(self, worker: _Worker, model: str) -> int:
+        retries = self._retries(worker)
+        return retries + (retries > 0 and model in self._had_neighbours)
+
+    def _fail(self, piece: Piece, **why: Any) -> None:
+        self._outcome.failed[piece.name] = {"event": "model_failed", **piece.identity, **why}
+        self._emit(self._outcome.failed[piece.name])
+
+    def _again(self, pieces: Iterable[Piece], *, worker: int, reason: str, places: int) -> None:
+        """Queue models again, `places` together, without charging them a retry."""
+        pieces = list(pieces)
+        for piece in pieces:
+            again = {"event": "retry", **piece.identity, "worker": worker, "reason": reason}
+            self._emit({**again, "charged": False})
+        for first in range(0, len(pieces), places):
+            self._again_together.append(tuple(pieces[first : first + places]))
+
+    # --- broken devices
+
+    def _device(self, number: int) -> str:
+        return device_of(self._kind, number)
+
+    def _is_broken(self, worker: _Worker) -> bool:
+        """Try the device of a dead worker if KILLS models died on it since it finished one, or if one would
+        fail now. A device that fails is set aside, and its models train elsewhere, without being charged.
+        """
+        device = worker.device
+        killed = self._killed.setdefault(device, Counter())
+        killed.update(worker.pieces.keys())
+        fails = any(self._deaths[model] > self._chances(worker, model) for model in worker.pieces)
+        if device == "cpu" or not (fails or sum(killed.values()) >= KILLS):
+            return False
+        del self._killed[device]
+        if not (reason := self._smoke(device)):
+            return False
+        self._set_aside[device] = reason
+        pieces = dict(worker.pieces)
+        for other in [one for one in self._workers.values() if one.device == device]:
+            pieces |= other.pieces
+            self._discard(other)
+        self._deaths -= killed
+        aside = {"device": device, "reason": reason, "pieces": [one.title for one in pieces.values()]}
+        self._emit({"event": "device_set_aside", "worker": worker.number, **aside})
+        why = f"{device} is set aside: {reason}"
+        self._again(pieces.values(), worker=worker.number, reason=why, places=self._places)
+        return True
+
+    def _fail_the_rest(self) -> None:
+        """Fail every model that waits: no device is left."""
+        waiting = [piece for pieces in self._again_together for piece in pieces] + list(self._again_alone)
+        self._again_together.clear()
+        self._again_alone.clear()
+        while len(self._queue):
+            waiting.append(self._queue.take())
+        reason = "no device is left: " + "; ".join(f"{name}: {why}" for name, why in self._set_aside.items())
+        for piece in waiting:
+            self._fail(piece, reason=reason)
+
+    # --- memory
+
+    def _take_less_memory(self, worker: _Worker) -> None:
+        """Train the models of a worker that ran out of memory again, with half the pack or half the slices;
+        fail a model that can't take less. Workers that start from now on get these settings.
+        """
+        less = smaller(worker.job, models=len(worker.pieces))
+        if less is None:
+            slices = f"slices of {worker.job.expert.micro_batch or worker.job.train.batch}"
+            for piece in worker.pieces.values():
+                reason = f"out of memory, alone and in {slices}: {worker.crash}"
+                self._fail(piece, worker=worker.number, reason=reason)
+            return
+        job = smallest(less, self._settings.job)
+        self._settings, self._places = with_job(self._settings, job), min(self._places, job.expert.pack)
+        now = {"pack": job.expert.pack, "micro_batch": job.expert.micro_batch}
+        event = {"event": "out_of_memory", "worker": worker.number, **now, **remembered(self._settings)}
+        self._emit({**event, "reason": worker.crash})
+        why = f"out of memory: now {job.expert.pack} together"
+        if job.expert.micro_batch:
+            why += f", in slices of {job.expert.micro_batch}"
+        pieces = worker.pieces.values()
+        self._again(pieces, worker=worker.number, reason=why, places=self._places)
 
 
 def _cause(exit_code: int | None) -> str:

@@ -6,6 +6,7 @@ Another thread receives messages, so that the next source is read (`staging.py`)
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import queue
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from trainer.base.errors import DataError, TrainerError
+from trainer.base.signs import tell_signs
 from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import end_with_the_parent
 from trainer.train.inputs.source import Source, SourceCache, on_device, read_source
@@ -32,6 +34,7 @@ from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
+from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.station import Station, set_up_process
@@ -54,9 +57,11 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     process ends and none of its pieces is finished.
     """
     end_with_the_parent()
+    faulthandler.enable()  # the supervisor aborts a worker that makes no progress
     placed = set_up_process(station)
     notice = Notice(settings.notice)
     roster = _WorkerRoster(station, settings, connection, notice)
+    tell_signs(roster.report)
     if placed:
         roster.report({"event": "worker_started", **placed})
     job = settings.job
@@ -65,8 +70,14 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
         train(roster, form, job, roster.report, places=places_of(job, station.device), heard=notice)
     except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
-        roster.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
+        roster.report(crash_of(error))
         raise
+
+
+def crash_of(error: BaseException) -> dict[str, Any]:
+    """Return the event of an error that ends this worker."""
+    reason = f"{type(error).__name__}: {error}"[:500]
+    return {"event": "crashed", "reason": reason, "out_of_memory": is_out_of_memory(error)}
 
 
 def _former(

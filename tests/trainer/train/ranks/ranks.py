@@ -1,7 +1,6 @@
-"""Two ranks that tests share: forks that have torch loaded, and call the functions that a test names,
-together.
+"""Ranks that tests share: forks that have torch loaded, and call the functions that a test names, together.
 
-python -m tests.trainer.train.ranks.ranks SOCKET RANK     what `conftest` starts, twice
+python -m tests.trainer.train.ranks.ranks SOCKET RANK COUNT     what `conftest` starts for each
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-RANKS = 2
-
 
 class TwoRanks:
-    """Two ranks in a process group (gloo), which do one thing after another."""
+    """Two ranks, or three, in a process group (gloo), which do one thing after another."""
 
     def __init__(self, connections: list[Connection]) -> None:
         self._connections = connections
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a function of a module as `function(ranks, *arguments)` on both; return what each returned.
+        """Call a function of a module as `function(ranks, *arguments)` on all; return what each returned.
 
-        Raises what a rank raised: then both are at an end.
+        Raises what a rank raised: then all are at an end.
         """
         for connection in self._connections:
             connection.send((function.__module__, function.__qualname__, arguments))
@@ -38,7 +35,7 @@ class TwoRanks:
         return answers
 
 
-def serve(path: str, rank: int) -> None:
+def serve(path: str, rank: int, count: int) -> None:
     """Be one of the ranks until the test's end of the line closes."""
     import torch
     import torch.distributed as dist
@@ -50,9 +47,9 @@ def serve(path: str, rank: int) -> None:
     connection = Connection(line.detach())
     connection.send(rank)
     torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(path).with_name("store")), RANKS)
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store, timeout=timedelta(seconds=500))
-    ranks = Ranks(rank=rank, count=RANKS, device=torch.device("cpu"))
+    store = dist.FileStore(str(Path(path).with_name("store")), count)
+    dist.init_process_group("gloo", rank=rank, world_size=count, store=store, timeout=timedelta(seconds=500))
+    ranks = Ranks(rank=rank, count=count, device=torch.device("cpu"))
     while True:
         try:
             module, name, arguments = connection.recv()
@@ -66,4 +63,4 @@ def serve(path: str, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

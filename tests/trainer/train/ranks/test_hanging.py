@@ -14,6 +14,7 @@ import pytest
 
 from tests.jobs import job_of
 from tests.processes import await_end_of, await_stop_of
+from trainer.base.silence import ProgressClock
 from trainer.train.inputs.source import plan_and_open
 from trainer.train.inputs.survey import survey
 from trainer.train.ranks.hanging import HangWatch, Silence
@@ -21,8 +22,12 @@ from trainer.train.ranks.supervisor import RankSupervisor
 from trainer.train.workers.assignment import WorkerSettings
 
 
+def watch_of(began: float) -> HangWatch:
+    return HangWatch(clock=ProgressClock(began=began, first=60.0, least=60.0))
+
+
 def test_a_silent_rank_is_asked_once_then_counts_as_hung():
-    watch = HangWatch(event_at=100.0, bound_seconds=60.0)
+    watch = watch_of(100.0)
     assert watch.check([0, 1], 129.0) == Silence()
     assert watch.check([0, 1], 130.0) == Silence(ask=True)
     watch.note_answer(0)
@@ -30,17 +35,23 @@ def test_a_silent_rank_is_asked_once_then_counts_as_hung():
     assert watch.check([0, 1], 160.0) == Silence(hung=(1,))
 
 
-def test_an_answer_or_an_event_ends_the_silence():
-    watch = HangWatch(event_at=0.0, bound_seconds=60.0)
+def test_ranks_that_answer_and_do_nothing_count_as_hung():
+    watch = watch_of(0.0)
     assert watch.check([0, 1], 30.0).ask
     watch.note_answer(0)
     watch.note_answer(1)
-    assert watch.check([0, 1], 60.0) == Silence()  # busy, such as one that scores alone
-    assert watch.check([0, 1], 90.0).ask  # and asked anew
-    watch.note_event(91.0)
-    assert watch.check([0, 1], 121.0).ask and watch.check([0, 1], 150.0) == Silence()
-    assert watch.check([0, 1], 151.0).hung == (0, 1)
+    assert watch.check([0, 1], 60.0) == Silence(hung=(0, 1), answered=True)
+    assert watch.check([0, 1], 61.0) == Silence(), "the new ranks have all the time again"
     assert watch.check([], 1e9) == Silence()  # none has begun yet
+
+
+def test_a_sign_ends_the_silence():
+    watch = watch_of(0.0)
+    assert watch.check([0, 1], 30.0).ask
+    watch.note_sign(2.0)
+    assert watch.check([0, 1], 31.0) == Silence()
+    assert watch.check([0, 1], 32.0).ask and watch.check([0, 1], 61.0) == Silence()
+    assert watch.check([0, 1], 62.0).hung == (0, 1)
 
 
 BOUND = 8.0  # seconds of the clock below
@@ -93,7 +104,7 @@ def test_a_stopped_rank_is_killed_and_all_ranks_go_on(
     hanging = Hanging()
     settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
     # By FSDP2, from the source to a checkpoint.
-    known = {"kind": "cpu", "ranks": 2, "settings": settings, "sharded": True, "bound_seconds": BOUND}
+    known = {"kind": "cpu", "ranks": 2, "settings": settings, "sharded": True, "first": BOUND, "least": BOUND}
     with RankSupervisor(**known, emit=hanging.emit, clock=hanging.clock) as supervisor, pytest.raises(WentOn):
         supervisor.run(survey(job, data.plan).pieces)
     (retry,) = hanging.named("retry")
@@ -107,7 +118,10 @@ def test_a_stopped_rank_is_killed_and_all_ranks_go_on(
     (resumed,) = hanging.named("resumed")
     assert (resumed["epoch"], resumed["visited"]) > (1, 0)
     await_end_of({event["pid"] for event in started})
+    (ended,) = hanging.named("worker_silent")
+    assert ended["worker"] == 1 and "state T (stopped)" in ended["process"]
     log = capfd.readouterr().err
+    assert "Fatal Python error: Aborted" in log, "the stopped rank wrote its stacks, too"
     assert "rank 0 was asked for its stacks" in log and "trainer/train/loop.py" in log
     _, _, collectives = log.partition("rank 0, unfinished collectives: ")
     assert json.JSONDecoder().raw_decode(collectives)[0]["entries"], "the one in which it waits for rank 1"

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
-from tests.trainer.train.rosters import MADE, Roster, WorkerKilled
+from tests.trainer.train.rosters import MADE, Roster, WorkerKilled, heard_at
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter
@@ -143,17 +143,20 @@ class Continued(Roster):
 
 
 def go_on(
-    job: Job, layout: Layout, folder: Path, writer: Any, dies_at: int, **total: Total
+    job: Job, layout: Layout, folder: Path, writer: Any, dies_at: int, told_at: int = 0, **total: Total
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Train until a step, or the end; return where it went on and the history."""
-    member: Member = member_of(torch.float64)
+    """Train until a step at which it dies or is told to stop, or to the end; return where it went on, and the
+    history.
+    """
+    member: Member = member_of(torch.float32 if told_at else torch.float64)
     firsts = reads_of(job, member)[:75]  # ten steps an epoch, the last of three samples
     run = Run(member=member, title="S", reads=firsts, validate=_loss, learning_rate=3e-4)
     ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
     roster = Continued(run, folder, writer, dies_at=dies_at)
     with suppress(WorkerKilled):
         form = partial(form_pack, job=job, layout=layout)
-        train(roster, form, job, lambda event: None, clock=lambda: next(ticks), **total)
+        heard = heard_at(told_at) if told_at else lambda: ""
+        train(roster, form, job, lambda event: None, clock=lambda: next(ticks), heard=heard, **total)
     writer.flush()
     return roster.resumed.get(member.name, 0), run.history
 
@@ -164,14 +167,14 @@ def _loss(model: nn.Module) -> float:
 
 
 def go_on_as_rank(
-    ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int
+    ranks: Ranks, name: str, job: Job, folder: Path, dies_at: int, told_at: int = 0
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Train as one of two ranks, by one of their layouts."""
+    """Train as one of several ranks, by one of their layouts."""
     from trainer.train.ranks.shards import write_shards
 
     store = partial(write_shards, ranks=ranks.in_background())
     writer = CheckpointWriter(folder, lambda event: None, store=store)
-    return go_on(job, layout_of(ranks, name, job), folder, writer, dies_at, total=ranks.sum_)
+    return go_on(job, layout_of(ranks, name, job), folder, writer, dies_at, told_at, total=ranks.sum_)
 
 
 def test_training_resumes_on_other_numbers_of_ranks(two_ranks: TwoRanks, tmp_path: Path):
@@ -192,6 +195,28 @@ def test_training_resumes_on_other_numbers_of_ranks(two_ranks: TwoRanks, tmp_pat
     assert resumed == moments[2] and history == other
     for here, there in zip(alone, history, strict=True):
         assert there == pytest.approx(here, rel=1e-9)
+
+
+def test_a_notice_takes_a_training_to_other_numbers_of_ranks(
+    two_ranks: TwoRanks, three_ranks: TwoRanks, tmp_path: Path
+):
+    # No checkpoint is due: only a notice writes one.
+    job = with_settings(job_for("lstm"), epochs=4, patience=4, checkpoint_seconds=1_000_000)
+    folder, never = tmp_path / "told", 10**6
+
+    def alone(folder: Path, told_at: int) -> tuple[int, list[dict[str, Any]]]:
+        return go_on(job, ONE, folder, CheckpointWriter(folder, lambda event: None), 0, told_at)
+
+    _, whole = alone(tmp_path / "whole", never)
+    went_on = [two_ranks(go_on_as_rank, "ddp", job, folder, 0, 6)[0][0]]
+    went_on.append(three_ranks(go_on_as_rank, "ddp", job, folder, 0, 7)[0][0])
+    went_on.append(alone(folder, 8)[0])
+    went_on.append(three_ranks(go_on_as_rank, "fsdp", job, folder, 0, 5)[0][0])
+    (last, history), (_, other) = two_ranks(go_on_as_rank, "fsdp", job, folder, 0, never)
+    assert [*went_on, last] == [0, 6, 13, 21, 26]  # no step is taken twice
+    assert history == other and len(history) == len(whole) == 4
+    for here, there in zip(whole, history, strict=True):
+        assert there == pytest.approx(here, rel=1e-5)
 
 
 class OnGpu:

@@ -18,14 +18,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.jobs import sets
+from tests.jobs import job_of, sets
 from tests.pieces import piece
-from tests.processes import alive
+from tests.processes import alive, await_stop_of
+from trainer.base.silence import FIRST_SECONDS
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.train.cpu import num_cores
+from trainer.train.inputs.source import plan_and_open
+from trainer.train.inputs.survey import survey
 from trainer.train.workers import supervisor as supervising
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.supervisor import Supervisor
@@ -287,3 +290,57 @@ def test_a_single_model_trains_on_all_cores(start, data, tmp_path):
     assert (card.training["threads"], other_card.training["threads"]) == (num_cores(), 1)
     for key in weights:
         np.testing.assert_allclose(weights[key], others[key], rtol=1e-3, atol=1e-5)
+
+
+class WentOn(Exception):
+    """All that the test waits for was seen: it ends the training."""
+
+
+class Stopping:
+    """The events of a training whose worker is stopped at its first checkpoint, and its clock, which only the
+    look at a silent worker moves.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._now, self._stopped = 0.0, 0
+
+    def named(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    def emit(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        if event["event"] == "resumed":
+            raise WentOn
+        if event["event"] == "checkpoint" and not self._stopped:
+            self._stopped = event["pid"]
+            os.kill(self._stopped, signal.SIGSTOP)
+            await_stop_of(self._stopped)  # what it sent before is read first
+
+    def clock(self) -> float:
+        self._now += FIRST_SECONDS if self._stopped and not self.named("worker_silent") else 0.0
+        return self._now
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_is_ended_and_its_model_goes_on(
+    tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "candles").mkdir()
+    write_candles(tmp_path / "candles", "A-USD", bars=900)
+    small = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "timeframe": "1m"}
+    job = job_of(**small, epochs=500, patience=500, checkpoint_seconds=1, retries=1)
+    data = plan_and_open(job, tmp_path / "candles", scratch=tmp_path)
+    stopping = Stopping()
+    settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
+    known = {"kind": "cpu", "num_workers": 1, "settings": settings, "emit": stopping.emit}
+    with Supervisor(**known, clock=stopping.clock) as supervisor, pytest.raises(WentOn):
+        supervisor.run(survey(job, data.plan).pieces)
+    (silent,) = stopping.named("worker_silent")
+    assert "state T (stopped)" in silent["process"]
+    (retry,) = stopping.named("retry")
+    assert retry["reason"].startswith("its worker made no progress for ")
+    assert len({event["pid"] for event in stopping.named("model_started")}) == 2
+    (resumed,) = stopping.named("resumed")
+    assert (resumed["epoch"], resumed["visited"]) > (1, 0)
+    assert "Fatal Python error: Aborted" in capfd.readouterr().err

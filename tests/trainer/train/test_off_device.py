@@ -1,0 +1,137 @@
+"""Copies off a device: none is read before it is done, none is overwritten before it is read, and no step waits.
+
+There is no GPU here: a lane of the host stands for one, which copies only when somebody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import trainer
+from trainer.train.off_device import CudaLane, Ring, contents
+
+TENSORS = [
+    torch.arange(24, dtype=torch.float32).reshape(4, 6).T,  # not contiguous
+    torch.tensor(3.5, dtype=torch.bfloat16),
+    torch.empty(0, 7),
+    torch.arange(5, dtype=torch.int16),
+    torch.tensor([True, False, True]),
+]
+BYTES = b"".join(one.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for one in TENSORS)
+
+
+class SlowLane:
+    """A lane whose copies happen when their end is waited for; it notes what was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def buffer(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def follow(self) -> None:
+        self.calls.append("follow")
+
+    def flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous().view(-1).view(torch.uint8)
+
+    def begin(self, into: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
+        self.calls.append("begin")
+
+        def wait() -> None:
+            self.calls.append("wait")
+            into.copy_(source)
+
+        return wait
+
+
+@pytest.mark.parametrize(("buffers", "size"), [(1, 8), (2, 16), (3, 7), (3, 1 << 20)])
+def test_the_ring_gives_every_byte_in_order(buffers: int, size: int) -> None:
+    lane = SlowLane()
+    ring = Ring(lane, buffers=buffers, buffer_bytes=size)
+    for _ in range(2):  # a second checkpoint takes the same buffers
+        assert b"".join(bytes(piece) for piece in ring.contents(TENSORS)) == BYTES
+    assert b"".join(bytes(piece) for piece in contents(TENSORS)) == BYTES
+
+
+def test_a_buffer_is_filled_while_another_is_read() -> None:
+    lane = SlowLane()
+    read: list[str] = []
+    for piece in Ring(lane, buffers=2, buffer_bytes=32).contents(TENSORS[:1]):  # three pieces of 32 bytes
+        read.append("+".join(lane.calls))
+        lane.calls.clear()
+        assert len(piece) == 32
+    assert read == ["follow+begin+begin+wait", "begin+wait", "wait"]
+
+
+class Stream:
+    """A stream of CUDA that notes what it waits for, and that torch's current one may be."""
+
+    def __init__(self, device: object) -> None:
+        self.waited: list[object] = []
+
+    def wait_stream(self, other: object) -> None:
+        self.waited.append(other)
+
+
+class Event:
+    """An event of CUDA that notes the stream on which it was recorded."""
+
+    def __init__(self, *, blocking: bool) -> None:
+        assert blocking
+        self.recorded: list[object] = []
+
+    def record(self, stream: object) -> None:
+        self.recorded.append(stream)
+
+    def synchronize(self) -> object:
+        return self.recorded
+
+
+class Copies(TorchFunctionMode):
+    """Notes the copies of torch: whether they return at once, and the current stream."""
+
+    def __init__(self) -> None:
+        self.current: object = None
+        self.seen: list[tuple[object, bool]] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.copy_:
+            self.seen.append((self.current, (kwargs or {}).get("non_blocking", False)))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_gpus_copies_go_by_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = Copies()
+
+    @contextmanager
+    def on(stream: object) -> Iterator[None]:
+        copies.current = stream
+        yield
+        copies.current = None
+
+    for name, stands in {"Stream": Stream, "Event": Event, "stream": on}.items():
+        monkeypatch.setattr(torch.cuda, name, stands)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: f"training on {device}")
+    lane = CudaLane(torch.device("cuda", 1))
+    side = lane._stream
+    assert isinstance(side, Stream)
+    lane.follow()
+    assert side.waited == ["training on cuda:1"]
+    with copies:
+        wait = lane.begin(torch.zeros(3), torch.ones(3))
+    assert copies.seen == [(side, True)]
+    assert wait() == [side]  # the end of the copy on that stream, not of what the training has queued
+
+
+def test_copies_return_early_in_one_module_only() -> None:
+    package = Path(trainer.__file__).parent
+    found = [path for path in package.rglob("*.py") if "non_blocking" in path.read_text(encoding="utf-8")]
+    assert [path.relative_to(package).as_posix() for path in found] == ["train/off_device.py"]

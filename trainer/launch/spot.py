@@ -1,0 +1,96 @@
+"""Refusals of spot before a launch: a command without checkpoints, and a run that is unlikely to end in time.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trainer.base.errors import BudgetError, UsageError
+from trainer.job.job import Job
+from trainer.launch.candidates import PlanCandidate, hours
+from trainer.machines.spot import (
+    INTERRUPTIONS_PER_HOUR,
+    MOST_LOST_SECONDS,
+    RECOVERY_SECONDS,
+    chance_to_finish,
+)
+from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit
+
+LEAST_CHANCE = 0.8
+MOST_LOSSES = 4  # machines that a run survives: at the fifth it ends
+
+
+def refuse_without_checkpoints(job: Job, *, keeps_checkpoints: bool) -> None:
+    """Raise UsageError for a job that may run on spot and loses all its work with its machine, unless the job
+    accepts that.
+    """
+    machine = job.machine
+    if "spot" not in machine.market or keeps_checkpoints or machine.spot_without_checkpoints:
+        return
+    script = bool(job.script.command)
+    why = "no file of the script names MAYFLY_CHECKPOINTS" if script else "train.checkpoint_seconds is 0"
+    keep = "Write checkpoints to MAYFLY_CHECKPOINTS" if script else "Set train.checkpoint_seconds"
+    raise UsageError(
+        "a spot machine that is taken back would lose all of its work",
+        why=f"{why}: the command keeps no checkpoints",
+        do=f"{keep}, use --on-demand, or accept it: --set machine.spot_without_checkpoints=true.",
+    )
+
+
+def within_chance(
+    candidates: tuple[PlanCandidate, ...],
+    stops: Mapping[tuple[str, str], TimeLimit],
+    *,
+    keeps_checkpoints: bool,
+) -> tuple[PlanCandidate, ...]:
+    """Refuse the spot candidates that are unlikely to end in time. Raises BudgetError if none is left.
+
+    `stops`: the time limits of the run, by type and market.
+    """
+    chances = {
+        candidate.pool: _chance(candidate, stops[candidate.pool], keeps_checkpoints=keeps_checkpoints)
+        for candidate in candidates
+        if candidate.market == "spot" and candidate.is_estimated and not candidate.refused
+    }
+    marked = tuple(
+        replace(candidate, refused=f"ends in time with a chance of {chances[candidate.pool]:.0%} on spot")
+        if chances.get(candidate.pool, 1.0) < LEAST_CHANCE
+        else candidate
+        for candidate in candidates
+    )
+    if all(candidate.refused for candidate in marked):
+        best = max((one for one in candidates if not one.refused), key=lambda one: chances[one.pool])
+        raise _unlikely(best, stops[best.pool], chances[best.pool], keeps_checkpoints=keeps_checkpoints)
+    return marked
+
+
+def _chance(candidate: PlanCandidate, limit: TimeLimit, *, keeps_checkpoints: bool) -> float:
+    return chance_to_finish(
+        seconds=candidate.seconds_p50,
+        limit_seconds=limit.duration.total_seconds(),
+        restart_seconds=_restart_seconds(candidate, keeps_checkpoints=keeps_checkpoints),
+        most_losses=MOST_LOSSES,
+        keeps_checkpoints=keeps_checkpoints,
+    )
+
+
+def _restart_seconds(candidate: PlanCandidate, *, keeps_checkpoints: bool) -> float:
+    again = MOST_LOST_SECONDS if keeps_checkpoints else 0.0
+    return candidate.machine.boot.expected_seconds + RECOVERY_SECONDS + again
+
+
+def _unlikely(
+    candidate: PlanCandidate, limit: TimeLimit, chance: float, *, keeps_checkpoints: bool
+) -> BudgetError:
+    restart = _restart_seconds(candidate, keeps_checkpoints=keeps_checkpoints)
+    loss = f"{restart / 60:.0f} min each" if keeps_checkpoints else "all work so far each"
+    numbers = (
+        f"{candidate.machine.name} needs {hours(candidate.seconds_p50)}; with {INTERRUPTIONS_PER_HOUR:.0%}"
+        f" interruptions an hour, an assumption, that cost {loss} and of which {MOST_LOSSES} are survived,"
+        f" its chance to end in time is {chance:.0%}, and {LEAST_CHANCE:.0%} is the least"
+    )
+    stop = f"{hours(limit.duration.total_seconds())}, set by {CAUSES[limit.cause]}"
+    do = f"Launch with --on-demand. {REMEDIES[limit.cause]}"
+    return BudgetError(f"no spot plan is likely to end before its hard stop of {stop}", why=numbers, do=do)

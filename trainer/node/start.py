@@ -1,0 +1,108 @@
+"""The start of an attempt: wait until its start file (`runs.start_file`) names this machine, and lay out the
+checkpoints that it begins with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.aws.access import aws_error
+from trainer.base.errors import DataError, Stopped, TrainingFailed
+from trainer.base.strict_json import Unsound
+from trainer.node.shared import Node
+from trainer.node.stage import BLOCK_BYTES, fetch_inputs, read_patiently
+from trainer.node.uplink import AWS_ERRORS
+from trainer.runs.manifest import DATA, ManifestInput
+from trainer.runs.record import utc_now
+from trainer.runs.start_file import CarriedFile, StartFile, read_start
+from trainer.runs.store import start_key
+
+log = logging.getLogger("trainer.node")
+LOOK_SECONDS = 2.0  # between two looks for the own id
+AGAIN = "Launch again, with one version of Mayfly."
+
+
+def read_start_file(node: Node) -> StartFile:
+    """Return the start file of the node's attempt; an empty one where no caller starts attempts. Raises a
+    TrainerError if S3 does not return it or it is malformed.
+    """
+    identity = node.status.identity
+    if not node.place.has_instances:
+        return StartFile(run_id=identity.run_id, attempt=identity.attempt)
+    key = start_key(identity.run_id, identity.attempt)
+    try:
+        body = read_patiently(lambda: node.uplink.read(key), key, stopped=node.is_stopping)
+        return read_start(body, run_id=identity.run_id, attempt=identity.attempt)
+    except AWS_ERRORS as error:
+        raise aws_error(error, "the start file can't be read") from error
+    except Unsound as error:
+        raise TrainingFailed("the start file can't be read", why=str(error), do=AGAIN) from error
+
+
+def await_own_id(node: Node, start: StartFile, *, pause: Callable[[float], None] = time.sleep) -> StartFile:
+    """Return the start file once it names this machine. Raises TrainingFailed if it does not by the end of
+    the boot's time: no caller counts on this machine.
+    """
+    if not node.place.has_instances:
+        return start
+    identity = node.status.identity
+    ends = identity.boot_ends(node.status.phases["boot"])
+    while identity.instance_id not in start.instances:
+        if utc_now() >= ends:
+            what = f"attempt {identity.attempt} of {identity.run_id} does not count on this machine"
+            why = f"its start file names {', '.join(start.instances) or 'none'}, not {identity.instance_id}"
+            raise TrainingFailed(what, why=why, do="Nothing: its caller has another, or gave it up.")
+        if node.is_stopping():
+            raise Stopped("stopped before its attempt began")
+        pause(LOOK_SECONDS)
+        start = read_start_file(node)
+    return start
+
+
+def lay_out_checkpoints(node: Node, start: StartFile, folder: Path) -> None:
+    """Put the files that an attempt begins with into CHECKPOINTS, which is new. Raises a TrainerError."""
+    if not start.files:
+        return
+    fetched = node.work / "resumed"
+    objects = [
+        ManifestInput(
+            path=f"{DATA}/{one.sha256}",
+            key=one.key,
+            version_id=one.version_id,
+            sha256=one.sha256,
+            bytes=one.size,
+        )
+        for one in start.objects
+    ]
+    fetch_inputs(node, objects, fetched)
+    try:
+        left = Counter(file.object for file in start.files)
+        for file in start.files:
+            _write(fetched / file.object, file, folder / file.path)
+            left[file.object] -= 1
+            if not left[file.object]:
+                (fetched / file.object).unlink()
+    finally:
+        shutil.rmtree(fetched, ignore_errors=True)
+    log.info("%d files of earlier checkpoints are laid out", len(start.files))
+
+
+def _write(source: Path, file: CarriedFile, target: Path) -> None:
+    """Write a file from its object. Raises DataError for other bytes than its hash says."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest, left = hashlib.sha256(), file.size
+    with source.open("rb") as content, target.open("xb") as made:
+        content.seek(file.offset)
+        while left and (block := content.read(min(BLOCK_BYTES, left))):
+            digest.update(block)
+            made.write(block)
+            left -= len(block)
+    if digest.hexdigest() != file.sha256:
+        why = f"its sha256 is {digest.hexdigest()}, the start file says {file.sha256}"
+        raise DataError(f"the checkpoint {file.path} can't be used", why=why, do="Launch again.")

@@ -1,0 +1,127 @@
+"""Copies between host and device that no step waits for. Only here does a copy return before it is done.
+
+    put         to a device: a step's inputs
+    contents    off a device: a checkpoint's tensors, through a ring of pinned buffers and a side stream
+
+Training copies its state on the device, by its own stream, and steps on. The side stream waits for that copy,
+and training never waits for the side stream. While a buffer is written to the disk, the next is filled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import cycle, groupby
+from typing import Protocol
+
+import torch
+
+BUFFERS, BUFFER_BYTES = 3, 16 << 20  # of pinned memory, in each process that writes checkpoints
+
+
+def put(into: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy values to a device. Those of the host are pageable and may be freed at once: the driver has copied
+    them when the call returns.
+
+    https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html (2026-11-21)
+    """
+    into.copy_(values, non_blocking=True)
+
+
+def contents(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
+    """Yield the bytes of tensors, one after another and in pieces; each is good until the next is asked for.
+
+    The tensors must stay as they are until the end. Call it from one thread of a process at a time.
+    """
+    for device, group in groupby(tensors, key=lambda tensor: tensor.device):
+        if device.type == "cuda":
+            yield from _ring_of(device).contents(group)
+        else:
+            for tensor in group:
+                yield _flat(tensor).cpu().numpy().data
+
+
+class Lane(Protocol):
+    """A device's way to the host, beside its training."""
+
+    def buffer(self, size: int) -> torch.Tensor:
+        """Return a buffer of the host (size,) uint8 that the device can write to by itself."""
+
+    def follow(self) -> None:
+        """Have the copies that begin from now on wait for what the training has queued until now."""
+
+    def flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the bytes of a tensor, (N,) uint8 on its device."""
+
+    def begin(self, into: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
+        """Begin a copy; return the function that waits for its end."""
+
+
+class CudaLane:
+    """A stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def buffer(self, size: int) -> torch.Tensor:
+        """See `Lane.buffer`."""
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def follow(self) -> None:
+        """See `Lane.follow`. Training runs on the device's default stream."""
+        self._stream.wait_stream(torch.cuda.default_stream(self._device))
+
+    def flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Lane.flat`."""
+        with torch.cuda.stream(self._stream):  # it may have to be made contiguous
+            return _flat(tensor)
+
+    def begin(self, into: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
+        """See `Lane.begin`."""
+        # Blocking: the thread that waits leaves its core to others.
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            into.copy_(source, non_blocking=True)
+            done.record(self._stream)
+        return done.synchronize
+
+
+class Ring:
+    """Buffers of the host that a lane fills in turn."""
+
+    def __init__(self, lane: Lane, *, buffers: int = BUFFERS, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._lane, self._bytes = lane, buffer_bytes
+        self._buffers = [lane.buffer(buffer_bytes) for _ in range(buffers)]
+
+    def contents(self, tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
+        """See `contents`."""
+        self._lane.follow()
+        filling: deque[tuple[Callable[[], object], torch.Tensor]] = deque()
+        for piece, buffer in zip(self._pieces(tensors), cycle(self._buffers)):  # noqa: B905, the ring has no end
+            if len(filling) == len(self._buffers):
+                yield self._oldest(filling)
+            into = buffer[: len(piece)]
+            filling.append((self._lane.begin(into, piece), into))
+        while filling:
+            yield self._oldest(filling)
+
+    def _pieces(self, tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+        for tensor in tensors:
+            flat = self._lane.flat(tensor)
+            for first in range(0, len(flat), self._bytes):
+                yield flat[first : first + self._bytes]
+
+    def _oldest(self, filling: deque[tuple[Callable[[], object], torch.Tensor]]) -> memoryview:
+        wait, buffer = filling.popleft()
+        wait()
+        return buffer.numpy().data
+
+
+@cache
+def _ring_of(device: torch.device) -> Ring:
+    return Ring(CudaLane(device))
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)  # numpy has no bf16
