@@ -19,6 +19,8 @@ from trainer.machines.planner import profile_on
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.nodes import role_credentials
 from trainer.runs.keys import NodeKeys
+from trainer.runs.record import utc_now
+from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
 from trainer.runs.store import open_objects, read_record
 
 
@@ -66,6 +68,23 @@ def finish(
     node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps(result).encode())
     node.put_object(Bucket=bucket, Key=f"{keys.log}000001.log", Body=b"trained\n")
     _power_off(cloud, keys)
+    return keys
+
+
+def save(cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str) -> NodeKeys:
+    """Do as a run's node whose command keeps one checkpoint; return its keys."""
+    record, _ = read_record(open_objects(access, bucket), run_id)
+    (keys,) = record.nodes
+    node, body = own_access(cloud, access, keys.instance_id).client("s3"), b"weights after an hour"
+    sha256, size = hashlib.sha256(body).hexdigest(), len(body)
+    data = {"Key": keys.snapshot_data(sha256), "Metadata": {"sha256": sha256}}
+    put = node.put_object(Bucket=bucket, Body=body, **data)
+    there = StoredContent(
+        object=SnapshotObject(sha256=sha256, size=size, version_id=put["VersionId"]), offset=0
+    )
+    about = {"run_id": run_id, "attempt": keys.attempt, "number": 1, "at": utc_now()}
+    made = snapshot_of({"a.pt": (sha256, size)}, {sha256: there}, **about)
+    node.put_object(Bucket=bucket, Key=keys.snapshot(1), Body=snapshot_to_json(made))
     return keys
 
 

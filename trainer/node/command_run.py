@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.silence import FIRST_SECONDS
@@ -137,6 +138,8 @@ class CommandRun:
                 log.info("%s is back in service: %s failed on %s, too", _named(back), title, _named(devices))
                 self._set_out_of_service(back, "")
         run.leave()
+        if run.done and (piece := run.piece.piece) and not self._node.is_stopping():
+            self._outputs.piece_done(run.piece.prefix, partial(run.result, piece))
 
     def _look_at_devices(self) -> None:
         """Take broken devices out of service, and queue their failed pieces once more for other devices."""

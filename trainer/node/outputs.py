@@ -61,7 +61,12 @@ class Outputs:
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _uploaded: dict[str, str] = field(default_factory=dict)  # sha256 -> version, of every state that was sent
     _bytes: int = 0  # of these
-    _listed: dict[str, dict[str, Any]] = field(default_factory=dict)  # `sent` as outputs.json in S3 has it
+    # `sent` and `_ends` as outputs.json in S3 has them
+    _listed: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
+    _over: dict[str, Callable[[], dict[str, Any]]] = field(
+        default_factory=dict
+    )  # prefix -> a done piece's end
+    _ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # of those whose files are all sent
     _listed_at: float = float("-inf")
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -81,6 +86,10 @@ class Outputs:
                 f"{counted(len(notes) - MOST_NOTES + 1, 'more file was', 'more files were')} not uploaded"
             ]
         return list(map(self.node.redaction.redacted, notes))
+
+    def piece_done(self, prefix: str, end: Callable[[], dict[str, Any]]) -> None:
+        """List how a piece ended, once the files below its prefix are sent: a later attempt leaves it out."""
+        self._over = {**self._over, prefix: end}  # a new one: the other thread may be reading the old one
 
     def __enter__(self) -> Outputs:
         self._thread = threading.Thread(target=self._watch, name="outputs", daemon=True)
@@ -103,6 +112,7 @@ class Outputs:
         """Send the files that have settled, or all if `final`; return whether none is left to send."""
         complete, total, all_seen, most = True, 0, True, self.command.out_bytes
         there: set[str] = set()
+        over = self._over  # before the files are looked at
         self.refused = {}
         for number, (path, about) in enumerate(entries_inside(self.folder)):
             if self._ended.is_set() and not final:
@@ -122,7 +132,8 @@ class Outputs:
                 self.refused[path] = f"files above {most / 2**30:g} GiB in all are not kept (script.out_gib)"
                 continue
             total += about.st_size
-            complete = self._look(path, about, final=final) and complete
+            last = final or any(path.startswith(prefix) for prefix in over)  # it changes no more
+            complete = self._look(path, about, final=last) and complete
         above = folders_of(there)  # a file may have become a folder, and a folder a file
         stale = [path for path in self.sent if path in above or folders_of([path]) & there]
         for path in stale:
@@ -130,6 +141,9 @@ class Outputs:
         if final and all_seen:  # forget removed files: people get what the script left
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             self.sent = {path: entry for path, entry in self.sent.items() if path in there}
+        for prefix, end in over.items():
+            if all(path in self.sent for path in there if path.startswith(prefix)):
+                self._ends.setdefault(prefix, end())
         return self._send_index() and complete
 
     def finish(self) -> None:
@@ -202,16 +216,18 @@ class Outputs:
         return {"file": path, "key": key, "version_id": version, "sha256": sha256, "bytes": size}
 
     def _send_index(self) -> bool:
-        """List the files that were sent, unless S3 has this list; return whether it has it now."""
-        if self.sent == self._listed:
+        """List the files that were sent and the pieces that are over, unless S3 has this list; return whether
+        it has it now.
+        """
+        if (self.sent, self._ends) == self._listed:
             return True
         self._listed_at = self.clock()
         above = folders_of(self.sent)  # within a scan both may be known
         files = [self.sent[path] for path in sorted(self.sent) if path not in above]
-        body = json.dumps({"files": files}).encode()
+        body = json.dumps({"files": files, "scripts": list(self._ends.values())}).encode()
         if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, body):
             return False
-        self._listed = dict(self.sent)
+        self._listed = (dict(self.sent), dict(self._ends))
         return True
 
 

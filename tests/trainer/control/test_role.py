@@ -21,7 +21,7 @@ from tests.aws.iam_policies import Authorization, Decision
 from tests.aws.metrics import MetricId
 from tests.aws.queues import queued, subscribe_queue
 from tests.aws.topics import publish_as_service
-from tests.finished import finish, finish_prepare
+from tests.finished import finish, finish_prepare, save
 from tests.iam import assert_allowed_is_needed
 from tests.jobs import sets
 from tests.retrains import CONFIG, JOB, answering_sweeper
@@ -49,7 +49,8 @@ from trainer.rehearsal.world import AwsError
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.retrains.published import read_published, write_published
 from trainer.runs.record import iso, utc_now
-from trainer.runs.store import Conflict, Objects, open_objects, read_record
+from trainer.runs.start_file import stored_start
+from trainer.runs.store import Conflict, Objects, open_objects, read_record, start_key
 from trainer.runs.stored_receipt import read_receipt
 
 pytestmark = pytest.mark.slow
@@ -180,12 +181,15 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     taken = stage.begin("waiting", first)
     stage.runs["taken back"] = taken.run_id
     stage.waited = stage.begin("waiting", first + later).state
-    machine = stage.machine(taken.run_id)
+    machine = save(cloud, stage.admin, stage.outputs.bucket, taken.run_id).instance_id
     with cloud.lock:
         world.interrupt(machine, cloud.clock.now(), after=timedelta(0))
     cloud.clock.advance(5)
     messages.tell(cloud, messages.WARNING, machine, {"instance-action": "terminate"})
     lambdas.wait_for_invocations(cloud)  # control itself, from its zip
+    finish(cloud, stage.admin, stage.outputs.bucket, taken.run_id)  # on the machine of its next attempt
+    cloud.clock.advance(5)
+    stage.called()
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")
     assert published is not None
@@ -264,10 +268,15 @@ def test_a_scheduled_run_without_capacity_costs_nothing(stage: Stage) -> None:
 
 def test_a_scheduled_run_whose_machine_is_taken_back_is_told(stage: Stage) -> None:
     message = stage.messages[stage.runs["taken back"]]
-    assert message.splitlines()[0].endswith(": failed")
-    assert "was taken back (Server.SpotInstanceTermination)" in message and "\ndo: " in message
+    assert message.splitlines()[0].endswith(": done")
     receipt = read_receipt(stage.objects, stage.runs["taken back"])
-    assert receipt is not None and receipt["state"] == "interrupted"
+    assert receipt is not None and receipt["state"] == "done"
+    assert [attempt["cause"] for attempt in receipt["attempts"]] == ["lost", ""]
+    assert receipt["attempts"][0]["error"]["why"] == "Server.SpotInstanceTermination"
+    body = stage.objects.get(key=start_key(receipt["run_id"], 2))
+    start = stored_start(body, receipt["run_id"], 2)
+    assert start is not None and [file.path for file in start.files] == ["a.pt"]
+    assert start.instances == tuple(receipt["attempts"][1]["instances"])
 
 
 def test_a_waiting_time_begins_when_the_run_before_has_ended(stage: Stage) -> None:
@@ -320,7 +329,13 @@ def test_models_are_promoted_by_compare_and_swap_and_rolled_back(
     """
     name, client = "lstm-direction_BTC-USD_1m", stage.admin.client("s3")
     kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
-    made = {"refreshed": "sunday", "done": "weekly", "promoted": "waiting", "promoted again": "waiting"}
+    made = {
+        "taken back": "waiting",
+        "refreshed": "sunday",
+        "done": "weekly",
+        "promoted": "waiting",
+        "promoted again": "waiting",
+    }
     assert sorted(kept) == sorted([retrain, stage.runs[run]] for run, retrain in made.items())
     for run in ("promoted", "promoted again"):
         assert "to production: BTC-USD" in stage.messages[stage.runs[run]]

@@ -174,6 +174,23 @@ def test_files_are_listed_together_and_during_long_scans(node, outputs):
     assert len(listed(node)) == 10 and node.uplink.tries == 4, "the first, two in 20 seconds, and the last"
 
 
+def test_a_piece_is_listed_as_over_once_its_files_are_sent(node, outputs):
+    (outputs.folder / "a").mkdir()
+    (outputs.folder / "a" / "m").write_text("m")
+    outputs.piece_done("a/", lambda: {"piece": "a"})
+    node.uplink.s3.refuses = True
+    outputs.scan()
+    assert listed_ends(node) == [] and not listed(node)
+    node.uplink.s3.refuses = False
+    outputs.scan()
+    assert listed_ends(node) == [{"piece": "a"}] and listed(node) == {"a/m": "m"}, "without waiting for changes"
+
+
+def listed_ends(node) -> list[dict[str, Any]]:
+    body = node.uplink.s3.objects.get(node.status.identity.keys.output_index, b"{}")
+    return json.loads(body).get("scripts", [])
+
+
 def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypatch):
     outputs.finish()
     assert outputs.notes() == ["MAYFLY_OUT stayed empty: nothing was uploaded"]

@@ -266,8 +266,9 @@ def test_an_event_settles_its_run_and_a_foreign_one_is_dropped(make_cloud, mine)
         cloud,
         {**ENDED, "detail": {"instance-id": instance_id if mine else "i-elsewhere", "state": "terminated"}},
     )
-    assert told["settled"] == ({record.run_id: "interrupted"} if mine else {})
+    assert told["settled"] == ({record.run_id: "running"} if mine else {})  # with its next machine
     assert ("dropped" in told) != mine
+    assert len(cloud.machines) == 1 + mine
 
 
 def test_an_event_about_a_run_without_a_record_is_dropped(make_cloud, monkeypatch):
@@ -283,15 +284,15 @@ def test_a_bad_end_under_an_attached_command_sends_no_message(make_cloud, attach
     cloud, record = make_cloud()
     start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
     (instance_id,) = cloud.machines
-    cloud.end(instance_id, "Client.UserInitiatedShutdown")
+    cloud.end(instance_id, "Client.InstanceInitiatedShutdown")
     cloud.clock += timedelta(minutes=2)
     messages = []
     looks = (lambda seconds: settle_all(cloud)) if attached else cloud.sleep
     event = {**ENDED, "detail": {"instance-id": instance_id, "state": "terminated"}}
     home = home_of(cloud, messages.append)
     told = answer(event, home, poll_seconds=5.0, time_is_left=lambda: False, sleep=looks)
-    assert told["settled"] == {record.run_id: "interrupted"}
-    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: interrupted"] * (
+    assert told["settled"] == {record.run_id: "failed"}
+    assert [message.subject for message in messages] == [f"mayfly run {record.run_id}: failed"] * (
         not attached
     )
 
