@@ -130,6 +130,7 @@ class Aws:
         self.busy: list[str] = []
         self.everything: dict[str, Instance] = {}  # which the world forgets an hour after its end
         self.hidden: dict[str, datetime] = {}  # instances that descriptions do not show yet
+        self.tokens: dict[str, str] = {}  # of launches -> their instance
         self.fleet_calls = 0
         self.effects: dict[str, int] = {}  # side effects so far, by role
         self.requests: dict[str, int] = {}
@@ -331,6 +332,7 @@ class Aws:
         )
         self.everything[instance.id] = instance
         shown_after = float(detail) if what == "late" else self.schedule.shown_after
+        self.tokens[request["ClientToken"]] = instance.id
         self.hidden[instance.id] = self.now + timedelta(seconds=shown_after)
         self.say(f"{instance.id} begins")
         for tell in self.on_launch:
