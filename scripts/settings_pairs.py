@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -53,8 +54,10 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def applied(aws: CheckedAws, config: Mapping[str, str]) -> Iterator[str]:
-    """Apply one combination to a fresh account, and yield each reference to something missing."""
+def applied(aws: CheckedAws, config: Mapping[str, str], *, server: Path | None = None) -> Iterator[str]:
+    """Apply one combination to a fresh account (as a fork of `server`), and yield each reference to something
+    missing.
+    """
     access = aws.account()
     given = existing_network(access) if "subnets" in config else {}
     if "kms_key" in config:
@@ -62,7 +65,7 @@ def applied(aws: CheckedAws, config: Mapping[str, str]) -> Iterator[str]:
     text = json.dumps(config)
     for placeholder, identifier in given.items():
         text = text.replace(placeholder, identifier)
-    program = pulumi_apply.apply(access, config=json.loads(text), module=aws.applier)
+    program = pulumi_apply.apply(access, config=json.loads(text), module=aws.applier, server=server)
     yield from dangling_ids(program, set(given.values()))
     yield from dangling_arns(program, access, known=aws.cloud(access).image_builder)
 

@@ -135,13 +135,13 @@ CHECKS = (
 
 @pytest.fixture(scope="session")
 def desk_python(fork_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A desk's Python: its checks are forks, which have pyarrow and torch loaded, and all else is this
-    Python.
+    """A desk's Python: its checks and what multiprocessing starts are forks, which have pyarrow and torch
+    loaded, and all else is this Python.
     """
     from trainer.rehearsal.instance import FORK_CLIENT
 
     fork = shlex.join([sys.executable, "-I", "-S", str(FORK_CLIENT), str(fork_server), sys.executable])
-    checks = "|".join(f'"-m {module}"' for module in CHECKS)
+    checks = "|".join((*(f'"-m {module}"' for module in CHECKS), '"-c from multiprocessing."*'))
     script = (
         f'#!/bin/bash\ncase "$1 $2" in {checks}) exec {fork} "$@" ;; esac\nexec {shlex.quote(sys.executable)}'
         ' "$@"\n'

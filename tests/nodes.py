@@ -150,16 +150,18 @@ def start(node: Node, bundle: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
-    """Return a function that stops the node once a condition holds as its command is followed."""
+def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that stops the node, or does something else, once a condition holds as its command is
+    followed.
+    """
 
-    def arrange(holds: Callable[[], bool]) -> None:
+    def arrange(holds: Callable[[], bool], act: Callable[[], object] | None = None) -> None:
         follow = piece_run.PieceRun.follow
 
         def followed(run: piece_run.PieceRun) -> None:
             follow(run)
             if holds():
-                node.stop("stop.json")
+                act() if act else node.stop("stop.json")
 
         monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
 
@@ -268,6 +270,6 @@ def listed(node: Node) -> dict[str, str]:
 
 def reported(node: Node, error: Any = None, *, unfinished: str = "stopped") -> NodeResult:
     """Return the node's result as a desk reads it."""
-    ended = ending(status=node.status, stop_reason=node.stop_reason, error=error, now=NOW)
+    ended = ending(status=node.status, stop_reason=node.end_reason, error=error, now=NOW)
     body = json.dumps(result(node.status, ended=ended, unfinished=unfinished, python_packages="")).encode()
     return read_result(body, models_prefix=node.status.identity.keys.models)

@@ -1,9 +1,10 @@
-"""Load moto with the services of the embedded AWS, and keep AWS's API descriptions once they are parsed.
+"""Load Pulumi, and moto with the services of the embedded AWS; keep AWS's API descriptions once parsed.
 
 Run by the tests' fork server, which must not import anything of ours. Without it, forks that make clients of
 S3 and EC2 would spend half of their time on parsing.
 """
 
+import importlib
 import os
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from moto.moto_server.werkzeug_app import create_backend_app  # noqa: E402
 
 SERVICES = ("ec2", "events", "iam", "kms", "lambda", "logs", "s3", "scheduler", "sns", "sqs", "ssm", "sts")
 CLIENTS = (*SERVICES, "cloudwatch", "imagebuilder", "pricing", "service-quotas")
+# Resource modules of pulumi_aws that the program uses: what is missing here is loaded by each fork itself.
+PULUMI = (
+    "pulumi.runtime.mocks",
+    *(f"pulumi_aws.{part}" for part in ("cloudwatch", "ec2", "iam", "lambda_", "s3", "scheduler")),
+)
 
 _parse = JSONFileLoader.load_file
 _parsed: dict[str, object] = {}
@@ -36,6 +42,8 @@ for service in CLIENTS:
     session.create_client(
         service, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none"
     )
+for part in PULUMI:
+    importlib.import_module(part)
 for service in SERVICES:
     get_service_model(service)
     get_service_router(service)

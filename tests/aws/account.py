@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,14 +32,21 @@ class Delivery:
     error: str = ""
 
 
+class Decisions(deque[tuple[Principal, Authorization, Decision]]):
+    """The last decisions about callers. A loop sees those made before it began: the server's threads add to
+    them.
+    """
+
+    def __iter__(self) -> Iterator[tuple[Principal, Authorization, Decision]]:
+        return iter(tuple(super().__iter__()))
+
+
 @dataclass(kw_only=True)
 class CheckedAccount(EmbeddedAccount):
     """An account whose callers have the rights of their policies."""
 
     identities: dict[Principal, CallerIdentity] = field(default_factory=dict)  # read once, until IAM changes
-    decisions: deque[tuple[Principal, Authorization, Decision]] = field(
-        default_factory=lambda: deque(maxlen=10_000)
-    )
+    decisions: Decisions = field(default_factory=lambda: Decisions(maxlen=10_000))
     quotas: dict[str, float] = field(default_factory=dict)  # by code, where they differ from the default
     has_spot_role: bool = True  # as after an account's first spot launch
     image_builder: dict[str, dict[str, Any]] = field(default_factory=dict)  # by ARN

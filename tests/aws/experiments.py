@@ -1,15 +1,17 @@
 """Rules of AWS's Fault Injection Service, which moto lacks: one action, which takes spot instances back.
 
 Source: AWS FIS user guide, "Actions reference", and EC2 user guide, "Initiate a Spot Instance interruption"
-(looked up 2026-11-24). The two minutes between notice and end don't pass here.
+(looked up 2026-11-24). An experiment recommends to rebalance at once, gives notice two minutes before the end, and
+takes the instance back after `durationBeforeInterruption`.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from trainer.rehearsal import messages
 from trainer.rehearsal.account import Principal, Rules
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 FIS = "fis.amazonaws.com"
 INTERRUPT = "aws:ec2:send-spot-instance-interruptions"
-NOTICE = "EC2 Spot Instance Interruption Warning"
+DURATION = re.compile(r"PT(1[0-5]|[2-9])M", re.ASCII)  # 2 to 15 minutes
 
 
 def create_template(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
@@ -29,14 +31,19 @@ def create_template(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     targets = {one["resourceType"] for one in params["targets"].values()}
     if unknown or targets != {"aws:ec2:spot-instance"}:
         raise AwsError("ValidationException", f"The embedded AWS has no action {unknown} on {targets}.")
+    (action,) = params["actions"].values()
+    duration = DURATION.fullmatch(action.get("parameters", {}).get("durationBeforeInterruption", ""))
+    if not duration:
+        raise AwsError("ValidationException", "durationBeforeInterruption must be PT2M to PT15M.")
     template = {
+        "minutes": int(duration[1]),
         "id": f"EXT{uuid.uuid4().hex[:17]}",
         "roleArn": params["roleArn"],
         "targets": params["targets"],
     }
     with cloud.lock:
         cloud.experiments[template["id"]] = template
-    return {"experimentTemplate": template}
+    return {"experimentTemplate": _shown(template)}
 
 
 def start(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
@@ -52,11 +59,9 @@ def start(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
         cloud.demand(principal, "ec2", "ec2:SendSpotInstanceInterruptions", arn)
     for instance_id in (arn.rpartition("/")[2] for arn in arns):
         with cloud.lock:
-            if cloud.world.instances[instance_id].pool.market != "spot":
-                raise AwsError("ValidationException", f"{instance_id} is not a spot instance.")
-        messages.tell(cloud, NOTICE, instance_id, {"instance-action": "terminate"})
-        with cloud.lock:
-            cloud.world.take_back(instance_id, cloud.clock.now())
+            now, minutes = cloud.clock.now(), timedelta(minutes=template["minutes"])
+            cloud.world.recommend(instance_id, now)
+            cloud.world.interrupt(instance_id, now, after=minutes)
     return {"experiment": {"id": experiment, "experimentTemplateId": template["id"]}}
 
 
@@ -64,7 +69,11 @@ def delete_template(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
     template = _known(cloud, call.params["id"])
     with cloud.lock:
         del cloud.experiments[template["id"]]
-    return {"experimentTemplate": template}
+    return {"experimentTemplate": _shown(template)}
+
+
+def _shown(template: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in template.items() if name != "minutes"}
 
 
 def _known(cloud: CheckedAccount, template_id: str) -> dict[str, Any]:

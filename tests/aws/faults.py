@@ -14,8 +14,6 @@ from typing import Any
 
 from trainer.rehearsal.world import AwsError, Instance, Pool, World
 
-TAKEN_BACK = ("Server.SpotInstanceTermination", "Spot instance termination")
-
 
 @dataclass(kw_only=True)
 class Fault:
@@ -75,12 +73,6 @@ class FaultyWorld(World):
         return any(
             all(mine in ("", theirs) for mine, theirs in zip(rule, values, strict=True)) for rule in self.full
         )
-
-    def take_back(self, instance_id: str, now: datetime) -> None:
-        """End a spot instance as EC2 does when it needs the capacity, after the two minutes of its
-        warning.
-        """
-        self._shut_down(self.instances[instance_id], TAKEN_BACK, now)
 
     def add(self, description: dict[str, Any], *, now: datetime, **more: Any) -> Instance:
         """Add a machine, which may end at once."""

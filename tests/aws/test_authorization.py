@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra import policies
-from tests.aws.account import CheckedAccount
+from tests.aws.account import CheckedAccount, Decisions
 from tests.iam import instance_policy
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
@@ -389,3 +389,12 @@ def test_a_node_has_no_action_but_those_on_s3(
     codes = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
     assert refused(getattr(client, call), **own)[0] in codes
     assert desk.instance(instance_id)["State"]["Name"] == "running"
+
+
+def test_decisions_are_read_while_others_are_made() -> None:
+    """The server's threads decide while a test looks: a plain deque ends the loop with an error."""
+    decision: Any = ("who", "asked", "decision")
+    decisions = Decisions([decision], maxlen=10)
+    for one in decisions:
+        decisions.append(one)
+    assert list(decisions) == [decision, decision]

@@ -13,6 +13,7 @@ from tests.aws.experiments import FIS, INTERRUPT
 from tests.aws.server import CheckedAws
 from trainer.aws.access import error_code
 
+PARAMETERS = {"parameters": {"durationBeforeInterruption": "PT2M"}}
 MAY = policies.document(policies.allow("End", "ec2:SendSpotInstanceInterruptions", "*"))
 
 
@@ -26,7 +27,7 @@ def start(desk: Any, instance_id: str, *, service: str = FIS, policy: dict[str, 
     template = fis.create_experiment_template(
         description="take one back",
         targets={"one": target},
-        actions={"interrupt": {"actionId": INTERRUPT, "targets": {"SpotInstances": "one"}}},
+        actions={"interrupt": {"actionId": INTERRUPT, "targets": {"SpotInstances": "one"}, **PARAMETERS}},
         stopConditions=[{"source": "none"}],
         roleArn=role["Arn"],
     )["experimentTemplate"]["id"]
@@ -41,6 +42,8 @@ def start(desk: Any, instance_id: str, *, service: str = FIS, policy: dict[str, 
 def test_an_experiment_takes_a_spot_machine_back(aws_server: CheckedAws, desk: Any) -> None:
     taken, other = desk.launched(token="1", market="spot"), desk.launched(token="2", market="spot")
     start(desk, taken)
+    assert desk.state(taken) == "running"
+    aws_server.cloud(desk.access).advance(120)
     assert (desk.state(taken), desk.state(other)) == ("terminated", "running")
     assert desk.instance(taken)["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 

@@ -27,7 +27,9 @@ def only_json(text: str) -> dict:
 
 
 @pytest.mark.slow
-def test_one_command_trains_every_symbol_and_leaves_nothing(desk_with_own_checkout, candles, eventually):
+def test_one_command_trains_every_symbol_and_leaves_nothing(
+    desk_with_own_checkout, candles, shared, eventually
+):
     launcher = desk_with_own_checkout
     data = launcher.folder / "candles"
     shutil.copytree(candles, data)
@@ -61,7 +63,7 @@ def test_one_command_trains_every_symbol_and_leaves_nothing(desk_with_own_checko
     assert receipt["place"] == "rehearsal"
 
     # What it made is found by the commands that come after, and these leave nothing either.
-    desk = replace(launcher, checkout=ROOT)
+    desk = replace(launcher, checkout=ROOT, shared=shared)
     assert len(json.loads(desk.run("models", "list", "--rehearse", "--json").stdout)["models"]) == 3
     kept = json.loads(desk.run("receipts", receipt["run_id"], "--rehearse", "--json").stdout)
     assert kept == receipt

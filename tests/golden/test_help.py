@@ -42,11 +42,11 @@ def test_help(
     golden(f"help-{'-'.join(words) or 'mayfly'}", aligned(capsys.readouterr().out))
 
 
-def test_there_are_17_verbs_and_at_most_20_flags_a_command() -> None:
+def test_there_are_17_verbs_and_at_most_22_flags_a_command() -> None:
     assert len([words for words in COMMANDS if len(words) == 1]) == 17
     for words, parser in COMMANDS.items():
         flags = [action for action in parser._actions if action.option_strings and action.dest != "help"]
-        assert len(flags) <= 20, words
+        assert len(flags) <= 22, words  # launch has two of the life of a run: --interrupt and --resume
 
 
 def test_help_of_the_launcher_as_a_module(

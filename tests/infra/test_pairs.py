@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,10 +53,12 @@ def test_the_program_holds_its_rules_whatever_its_settings(
 
 @pytest.mark.slow  # seven core-seconds each
 @pytest.mark.parametrize("config", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_the_program_applies_to_an_account(aws_server: CheckedAws, config: Mapping[str, str]) -> None:
+def test_the_program_applies_to_an_account(
+    aws_server: CheckedAws, fork_server: Path, config: Mapping[str, str]
+) -> None:
     assert config.keys() in (set(), DECLARED.keys() - {"vpc_cidr"})
     assert_stands(run_program(config), config)
-    assert list(applied(aws_server, config)) == [], "nothing refers to what is not there"
+    assert list(applied(aws_server, config, server=fork_server)) == [], "nothing refers to what is not there"
 
 
 def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

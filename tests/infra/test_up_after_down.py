@@ -7,6 +7,7 @@ it, in reverse order.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,10 +56,10 @@ NAMED_BY_AWS = {
 
 
 @pytest.fixture(scope="module")
-def taken_down(aws_server: EmbeddedAws) -> tuple[Access, AppliedProgram]:
+def taken_down(aws_server: EmbeddedAws, fork_server: Path) -> tuple[Access, AppliedProgram]:
     """An account in which a stack with all that has a name was applied, used, and taken down."""
     access = aws_server.account()
-    applied = pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply")
+    applied = pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply", server=fork_server)
     s3, bucket = access.client("s3"), applied.outputs["bucket"]
     s3.put_object(Bucket=bucket, Key="models/production/m.safetensors", Body=b"m")
     for call in reversed(applied.calls):
@@ -105,26 +106,28 @@ def named(outputs: dict[str, Any]) -> StackOutputs:
 
 
 def test_up_after_down_makes_the_stack_around_its_bucket(
-    taken_down: tuple[Access, AppliedProgram],
+    taken_down: tuple[Access, AppliedProgram], fork_server: Path
 ) -> None:
     """Every name is free again but the bucket's, which is in Pulumi's state."""
     access, before = taken_down
     with pytest.raises(access.client("ssm").exceptions.ParameterNotFound):
         access.client("ssm").get_parameter(Name="/mayfly/mayfly/dev")
-    after = pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply")
+    after = pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply", server=fork_server)
     assert after.outputs["bucket"] == before.outputs["bucket"]
     assert after.outputs["launch_template"] != before.outputs["launch_template"]
     model = {"Bucket": after.outputs["bucket"], "Key": "models/production/m.safetensors"}
     assert access.client("s3").get_object(**model)["Body"].read() == b"m"
 
 
-def test_the_log_of_a_build_under_way_ends_an_up_that_lacks_it(aws_server: EmbeddedAws) -> None:
+def test_the_log_of_a_build_under_way_ends_an_up_that_lacks_it(
+    aws_server: EmbeddedAws, fork_server: Path
+) -> None:
     """Image Builder's own role makes it again after the stack is gone: down prints the line that imports it."""
     access = aws_server.account()
     log = image_log("mayfly", "dev", run_program(CONFIG).outputs["image_line"])
     access.client("logs").create_log_group(logGroupName=log)
     with pytest.raises(ConfigError, match=r"logGroup:LogGroup 'oss.*-builds'.*ResourceAlreadyExists"):
-        pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply")
+        pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply", server=fork_server)
 
 
 def test_what_stays_can_be_imported_under_its_name() -> None:

@@ -242,6 +242,13 @@ def without(names: Collection[str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in names}
 
 
+def notice_file() -> Path | None:
+    """Return the file in which this machine says that it is about to be taken away; None where none is
+    named.
+    """
+    return _path("MAYFLY_NOTICE")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankEnvironment:
     """Variables of one rank: torchrun's, and the socket of the supervisor."""

@@ -108,8 +108,9 @@ def check_limits(table: str, settings: Any) -> None:
     for key, item in keys_of(settings).items():
         value = getattr(settings, item.name)
         choices, limits = item.metadata["choices"], item.metadata["limits"]
-        if choices and value not in choices:
-            raise bad_value(f"{table}.{key}", value, "one of " + ", ".join(choices))
+        wrong = [one for one in (value if isinstance(value, tuple) else (value,)) if one not in choices]
+        if choices and wrong:
+            raise bad_value(f"{table}.{key}", wrong[0], "one of " + ", ".join(choices))
         if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()) or value == float("inf"):
             expected = " and ".join(_LIMITS[name][1].format(limit) for name, limit in limits.items())
             raise bad_value(f"{table}.{key}", value, expected or "a number")

@@ -340,10 +340,15 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
         help="candles to add to the data set (default: all in it), or a script's folder",
     )
     job.add_argument("--epochs", metavar="N", help="maximum passes over the data (default: 15)")
-    market = job.add_mutually_exclusive_group()
-    market.add_argument("--spot", dest="market", action="store_const", const="spot", help="buy spot capacity")
-    market.add_argument(
-        "--on-demand", dest="market", action="store_const", const="on_demand", help="buy on demand (default)"
+    job.add_argument(
+        "--spot",
+        dest="market",
+        action="append_const",
+        const="spot",
+        help="buy spot capacity; with --on-demand after it, on demand where spot is full",
+    )
+    job.add_argument(
+        "--on-demand", dest="market", action="append_const", const="on_demand", help="buy on demand (default)"
     )
     job.add_argument("--budget", metavar="USD", help="maximum cost of the run in dollars; sets its deadline")
     job.add_argument(
@@ -354,6 +359,11 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")
     how.add_argument("--dry-run", action="store_true", help="print the plan and launch nothing")
     how.add_argument("-y", "--yes", action="store_true", help="don't ask before spending money")
+    how.add_argument(
+        "--interrupt",
+        metavar="SHARE",
+        help="in a rehearsal: have AWS take the machine back at 40%% of the steps, or at 40%%,no-notice",
+    )
     _where_flags(parser)
 
 

@@ -19,7 +19,7 @@ from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError,
 from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
-from trainer.control.learn import learn, learn_boot
+from trainer.control.learn import learn, learn_boot, learn_full
 from trainer.control.observe import observe
 from trainer.control.progress import (
     LOUD_AFTER,
@@ -308,6 +308,8 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
             unanswered=answer.of_the_call and launch.calls > 1,
         )
     _store_answer(cloud, record, etag, answered)
+    if answered.outcome == "refused" and answered.refusal.error_class == "capacity":
+        learn_full(cloud.objects, rung, cloud.now())
 
 
 def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:

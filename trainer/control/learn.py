@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from trainer.aws.place import place_named
@@ -21,8 +22,8 @@ from trainer.machines.instances import InstanceType, instance_type
 from trainer.machines.measurements import OBJECT, Entry, from_bytes, sound, to_bytes
 from trainer.machines.planner import profile_on
 from trainer.machines.rates import rate_of
-from trainer.runs import boot
-from trainer.runs.record import RunRecord
+from trainer.runs import boot, capacity
+from trainer.runs.record import Rung, RunRecord
 from trainer.runs.store import Conflict, Objects, put_over
 
 TRIES = 5  # tries of a compare-and-swap, against other runs that end at the same time
@@ -110,6 +111,15 @@ def learn_boot(objects: Objects, receipt: Mapping[str, Any]) -> None:
         objects,
         boot.OBJECT,
         lambda stored: boot.to_bytes(boot.with_boot(boot.boots_from(stored), instance_type, receipt["boot"])),
+    )
+
+
+def learn_full(objects: Objects, rung: Rung, now: datetime) -> None:
+    """Store that a rung's pool is full, for launches of the next three minutes. Never raises TrainerError."""
+    _change(
+        objects,
+        capacity.OBJECT,
+        lambda stored: capacity.to_bytes(capacity.with_full(capacity.full_from(stored, now), rung, now)),
     )
 
 

@@ -15,6 +15,7 @@ from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
 from trainer.base.strict_json import Unsound, read_object
 from trainer.base.symbols import folders_of
 from trainer.control.cloud import Cloud
+from trainer.runs import capacity
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
@@ -65,6 +66,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
             and record.stop_requested_at
             and objects.head(key=stop_key(run_id, attempt.number)) is not None
         ),
+        full=_full(objects, now) if record.state == "starting" and may_start else frozenset(),
         start_missing=_start_missing(objects, record) if may_start else False,
         may_start=may_start,
     )
@@ -115,6 +117,14 @@ def _start_missing(objects: Objects, record: RunRecord) -> bool:
 
 def _node_result(objects: Objects, record: RunRecord) -> NodeResult | None:
     return next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None)
+
+
+def _full(objects: Objects, now: datetime) -> frozenset[str]:
+    """Return the pools that were full a moment ago; none if they can't be read."""
+    with suppress(TrainerError):
+        stored = objects.get(key=capacity.OBJECT, first_bytes=capacity.MOST_BYTES + 1)
+        return frozenset(capacity.full_from(stored.body, now)) if stored else frozenset()
+    return frozenset()
 
 
 def _boot_log(cloud: Cloud, record: RunRecord) -> str:

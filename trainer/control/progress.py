@@ -13,6 +13,7 @@ from trainer.aws.place import Place, place_named
 from trainer.base.errors import Stopped, TerminationUnconfirmed, TrainerError
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
+from trainer.runs.launching import pool_name
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt, seconds
 from trainer.runs.record import InstanceSeen, RunRecord, iso
@@ -71,6 +72,8 @@ class RunProgress:
     is_silent: bool = False  # the node has not reported for a while: its progress is that of then
     last_error: str = ""  # the last AWS error, while it lasts
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each of the receipt's phases so far
+    # in the line for capacity: since, next_at, until, walks, and the last refusal's code and message
+    waiting: Mapping[str, Any] | None = None
     warning: str = ""  # an instance's end can't be confirmed: print it prominently
 
 
@@ -123,8 +126,24 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         message=silence or (heartbeat.message if heartbeat else "") or waiting,
         is_silent=bool(silence),
         last_error=str(error) if error else "",
+        waiting=_waiting(record),
         warning=str(_unconfirmed(look)) if late else "",
     )
+
+
+def _waiting(record: RunRecord) -> dict[str, Any] | None:
+    """Return what a run in the line for capacity waits for; None for any other."""
+    attempt, launch = record.attempt, record.last_launch
+    if record.state != "starting" or attempt is None or attempt.queue is None or launch is None:
+        return None
+    queue = attempt.queue
+    return {
+        **{name: iso(getattr(queue, name)) for name in ("since", "next_at", "until")},
+        "tries": queue.walks - attempt.waits,
+        "pool": pool_name(record.ladder[launch.rung]),
+        "error_code": launch.error_code,
+        "error_message": launch.error_message,
+    }
 
 
 def _reported(beat: Heartbeat | None) -> dict[str, Any]:

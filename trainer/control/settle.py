@@ -8,6 +8,7 @@ follows the number of open runs, which `runs.index` names; several are settled a
 
 from __future__ import annotations
 
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -72,6 +73,10 @@ def settle_all(cloud: Cloud, *, starts: Driver | None = None) -> Settling:
             return settle_run(cloud, run_id, seen=True, starts=starts)
         except TrainerError as error:
             return error
+        except Exception as error:  # a fault of ours about one run: the others are settled all the same
+            traceback.print_exc()
+            what = f"cannot settle {run_id}: {type(error).__name__}: {error}"
+            return TrainerError(what, do="This is a fault of Mayfly's: report it.")
 
     with ThreadPoolExecutor(RUNS_AT_ONCE) as pool:
         looks = dict(zip(sorted(index.open), pool.map(looked, sorted(index.open)), strict=True))

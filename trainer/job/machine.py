@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from trainer.base.errors import UsageError
-from trainer.base.settings import check_limits, setting
+from trainer.base.settings import bad_value, check_limits, setting
 
 MARKETS = ("on_demand", "spot")
 LONGEST = timedelta(days=366)
+LONGEST_QUEUE = timedelta(hours=12)  # each try is kept in the record
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -23,20 +24,40 @@ class MachineSettings:
     gpu_profile: str = setting(
         "", "GPU profile, from `mayfly profiles`; empty: the profile of the GPU found."
     )
-    market: str = setting("on_demand", "Market: " + " or ".join(MARKETS) + ".", choices=MARKETS)
+    market: tuple[str, ...] = setting(
+        ("on_demand",),
+        "Markets in order of preference: " + " or ".join(MARKETS) + ", or both.",
+        choices=MARKETS,
+    )
     budget: float = setting(0.0, "Dollars the run may cost at most; 0: no budget.", least=0, most=10_000_000)
     max_duration: str = setting(
         "", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h."
+    )
+    queue_timeout: str = setting(
+        "",
+        "Longest wait for capacity, such as 2h, 12h at most, or 0; empty: none at a desk, an hour for"
+        " scheduled runs. Waiting takes nothing from max_duration.",
     )
 
     def __post_init__(self) -> None:
         check_limits("machine", self)
         if self.max_duration:
             parse_duration(self.max_duration)
+        if not self.market:
+            raise bad_value("machine.market", self.market, "one of " + ", ".join(MARKETS))
+        if self.queue_for(timedelta(0)) > LONGEST_QUEUE:
+            hours = LONGEST_QUEUE // timedelta(hours=1)
+            raise bad_value("machine.queue_timeout", self.queue_timeout, f"at most {hours}h")
 
     def max_duration_or(self, default: timedelta) -> timedelta:
         """Return `max_duration`, or `default` where the job names none."""
         return parse_duration(self.max_duration) if self.max_duration else default
+
+    def queue_for(self, default: timedelta) -> timedelta:
+        """Return how long the run waits for capacity at most, `default` where the job does not say."""
+        if self.queue_timeout.strip() == "0":
+            return timedelta(0)
+        return parse_duration(self.queue_timeout) if self.queue_timeout else default
 
 
 def parse_duration(text: str) -> timedelta:

@@ -20,7 +20,10 @@ Better = Literal["min", "max"]
 KIND = "script"  # of its pieces, and of the work of its run
 FOLDER = "script_files"  # of the bundle, in the package
 # Variables that every script gets: docs/scripts-and-machines.md.
-CONTRACT = ("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES")
+CONTRACT = (
+    *("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_EVENTS", "MAYFLY_DEVICES"),
+    "MAYFLY_NOTICE",
+)
 MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
 MOST_DATA_FILES = 20_000
 MOST_WORDS, MOST_VARIABLES, MOST_SECRETS = 256, 100, 20

@@ -51,6 +51,11 @@ class PlanCandidate:
     layout: str = ""  # how its GPUs train one model together
 
     @property
+    def pool(self) -> tuple[str, str]:
+        """Return its type and its market."""
+        return self.machine.name, self.market
+
+    @property
     def is_estimated(self) -> bool:
         """Return whether its times and dollars are estimated: not for a user's own model without a trial."""
         return self.rate.basis != NOT_ESTIMATED
@@ -94,16 +99,20 @@ class Weighed:
 
 
 def weigh(job: Job, work: Workload, offers: Offers, *, place: Place, rates: Mapping[str, Rate]) -> Weighed:
-    """Weigh every type on offer: the job's own in its order, else the cheapest first.
+    """Weigh every type on offer, on the job's first market and then on its second: the job's own types in
+    their order, else the cheapest first.
 
     `rates`: of each of these types, for the job's models (`knowledge.known_rates`).
     """
     machines = offers.priced.machines
+    markets = tuple(dict.fromkeys(job.machine.market))
     candidates = [
-        _candidate(job, work, machine, offers, place=place, rate=rates[machine.name]) for machine in machines
+        _candidate(job, work, machine, offers, market=market, place=place, rate=rates[machine.name])
+        for market in markets
+        for machine in machines
     ]
     if not job.machine.instance:
-        candidates.sort(key=lambda candidate: (bool(candidate.refused), candidate.dollars_p50))
+        candidates.sort(key=lambda one: (bool(one.refused), markets.index(one.market), one.dollars_p50))
     here = bool(place.chip)  # then the rates are those of this machine's cores
     return Weighed(
         pieces=work.pieces,
@@ -119,14 +128,21 @@ def weigh(job: Job, work: Workload, offers: Offers, *, place: Place, rates: Mapp
 
 
 def _candidate(
-    job: Job, work: Workload, machine: InstanceType, offers: Offers, *, place: Place, rate: Rate
+    job: Job,
+    work: Workload,
+    machine: InstanceType,
+    offers: Offers,
+    *,
+    market: str,
+    place: Place,
+    rate: Rate,
 ) -> PlanCandidate:
     """Return one row of the plan: time, price and cost, or the reason for the refusal."""
     zones = offers.zones.get(machine.name, ())
     spot = {
         zone: offers.spot_usd_per_hour[machine.name, zone]
         for zone in zones
-        if (machine.name, zone) in offers.spot_usd_per_hour
+        if market == "spot" and (machine.name, zone) in offers.spot_usd_per_hour
     }
     on_demand = on_demand_price(machine)
     price = min(spot.values()) if spot else on_demand
@@ -150,7 +166,7 @@ def _candidate(
         refused = "no list price known, so no deadline can be made"
     elif not place.binding and not machine.launchable:
         notes.append("retired by AWS in 2026: rehearsals only")
-    elif job.machine.market == "spot" and not spot:
+    elif market == "spot" and not spot:
         notes.append("no spot price known: the list price")
     elif place.binding and not (verdict := judge(machine.name, offers.image_line)).works:
         refused = verdict.why
@@ -168,7 +184,7 @@ def _candidate(
     notes += [f"{idle} of {machine.num_workers} GPUs idle"] if idle > 0 else []
     return PlanCandidate(
         machine=machine,
-        market=job.machine.market,
+        market=market,
         zones=zones,
         price_usd_per_hour=price,
         seconds_p50=time.seconds_p50,

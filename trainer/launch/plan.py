@@ -73,7 +73,8 @@ class LaunchPlan(RunPlan):
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:
-                by_basis.setdefault(candidate.rate.basis, []).append(candidate.machine.name)
+                names = by_basis.setdefault(candidate.rate.basis, [])
+                names += [candidate.machine.name] if candidate.machine.name not in names else []
         if not by_basis:
             return "an estimate, not measured"
         measured = [
@@ -127,7 +128,9 @@ def make_plan(
     machine, table = job.machine, weighed.table
     candidates = weighed.candidates
     if all(candidate.refused for candidate in candidates):
-        reasons = "; ".join(f"{candidate.machine.name}: {candidate.refused}" for candidate in candidates)
+        reasons = "; ".join(
+            dict.fromkeys(f"{candidate.machine.name}: {candidate.refused}" for candidate in candidates)
+        )
         raise ConfigError(
             f"no instance type to launch in {region}",
             why=reasons,
@@ -137,7 +140,7 @@ def make_plan(
     usable = [candidate for candidate in candidates if not candidate.refused]
     run_limit = _run_limit(machine, max(candidate.default_duration for candidate in usable), cap)
     rungs = {
-        candidate.machine.name: _rungs_of(candidate, offers, subnets, by_job=bool(machine.max_duration))
+        candidate.pool: _rungs_of(candidate, offers, subnets, by_job=bool(machine.max_duration))
         for candidate in usable
     }
 
@@ -145,10 +148,10 @@ def make_plan(
         return rung_limit(rung, run=run_limit, budget_usd=machine.budget)
 
     if place.binding:
-        stops = {name: limit_of(steps[0]) for name, steps in rungs.items()}
+        stops = {pool: limit_of(steps[0]) for pool, steps in rungs.items()}
         candidates = _within_time(candidates, stops, run_limit, machine.budget, table)
         usable = [candidate for candidate in candidates if not candidate.refused]
-    ladder = tuple(rung for candidate in usable for rung in rungs[candidate.machine.name])
+    ladder = tuple(rung for candidate in usable for rung in rungs[candidate.pool])
     limits = [limit_of(rung) for rung in ladder]
     return LaunchPlan(
         pieces=weighed.pieces,
@@ -185,7 +188,8 @@ def _rungs_of(
     owner said how long it may take. The limit is never below what the profile's own rate gives.
     """
     machine, on_demand = candidate.machine, on_demand_price(candidate.machine)
-    prices = {zone: offers.spot_usd_per_hour.get((machine.name, zone), on_demand) for zone in candidate.zones}
+    spot = offers.spot_usd_per_hour if candidate.market == "spot" else {}
+    prices = {zone: spot.get((machine.name, zone), on_demand) for zone in candidate.zones}
     slow = three_times_slow(candidate.seconds_slow, machine).total_seconds()
     return rungs_of_type(
         machine,
@@ -274,22 +278,22 @@ def _within_budget(
 
 def _within_time(
     candidates: tuple[PlanCandidate, ...],
-    stops: Mapping[str, TimeLimit],
+    stops: Mapping[tuple[str, str], TimeLimit],
     run_limit: TimeLimit,
     budget: float,
     table: Sequence[OnGpus],
 ) -> tuple[PlanCandidate, ...]:
     """Refuse the candidates that would be stopped before they are done. Raises BudgetError if none is left.
 
-    `stops`: the time limits of an attempt, by type.
+    `stops`: the time limits of an attempt, by type and market.
     """
     marked = tuple(
-        candidate if candidate.refused else _over_time(candidate, stops[candidate.machine.name])
+        candidate if candidate.refused else _over_time(candidate, stops[candidate.pool])
         for candidate in candidates
     )
     if all(candidate.refused for candidate in marked):
         fastest = min((c for c in candidates if not c.refused), key=lambda candidate: candidate.seconds_p50)
-        stop = stops[fastest.machine.name]
+        stop = stops[fastest.pool]
         seconds, usd = run_limit.duration.total_seconds(), budget or math.inf
         raise BudgetError(
             f"no plan ends before its hard stop of {_hours(stop.duration.total_seconds())}, set by"

@@ -135,7 +135,7 @@ def offers_for(job: Job, account: Account, *, pinned_image: str = "") -> Offers:
     if account.place.binding:
         named = bool(job.machine.instance)
         refuse_unfit(machines, account.outputs.image_line, named=named)
-    spot = job.machine.market == "spot"
+    spot = "spot" in job.machine.market
     return query_offers(
         account.access, outputs=account.outputs, machines=machines, spot=spot, pinned_image=pinned_image
     )

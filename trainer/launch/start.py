@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from trainer.job.pieces.piece import Piece
 from trainer.launch.bundle import BundleName
@@ -21,6 +21,9 @@ from trainer.launch.work import Account, Work
 from trainer.runs.index import begin_run
 from trainer.runs.record import Attempt, Driver, RunPiece, RunRecord, new_run_id
 from trainer.runs.store import Objects, bars_plan_key
+
+# How long a run waits for capacity whose job does not say: at a desk somebody can choose another machine.
+QUEUE: dict[Driver, timedelta] = {"desk": timedelta(0), "control": timedelta(hours=1)}
 
 
 def record_of(
@@ -59,6 +62,7 @@ def record_of(
         created_at=now,
         deadline=now + plan.run_limit.duration,
         deadline_cause=plan.run_limit.cause,
+        queue_seconds=work.job.machine.queue_for(QUEUE[driver]).total_seconds(),
     )
 
 

@@ -35,6 +35,7 @@ _EVENTS = ("--out", "$MAYFLY_OUT", "--events", "$EVENTS")
 TRAINER = (
     *("$PYTHON", "-m", "trainer.train", "--job", "$GIVEN/job.json", "--data", "$MAYFLY_DATA", *_EVENTS),
     *("--checkpoints", "$MAYFLY_CHECKPOINTS", "--machine", "$GIVEN/machine.json"),
+    *("--finished", "$GIVEN/finished.json"),
     *("--workers", "$MAYFLY_DEVICES", "--device", "$DEVICE"),
 )
 REFRESH = ("$PYTHON", "-m", "trainer.node.refresh", "--data", "$MAYFLY_DATA", *_EVENTS, "--given", "$GIVEN")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +18,7 @@ from trainer.aws.access import Access, aws_error
 from trainer.aws.place import ACCOUNT, HERE, REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import TrainerError, TrainingFailed
+from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
@@ -27,6 +29,7 @@ from trainer.node.identity import own_identity, read_identity
 from trainer.node.origins import Origins
 from trainer.node.sampling import Sampling
 from trainer.node.shared import Node
+from trainer.node.spot_notice import spot_notices
 from trainer.node.ssh import open_ssh
 from trainer.node.stage import read_patiently
 from trainer.node.uplink import AWS_ERRORS, Uplink
@@ -62,12 +65,17 @@ def main() -> int:
         origins=Origins(kept=True) if settings.here else open_origins(settings.cache, settings.cache_failed),
     )
 
+    status.progress_bound = float(status.identity.boot_seconds or FIRST_SECONDS)
+    node.uplink.moved = node.moved
+    node.moved()
+
     def on_signal(number: int, frame: FrameType | None) -> None:
         node.stop(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    with Sampling(node), HeartbeatThread(node, log_file):
+    notices = spot_notices(node, settings.metadata_endpoint)
+    with Sampling(node), HeartbeatThread(node, log_file), notices or nullcontext():
         return run(node)
 
 
@@ -156,12 +164,11 @@ def finish(node: Node, error: TrainerError | None) -> int:
     """Write result.json and return its exit code."""
     node.enter("end")
     status = node.status
+    reason = node.end_reason
     if error and node.failure:
-        error, stop_reason = node.failure, ""
-    else:
-        stop_reason = node.stop_reason
-    ended = report.ending(status=status, stop_reason=stop_reason, error=error, now=utc_now())
-    unfinished = "stopped before it was done" if node.stop_reason else "the run ended before it was done"
+        error, reason = node.failure, ""
+    ended = report.ending(status=status, stop_reason=reason, error=error, now=utc_now())
+    unfinished = "stopped before it was done" if node.end_reason else "the run ended before it was done"
     value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
     node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])

@@ -126,7 +126,10 @@ class Announced:
             log.info("%s is in S3 as %s", event["model"], key)
             named = {name: event[name] for name in ("family", "sha256", "metrics")}
             place = {"target": event.get("target", ""), "key": key, "version_id": version}
-            status.models.append({**identity_of(event), **named, **place})
+            piece = {**identity_of(event), **named, **place}
+            # a training that was restarted tells again of what it keeps
+            if not (event.get("kept") and any(one["piece"] == piece["piece"] for one in status.models)):
+                status.models.append(piece)
         else:
             status.files.append({name: event[name] for name in ("file", "sha256", "bytes", "added")})
 

@@ -43,14 +43,7 @@ from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
 from trainer.node.work_folder import make_scratch, remove_scratch
-from trainer.runs.manifest import (
-    DATA,
-    GIVEN,
-    JOB_FILE,
-    MACHINE_FILE,
-    Command,
-    Manifest,
-)
+from trainer.runs.manifest import DATA, FINISHED_FILE, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
 from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
@@ -128,6 +121,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         contract = {
             **command.variables,
             **_contract(folders, piece, gpus),
+            "MAYFLY_NOTICE": str(node.notice_file),
             **variables_of(dict(piece.values)),
         }
         variables = {**home, **contract, **secrets}
@@ -258,6 +252,7 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(fetched / item.stored_as, target)
     given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
+    given |= {FINISHED_FILE: []}
     for name, document in given.items():
         (folders.given / name).write_text(json.dumps(document))
     if node.is_stopping():

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.process_state import ABORT_SECONDS, abort
 from trainer.node.own_user import OwnUser, agents_user
 from trainer.node.redaction import RedactedStream, Redaction
 from trainer.runs.reports import LAST_LINES, MOST_LINE
@@ -109,6 +110,21 @@ class CommandProcess:
             return None
         return int(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
+    @property
+    def processes(self) -> list[int]:
+        """Return the ids of its processes: its own, then those that it forked."""
+        forked = set(self._owner.processes(*self._marks)) - {self.pid}
+        return [self.pid, *sorted(forked)]
+
+    def abort(self) -> None:
+        """End it at once, or after ABORT_SECONDS if one of its processes writes its stacks at SIGABRT, as
+        Python's faulthandler does.
+        """
+        writes = [abort(pid) for pid in self.processes]
+        self._kill_at = self._clock() + (ABORT_SECONDS if any(writes) else 0.0)
+        if not any(writes):
+            self._signal(signal.SIGKILL)
+
     def stop(self) -> None:
         """Ask it to end; the second call changes nothing."""
         if self._kill_at is None:
@@ -127,6 +143,7 @@ class CommandOutput:
         self._begins, self._most_bytes = f"{name} | " if name else "| ", most_bytes
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._logged = 0
+        self.num_blocks = 0  # lines, or parts of long ones, so far
 
     @property
     def last_lines(self) -> list[str]:
@@ -137,6 +154,7 @@ class CommandOutput:
         """Read a stream to its end."""
         with stream:
             while block := stream.readline(_BLOCK):
+                self.num_blocks += 1
                 # A progress bar redraws itself after each carriage return: keep what it drew last.
                 text = block.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
                 if text.strip():

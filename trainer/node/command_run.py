@@ -1,9 +1,9 @@
 """Run a command: each piece that the agent starts as a process on a place (its GPUs) of its own, by the queue
 that models use; or one process, which tells its own pieces.
 
-A piece that a signal killed is restarted alone, with its checkpoints; one that ended with an exit code is
-not, unless its device is at fault (device_service.py). Owns order and outcome; a piece is piece_run.py's, and
-folders and variables come from command.py.
+A piece that a signal killed, or that made no progress, is restarted alone, with its checkpoints; one that
+ended with an exit code is not, unless its device is at fault (device_service.py). Owns order and outcome; a
+piece is piece_run.py's, and folders and variables come from command.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from trainer.base.errors import Stopped, TrainingFailed
+from trainer.base.silence import FIRST_SECONDS
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
@@ -90,13 +91,15 @@ class CommandRun:
                 while place not in self._running and self._may_begin(devices):
                     self._begin(self._pieces[self._queue.take().title], place)
             self._look_at_devices()
+            bounds = [run.progress_bound for run in self._running.values()]
+            self._node.status.progress_bound = max(bounds, default=FIRST_SECONDS)
             if not self._running and not any(map(self._may_begin, self._places)):
                 return
             time.sleep(POLL_SECONDS)
 
     def _may_begin(self, devices: Devices) -> bool:
         """Return whether a waiting piece may begin on a device."""
-        if not len(self._queue) or self._node.is_stopping():
+        if not len(self._queue) or not self._node.may_begin():
             return False
         at_work = self._at_work()
         self._hopeless = self._hopeless or self._service.is_hopeless(at_work)
@@ -160,7 +163,7 @@ class CommandRun:
         """Raise TrainingFailed or Stopped unless everything is done and was sent."""
         title, done = self._command.title, sum(run.done for run in self._begun)
         failed = [run for run in self._begun if run.failure]
-        if self._hopeless and not self._node.is_stopping():
+        if self._hopeless and self._node.may_begin():
             within = f"within {QUICK_SECONDS:.0f} s each"
             what = f"the first {len(failed)} values failed {within}, and no other began"
             do = f"Correct {title} or its values; read `mayfly logs`."

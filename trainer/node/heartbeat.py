@@ -1,20 +1,26 @@
-"""The agent's second thread: every few seconds it uploads heartbeat, log and metrics, and looks for a stop
-request.
+"""The agent's second thread: every few seconds it uploads heartbeat, log and metrics, looks for a stop
+request, and gives up a node that stands still.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
+from trainer.base.errors import TrainingFailed
+from trainer.base.silence import HALF_MORE
 from trainer.node import report
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
 from trainer.runs import store
 from trainer.runs.record import utc_now
 
+log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0
 PARTS_SECONDS = 5.0
 
@@ -69,8 +75,24 @@ class HeartbeatThread:
         """Send a heartbeat, and look for a stop request."""
         node, self._beat_at = self._node, time.monotonic()
         self._send_heartbeat()
+        self._look_at_progress()
         if not node.is_stopping() and node.uplink.exists(self._stop_key):
             node.stop("stop.json")
+
+    def _look_at_progress(self) -> None:
+        """Give up a node that stands still: whoever watches its workers and processes has not acted."""
+        node, status = self._node, self._node.status
+        if node.is_stopping() or status.progress_at is None:
+            return
+        still = (utc_now() - status.progress_at).total_seconds()
+        if still <= HALF_MORE * status.progress_bound:
+            return
+        log.error("no progress for %.0f s in phase %s; the agent's stacks:", still, status.phase)
+        for line in stacks().splitlines():
+            log.error("%s", line)
+        what = f"the node made no progress for {still:.0f} s in its phase {status.phase}"
+        why = f"{status.progress_bound:.0f} s are allowed there, and half as many more"
+        node.fail(TrainingFailed(what, why=why, do="Read `mayfly logs`, and launch again."))
 
     def _send_heartbeat(self) -> None:
         """Renew the lease, and send the progress if it changed."""
@@ -79,3 +101,13 @@ class HeartbeatThread:
         progress = report.progress(status)
         if progress != self._progress and uplink.try_send(self._progress_key, progress):
             self._progress = progress
+
+
+def stacks() -> str:
+    """Return the Python stacks of this process's threads."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    return "\n".join(parts)

@@ -6,14 +6,16 @@ On the caller's own machine it is read from a file that `mayfly agent` wrote.
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import from_iso
+
+TOKEN_SECONDS = 300  # life of a session's token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,7 @@ class NodeIdentity:
 
 def read_identity(endpoint: str) -> NodeIdentity:
     """Ask the metadata service at `endpoint`. Raises OSError when it does not answer."""
-    ask = _session(endpoint.rstrip("/"))
+    ask = Metadata(endpoint).ask
     is_spot = ask("instance-life-cycle") == "spot"
     return NodeIdentity(
         run_id=ask("tags/instance/run_id"),
@@ -72,17 +74,39 @@ def own_identity(file: Path) -> NodeIdentity:
     return NodeIdentity(run_id=run_id, attempt=1, node=0, deadline=deadline, role_id=values["user_id"])
 
 
-def _session(endpoint: str) -> Callable[[str], str]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # link-local: never through a proxy
+class Metadata:
+    """The metadata service of this instance, asked with a session's token (IMDSv2)."""
 
-    def answer(path: str, method: str, **headers: str) -> str:
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint, self._token = endpoint.rstrip("/"), ""
+        # link-local: never through a proxy
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def ask(self, path: str) -> str:
+        """Return the text of a path. Raises OSError when the service does not answer, or has no such path."""
+        try:
+            return self._get(path)
+        except urllib.error.HTTPError as error:
+            if error.code != 401:
+                raise
+        self._token = ""  # it expired
+        return self._get(path)
+
+    def find(self, path: str) -> str | None:
+        """Return the text of a path, None if there is no such path. Raises OSError without an answer."""
+        try:
+            return self.ask(path)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def _get(self, path: str) -> str:
+        if not self._token:
+            self._token = self._answer("api/token", "PUT", **{"token-ttl-seconds": str(TOKEN_SECONDS)})
+        return self._answer(f"meta-data/{path}", "GET", token=self._token)
+
+    def _answer(self, path: str, method: str, **headers: str) -> str:
         named = {f"X-aws-ec2-metadata-{name}": value for name, value in headers.items()}
-        request = urllib.request.Request(f"{endpoint}/latest/{path}", method=method, headers=named)
-        return str(opener.open(request, timeout=5).read().decode())
-
-    token = answer("api/token", "PUT", **{"token-ttl-seconds": "300"})
-
-    def ask(path: str) -> str:
-        return answer(f"meta-data/{path}", "GET", token=token)
-
-    return ask
+        request = urllib.request.Request(f"{self._endpoint}/latest/{path}", method=method, headers=named)
+        return str(self._opener.open(request, timeout=5).read().decode())

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.process_state import state_of, ticks_of
+from trainer.base.silence import FIRST_SECONDS, HALF_MORE, ProgressClock
 from trainer.base.text import counted
 from trainer.node.command_process import CommandProcess
 from trainer.node.events import MOST_BYTES, BestMetric, CommandEvents, EventFile, StepRate
@@ -24,8 +26,11 @@ from trainer.node.own_user import OwnUser
 from trainer.node.progress import advance
 from trainer.node.shared import Node
 from trainer.runs.manifest import Command, ManifestPiece
+from trainer.runs.record import iso
 
 log = logging.getLogger("trainer.node")
+LOOK_SECONDS = 5.0  # between two looks at its processes, which reads all of /proc
+MOST_SHOWN = 64  # processes of a silent piece, in the log
 MOST_LAST_BLOCKS = 15  # of an ended piece's events: it may have left a file without end
 
 
@@ -95,6 +100,11 @@ class PieceRun:
         self._open = ExitStack()
         self._process: CommandProcess | None = None
         self._late = False  # it exceeded its time limit
+        self._clock: ProgressClock | None = None  # of its current start
+        self._seen = (0, 0)  # lines of output and processor ticks, when last looked at
+        self._looked_at = 0.0
+        self._silent_for = 0.0  # seconds without progress, after which this start was ended; 0: it was not
+        self._silences = 0  # starts that ended so
         self._exit_code = 0
         self._last_lines: list[str] = []
 
@@ -102,6 +112,14 @@ class PieceRun:
     def seconds_at_work(self) -> float:
         """Return the seconds since it was last started, 0 if it could not be."""
         return time.monotonic() - self._started if self._started else 0.0
+
+    @property
+    def progress_bound(self) -> float:
+        """Return how many seconds it may be without progress. A program of Mayfly's watches its own workers,
+        and must be able to act first.
+        """
+        bound = self._clock.bound if self._clock else 0.0
+        return bound * HALF_MORE if self._work.command.tells == "events" else bound
 
     def begin(self) -> bool:
         """Start it; one that can't be started has failed. Return whether it runs."""
@@ -127,6 +145,8 @@ class PieceRun:
             if self._late or self.asked_to_end:
                 self._process.stop()
             self.follow()
+            if not (self._silent_for or self._late or self.asked_to_end):
+                self._look_at_progress()
             return False
         self.close()
         self.follow()
@@ -134,11 +154,15 @@ class PieceRun:
             if self._events.has_more:
                 self.follow()
         self._exit_code, self._last_lines = code, self._process.output.last_lines
+        # One that ended after a notice was asked to, and is not done, even if it exits with 0.
+        self.asked_to_end = self.asked_to_end or self._work.node.taken_at is not None
         log.info("%s ended with exit code %d", self.piece.title if self.piece.values else command.title, code)
         if self._events.unsound and not self.piece.piece:
             log.warning("%d lines of its events could not be read", self._events.unsound)
-        if code < 0 and not (self._late or stopping) and self.starts <= command.restarts:
-            self.tell("retry", worker=self.place, reason=f"it was {_killed(code)}")
+        again = self._silences == 1 if self._silent_for else code < 0 and self.starts <= command.restarts
+        if again and not (self._late or stopping or self.asked_to_end):
+            reason = _still(self._silent_for) if self._silent_for else f"was {_killed(code)}"
+            self.tell("retry", worker=self.place, reason=f"it {reason}")
             return not self._start()
         self._decide()
         return True
@@ -146,6 +170,7 @@ class PieceRun:
     def follow(self) -> None:
         """Take in its new events: as they are, or as numbers of its piece."""
         for event in self._events.new():
+            self._sign()
             if self.piece.piece:
                 self._tell_numbers(event)
                 continue
@@ -217,6 +242,10 @@ class PieceRun:
             return False
         self._process = self._open.enter_context(process)
         self.starts, self._started = self.starts + 1, time.monotonic()
+        self._silent_for, self._seen, self._looked_at = 0.0, (0, 0), float("-inf")
+        allowed = float(work.node.status.identity.boot_seconds or FIRST_SECONDS)
+        self._clock = ProgressClock(began=self._now(), first=allowed, least=allowed)
+        work.node.moved()
         self.tell("model_started", worker=self.place)
         log.info("started%s: %s", f" {piece.title}" if work.several else "", " ".join(self._words))
         return True
@@ -225,7 +254,7 @@ class PieceRun:
         """Record the outcome, once it is not restarted."""
         if self.asked_to_end and self.piece.piece:  # not done, even if it exits with 0
             return
-        if self._exit_code == 0 and not self._late:
+        if self._exit_code == 0 and not (self._late or self._silent_for):
             self.done = True
             self.tell("script_done", worker=self.place)
             return
@@ -233,11 +262,56 @@ class PieceRun:
         how = f"ended with exit code {self._exit_code}"
         if self._late:
             how = f"did not end within {command.seconds / 60:.0f} minutes"
+        elif self._silent_for:
+            how = f"{_still(self._silent_for)}, {counted(self._silences, 'time', 'times')}"
         elif self._exit_code < 0:
             how = f"was {_killed(self._exit_code)}"
         why = self._last_lines[-1] if self._last_lines else "it printed nothing"
         failure = TrainingFailed(f"{command.title} {how}", why=why, do="Read `mayfly logs`.")
         self._fail(failure, f"it {how}: {why}", worker=self.place)
+
+    def _sign(self) -> None:
+        """Note a sign of its progress."""
+        if self._clock is not None:
+            self._clock.sign(self._now())
+        self._work.node.moved()
+
+    def _now(self) -> float:
+        return self._work.node.clock()
+
+    def _look_at_progress(self) -> None:
+        """Note what it has printed; end a start that stands still, with what is known of its processes in the
+        log.
+
+        Until a script has a rate its processors' work counts too: many say nothing while they begin.
+        """
+        assert self._process is not None and self._clock is not None
+        now, lines = self._now(), self._process.output.num_blocks
+        if lines != self._seen[0]:
+            self._seen = (lines, self._seen[1])
+            self._sign()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        if not self._clock.has_rate and self._work.command.tells == "numbers":
+            ticks = sum(map(ticks_of, self._process.processes))
+            if ticks > self._seen[1]:
+                self._clock.stir(now)
+                self._work.node.moved()
+            self._seen = (lines, ticks)
+        if now - self._clock.at > self.progress_bound:
+            self._end_silent(now - self._clock.at)
+
+    def _end_silent(self, seconds: float) -> None:
+        assert self._process is not None
+        self._silent_for, self._silences = seconds, self._silences + 1
+        log.warning("%s %s: it is ended", self.piece.title or self._work.command.title, _still(seconds))
+        for pid in self._process.processes[:MOST_SHOWN]:
+            log.warning("%s", state_of(pid) or f"process {pid} can't be looked at")
+        if sample := self._work.node.status.sample:
+            log.warning("devices at %s: %s", iso(sample.at), sample.shown)
+        self._process.abort()
+        self._work.node.moved()  # this node has acted
 
     def _fail(self, failure: TrainingFailed, reason: str, **more: Any) -> None:
         self.failure = failure
@@ -254,6 +328,10 @@ class PieceRun:
         losses = {key: values[key] for key in ("train_loss", "validation_loss") if key in values}
         if losses and "epoch" in event["counts"]:
             self.tell("epoch", epoch=counts["epoch"], **losses)
+
+
+def _still(seconds: float) -> str:
+    return f"made no progress for {seconds:.0f} s"
 
 
 def _killed(code: int) -> str:

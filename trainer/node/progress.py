@@ -38,8 +38,13 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     kind = event.get("event")
     if kind == "started":
         models = {item["model"]: identity_of(item) for item in event["models"]}
-        waiting = {entry["piece"]: {"state": "waiting"} for entry in models.values()}
-        return replace(progress, models=models, pieces=waiting, data=dict(event.get("data", {})))
+        done = event.get("finished", ())  # by an earlier attempt
+        waiting = {
+            entry["piece"]: {"state": "done" if entry["piece"] in done else "waiting"}
+            for entry in models.values()
+        }
+        known = {"models": models, "pieces": waiting, "data": dict(event.get("data", {}))}
+        return replace(progress, **known, done=(), failed=(), rates={})  # it may have been restarted
     if kind == "tuning":
         return replace(progress, tuning=True)
     if kind == "tuned":
@@ -59,7 +64,7 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
     """Return the state after an event of a planned model."""
     kind, model = event["event"], progress.models[event["model"]]
     piece = str(model["piece"])
-    if kind in ("script_done", "retry", "model_failed"):  # nothing of it is at work any more
+    if kind in ("script_done", "retry", "model_failed", "model_stopped"):  # nothing of it is at work any more
         others = {place: rate for place, rate in progress.rates.items() if place != event.get("worker")}
         progress = replace(progress, rates=others)
     if kind == "model_started":
@@ -84,6 +89,8 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
             entry for entry in progress.failed if entry["piece"] != piece
         )  # a value, tried elsewhere
         progress = replace(progress, failed=kept, retries=progress.retries + 1)
+        return _with_piece(progress, piece, state="waiting")
+    if kind == "model_stopped":
         return _with_piece(progress, piece, state="waiting")
     if kind == "model_failed":
         entry = {**model, "reason": str(event.get("reason", ""))}

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from trainer.base.errors import BudgetError, Stopped, TrainerError, TrainingFailed, UsageError
+from trainer.base.errors import BudgetError, Interrupted, Stopped, TrainerError, TrainingFailed, UsageError
+from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
@@ -21,7 +22,8 @@ from trainer.runs.samples import NodeSample
 
 FORMAT = 1
 Phase = Literal["boot", "stage", "train", "upload", "end"]
-State = Literal["done", "failed", "stopped", "expired"]
+State = Literal["done", "failed", "stopped", "expired", "interrupted"]
+SPOT = "spot"  # a reason to stop: AWS takes the machine back
 COUNTED = ("bars", "holes", "synthetic")  # of what was read, for a receipt without a result
 
 
@@ -44,6 +46,8 @@ class Status:
     sample: NodeSample | None = None  # of its hardware, a few seconds old
     durable: Callable[[], dict[str, Any] | None] = lambda: None  # newest checkpoints in S3
     message: str = ""
+    progress_at: datetime | None = None  # of the last sign of progress
+    progress_bound: float = FIRST_SECONDS  # seconds allowed without one, by what is at work now
 
     def enter(self, phase: Phase, at: datetime) -> None:
         """Begin a phase."""
@@ -64,7 +68,11 @@ def boot(booted_at: datetime, stages: Sequence[datetime], now: datetime, *, bake
 
 def lease(status: Status, now: datetime) -> dict[str, Any]:
     """Return the lease object under live/, which the sweeper reads."""
-    return {**_header(status.identity), "at": iso(now), "lease_until": iso(now + LEASE)}
+    moved = {}
+    if status.progress_at is not None:  # another thread may have moved it after `now`
+        at = iso(min(status.progress_at, now))
+        moved = {"progress_at": at, "progress_bound": math.ceil(status.progress_bound)}
+    return {**_header(status.identity), **moved, "at": iso(now), "lease_until": iso(now + LEASE)}
 
 
 def progress(status: Status) -> bytes:
@@ -113,6 +121,10 @@ def ending(
         what = f"the deadline {iso(status.identity.deadline)} was reached"
         expired = BudgetError(what, do="Raise --max-duration or --budget.")
         return "expired", expired.exit_code, expired.as_dict()
+    if stop_reason == SPOT:
+        do = "Its checkpoints are in S3: launch again."
+        taken = Interrupted("AWS takes its spot machine back", why="a notice of two minutes", do=do)
+        return "interrupted", taken.exit_code, taken.as_dict()
     if stop_reason:
         return "stopped", Stopped.exit_code, Stopped(f"the node was stopped ({stop_reason})").as_dict()
     # Bad data has code 2 at a desk, and 100 on a machine.
@@ -132,6 +144,7 @@ def result(
         "state": state,
         "exit_code": exit_code,
         "error": _cut_texts(error) if error else None,
+        "reason": SPOT if state == "interrupted" else "",
         "models": _plain(status.models),
         "failed": [_cut_texts(entry) for entry in failed_models(status, unfinished)],
         "retries": status.progress.retries,

@@ -114,6 +114,7 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
             child.wait()
     if node.is_stopping():
         raise Stopped("stopped before the script began")
+    node.moved()
     lines = output.read_text(errors="replace").strip().splitlines()
     for line in lines:
         log.info("packages: %s", line)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from trainer.aws.place import Place
@@ -31,6 +34,8 @@ class Node:
     origins: Origins = field(default_factory=Origins)
     redaction: Redaction = field(default_factory=lambda: Redaction({}))  # of the command's secrets
     stop_reason: str = ""
+    taken_at: datetime | None = None  # when AWS takes this spot machine, once it has given notice
+    clock: Callable[[], float] = time.monotonic  # of its commands' progress
     failure: TrainerError | None = None  # why the node ended its work itself
 
     def stop(self, reason: str) -> None:
@@ -46,6 +51,10 @@ class Node:
             self.failure = error
             self.stop(error.what)
 
+    def moved(self) -> None:
+        """Note a sign of progress, for the lease."""
+        self.status.progress_at = utc_now()
+
     def is_stopping(self) -> bool:
         """Return whether the node was asked to end its work, or is a machine that does not end at its
         deadline.
@@ -54,12 +63,39 @@ class Node:
             self.stop("deadline")  # by the clock, since a laptop may sleep
         return bool(self.stop_reason)
 
+    def may_begin(self) -> bool:
+        """Return whether further work may begin: nobody asked for an end, and the machine stays."""
+        return not (self.is_stopping() or self.taken_at)
+
+    @property
+    def end_reason(self) -> str:
+        """Return why the work ends before it is done: `spot` if the machine is taken, unless it was asked to
+        end before; '' if nothing ends it.
+        """
+        by_shutdown = self.stop_reason.startswith("SIG")  # as AWS sends one to a machine that it takes
+        return report.SPOT if self.taken_at and (by_shutdown or not self.stop_reason) else self.stop_reason
+
+    @property
+    def notice_file(self) -> Path:
+        """Return the file of a notice to the command; it exists once there is one (`spot_notice`)."""
+        return self.work / COMMAND / "notice"
+
+    def is_saved(self) -> bool:
+        """Return whether a checkpoint that the command wrote after its notice has left the machine."""
+        return False
+
     @property
     def patience_seconds(self) -> float:
         """Return how long to retry remaining uploads."""
-        return STOPPED_UPLOADS_SECONDS if self.is_stopping() else LAST_UPLOADS_SECONDS
+        return LAST_UPLOADS_SECONDS if self.may_begin() else STOPPED_UPLOADS_SECONDS
 
     def enter(self, phase: report.Phase) -> None:
         """Begin a phase."""
         log.info("phase %s", phase)
         self.status.enter(phase, utc_now())
+        if phase in (
+            "upload",
+            "end",
+        ):  # which wait for S3 themselves, one after another, and end by their clocks
+            self.status.progress_bound = 3 * LAST_UPLOADS_SECONDS
+        self.moved()

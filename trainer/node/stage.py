@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
 from trainer.node.shared import Node
@@ -105,13 +105,11 @@ def _fetch(node: Node, entry: ManifestInput, target: Path) -> None:
     if node.is_stopping():
         raise Stopped(f"stopped while fetching {entry.key}")
     origins = node.origins
+    node.moved()
     if (origins.kept and _lies_there(target, entry.sha256)) or origins.take(entry, target):
         return
-    uplink = node.uplink
     try:
-        sha256 = read_patiently(
-            lambda: _download(uplink.s3, uplink.bucket, entry, target), entry.key, stopped=node.is_stopping
-        )
+        sha256 = read_patiently(lambda: _download(node, entry, target), entry.key, stopped=node.is_stopping)
     except AWS_ERRORS as error:
         raise _unreadable(entry, str(error)) from error
     if entry.sha256 and sha256 != entry.sha256:  # a prepare run's input may have no hash on record yet
@@ -127,14 +125,15 @@ def _lies_there(target: Path, sha256: str) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
-def _download(s3: Any, bucket: str, entry: ManifestInput, target: Path) -> str:
-    digest = hashlib.sha256()
+def _download(node: Node, entry: ManifestInput, target: Path) -> str:
+    digest, uplink = hashlib.sha256(), node.uplink
     version = {"VersionId": entry.version_id} if entry.version_id else {}  # a plan has one version
-    answer = s3.get_object(Bucket=bucket, Key=entry.key, **version)
+    answer = uplink.s3.get_object(Bucket=uplink.bucket, Key=entry.key, **version)
     with target.open("wb") as file:
         for block in answer["Body"].iter_chunks(BLOCK_BYTES):
             digest.update(block)
             file.write(block)
+            node.moved()
     return digest.hexdigest()
 
 

@@ -33,7 +33,9 @@ EXISTS = {"PreconditionFailed", "412"}
 
 
 class Uplink:
-    """The node's access to one bucket."""
+    """The node's access to one bucket. `moved` is called after each file that went up: bytes are progress."""
+
+    moved: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, access: Access, bucket: str) -> None:
         self.bucket = bucket
@@ -67,6 +69,7 @@ class Uplink:
             if answer["Metadata"].get("sha256") != sha256:
                 do = "Find out who wrote it: only the run itself should write its keys."
                 raise TrainingFailed(f"{key} exists with other content", do=do) from error
+        self.moved()
         return version_of(answer, f"s3://{self.bucket}/{key}")
 
     def create(self, body: bytes, key: str) -> None:

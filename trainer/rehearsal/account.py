@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.rehearsal import wire
+from trainer.rehearsal.interruptions import AskedInterruption
 from trainer.rehearsal.kept_bucket import KeptBucket
 from trainer.rehearsal.keys import REGION as REGION
 from trainer.rehearsal.keys import Credentials, Keyring, Kind
@@ -114,7 +115,9 @@ class EmbeddedAccount:
         default_factory=lambda: threading.BoundedSemaphore(EXECUTIONS)
     )
     released: set[str] = field(default_factory=set)  # ended instances whose volumes moto has given back
-    instance_states: dict[str, str] = field(default_factory=dict)  # by id, as last sent to the event bus
+    # The last detail of each kind of event, by instance and kind, as sent to the event bus.
+    told: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    interruptions: dict[str, AskedInterruption] = field(default_factory=dict)  # that users asked for, by run
     world: World = field(init=False)
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ from trainer.base.extras import needs
 from trainer.rehearsal import home
 from trainer.rehearsal.forks import ForkedProcess, start_python
 from trainer.rehearsal.home import Note
+from trainer.rehearsal.interruptions import Interruption
 from trainer.rehearsal.keys import NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.processes import start_ticks
 
@@ -121,6 +122,19 @@ def rehearsal(
 def default_root() -> Path:
     """Return the folder of this desk's embedded AWS."""
     return environment.rehearsal_home()
+
+
+def interrupt_run(run_id: str, wanted: Interruption, *, account: str = ACCOUNT) -> None:
+    """Ask this desk's embedded AWS to take a run's machine back. Raises ConfigError if it does not run."""
+    note = home.read_note(default_root())
+    try:
+        if note is None:
+            raise ConnectionError("it has no note")
+        asked = {"account": account, "run_id": run_id, "share": wanted.share, "notice": wanted.notice}
+        _ask(note, "interrupt", asked)
+    except OSError as error:
+        what = "the embedded AWS was not told of the interruption"
+        raise ConfigError(what, why=str(error), do="Launch again.") from error
 
 
 def lease_server(root: Path, *, holder: int | None = None) -> Server:

@@ -10,35 +10,72 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Rules
 from trainer.rehearsal.wire import Call, state_of
-from trainer.rehearsal.world import AwsError
+from trainer.rehearsal.world import AwsError, Instance
 from trainer.runs.record import iso
 
 log = logging.getLogger(__name__)
 EVENTS, TOPICS = "events.amazonaws.com", "sns.amazonaws.com"
+# EC2's events about an instance: EC2 user guide, "Monitor ... with EventBridge", and on spot "Spot Instance
+# interruption notices" and "EC2 instance rebalance recommendations" (looked up 2026-11-24)
 STATE_CHANGE = "EC2 Instance State-change Notification"
+WARNING = "EC2 Spot Instance Interruption Warning"
+REBALANCE = "EC2 Instance Rebalance Recommendation"
 PENDING = "PendingConfirmation"
 MOST_BYTES = 256 * 1024  # https://docs.aws.amazon.com/sns/latest/api/API_Publish.html (looked up 2026-11-22)
 
 
-def tell_states(cloud: EmbeddedAccount) -> None:
-    """Send an event for every instance whose state changed since its last event."""
+def tell_changes(cloud: EmbeddedAccount) -> None:
+    """Send an event for every notice that an instance was given, and for its state where it changed, since
+    the last call.
+    """
     with cloud.lock:
         now = cloud.clock.now()
-        states = {one.id: one.state(now) for one in cloud.world.instances.values()}
-        changed = {key: state for key, state in states.items() if cloud.instance_states.get(key) != state}
-        cloud.instance_states = states
-    for instance_id, state in changed.items():
-        tell(cloud, STATE_CHANGE, instance_id, {"state": state})
+        current = {
+            (one.id, kind): detail
+            for one in cloud.world.instances.values()
+            for kind, detail in events_of(one, now).items()
+        }
+        changed = {key: detail for key, detail in current.items() if cloud.told.get(key) != detail}
+        cloud.told = current
+    for (instance_id, kind), detail in changed.items():
+        tell(cloud, kind, instance_id, detail)
+
+
+def events_of(instance: Instance, now: datetime) -> dict[str, dict[str, str]]:
+    """Return the last event of each kind about an instance, with its own part of the detail."""
+    state, events = instance.state(now), dict[str, dict[str, str]]()
+    if instance.is_recommended(now) and state != "terminated":
+        events[REBALANCE] = {}
+    if instance.is_noticed(now) and state != "terminated":
+        events[WARNING] = {"instance-action": "terminate"}
+    return {**events, STATE_CHANGE: {"state": state}}
 
 
 def tell(cloud: EmbeddedAccount, kind: str, instance_id: str, detail: Mapping[str, Any]) -> None:
     """Deliver one event about an instance to the targets of the matching rules."""
-    event = {
+    event = event_about(cloud, kind, instance_id, detail)
+    for rule in state_of(cloud.account, "events").event_buses["default"].rules.values():
+        if rule.state == "ENABLED" and rule.event_pattern.matches_event(event):
+            for target in rule.targets:
+                _bring(cloud, rule.arn, target["Arn"], event)
+
+
+def event_about(
+    cloud: EmbeddedAccount, kind: str, instance_id: str, detail: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an event about an instance as EC2 sends it; the ARN in a warning has the zone and no account."""
+    arn = f"arn:aws:ec2:{REGION}:{cloud.account}:instance/{instance_id}"
+    if kind == WARNING:
+        with cloud.lock:
+            zone = cloud.world.instances[instance_id].pool.availability_zone
+        arn = f"arn:aws:ec2:{zone}:instance/{instance_id}"
+    return {
         "version": "0",
         "id": str(uuid.uuid4()),
         "detail-type": kind,
@@ -46,13 +83,9 @@ def tell(cloud: EmbeddedAccount, kind: str, instance_id: str, detail: Mapping[st
         "account": cloud.account,
         "time": iso(cloud.clock.now().replace(microsecond=0)),
         "region": REGION,
-        "resources": [f"arn:aws:ec2:{REGION}:{cloud.account}:instance/{instance_id}"],
+        "resources": [arn],
         "detail": {"instance-id": instance_id, **detail},
     }
-    for rule in state_of(cloud.account, "events").event_buses["default"].rules.values():
-        if rule.state == "ENABLED" and rule.event_pattern.matches_event(event):
-            for target in rule.targets:
-                _bring(cloud, rule.arn, target["Arn"], event)
 
 
 def _bring(cloud: EmbeddedAccount, rule_arn: str, target_arn: str, event: Mapping[str, Any]) -> None:

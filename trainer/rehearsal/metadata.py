@@ -35,12 +35,12 @@ class RoleCredentials:
         """Return the JSON that the metadata service gives."""
         document = {
             "Code": "Success",
-            "LastUpdated": iso(now.replace(microsecond=0)),
+            "LastUpdated": _second(now),
             "Type": "AWS-HMAC",
             "AccessKeyId": self.access_key,
             "SecretAccessKey": self.secret_key,
             "Token": self.session_token,
-            "Expiration": iso(self.expires_at.replace(microsecond=0)),
+            "Expiration": _second(self.expires_at),
         }
         return json.dumps(document)
 
@@ -57,10 +57,13 @@ class MetadataView:
     tags: Mapping[str, str] = field(default_factory=dict)
     tags_enabled: bool = True  # the template's InstanceMetadataTags
     credentials: RoleCredentials | None = None  # None: no instance profile
+    recommended_at: datetime | None = None  # of a rebalance recommendation that was given
+    taken_at: datetime | None = None  # instant of an interruption of which notice was given
 
     def texts(self, now: datetime) -> dict[str, str]:
-        """Return the text of each path that a node asks for; without spot/instance-action: there is no
-        notice.
+        """Return the text of each path that a node asks for. A spot instance's notices have none before
+        they are given (EC2 user guide, "Spot Instance interruption notices" and "EC2 instance rebalance
+        recommendations", looked up 2026-11-24).
         """
         texts = {
             "/instance-id": self.instance_id,
@@ -72,10 +75,23 @@ class MetadataView:
         if own := self.credentials:
             texts["/iam/security-credentials"] = own.role
             texts[f"/iam/security-credentials/{own.role}"] = own.document(now)
+        if self.recommended_at:
+            texts["/events/recommendations/rebalance"] = json.dumps(
+                {"noticeTime": _second(self.recommended_at)}
+            )
+        if self.taken_at:
+            texts["/spot/instance-action"] = json.dumps(
+                {"action": "terminate", "time": _second(self.taken_at)}
+            )
+            texts["/spot/termination-time"] = _second(self.taken_at)
         if self.tags_enabled:
             texts["/tags/instance"] = "\n".join(sorted(self.tags))
             texts |= {f"/tags/instance/{key}": value for key, value in self.tags.items()}
         return {f"/latest/meta-data{path}": text for path, text in texts.items()}
+
+
+def _second(at: datetime) -> str:
+    return iso(at.replace(microsecond=0))
 
 
 @dataclass(kw_only=True)

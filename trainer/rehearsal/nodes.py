@@ -25,7 +25,7 @@ from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.rehearsal.wire import Answer, Environ
-from trainer.rehearsal.world import AwsError, Instance
+from trainer.rehearsal.world import TAKEN_BACK, AwsError, Instance
 from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,8 @@ class Nodes:
             thread.start()
 
     def _end(self, cloud: EmbeddedAccount, instance: Instance, node: NodeProcess) -> None:
-        node.terminate(grace_seconds=self.grace_seconds)
+        sudden = instance.reason == TAKEN_BACK and instance.noticed_at is None  # as of a host that fails
+        node.terminate(grace_seconds=0 if sudden else self.grace_seconds)
         self._running.pop(instance.id, None)
         with cloud.lock:
             if instance.id in cloud.world.instances:
@@ -193,7 +194,7 @@ def remove_sandbox(cloud: EmbeddedAccount, instance_id: str) -> None:
 
 
 def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
-    description = instance.description
+    description, now = instance.description, cloud.clock.now()
     return MetadataView(
         instance_id=instance.id,
         instance_type=description["InstanceType"],
@@ -203,6 +204,8 @@ def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:
         tags=instance.tags,
         tags_enabled=description.get("MetadataOptions", {}).get("InstanceMetadataTags") == "enabled",
         credentials=role_credentials(cloud, instance),
+        recommended_at=instance.recommended_at if instance.is_recommended(now) else None,
+        taken_at=instance.taken_at if instance.is_noticed(now) else None,
     )
 
 

@@ -18,7 +18,9 @@ import json
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from trainer.aws.access import Access
 from trainer.base.environment import for_embedded_aws
 from trainer.base.errors import ConfigError, TrainerError, UsageError, nearest
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, to_json
+from trainer.rehearsal.forks import start_python
 from trainer.rehearsal.keys import Credentials, access_key
 
 STACK = "dev"
@@ -35,10 +38,14 @@ APPLY_SECONDS = 540  # against a hang: it takes four on an idle machine, and too
 
 
 def apply(
-    access: Access, *, config: Mapping[str, str] | None = None, module: str = __name__
+    access: Access,
+    *,
+    config: Mapping[str, str] | None = None,
+    module: str = __name__,
+    server: Path | None = None,
 ) -> AppliedProgram:
-    """Apply the program to an account of a running server, in a child process that runs `module`, and return
-    the application. Takes a few seconds.
+    """Apply the program to an account of a running server, in a process that runs `module` (a fork of
+    `server`, if given), and return the application. Takes a few seconds.
 
     `access` must be a rehearsal's: its key names the account. Raises ConfigError with the child's error.
     """
@@ -49,17 +56,30 @@ def apply(
     what = "the Pulumi program could not be applied to the embedded AWS"
     where = ("--endpoint", access.endpoint_url, "--account", access.access_key[4:16])
     chosen = [f"--set={key}={value}" for key, value in (config or {}).items()]
-    words = [sys.executable, "-m", module, *where, *chosen]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": APPLY_SECONDS}
-    options["env"] = for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
-    try:
-        ended = subprocess.run(words, input=access.secret_key, check=False, **options)
-    except subprocess.TimeoutExpired as error:
-        raise ConfigError(what, why=f"{APPLY_SECONDS} s passed") from error
-    if ended.returncode:
-        lines = ended.stderr.strip().splitlines() or ["it said nothing"]
-        raise ConfigError(what, why=lines[-1])
-    return from_json(ended.stdout)
+    environment = for_embedded_aws(source=str(Path(next(iter(trainer.__path__))).parent))
+    with ExitStack() as opened:
+        secret, out, err = (opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
+        secret.write(access.secret_key)
+        secret.seek(0)
+        process = start_python(
+            ("-m", module, *where, *chosen),
+            server=server,
+            environment=environment,
+            folder=Path.cwd(),
+            files={0: secret.fileno(), 1: out.fileno(), 2: err.fileno()},
+            name="pulumi",
+        )
+        try:
+            code = process.wait(timeout=APPLY_SECONDS)
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            process.kill()
+            raise ConfigError(what, why=f"{APPLY_SECONDS} s passed") from error
+        out.seek(0)
+        err.seek(0)
+        if code:
+            lines = err.read().strip().splitlines() or ["it said nothing"]
+            raise ConfigError(what, why=lines[-1])
+        return from_json(out.read())
 
 
 def apply_here(access: Access, *, account: str, config: Mapping[str, str]) -> AppliedProgram:

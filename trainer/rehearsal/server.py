@@ -34,10 +34,11 @@ from trainer.base.environment import rehearsal_environment
 from trainer.base.errors import ConfigError, TrainerError
 from trainer.rehearsal import home, instance, lambdas, messages, pulumi_apply, scheduling, storage
 from trainer.rehearsal.account import EmbeddedAccount, Rules
-from trainer.rehearsal.applied_program import ProgramStore, program_hash, replay
+from trainer.rehearsal.applied_program import AppliedProgram, ProgramStore, program_hash, replay
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.front import RULES, Front
 from trainer.rehearsal.http_server import HttpServer
+from trainer.rehearsal.interruptions import AskedInterruption, Interruption, interrupt_due
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.memory import InstanceLog, StoredSettings
@@ -159,7 +160,7 @@ class EmbeddedAws:
         with self._programs.locked(key):
             applied = self._programs.read(key)
             if applied is None:
-                applied = pulumi_apply.apply(access, config=config, module=self.applier)
+                applied = self._apply(access, config)
                 self._programs.write(key, applied)
                 return applied.outputs
         try:
@@ -167,7 +168,11 @@ class EmbeddedAws:
         except (AwsError, ValueError) as error:  # the stored application does not fit this server
             log.warning("the stored calls of the Pulumi program can't be replayed: %s", error)
             forget_account(account, keep=("s3",))
-            return pulumi_apply.apply(access, config=config, module=self.applier).outputs
+            return self._apply(access, config).outputs
+
+    def _apply(self, access: Access, config: Mapping[str, str]) -> AppliedProgram:
+        server = self._fork_server() if self._fork_server else None
+        return pulumi_apply.apply(access, config=config, module=self.applier, server=server)
 
     def call(self, account: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Call AWS in an account as its administrator, without a socket. Raises AwsError.
@@ -213,7 +218,10 @@ class EmbeddedAws:
     def fire_due(self, cloud: EmbeddedAccount) -> None:
         """Let everything happen that an account's clock makes due."""
         scheduling.fire_due(cloud)
-        messages.tell_states(cloud)
+        with cloud.lock:
+            now = cloud.clock.now()
+            interrupt_due(cloud.world, cloud.interruptions, cloud.buckets.values(), now)
+        messages.tell_changes(cloud)
 
     def _keep_memory(self, cloud: EmbeddedAccount) -> None:
         """Release resources of ended instances in moto, store changes, and drop what AWS would no longer
@@ -295,6 +303,12 @@ class Control:
             return {"stopped": True}
         if what == "release":
             self._leases.release(asked["lease"])
+            return {}
+        if what == "interrupt":
+            cloud = self._aws.cloud(self._aws.access(asked["account"]))
+            wanted = Interruption(share=float(asked["share"]), notice=bool(asked["notice"]))
+            with cloud.lock:
+                cloud.interruptions[asked["run_id"]] = AskedInterruption(wanted=wanted)
             return {}
         if what == "program":
             try:

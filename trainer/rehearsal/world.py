@@ -22,6 +22,10 @@ STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 4
 USER_SHUTDOWN = ("Client.UserInitiatedShutdown", "User initiated shutdown")
 OS_SHUTDOWN = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 LOST_HOST = ("Server.InternalError", "the embedded AWS itself ended")
+TAKEN_BACK = ("Server.SpotInstanceTermination", "Spot instance termination")
+# Between notice and end of a spot instance: EC2 user guide, "Spot Instance interruption notices" (looked up
+# 2026-11-24)
+NOTICE = timedelta(minutes=2)
 
 
 class AwsError(Exception):
@@ -62,6 +66,9 @@ class Instance:
     stopped_at: datetime | None = None
     terminated_at: datetime | None = None
     reason: tuple[str, str] = ("", "")
+    recommended_at: datetime | None = None  # of a spot instance: when EC2 recommended to rebalance it,
+    noticed_at: datetime | None = None  # gave notice of its interruption,
+    taken_at: datetime | None = None  # and takes it back
     started: bool = False  # its user data was started
     occupied: bool = False  # it has processes, and is not terminated before they end
 
@@ -93,6 +100,14 @@ class Instance:
         if self.stopped_at is not None:
             return "stopped"
         return "running" if now >= self.running_at else "pending"
+
+    def is_recommended(self, now: datetime) -> bool:
+        """Return whether EC2 has recommended to rebalance it."""
+        return self.recommended_at is not None and now >= self.recommended_at
+
+    def is_noticed(self, now: datetime) -> bool:
+        """Return whether EC2 has given notice of its interruption."""
+        return self.noticed_at is not None and now >= self.noticed_at
 
 
 @dataclass(kw_only=True)
@@ -176,6 +191,7 @@ class World:
 
     def due_to_start(self, now: datetime) -> list[Instance]:
         """Return the instances that began to run since the last call."""
+        self._take_due(now)
         due = [one for one in self.instances.values() if not one.started and one.state(now) == "running"]
         for instance in due:
             instance.started = True
@@ -185,6 +201,7 @@ class World:
         """Start terminating instances; return each with its previous state. One unknown id fails the whole
         call.
         """
+        self._take_due(now)
         self.forget(now)
         unknown = [one for one in instance_ids if one not in self.instances]
         if unknown:
@@ -195,6 +212,25 @@ class World:
         for instance, _ in changes:
             self._shut_down(instance, USER_SHUTDOWN, now)
         return changes
+
+    def recommend(self, instance_id: str, now: datetime) -> None:
+        """Recommend to rebalance a spot instance. Raises AwsError for one that is not on spot."""
+        instance = self._on_spot(instance_id)
+        instance.recommended_at = instance.recommended_at or now
+
+    def interrupt(
+        self, instance_id: str, now: datetime, *, after: timedelta = NOTICE, notice: timedelta = NOTICE
+    ) -> None:
+        """Take a spot instance back `after` from now, with its notice that long before; none for a notice of
+        0, which AWS gives at best effort. Raises AwsError for an instance that is not on spot.
+
+        A second interruption changes nothing.
+        """
+        instance = self._on_spot(instance_id)
+        if instance.taken_at is None:
+            instance.taken_at = now + after
+            instance.noticed_at = instance.taken_at - notice if notice else None
+        self._take_due(now)
 
     def power_off(self, instance_id: str, now: datetime) -> None:
         """Power an instance off from inside: its shutdown behaviour decides its next state."""
@@ -253,6 +289,7 @@ class World:
         self, *, instance_ids: Sequence[str] = (), filters: Iterable[dict[str, Any]] = (), now: datetime
     ) -> list[Instance]:
         """Return the instances that DescribeInstances would. Raises AwsError for an unknown id or filter."""
+        self._take_due(now)
         self.forget(now)
         unknown = [one for one in instance_ids if one not in self.instances]
         if unknown:
@@ -261,6 +298,18 @@ class World:
         chosen = [self.instances[one] for one in instance_ids] or list(self.instances.values())
         wanted = [(one["Name"], one.get("Values", [])) for one in filters]
         return [one for one in chosen if all(matches(one, now, name, values) for name, values in wanted)]
+
+    def _on_spot(self, instance_id: str) -> Instance:
+        instance = self.instances[instance_id]
+        if instance.pool.market != "spot":
+            raise AwsError("ValidationException", f"{instance_id} is not a spot instance.")
+        return instance
+
+    def _take_due(self, now: datetime) -> None:
+        """Take back the spot instances whose time has come; an instance that has ended stays as it is."""
+        for instance in self.instances.values():
+            if instance.taken_at is not None and now >= instance.taken_at and instance.stopped_at is None:
+                self._shut_down(instance, TAKEN_BACK, instance.taken_at)
 
     def _shut_down(self, instance: Instance, reason: tuple[str, str], now: datetime) -> None:
         if instance.shutting_down_at is None:

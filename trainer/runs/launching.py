@@ -16,8 +16,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
-from trainer.base.errors import BudgetError, CapacityError, TrainerError
+from trainer.base.errors import BudgetError, TrainerError
 from trainer.runs.actions import Action, ArmSweep, Carry, Create, Store, Wait, sweep_schedule
+from trainer.runs.capacity import FULL_FOR
 from trainer.runs.deadline import (
     REMEDIES,
     Deadline,
@@ -26,12 +27,15 @@ from trainer.runs.deadline import (
     deadline_from,
     time_limit,
 )
+from trainer.runs.ladder import next_rung
 from trainer.runs.observation import UNANSWERED, Observation, may_still_appear
-from trainer.runs.record import Launch, Rung, RunRecord, client_token, iso
+from trainer.runs.record import Launch, Queue, Rung, RunRecord, client_token, iso
 from trainer.runs.spending import budget_left, worked_seconds
 
 SHORTEST_ATTEMPT = timedelta(seconds=5)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=4), timedelta(seconds=30)
+# Between two walks over a full ladder. Longer than the memory of full pools would waste what it forgot.
+FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=30), FULL_FOR
 _NOTHING = 1e-9  # of a budget or a default that is used up: 0 would mean that there is none
 MOST_CALLS = 2  # under one token: the call and, after an unclear answer, its replay
 # How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3,
@@ -56,20 +60,40 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
     """Return the next step of a run that has no instance yet."""
     launch = record.last_launch
     if not observed.may_start:
-        return (Wait(why="starting; its driver continues"),)
+        return (Wait(why=waiting_words(record) or "starting; its driver continues"),)
     if observed.start_missing:
         return (Carry(attempt=record.next_number),)
-    if launch is None:
-        return (_intend(record, ladder_order(record)[0], now),)
+    attempt = record.attempt
+    if launch is None or attempt is None:
+        return (_intend(record, next_rung(record, observed.full) or 0, now),)
+    if attempt.waits:
+        return (_walk_again(record, observed, now),)
     if launch.outcome == "intended":
         return _call(record, launch, observed, now)
     step = launch.refusal.next_step
     if launch.is_open and step != "stop":
         return (_look(record, launch, now),)
     if step == "new_token":
-        return (_same_rung(record, launch, now),)
-    rung = _next_rung(record, launch) if step in ("next_rung", "other_quota") else None
-    return (_give_up(record, launch, now) if rung is None else _intend(record, rung, now),)
+        return (_same_rung(record, launch, observed, now),)
+    if step not in ("next_rung", "other_quota"):
+        return (_give_up(record, launch, now),)
+    rung = next_rung(record, observed.full)
+    return (_after_walk(record, launch, now) if rung is None else _intend(record, rung, now),)
+
+
+def waiting_words(record: RunRecord) -> str:
+    """Return what an attempt waits for, with the last refusal, the next try and the end of the wait; '' if it
+    does not wait.
+    """
+    attempt, launch = record.attempt, record.last_launch
+    if attempt is None or attempt.queue is None or launch is None or not attempt.waits:
+        return ""
+    queue, pool = attempt.queue, pool_name(record.ladder[launch.rung])
+    return (
+        f"waiting for capacity since {queue.since:%H:%M:%S} UTC: {pool} was refused last"
+        f" ({launch.error_code}); try {queue.walks} at {queue.next_at:%H:%M:%S}, the last one at"
+        f" {queue.until:%H:%M:%S}"
+    )
 
 
 def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
@@ -85,37 +109,22 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
     return deadline_from(now, limit)
 
 
-def ladder_order(record: RunRecord) -> tuple[int, ...]:
-    """Return the order in which an attempt asks the rungs: the ladder's, the pool that just lost a spot
-    machine, or had no room for it, last.
-    """
-    lost = record.lost[-1] if record.lost else None
-    taken = record.ladder[lost.launches[-1].rung] if lost and lost.launches else None
-    out_of_room = lost is not None and (lost.error or {}).get("code") == CapacityError.exit_code
-    if taken is None or not (taken.market == "spot" or out_of_room):
-        return tuple(range(len(record.ladder)))
-    return tuple(
-        sorted(range(len(record.ladder)), key=lambda index: _pool(record.ladder[index]) == _pool(taken))
-    )
-
-
-def _pool(rung: Rung) -> tuple[str, str, str]:
-    return rung.instance_type, rung.availability_zone, rung.market
-
-
 def latest_start(record: RunRecord, rung: Rung) -> datetime:
     """Return the last instant at which an attempt on a rung has its P90 left; without an estimate, half of
     the run's time.
     """
-    half = (record.deadline - record.created_at) / 2
+    queue = record.attempt.queue if record.attempt else None
+    half = ((queue.deadline if queue else record.deadline) - record.created_at) / 2
     return record.deadline - (timedelta(seconds=rung.p90_seconds) if rung.p90_seconds else half)
 
 
-def pause_after(calls: int, token: str) -> timedelta:
+def pause_after(
+    calls: int, token: str, *, first: timedelta = FIRST_PAUSE, longest: timedelta = LONGEST_PAUSE
+) -> timedelta:
     """Return the pause after `calls` calls: doubled each time, half to all of it, by a jitter that follows
     from the token.
     """
-    longest = min(FIRST_PAUSE * 2 ** min(calls - 1, 10), LONGEST_PAUSE)
+    longest = min(first * 2 ** min(calls - 1, 10), longest)
     digest = hashlib.sha256(f"{token}/{calls}".encode()).digest()
     return longest * (0.5 + digest[0] / 510)
 
@@ -206,14 +215,14 @@ def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
     return Store(record=record.with_launch(closed, now), why="no clear answer, and no instance")
 
 
-def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
+def _same_rung(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> Action:
     """Ask the same rung under a new token after a pause, up to this error's time limit; then the next rung.
 
     While AWS itself is busy or failing, rungs are asked as long as the job could still finish on them.
     """
     tries, error_class = list(_tries_on_rung(record)), launch.refusal.error_class
     over = tries[-1].intended_at + PATIENCE.get(error_class, timedelta(0))
-    following = _next_rung(record, launch) if error_class in BUSY else None
+    following = next_rung(record, observed.full) if error_class in BUSY else None
     if following is not None and over <= now < latest_start(record, record.ladder[following]):
         return _intend(record, following, now)
     if now >= (max(over, latest_start(record, record.ladder[launch.rung])) if error_class in BUSY else over):
@@ -225,7 +234,7 @@ def _same_rung(record: RunRecord, launch: Launch, now: datetime) -> Action:
 
 def _tries_on_rung(record: RunRecord) -> Iterator[Launch]:
     """Yield the launches on the last rung, newest first, back to the first with a temporary refusal."""
-    launches = record.attempt.launches if record.attempt else ()
+    launches = record.attempt.walk if record.attempt else ()
     for launch in reversed(launches):
         step = launch.refusal.next_step
         if launch.rung != launches[-1].rung or step != "new_token":
@@ -233,33 +242,53 @@ def _tries_on_rung(record: RunRecord) -> Iterator[Launch]:
         yield launch
 
 
-def _next_rung(record: RunRecord, launch: Launch) -> int | None:
-    """Return the next rung that is not ruled out by a quota refusal so far, or None."""
-    launches = record.attempt.launches if record.attempt else ()
-    over_quota = [
-        record.ladder[item.rung]
-        for item in launches
-        if item.outcome == "refused" and item.refusal.next_step == "other_quota"
-    ]
-    order = ladder_order(record)
-    rest = order[order.index(launch.rung) + 1 :]
-    return next(
-        (
-            index
-            for index in rest
-            if not any(_needs_it_too(record.ladder[index], over) for over in over_quota)
-        ),
-        None,
-    )
+def _after_walk(record: RunRecord, last: Launch, now: datetime) -> Store:
+    """Store the wait for the next walk after the last rung's refusal, or the end of the run."""
+    waiting = _queued(record, last, now)
+    if waiting is None:
+        return _give_up(record, last, now)
+    return Store(record=waiting, why=waiting_words(waiting))
 
 
-def _needs_it_too(rung: Rung, over_quota: Rung) -> bool:
-    """Return whether a rung needs at least as much of the quota that refused another one; a quota without a
-    code counts as the same.
+def _queued(record: RunRecord, last: Launch, now: datetime) -> RunRecord | None:
+    """Return the record of a run that waits for capacity after a walk; None if it may not wait, or no longer,
+    or if waiting helps nothing.
+
+    The run's deadline is moved by the wait, so that the time left for its work stays the same.
     """
-    if not (rung.quota_code and over_quota.quota_code):
-        return True
-    return rung.quota_code == over_quota.quota_code and rung.vcpus >= over_quota.vcpus
+    attempt = record.attempt
+    assert attempt is not None
+    full = any(launch.refusal.error_class == "capacity" for launch in attempt.walk)
+    queue = attempt.queue or Queue(
+        since=now,
+        until=now + timedelta(seconds=record.queue_seconds),
+        deadline=record.deadline,
+        next_at=now,
+        first=0,
+        walks=1,
+    )
+    if not full or now >= queue.until:
+        return None
+    pause = pause_after(queue.walks, last.token, first=FIRST_WAIT, longest=LONGEST_WAIT)
+    next_at = min(now + pause, queue.until)
+    following = replace(queue, next_at=next_at, first=len(attempt.launches), walks=queue.walks + 1)
+    waiting = replace(
+        record,
+        deadline=queue.deadline_at(next_at),
+        attempts=(*record.attempts[:-1], replace(attempt, queue=following)),
+    )
+    return waiting if next_rung(waiting) is not None else None
+
+
+def _walk_again(record: RunRecord, observed: Observation, now: datetime) -> Action:
+    """Wait for the next walk, or begin it with its first rung."""
+    attempt, last, rung = record.attempt, record.last_launch, next_rung(record, observed.full)
+    assert attempt is not None and attempt.queue is not None and last is not None
+    if now < attempt.queue.next_at:
+        return Wait(why=waiting_words(record))
+    if rung is None:
+        return _give_up(record, last, now)
+    return _intend(replace(record, deadline=attempt.queue.deadline_at(now)), rung, now)
 
 
 def _tried(rung: Rung, code: str, last_code: str) -> str:
@@ -270,11 +299,16 @@ def _tried(rung: Rung, code: str, last_code: str) -> str:
 
 def _give_up(record: RunRecord, last: Launch, now: datetime) -> Store:
     """End the run with the last refusal's error, which names every pool that was asked."""
+    launches, queue = (record.attempt.launches, record.attempt.queue) if record.attempt else ((), None)
+    if queue is not None and last.refusal.next_step in ("next_rung", "other_quota"):  # it waited for capacity
+        last = next(one for one in reversed(launches) if one.refusal.error_class == "capacity")
     error = refusal(record.ladder[last.rung], last.error_code, last.error_message).as_dict()
+    if queue is not None:
+        minutes = (now - queue.since) / timedelta(minutes=1)
+        error["why"] = f"{error['why']}, in {queue.walks} tries of the whole ladder within {minutes:.0f} min"
     refused = last.refusal is meaning("UnauthorizedOperation") and "ec2:CreateFleet" not in last.error_message
     if record.driver == "control" and refused:  # of what the fleet asked for: its Errors, in an HTTP 200
         error["do"] = f"{_CONDITION} {error['do']}"
-    launches = record.attempt.launches if record.attempt else ()
     tried = [_tried(record.ladder[item.rung], item.error_code, last.error_code) for item in launches]
     if len(tried) > 1:
         counted = [

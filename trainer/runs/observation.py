@@ -71,6 +71,7 @@ class Observation:
     outputs: tuple[
         Mapping[str, Any], ...
     ] = ()  # files of a script, as S3 has them; looked at with the models
+    full: frozenset[str] = frozenset()  # pools that were full a moment ago (`runs.capacity`)
     scripts: tuple[Mapping[str, Any], ...] = ()  # ends of its pieces whose files are all in S3
     may_start: bool = True  # whether this caller may create instances; settling may not
     # whether it may go on with a run whose launcher is gone; control may

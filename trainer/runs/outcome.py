@@ -162,6 +162,8 @@ def _before_an_instance(
     if record.stop_requested_at is not None:
         return stopped()
     last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
+    if record.attempt is not None and record.attempt.queue is not None:  # a launcher that waits is not gone
+        last_sign = max(last_sign, record.attempt.queue.next_at)
     # whether it looks for its instance, or did so before
     looks = launch is not None and (launch.is_open or launch.had_no_answer)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
@@ -180,8 +182,11 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
     if record.stop_requested_at is not None:
         return stopped()
     by_api = seen.reason.startswith("Client.UserInitiated")  # as by the sweeper, which ends a silent node
-    if (observed.heartbeat or by_api) and _is_silent(
-        record, observed, launched_at=seen.launched_at, now=ended_at
+    by_aws = seen.reason.startswith("Server.")  # EC2 does not date these ends: a late look finds a lease past
+    if (
+        (observed.heartbeat or by_api)
+        and not by_aws
+        and _is_silent(record, observed, launched_at=seen.launched_at, now=ended_at)
     ):
         return _silent(observed)
     refused = meaning(seen.reason)
@@ -191,7 +196,7 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
         return _ending("failed", error, "taken" if refused.error_class == "capacity" else "")
     if seen.market == "spot" and (seen.reason.startswith("Server.SpotInstance") or not seen.reason):
         return _taken(f"the spot instance {seen.instance_id} was taken back", seen.reason)
-    if by_api or seen.reason.startswith("Server."):
+    if by_api or by_aws:
         return _taken(f"instance {seen.instance_id} was ended from outside", seen.reason)
     reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
     return _ending(

@@ -127,6 +127,24 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Queue:
+    """The waiting line of an attempt that found every pool full: until when it waits, and its next walk over
+    the ladder.
+    """
+
+    since: datetime
+    until: datetime  # then the last walk begins
+    deadline: datetime  # the run's when the wait began: waiting takes nothing from it
+    next_at: datetime  # of the next walk, or of the one under way
+    first: int  # launches of the attempt before that walk
+    walks: int  # with that one
+
+    def deadline_at(self, now: datetime) -> datetime:
+        """Return the run's deadline if its waiting ends now: later by the wait, of `until` at most."""
+        return self.deadline + (min(now, self.until) - self.since)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reached:
     """How far an attempt had come by its last report, so that two that end at one place are told apart from
     two that go on.
@@ -144,10 +162,21 @@ class Attempt:
     number: int  # from 1
     launches: tuple[Launch, ...] = ()
     created_at: datetime | None = None
+    queue: Queue | None = None  # once no pool had capacity, and the job may wait
     ended_at: datetime | None = None  # when it was found to have lost its machine
     cause: AttemptEnd = ""  # of that end; a bug is a machine lost twice at one place
     error: dict[str, Any] | None = None  # as the run's would be
     reached: Reached | None = None  # by its last report before that; None: it reported nothing
+
+    @property
+    def walk(self) -> tuple[Launch, ...]:
+        """Return the launches of the current walk over the ladder."""
+        return self.launches[self.queue.first :] if self.queue else self.launches
+
+    @property
+    def waits(self) -> bool:
+        """Return whether it waits for its next walk."""
+        return self.queue is not None and not self.walk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +255,7 @@ class RunRecord:
     stop_requested_at: datetime | None = None
     ending_at: datetime | None = None
     closed_at: datetime | None = None
+    queue_seconds: float = 0.0  # how long an attempt waits for capacity at most; 0: it does not
 
     @property
     def attempt(self) -> Attempt | None:

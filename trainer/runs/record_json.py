@@ -20,6 +20,7 @@ from trainer.runs.lease import LONGEST_BOOT
 from trainer.runs.record import WORK, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
+MOST_QUEUE_SECONDS = 86_400.0  # a job may not wait as long
 MOST_RECORD_BYTES = 16 * 1024 * 1024
 # AIDA...; AROA...:<session name>, of 64 of these characters at most; a root user's is the account's id (IAM
 # user guide, "Policy variables" and "STS AssumeRole", looked up 2026-11-22).
@@ -76,6 +77,13 @@ def _check_consistency(record: RunRecord) -> None:
             launch.rung >= len(record.ladder) for launch in launches
         ),
         "two launches of one token": len({launch.token for launch in launches}) < len(launches),
+        "an invalid waiting line": record.queue_seconds > MOST_QUEUE_SECONDS
+        or any(
+            not (queue.since <= queue.next_at <= queue.until and queue.first <= len(attempt.launches))
+            for attempt in record.attempts
+            if (queue := attempt.queue) and attempt.launches
+        )
+        or any(attempt.queue and not attempt.launches for attempt in record.attempts),
         "two pieces of one name": len({piece.piece for piece in record.pieces}) < len(record.pieces),
         "attempts out of order": (
             numbers != sorted({number for number in numbers if 0 < number <= MOST_ATTEMPTS})

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.base.errors import Interrupted
+from trainer.base.errors import Interrupted, TrainingFailed
 from trainer.base.text import counted
 from trainer.runs.actions import Action, DeleteSchedule, Store, Terminate, Wait, kill_schedule
 from trainer.runs.launching import attempt_deadline
@@ -37,7 +37,8 @@ def after(record: RunRecord, observed: Observation, ending: Ending, now: datetim
     assert record.attempt is not None
     reached = _reached(observed.heartbeat)
     ended = replace(record.attempt, ended_at=now, error=ending.error, reached=reached)
-    again = ending.loss == "died" and any(_no_further(reached, item.reached) for item in record.lost)
+    died = [item for item in record.lost if (item.error or {}).get("code") == TrainingFailed.exit_code]
+    again = ending.loss == "died" and any(_no_further(reached, item.reached) for item in died)
     ended = replace(ended, cause="bug" if again else "lost")
     lost = record.recovering(ended, _signed(record, observed))
     if _why_not(lost, now):

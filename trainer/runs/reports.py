@@ -5,9 +5,9 @@ Owns the limits, which `node.report` keeps to. A malformed report raises `Unsoun
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
@@ -63,6 +63,8 @@ class Heartbeat:
     message: str = ""
     sample: NodeSample | None = None  # of its hardware; None before the first
     data: Mapping[str, Any] = field(default_factory=dict)  # what it read, counted; {} before it has
+    progress_at: datetime | None = None  # of its last sign of progress, by its lease
+    progress_bound: timedelta | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,35 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         sample=read_sample(fields.table("sample")),
         data=read_data(fields.table("data")),
     )
+
+
+def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
+    """Return the share of a training that is done, 0 to 1: steps of the pieces that train, and the pieces
+    that have ended.
+
+    `total` counts the run's models, of which `pieces` may name fewer.
+    """
+    shares = [piece_share(piece) for piece in pieces]
+    return min(1.0, sum(shares) / max(1, total, len(shares)))
+
+
+def piece_share(piece: Mapping[str, Any]) -> float:
+    """Return the share of one piece that is done, 0 to 1."""
+    if piece.get("state") in ("scoring", "done", "failed"):  # it may have stopped early
+        return 1.0
+    epochs, steps = piece.get("epochs") or 0, piece.get("steps") or 0
+    if not epochs or not steps:
+        return 0.0
+    return min(
+        1.0, max(0.0, (max(1, piece.get("epoch") or 1) - 1 + (piece.get("step") or 0) / steps) / epochs)
+    )
+
+
+def share_reported(progress: bytes) -> float:
+    """Return the share of a training that is done by its node's progress object. Raises Unsound."""
+    fields = read_object(progress, most_bytes=MOST_PROGRESS_BYTES, name="the progress")
+    pieces = (_model_progress(model) for _, model in fields.tables("progress", most=MOST_SHOWN))
+    return share_done(pieces, fields.whole("models_total", 0, most=MOST_MODELS))
 
 
 def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ()) -> NodeResult:

@@ -46,6 +46,14 @@ class NodeSample:
     cpu: CpuSample | None = None
     note: str = ""
 
+    @property
+    def shown(self) -> str:
+        """Return the GPUs in one line, such as `GPU 0: 98 %, 4,100 MiB`, or why there is none."""
+        shown = [
+            f"GPU {one.gpu}: {_of(one.use_percent)} %, {_of(one.memory_used_mib)} MiB" for one in self.gpus
+        ]
+        return "; ".join(shown) or self.note or "no GPU"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
         return {**asdict(self), "at": iso(self.at), "gpus": [asdict(one) for one in self.gpus]}
@@ -72,6 +80,10 @@ def read_sample(fields: Fields) -> NodeSample | None:
 def gpu_figures(fields: Fields) -> Mapping[str, float | None]:
     """Return the figures of one GPU by name. Raises Unsound for one that is not a number of at least 0."""
     return _figures(fields, GPU_FIGURES)
+
+
+def _of(figure: float | None) -> str:
+    return "?" if figure is None else f"{figure:,.0f}"
 
 
 def _figures(fields: Fields, names: tuple[str, ...]) -> dict[str, float | None]:

@@ -5,7 +5,8 @@
 
 Owns the arguments, the exit code and what is printed. Exit: 0 all models done; 100 some failed (and any
 error, with --events); 2 bad input at the desk; 130 on SIGTERM or Ctrl-C, with every worker gone and finished
-models kept.
+models kept. Exit 130, too, after a notice that this machine is taken away (`notice`), with a last checkpoint
+of each model; the event `ended` comes before it and names them.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     parse.add_argument(
         "--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent"
     )
+    parse.add_argument("--finished", type=Path, help="JSON list of pieces that were made before: left out")
     parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
@@ -139,22 +141,25 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     check_path(str(options.data))
     import torch
 
+    from trainer.base.environment import notice_file
     from trainer.train.inputs.encoder import check_inputs, pinned
     from trainer.train.inputs.source import open_data, plan_and_open
-    from trainer.train.inputs.survey import survey
+    from trainer.train.inputs.survey import read_finished, survey
     from trainer.train.machine_file import read_machine
-    from trainer.train.observing.meter import meter_for
+    from trainer.train.observing.meter import Repeats, meter_for
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
     from trainer.train.own.check import checked, copied
-    from trainer.train.precision import matmul_dtype
+    from trainer.train.piece import check_given
+    from trainer.train.precision import matmul_dtype, precision_of
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
-    from trainer.train.tuning.chosen import Site, choose_settings
+    from trainer.train.tuning.chosen import Chosen, Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
+    job = job.with_train(checkpoint_seconds=machine.seconds_between(job.train.checkpoint_seconds))
     kind, choice = choose_device(job, options.device)
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
@@ -173,6 +178,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
+    finished = read_finished(options.finished, surveyed.pieces)
     if together:
         check_ranks(surveyed.pieces, job, ranks=devices)
     num_workers = devices if together else min(devices, len(surveyed.pieces))
@@ -182,23 +188,30 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     observed = Observed(options.out / "observed")
     rated = num_workers if together else 1 / sharing  # devices whose rate one progress event has
     meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
-    results = TrainingResults(job.name, machine)
+    results, repeats = TrainingResults(job.name, machine), Repeats()
 
     def emit(event: dict[str, Any]) -> None:
-        event = meter.read(event)
+        event = repeats.read(meter.read(event))
         log.emit(event)
         observed(event)
         results(event)
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
     checkpoints = options.checkpoints or options.out / "checkpoints"
-    chosen = choose_settings(job, site=site, surveyed=surveyed, checkpoints=checkpoints, emit=emit)
+    is_left = len(finished) < len(surveyed.pieces)
+    chosen = Chosen(job=job, choice={})
+    if is_left:
+        chosen = choose_settings(job, site=site, surveyed=surveyed, checkpoints=checkpoints, emit=emit)
     job = chosen.job
+    if is_left and machine.instance_type:  # its folder began empty: what is there was given to this attempt
+        to_train = [piece for piece in surveyed.pieces if piece.name not in finished]
+        check_given(to_train, job, data, folder=checkpoints, precision=precision_of(job, torch.device(kind)))
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile}
+    started["finished"] = [piece.title for piece in surveyed.pieces if piece.name in finished]
     emit({"event": "started", **started, "choice": chosen.choice, "data": surveyed.data})
-    folders = {"out": options.out, "checkpoints": checkpoints}
+    folders = {"out": options.out, "checkpoints": checkpoints, "notice": notice_file()}
     settings = WorkerSettings(job=job, data=data, **folders, machine=machine, choice=chosen.choice)
     supervisor: Supervisor | RankSupervisor
     if together:
@@ -208,18 +221,27 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     else:
         supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit)
     with ExitStack() as running:
-        if kind == "cuda":
+        if kind == "cuda" and is_left:
             from trainer.train.observing.gpu_watch import GpuWatch
 
             running.enter_context(GpuWatch(emit))
         running.enter_context(supervisor)
-        outcome = supervisor.run(surveyed.pieces)
+        outcome = supervisor.run(surveyed.pieces, finished=finished)
     counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
     there = [done for done in outcome.done.values() if done["file"] in earlier]
     kept = sorted(done["piece"] for done in there if done.get("kept"))
     replaced = sorted(done["piece"] for done in there if not done.get("kept"))
     results.write(options.out, usd=meter.usd)
-    emit({"event": "ended", **counts, "kept": kept, "replaced": replaced, "out": str(options.out)})
+    left = [
+        piece.title
+        for piece in surveyed.pieces
+        if piece.name not in finished | outcome.done.keys() | outcome.failed.keys()
+    ]
+    ended = {**counts, "kept": kept, "replaced": replaced, "stopped": left, "out": str(options.out)}
+    emit({"event": "ended", **ended})
+    if left:
+        what = f"training stopped: this machine is taken away, with {len(left)} of {len(models)} models to go"
+        raise Stopped(what, do="Finished models and checkpoints are kept.")
     made = [
         {"piece": done["piece"], "file": str(options.out / done["file"]), "sha256": done["sha256"]}
         for done in outcome.done.values()

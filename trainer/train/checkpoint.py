@@ -2,7 +2,7 @@
 read.
 
     <folder>/<model>/<batches>/data.safetensors    weights, buffers, average, Adam's moments, best weights
-    <folder>/<model>/<batches>/manifest.json       position, hash of data.safetensors, of job, bars and code
+    <folder>/<model>/<batches>/manifest.json       position, hash of data.safetensors, its writer (`Made`)
 
 A checkpoint belongs to a model, not to a pack: any strategy can resume it. If several ranks train one model,
 each writes its shard instead of data.safetensors (`trainer.train.ranks.shards`). All random numbers
@@ -32,6 +32,7 @@ from trainer.job.job import Job
 from trainer.train.checkpoint_files import (
     MANIFEST,
     CheckpointManifest,
+    Made,
     read_manifest,
     read_tensors,
     whole_in,
@@ -78,20 +79,26 @@ class Checkpoint:
         run.best_weights, run.resume = self.best_weights, self.state
 
 
-def fingerprint(job: Job, *, data: Mapping[str, bytes], code_sha256: str) -> str:
-    """Return the hash of what a resumed run must share with the writer: settings, bars, code that training
-    reaches.
+def made_by(job: Job, *, data: Mapping[str, bytes], code_sha256: str, precision: str = "") -> Made:
+    """Return what a run must share with the writer to resume: torch, the code that training reaches, the
+    settings that determine the model, bars, precision.
     """
     tables = job.to_dict()
     keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
     settings = {key: value for key, value in keys.items() if key not in _NOT_THE_MODEL | _PLACES}
-    digest = hashlib.sha256(json.dumps([settings, code_sha256, torch.__version__], sort_keys=True).encode())
+    bars = hashlib.sha256()
     for name, content in data.items():
-        digest.update(name.encode() + hashlib.sha256(content).digest())
-    return digest.hexdigest()
+        bars.update(name.encode() + hashlib.sha256(content).digest())
+    return Made(
+        torch=torch.__version__,
+        code=code_sha256,
+        settings=hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
+        data=bars.hexdigest(),
+        precision=precision,
+    )
 
 
-def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any]) -> Path:
+def write(folder: Path, run: Run, state: ModelState, made: Made, *, choice: Mapping[str, Any]) -> Path:
     """Write a checkpoint, then delete all but the newest two of the model; return its folder.
 
     `choice` is the training strategy and where it came from; a resumed run keeps it.
@@ -99,7 +106,7 @@ def write(folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mappi
     place = checkpoint_folder(folder, run, state)
     place.mkdir(parents=True, exist_ok=True)
     tensors = tensors_of_checkpoint(run, state)
-    manifest = manifest_of(run, state, mark, choice=choice)
+    manifest = manifest_of(run, state, made, choice=choice)
     sha256 = write_tensors(place / DATA, tensors)
     replace(manifest, shards={DATA: sha256}, tensors=whole_in(DATA, tensors)).write(place)
     drop_old(place)
@@ -117,11 +124,11 @@ def tensors_of_checkpoint(run: Run, state: ModelState) -> dict[str, torch.Tensor
     return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
 
-def manifest_of(run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any]) -> CheckpointManifest:
+def manifest_of(run: Run, state: ModelState, made: Made, *, choice: Mapping[str, Any]) -> CheckpointManifest:
     """Return the manifest of a checkpoint whose tensors are still to be written."""
     return CheckpointManifest(
         model=run.member.name,
-        fingerprint=mark,
+        made=made,
         choice=choice,
         state={name: getattr(state, name) for name in _STATE},
         run={name: getattr(run, name) for name in (*_POSITION, *_BEST)},
@@ -142,12 +149,35 @@ def drop_old(place: Path) -> None:
         shutil.rmtree(other)
 
 
-def newest(folder: Path, model: str, mark: str) -> Checkpoint | None:
-    """Return the model's newest checkpoint that is complete and of this job, data and code, or None."""
-    for manifest in sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True):
-        if (checkpoint := _read(manifest.parent, mark)) is not None:
+def newest(folder: Path, model: str, made: Made) -> Checkpoint | None:
+    """Return the newest complete checkpoint of a model that a run of `made` can continue, or None."""
+    for place in _places(folder, model):
+        if (checkpoint := _read(place, made)) is not None:
             return checkpoint
     return None
+
+
+def why_none_continues(folder: Path, model: str, made: Made) -> str:
+    """Return why a run of `made` can't continue the newest checkpoint of a model, by the manifests alone;
+    empty if it can continue one, or if there is none.
+    """
+    reasons = []
+    for place in _places(folder, model):
+        try:
+            reasons.append(read_manifest(place).made.difference(made))
+        except (OSError, Unsound) as error:
+            reasons.append(f"its manifest is damaged: {error}")
+    return reasons[0] if all(reasons) and reasons else ""
+
+
+def _places(folder: Path, model: str) -> list[Path]:
+    """Return the folders of a model's checkpoints that have a manifest, the newest first."""
+    return [path.parent for path in sorted((folder / model).glob(f"*/{MANIFEST}"), reverse=True)]
+
+
+def has_any(folder: Path, model: str) -> bool:
+    """Return whether a model has a checkpoint, sound or not."""
+    return bool(_places(folder, model))
 
 
 def forget(folder: Path, model: str) -> None:
@@ -157,13 +187,11 @@ def forget(folder: Path, model: str) -> None:
         folder.rmdir()
 
 
-def _read(place: Path, mark: str) -> Checkpoint | None:
-    """Read one checkpoint; None if it is incomplete, damaged, or of another job, data or code."""
+def _read(place: Path, made: Made) -> Checkpoint | None:
+    """Read one checkpoint; None if it is incomplete, damaged, or of another writer than a run of `made`."""
     try:
         manifest = read_manifest(place)
-        return (
-            checkpoint_from(manifest, read_tensors(place, manifest)) if manifest.fingerprint == mark else None
-        )
+        return checkpoint_from(manifest, read_tensors(place, manifest)) if manifest.made == made else None
     except (OSError, Unsound, safetensors.SafetensorError):
         return None
 
@@ -202,12 +230,12 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: dict[str, Future[None]] = {}  # by model
 
-    def submit(self, run: Run, state: ModelState, mark: str, *, snapshot_seconds: float) -> None:
+    def submit(self, run: Run, state: ModelState, made: Made, *, snapshot_seconds: float) -> None:
         """Queue this state. `run` is a copy that nothing else changes."""
         began = time.perf_counter()
         self._finish(run.member.name)
         training = {"snapshot_seconds": snapshot_seconds, "waited_seconds": time.perf_counter() - began}
-        self._writing[run.member.name] = self._thread.submit(self._write, run, state, mark, training)
+        self._writing[run.member.name] = self._thread.submit(self._write, run, state, made, training)
 
     def flush(self) -> None:
         """Wait until everything queued is on disk. Raises the writer's errors except OSError, which is
@@ -220,11 +248,11 @@ class CheckpointWriter:
         if model in self._writing:
             self._writing.pop(model).result()
 
-    def _write(self, run: Run, state: ModelState, mark: str, training: Mapping[str, float]) -> None:
+    def _write(self, run: Run, state: ModelState, made: Made, training: Mapping[str, float]) -> None:
         identity = {"model": run.member.name, "piece": run.title}
         began = time.perf_counter()
         try:
-            place = self._store(self._folder, run, state, mark)
+            place = self._store(self._folder, run, state, made)
         except OSError as error:
             # A full disk costs the checkpoint, not the model.
             self._report({"event": "checkpoint_failed", **identity, "reason": str(error)})

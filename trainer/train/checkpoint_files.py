@@ -16,7 +16,8 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import torch
 from trainer.base.files import open_plain, read_plain, whole_file
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 MOST_BYTES = 64 * 2**20  # of a manifest
 MOST_SHARDS, MOST_DIMENSIONS = 1024, 16
@@ -71,11 +72,39 @@ class StoredTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Made:
+    """What a checkpoint's writer and a run that continues it must share: hashes, a version and a name."""
+
+    torch: str  # version
+    code: str  # that training reaches
+    settings: str  # of the job, that determine the model
+    data: str  # bars of its series, and their plan
+    precision: str = ""  # of matrix products on the writer's device
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the hash by which a finished model is known; it counts in any precision."""
+        parts = [self.torch, self.code, self.settings, self.data]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def difference(self, here: Made) -> str:
+        """Return in words what a run that shares `here` has otherwise than this writer; empty if nothing."""
+        words = {
+            "torch": f"torch {self.torch} wrote it, this is {here.torch}",
+            "precision": f"it was written in {self.precision}, this machine trains in {here.precision}",
+            "code": f"other code of training wrote it ({self.code[:8]}, this is {here.code[:8]})",
+            "settings": "it has other settings of the job",
+            "data": "it has other bars",
+        }
+        return "; ".join(text for part, text in words.items() if getattr(self, part) != getattr(here, part))
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointManifest:
     """The manifest of a checkpoint. `state` and `run` hold numbers, and lists of rows of numbers, by name."""
 
     model: str
-    fingerprint: str
+    made: Made
     choice: Mapping[str, Any]
     state: Mapping[str, Any]
     run: Mapping[str, Any]
@@ -87,7 +116,7 @@ class CheckpointManifest:
         document = {
             "format": FORMAT,
             "model": self.model,
-            "fingerprint": self.fingerprint,
+            "made": asdict(self.made),
             "choice": dict(self.choice),
             "state": {name: _plain(value) for name, value in self.state.items()},
             "run": {name: _plain(value) for name, value in self.run.items()},
@@ -96,6 +125,9 @@ class CheckpointManifest:
         }
         with whole_file(place / MANIFEST) as partial:
             partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
+
+
+_MADE = tuple(field.name for field in fields_of(Made))
 
 
 def read_manifest(place: Path) -> CheckpointManifest:
@@ -109,9 +141,10 @@ def read_manifest(place: Path) -> CheckpointManifest:
     }
     if len(shards) > MOST_SHARDS:
         raise Unsound(f"{MANIFEST} names {len(shards)} shards")
+    made = fields.table("made")
     return CheckpointManifest(
         model=fields.text("model"),
-        fingerprint=fields.text("fingerprint"),
+        made=Made(**{part: made.text(part) for part in _MADE}),
         choice=fields.table("choice").values,
         state={name: _number_or_rows(value) for name, value in fields.table("state").entries().items()},
         run={name: _number_or_rows(value) for name, value in fields.table("run").entries().items()},

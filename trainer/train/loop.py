@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from trainer.job.job import Job
+from trainer.train.notice import STOP, Heard
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.schedule import rate_factor
@@ -92,6 +93,9 @@ class Roster(Protocol):
         it failed.
         """
 
+    def stopped(self, runs: Sequence[Run]) -> None:
+        """Receive the runs that a notice stopped, once their last checkpoints were given to `checkpoint`."""
+
 
 def train(
     roster: Roster,
@@ -102,8 +106,9 @@ def train(
     places: int = 1,
     clock: Callable[[], float] = time.monotonic,
     total: Total = lambda losses_SM: losses_SM,
+    heard: Heard = lambda: "",
 ) -> None:
-    """Train the runs of the roster, `places` models at a time, until it has no more.
+    """Train the runs of the roster, `places` models at a time, until it has no more, or `heard` says STOP.
 
     A free place is offered to the roster at once. Remaining models move into a new pack, made by `form`, when
     others join and when at most half of the pack is left; their results do not change. Reports `progress`
@@ -148,8 +153,13 @@ def train(
                 model = pack.model(number)
                 put_tensors(model, run.best_weights)
                 roster.finished(run, model)
+        # Checkpoints that are due, or that a notice asks for.
+        word = heard()
         if job.train.checkpoint_seconds:
-            _checkpoint(pack, runs, roster, job, clock(), unread)
+            _checkpoint(pack, runs, roster, job, clock(), unread, at_once=bool(word))
+        if word == STOP:
+            roster.stopped([run for run in runs if run.active])
+            return
 
 
 def _formed(
@@ -207,6 +217,13 @@ def _next_batch(run: Run, job: Job) -> torch.Tensor:
     if not run.active:
         return run.order[:0]
     return run.order[run.position : run.position + job.train.batch]
+
+
+def steps_of(run: Run, job: Job) -> int:
+    """Return the steps from the start of a run's training to its position."""
+    return run.epoch * math.ceil(run.num_windows / job.train.batch) + math.ceil(
+        run.position / job.train.batch
+    )
 
 
 def _rate(run: Run, job: Job) -> float:
@@ -286,15 +303,15 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
 
 
 def _checkpoint(
-    pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: _Unread
+    pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: _Unread, *, at_once: bool
 ) -> None:
-    """Give the roster a copy of every active run whose checkpoint is due. The first interval starts when the
-    run joins.
+    """Give the roster a copy of every active run whose checkpoint is due, or of all `at_once`. The first
+    interval starts when the run joins.
     """
     for number, run in enumerate(runs):
         if run.saved_at == -math.inf:
             run.saved_at = now
-        elif run.active and now - run.saved_at >= job.train.checkpoint_seconds:
+        if run.active and (at_once or now - run.saved_at >= job.train.checkpoint_seconds):
             unread.count(runs)
             run.saved_at = now
             began = time.perf_counter()

@@ -1,7 +1,8 @@
 """Expected hardware and price of a node, for its training: `--machine FILE`, JSON that the agent writes from
 the manifest.
 
-At a desk there is no file: hardware is not compared, and no cost is computed.
+At a desk there is no file: hardware is not compared, no cost is computed, and checkpoints are as far apart as
+the job says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from trainer.base.strict_json import Unsound, read_object
 
 MOST_BYTES = 16 * 1024
 MOST_USD = 100_000.0
+MOST_CHECKPOINT_SECONDS = 120  # between checkpoints of a model on an instance, which may be gone at any time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,15 @@ class MachineFacts:
     bus_gb_per_s: float = 0.0  # estimated bus bandwidth of an all-reduce over its GPUs; 0: unknown
     usd_per_hour: float | None = None  # of its market, as the launch saw it
     paid_seconds: float = 0.0  # from the start of user data to the start of training
+    checkpoint_seconds: int = 0  # between checkpoints of a model; 0: the job's
+
+    def seconds_between(self, of_job: int) -> int:
+        """Return the seconds between checkpoints here, for a job with `train.checkpoint_seconds` (0: none):
+        the least of the job's, this machine's and, on an instance, MOST_CHECKPOINT_SECONDS.
+        """
+        mine = self.checkpoint_seconds or of_job
+        most = MOST_CHECKPOINT_SECONDS if self.instance_type else of_job
+        return min(of_job, mine, most)
 
 
 def read_machine(path: Path | None) -> MachineFacts:
@@ -47,6 +58,7 @@ def read_machine(path: Path | None) -> MachineFacts:
             bus_gb_per_s=fields.number("bus_gb_per_s", least=0, most=1e6) or 0.0,
             usd_per_hour=fields.number("usd_per_hour", least=0, most=MOST_USD),
             paid_seconds=fields.number("paid_seconds", least=0, most=1e9) or 0.0,
+            checkpoint_seconds=fields.whole("checkpoint_seconds", 0, most=1_000_000),
         )
     except (OSError, Unsound) as error:
         why, do = str(getattr(error, "strerror", error)), "Leave --machine out."

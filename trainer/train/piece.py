@@ -7,7 +7,8 @@ Runs inside a worker; `loop.py` trains.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, read_card
 from trainer.store.weights import save
+from trainer.train.checkpoint import why_none_continues
 from trainer.train.cpu import on_one_thread
 from trainer.train.evaluate.cards import card_of_training
 from trainer.train.evaluate.panel_scores import score_panel
 from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, readings, score_series
 from trainer.train.inputs.series import PieceData
-from trainer.train.inputs.source import JobData, Source, mark_of
+from trainer.train.inputs.source import JobData, Source, made_of
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, loss_for
 from trainer.train.predict.readers import Evaluate, outputs_of
@@ -101,7 +103,7 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
 
     Reads no bars, only the plan. Raises the DataError with which planning refused the symbol.
     """
-    mark = mark_of(piece, job, data)
+    mark = made_of(piece, job, data).fingerprint
     file = out / f"{piece.name}.safetensors"
     try:
         card = read_card(file)
@@ -110,6 +112,22 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
     if card.data.get("fingerprint") != mark:
         return None
     return done_event(piece, card, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def check_given(pieces: Sequence[Piece], job: Job, data: JobData, *, folder: Path, precision: str) -> None:
+    """Raise TrainingFailed if this machine can't continue the checkpoints that it was given for a piece."""
+    refused = {}
+    for piece in pieces:
+        with suppress(DataError):  # planning refused a symbol: reported when the piece starts
+            made = made_of(piece, job, data, precision=precision)
+            if reason := why_none_continues(folder, piece.name, made):
+                refused[piece.title] = reason
+    if refused:
+        first, *others = refused
+        more = f" and {len(others)} others" if others else ""
+        do = "Launch without --resume to train from the start, or on a machine as the one before."
+        what = f"the checkpoints of {first}{more} can't be continued here"
+        raise TrainingFailed(what, why=refused[first], do=do)
 
 
 def outputs_of_trained(

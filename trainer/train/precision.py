@@ -58,6 +58,12 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
     return torch.float16
 
 
+def precision_of(job: Job, device: torch.device) -> str:
+    """Return the name of the number format that `matmul_dtype` has: fp32, bf16 or fp16."""
+    dtype = matmul_dtype(job, device)
+    return next(name for name, known in _DTYPES.items() if known == dtype)
+
+
 def _has_bf16() -> bool:
     # Emulated bf16 is slower than fp16:
     # https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_bf16_supported.html

@@ -1,7 +1,8 @@
 """An autoencoder of points with PyTorch Lightning, in the shape of its tutorial.
 
 https://lightning.ai/docs/pytorch/stable/starter/introduction.html has digits in the place of the points. What
-else differs: the folders, a line of log per epoch, and a restart that resumes from last.ckpt.
+else differs: the folders, a line of log per epoch, a restart that resumes from last.ckpt, and an early end
+when a spot machine is taken away.
 """
 
 import argparse
@@ -22,6 +23,12 @@ options = parser.parse_args()
 data = Path(os.environ["MAYFLY_DATA"])
 out = Path(os.environ["MAYFLY_OUT"])
 checkpoints = Path(os.environ["MAYFLY_CHECKPOINTS"])
+notice = Path(os.environ["MAYFLY_NOTICE"])
+
+
+def is_taken():
+    """Whether AWS takes this spot machine away."""
+    return notice.exists() and notice.read_text() == "stop\n"
 
 
 class LitAutoEncoder(pl.LightningModule):
@@ -40,6 +47,7 @@ class LitAutoEncoder(pl.LightningModule):
     def on_train_epoch_end(self):
         loss = self.trainer.callback_metrics["train_loss"]
         print(f"epoch {self.current_epoch + 1}  loss {loss:.4f}", flush=True)
+        self.trainer.should_stop = is_taken()
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
@@ -62,4 +70,6 @@ last = checkpoints / "last.ckpt"
 if last.exists():  # started again on the same machine
     print("resumes from last.ckpt")
 trainer.fit(autoencoder, train_loader, ckpt_path=str(last) if last.exists() else None)
+if is_taken():
+    raise SystemExit("stopped: another machine goes on from last.ckpt")
 trainer.save_checkpoint(out / "autoencoder.ckpt", weights_only=True)

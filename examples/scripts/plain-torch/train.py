@@ -1,5 +1,6 @@
 """A small classifier of points, in plain torch: a tutorial's loop that reads and writes the folders it is
-given, tells its loss (MAYFLY_EVENTS), and resumes from its checkpoint.
+given, tells its loss (MAYFLY_EVENTS), resumes from its checkpoint, and ends when a spot machine is taken
+away.
 """
 
 import argparse
@@ -19,6 +20,7 @@ options = parser.parse_args()
 data = Path(os.environ["MAYFLY_DATA"])
 out = Path(os.environ["MAYFLY_OUT"])
 checkpoint = Path(os.environ["MAYFLY_CHECKPOINTS"]) / "last.pt"
+notice = Path(os.environ["MAYFLY_NOTICE"])
 events = Path(os.environ["MAYFLY_EVENTS"])
 
 with (data / "points.csv").open() as file:
@@ -50,6 +52,8 @@ for epoch in range(first, options.epochs + 1):
     temporary = checkpoint.with_suffix(".part")
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, temporary)
     temporary.replace(checkpoint)
+    if notice.exists() and notice.read_text() == "stop\n":  # AWS takes this machine: another one goes on
+        raise SystemExit(f"stopped after epoch {epoch}")
 
 accuracy = (model(inputs.to(device)).argmax(1).cpu() == labels).float().mean().item()
 print(f"accuracy {accuracy:.3f}")

@@ -22,7 +22,9 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.observation import DescribedInstance
 from trainer.runs.record import RunRecord, iso
-from trainer.runs.store import Conflict, Stored, stop_key
+from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
+from trainer.runs.start_file import StartFile, read_start
+from trainer.runs.store import Conflict, Stored, start_key, stop_key
 
 SHA256 = "ab" * 32
 PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)
@@ -45,6 +47,25 @@ def progress_since(began: datetime) -> bytes:
     ).encode()
 
 
+@cache  # as often
+def start_in(body: bytes, run_id: str, attempt: int) -> StartFile:
+    return read_start(body, run_id=run_id, attempt=attempt)
+
+
+def write_snapshot(objects: MemoryObjects, keys: NodeKeys, number: int, files: Mapping[str, bytes]) -> None:
+    """Write a snapshot as a node does: each file's content as an object of its own, then the manifest."""
+    parts: dict[str, StoredContent] = {}
+    for body in files.values():
+        sha256 = hashlib.sha256(body).hexdigest()
+        objects.write(keys.snapshot_data(sha256), body, sha256=sha256)
+        version_id = objects.stored[keys.snapshot_data(sha256)][-1].version_id
+        made = SnapshotObject(sha256=sha256, size=len(body), version_id=version_id)
+        parts[sha256] = StoredContent(object=made, offset=0)
+    held = {path: (hashlib.sha256(body).hexdigest(), len(body)) for path, body in files.items()}
+    about = {"run_id": keys.run_id, "attempt": keys.attempt, "number": number, "at": objects.cloud.clock}
+    objects.write(keys.snapshot(number), snapshot_to_json(snapshot_of(held, parts, **about)))
+
+
 class MemoryObjects:
     def __init__(self, cloud: MemoryCloud) -> None:
         self.cloud, self.numbers = cloud, itertools.count(1)
@@ -58,11 +79,15 @@ class MemoryObjects:
     head = get
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        return self._put(key, body, if_match, create)
+
+    def _put(self, key: str, body: bytes, if_match: str, create: bool, **hashes: str) -> str:
         self.cloud.side_effect(f"put {key}", before=True)
         current = self.stored.get(key, [])
         if (create and current) or (if_match and (not current or current[-1].etag != if_match)):
             raise Conflict(key)
         etag = self.write(key, body)
+        self.stored[key][-1] = replace(self.stored[key][-1], **hashes)
         self.cloud.side_effect(f"put {key}", before=False)
         return etag
 
@@ -107,9 +132,8 @@ class MemoryObjects:
         found = self.get(key=source, version_id=version_id)
         if found is None:
             raise ConfigError(f"there is no {source}")
-        self.put(key=key, body=found.body, if_match=if_match, create=create)
         own = hashlib.sha256(found.body).hexdigest() if sha256 else ""  # S3 computes it
-        self.stored[key][-1] = replace(self.stored[key][-1], sha256=own or found.sha256, checksum=own)
+        self._put(key, found.body, if_match, create, sha256=own or found.sha256, checksum=own)
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return tuple(reversed(self.stored.get(key, [])))
@@ -132,7 +156,7 @@ class MemoryCloud:
         self.ended: dict[str, tuple[datetime, str]] = {}  # id -> (when shutting-down began, reason)
         self.schedules: dict[str, datetime] = {}
         self.full: set[str] = set()  # zones without capacity
-        self.answers: list[FleetAnswer] = []  # what CreateFleet says next, instead of the truth
+        self.answers: list[FleetAnswer | None] = []  # what CreateFleet says next, instead of the truth (None)
         self.lost_calls = 0  # the next calls of CreateFleet that never arrive
         self.errors: list[
             str
@@ -140,6 +164,9 @@ class MemoryCloud:
         self.refused: dict[str, str] = {}  # token -> the code that answered it
         self.work = timedelta(minutes=3)
         self.node_works = self.node_beats = self.node_stops = True
+        # attempt -> how long its node works before it is ended from outside, and EC2's reason
+        self.losses: dict[int, tuple[timedelta, str]] = {}
+        self.early = timedelta(0)  # the work after which a node has its first model, and a snapshot; 0: never
         self.tuned: dict[str, Any] = {}  # what a node's result says of its tuner
         self.calls: list[str] = []
         self.kill_at: int | None = None
@@ -190,6 +217,8 @@ class MemoryCloud:
             instance_id = f"i-{len(self.fleets):04d}"
             self.fleets[token], self.requests[token] = instance_id, request
             tags = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
+            earlier = [one for one in self.machines.values() if one.attempt < int(tags["attempt"])]
+            assert all(self._shown(one).state == "terminated" for one in earlier), "two live attempts"
             self.machines[instance_id] = DescribedInstance(
                 instance_id=instance_id,
                 attempt=int(tags["attempt"]),
@@ -199,11 +228,8 @@ class MemoryCloud:
                 state="pending",
                 launched_at=self.clock,
             )
-        answer = (
-            self.answers.pop(0)
-            if self.answers
-            else FleetAnswer(kind="created", instance_ids=(self.fleets[token],))
-        )
+        said = self.answers.pop(0) if self.answers else None
+        answer = said or FleetAnswer(kind="created", instance_ids=(self.fleets[token],))
         self.side_effect("create_fleet", before=False)
         return answer
 
@@ -274,6 +300,15 @@ class MemoryCloud:
     def _node(self, machine: DescribedInstance) -> None:
         run_id = next(key.split("/")[1] for key in self.objects.stored if key.endswith("/run.json"))
         began = machine.launched_at + PENDING
+        start = self._start(run_id, machine)
+        if start is None or machine.instance_id not in start.instances:
+            return  # it waits for its own id
+        after, reason = self.losses.get(machine.attempt, (timedelta.max, ""))
+        if after < timedelta.max and self.clock >= began + after:
+            self.end(machine.instance_id, reason)
+            return
+        if self.early and self.clock >= began + self.early:
+            self._leave_early(run_id, machine, start)
         stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
         over = self.node_works and self.clock >= began + self.work
         if self.node_beats and self.beats.get(machine.instance_id) != self.clock:
@@ -282,6 +317,21 @@ class MemoryCloud:
         if stop or over:
             self._report(run_id, machine, began, "done" if over else "stopped")
             self.end(machine.instance_id, "Client.InstanceInitiatedShutdown")
+
+    def _start(self, run_id: str, machine: DescribedInstance) -> StartFile | None:
+        stored = self.objects.stored.get(start_key(run_id, machine.attempt))
+        return start_in(stored[-1].body, run_id, machine.attempt) if stored else None
+
+    def _leave_early(self, run_id: str, machine: DescribedInstance, start: StartFile) -> None:
+        """Upload the first model that is left, once, and a snapshot with one file of CHECKPOINTS."""
+        keys = keys_of(run_id, machine)
+        if keys.snapshot(1) in self.objects.stored:
+            return
+        left = [symbol for symbol in ("BTC-USD", "ETH-USD") if symbol not in start.pieces]
+        for symbol in left[:1]:
+            self.objects.write(f"{keys.models}lstm_{symbol}_1m.safetensors", b"weights", sha256=SHA256)
+        body = f"state of {machine.instance_id}".encode()
+        write_snapshot(self.objects, keys, 1, {"a/state.pt": body})
 
     def _beat(self, run_id: str, machine: DescribedInstance, began: datetime) -> None:
         lease = {
@@ -293,8 +343,11 @@ class MemoryCloud:
         self.objects.write(keys_of(run_id, machine).progress, progress_since(began))
 
     def _report(self, run_id: str, machine: DescribedInstance, began: datetime, state: str) -> None:
-        models = []
+        models, start = [], self._start(run_id, machine)
+        assert start is not None
         for symbol in ("BTC-USD", "ETH-USD") if state == "done" else ("BTC-USD",):
+            if symbol in start.pieces:
+                continue
             key = f"{keys_of(run_id, machine).models}lstm_{symbol}_1m.safetensors"
             self.objects.write(key, b"weights", sha256=SHA256)
             version = self.objects.stored[key][-1].version_id

@@ -15,6 +15,9 @@ from trainer.control.drive import start
 from trainer.control.fleet import FleetAnswer
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
+from trainer.runs import capacity
+from trainer.runs.capacity import full_from, to_bytes, with_full
+from trainer.runs.record import from_iso
 from trainer.runs.store import read_record
 
 
@@ -70,6 +73,48 @@ def test_no_capacity_anywhere_is_exit_101_and_names_the_pools(make_cloud):
         "us-east-1a" in receipt["error"]["why"] and "InsufficientInstanceCapacity" in receipt["error"]["why"]
     )
     assert cloud.schedules == {}
+
+
+def test_a_run_in_line_shows_its_last_error_and_next_try(make_cloud):
+    cloud, record = make_cloud(queue_seconds=600.0)
+    cloud.full, told = {"us-east-1a", "us-east-1b"}, []
+
+    def tell(progress):
+        told.append(progress)
+        if cloud.clock > record.created_at + timedelta(minutes=4):
+            cloud.full.clear()
+
+    receipt = drive(cloud, record, on_event=tell)
+    assert receipt["state"] == "done"
+    assert sum(progress.message.startswith("waiting for capacity since 12:00:") for progress in told) > 3
+    waiting = [progress.waiting for progress in told if progress.waiting]
+    assert waiting[0]["error_code"] == "InsufficientInstanceCapacity" and waiting[0]["tries"] == 1
+    assert waiting[0]["pool"] == "g5.12xlarge on-demand in us-east-1b" and waiting[-1]["tries"] > 1
+    assert all(from_iso(item["next_at"]) <= from_iso(item["until"]) for item in waiting)
+    assert told[-1].waiting is None and receipt["seconds"]["capacity"] > 240
+
+
+def test_a_run_in_line_ends_at_its_timeout(make_cloud):
+    cloud, record = make_cloud(queue_seconds=600.0)
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    receipt = drive(cloud, record)
+    assert (receipt["exit_code"], receipt["instances"]) == (101, []) and cloud.schedules == {}
+    assert "tries of the whole ladder within 10 min" in receipt["error"]["why"]
+    assert receipt["seconds"]["capacity"] < 620
+
+
+def test_a_full_pool_is_remembered_across_runs(make_cloud):
+    cloud, record = make_cloud()
+    cloud.full = {"us-east-1a"}
+    drive(cloud, record)
+    assert list(full_from(cloud.objects.body(capacity.OBJECT), record.created_at)) == [
+        "g5.12xlarge on_demand us-east-1a"
+    ]
+    other, later = make_cloud()
+    other.objects.write(capacity.OBJECT, to_bytes(with_full({}, record.ladder[0], other.clock)))
+    start(other, later.run_id, poll_seconds=5.0, sleep=other.sleep)
+    launches = read_record(other.objects, later.run_id)[0].attempts[0].launches
+    assert [launch.rung for launch in launches] == [1]
 
 
 @pytest.mark.parametrize(

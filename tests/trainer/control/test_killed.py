@@ -11,10 +11,12 @@ import pytest
 
 from trainer.base.errors import ConnectionFailed
 from trainer.control.drive import drive as drive_run
+from trainer.control.drive import step
 from trainer.control.fleet import FleetAnswer
 from trainer.control.settle import settle_all, settle_run
 from trainer.control.stop import StopSignal
 from trainer.runs.index import read_index
+from trainer.runs.keys import of_experiment
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
@@ -27,10 +29,12 @@ def drive(cloud, record, **options):
 
 # ten minutes after the runs of these tests begin
 SOON = datetime(2026, 11, 20, 12, 10, 0, tzinfo=timezone.utc)
+LATE = SOON + timedelta(hours=2)
+SPOT_TAKEN = "Server.SpotInstanceTermination"
 
 
-def side_effects(make_cloud, prepare) -> int:
-    cloud, record = make_cloud(deadline=SOON)
+def side_effects(make_cloud, prepare, deadline: datetime = SOON) -> int:
+    cloud, record = make_cloud(deadline=deadline)
     drive(cloud, record, **prepare(cloud))
     return len(cloud.calls)
 
@@ -64,6 +68,29 @@ def hung_node(cloud):
     return {}
 
 
+def one_lost(cloud):
+    """The first machine is taken after its first model and its first snapshot."""
+    cloud.early, cloud.losses = timedelta(seconds=60), {1: (timedelta(seconds=90), SPOT_TAKEN)}
+    return {}
+
+
+def two_lost(cloud):
+    """The second one as well, before it has a snapshot of its own."""
+    cloud.early = timedelta(seconds=60)
+    cloud.losses = {
+        1: (timedelta(seconds=90), SPOT_TAKEN),
+        2: (timedelta(seconds=30), "Server.InternalError"),
+    }
+    return {}
+
+
+def lost_with_an_unclear_answer(cloud):
+    """A machine is lost, and the answer to the call for the next one, too."""
+    one_lost(cloud)
+    cloud.answers = [None, FleetAnswer(kind="unclear", code="ReadTimeoutError", message="?")]
+    return {}
+
+
 def stop_in_training(cloud):
     cloud.work = timedelta(minutes=20)
     stop = StopSignal()
@@ -74,18 +101,20 @@ def stop_in_training(cloud):
 
 
 @pytest.mark.parametrize(
-    ("prepare", "state"),
+    ("prepare", "state", "machines"),
     [
-        (nothing, {"done"}),
-        (first_zone_full, {"done"}),
-        (throttled_answer, {"done"}),
-        (lost_answer, {"done"}),
-        (lost_calls, {"done"}),
-        (hung_node, {"expired"}),
-        (stop_in_training, {"stopped"}),
+        (nothing, {"done"}, 1),
+        (first_zone_full, {"done"}, 1),
+        (throttled_answer, {"done"}, 1),
+        (lost_answer, {"done"}, 1),
+        (lost_calls, {"done"}, 1),
+        (hung_node, {"expired"}, 1),
+        (stop_in_training, {"stopped"}, 1),
+        (one_lost, {"done"}, 2),
+        (lost_with_an_unclear_answer, {"done"}, 2),
     ],
 )
-def test_a_caller_killed_at_any_side_effect_leaves_one_truth(make_cloud, killed, prepare, state):
+def test_a_caller_killed_at_any_side_effect_leaves_one_truth(make_cloud, killed, prepare, state, machines):
     for number in range(1, side_effects(make_cloud, prepare) + 1):
         cloud, record = make_cloud(deadline=SOON)
         cloud.kill_at = number
@@ -94,8 +123,11 @@ def test_a_caller_killed_at_any_side_effect_leaves_one_truth(make_cloud, killed,
         cloud.kill_at = None
         receipt = drive(cloud, record, **prepare(cloud))
         assert receipt["state"] in state, number
-        assert len(cloud.fleets) == 1, number
+        assert len(cloud.fleets) == machines, number
         assert cloud.alive() == [], number
+        if machines > 1:  # what the first one finished is kept, and nothing is trained twice
+            assert made(receipt) == [("BTC-USD", 1), ("ETH-USD", machines)], number
+            assert start_versions(cloud) == [2] * machines, number  # without the ids, and with them
         # killed before a replay: two lost calls
         kept = [f"mayfly-{record.run_id}-sweep"] if prepare is lost_calls else []
         assert list(cloud.schedules) in ([], kept), number
@@ -104,6 +136,55 @@ def test_a_caller_killed_at_any_side_effect_leaves_one_truth(make_cloud, killed,
         assert read_record(cloud.objects, record.run_id)[0].state == "closed"
         settle_all(cloud)
         assert read_index(cloud.objects).open == {}, number
+
+
+def made(receipt) -> list[tuple[str, int]]:
+    """Return each model with the attempt that made it."""
+    return [(model["piece"], of_experiment(model["key"])[1]) for model in receipt["models"]]
+
+
+def start_versions(cloud) -> list[int]:
+    return [len(versions) for key, versions in cloud.objects.stored.items() if key.endswith("/start.json")]
+
+
+@pytest.mark.parametrize("prepare", [one_lost, two_lost])
+def test_control_goes_on_where_a_desk_was_killed(make_cloud, killed, prepare):
+    """The desk is killed anywhere after its first launch; then control alone comes, every five minutes."""
+    for number in range(1, side_effects(make_cloud, prepare, deadline=LATE) + 1):
+        cloud, record = make_cloud(deadline=LATE)
+        prepare(cloud)
+        cloud.kill_at = number
+        with pytest.raises(killed):
+            drive(cloud, record)
+        cloud.kill_at = None
+        receipt, launched = None, len(cloud.fleets)
+        while receipt is None and cloud.clock < LATE:
+            receipt = settle_run(cloud, record.run_id, starts="control").receipt
+            cloud.sleep(300)
+        assert receipt is not None, number
+        assert cloud.alive() == [], number
+        assert receipt["state"] == ("done" if launched else "interrupted"), number
+        if launched:
+            assert len(cloud.fleets) == len(cloud.losses) + 1, number
+            assert [piece for piece, _ in made(receipt)] == ["BTC-USD", "ETH-USD"], number
+
+
+@pytest.mark.parametrize("prepare", [one_lost, two_lost])
+def test_desk_and_control_at_once_make_one_instance_an_attempt(make_cloud, prepare):
+    cloud, record = make_cloud()
+    prepare(cloud)
+    while True:
+        looks = [step(cloud, record.run_id), step(cloud, record.run_id, starts="control")]
+        if all(look.record.state == "closed" for look in looks):
+            break
+        if not any(look.moved for look in looks):
+            cloud.sleep(5)
+    machines = len(cloud.losses) + 1
+    assert len(cloud.fleets) == machines
+    receipt = read_receipt(cloud.objects, record.run_id)
+    assert made(receipt) == [("BTC-USD", 1), ("ETH-USD", machines)]
+    assert [item["cause"] for item in receipt["attempts"]] == ["lost"] * (machines - 1) + [""]
+    assert start_versions(cloud) == [2] * machines
 
 
 def test_a_run_that_nobody_resumes_is_settled_by_a_later_look(make_cloud, killed):
@@ -135,8 +216,6 @@ def test_settling_a_run_that_is_being_launched_changes_nothing(make_cloud):
 
 
 def test_two_drivers_at_once_make_one_instance_and_one_receipt(make_cloud):
-    from trainer.control.drive import step
-
     cloud, record = make_cloud()
     while True:
         looks = [step(cloud, record.run_id), step(cloud, record.run_id)]

@@ -23,6 +23,7 @@ from tests.aws.queues import queued, subscribe_queue
 from tests.aws.topics import publish_as_service
 from tests.finished import finish, finish_prepare
 from tests.iam import assert_allowed_is_needed
+from tests.jobs import sets
 from tests.retrains import CONFIG, JOB, answering_sweeper
 from tests.sessions import forget_sessions, sign_in
 from tests.trainer.cli.test_launcher_policy import fleet, refusal
@@ -136,7 +137,11 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
         sign_in(admin, patch)
         (folder / "fetch.py").write_text("import ccxt")
         refreshing = ["--set", "data.refresh=fetch.py"]
-        for words in (["weekly"], ["waiting", "--set", "machine.market=spot"], ["sunday", *refreshing]):
+        for words in (
+            ["weekly", *sets("machine.queue_timeout=0")],
+            ["waiting", "--set", "machine.market=spot"],
+            ["sunday", *refreshing],
+        ):
             assert main(["retrains", "publish", *words, "--job", "job.toml", "--json"]) == 0
         sign_in(stage.own, patch)
         patch.setenv("PROJECT", "mayfly")
@@ -177,10 +182,9 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     stage.waited = stage.begin("waiting", first + later).state
     machine = stage.machine(taken.run_id)
     with cloud.lock:
-        world.take_back(machine, cloud.clock.now())
+        world.interrupt(machine, cloud.clock.now(), after=timedelta(0))
     cloud.clock.advance(5)
-    warning = "EC2 Spot Instance Interruption Warning"
-    messages.tell(cloud, warning, machine, {"instance-action": "terminate"})
+    messages.tell(cloud, messages.WARNING, machine, {"instance-action": "terminate"})
     lambdas.wait_for_invocations(cloud)  # control itself, from its zip
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")

@@ -88,6 +88,10 @@ def test_an_unknown_key_names_the_nearest_or_its_owner(keys, line):
         ({"model": "gru"}, "lstm"),
         ({"target": "luck"}, "direction"),
         ({"market": "free"}, "on_demand, spot"),
+        ({"market": ["spot", "free"]}, "on_demand, spot"),
+        ({"market": []}, "on_demand, spot"),
+        ({"queue_timeout": "13h"}, "at most 12h"),
+        ({"queue_timeout": "soon"}, "not a duration"),
         ({"name": "Crypto LSTM"}, "lower case"),
         ({"name": "a" * 25}, "24"),
         ({"symbols": [1, 2]}, "a list of texts"),
@@ -264,3 +268,11 @@ def test_a_key_of_many_parts_is_refused_before_it_is_parsed(key: str, tmp_path: 
 def test_a_list_that_names_nothing_is_not_the_default(value: object):
     assert "names nothing" in refusal(lambda: parse_job({}, {"data.symbols": value}))
     assert parse_job({}, {"data.symbols": []}).data.symbols == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "minutes"), [("", 60), (0, 0), ("0", 0), ("90m", 90), ("12h", 720)], ids=repr
+)
+def test_a_wait_for_capacity_may_be_none(written, minutes):
+    machine = job_of(queue_timeout=written).machine
+    assert machine.queue_for(timedelta(hours=1)) == timedelta(minutes=minutes)

@@ -60,6 +60,24 @@ def test_prices_order_the_zones_of_one_type_only():
     assert (first.market, first.price_usd_per_hour, first.on_demand_usd_per_hour) == ("spot", 1.5, 5.672)
 
 
+def test_the_ladder_is_zone_then_type_then_market():
+    spot = {("g5.12xlarge", zone): 2.0 for zone in ZONES} | {("g6.12xlarge", zone): 0.1 for zone in ZONES}
+    types = ("g5.12xlarge", "g6.12xlarge")
+    made = plan(job_of(instance=types, market=("spot", "on_demand")), spot=spot)
+    assert [(rung.market, rung.instance_type, rung.availability_zone[-1]) for rung in made.ladder] == [
+        (market, name, zone) for market in ("spot", "on_demand") for name in types for zone in "ab"
+    ]
+    assert [rung.price_usd_per_hour for rung in made.ladder[::2]] == [2.0, 0.1, 5.672, 4.6016]
+    assert {rung.quota_code for rung in made.ladder} == {"L-3819A6DF", "L-DB2E81BA"}
+    assert [candidate.market for candidate in made.candidates] == ["spot", "spot", "on_demand", "on_demand"]
+
+
+def test_a_second_market_of_unnamed_types_comes_after_the_first():
+    spot = {(name, zone): 0.1 for name in DEFAULT_TYPES for zone in ZONES}
+    made = plan(job_of(market=("on_demand", "spot")), spot=spot)
+    assert [rung.market for rung in made.ladder] == ["on_demand"] * 10 + ["spot"] * 10
+
+
 def test_without_a_named_type_the_cheapest_plan_is_asked_first():
     made = plan(Job())
     costs = [candidate.dollars_p50 for candidate in made.candidates]

@@ -62,7 +62,9 @@ class CountingBucket:
 def stage(bucket: CountingBucket, folder: Path, *, origins: Origins, entry: ManifestInput = ENTRY) -> None:
     """Fetch the input into a folder as a node does."""
     uplink = SimpleNamespace(s3=bucket, bucket="b")
-    node = SimpleNamespace(uplink=uplink, origins=origins, place=ACCOUNT, is_stopping=lambda: False)
+    node = SimpleNamespace(
+        uplink=uplink, origins=origins, place=ACCOUNT, is_stopping=lambda: False, moved=lambda: None
+    )
     fetch_inputs(cast(Any, node), [entry], folder)
 
 

@@ -47,6 +47,17 @@ def test_a_stop_is_stopped_and_at_the_deadline_expired() -> None:
     assert end(status(done="A"), stop="SIGTERM", error=error, now=DEADLINE) == ("expired", 104)
 
 
+def test_work_that_ends_by_notice_is_interrupted() -> None:
+    error = TrainingFailed("the trainer ended with exit code 130")
+    assert end(status(done="A"), stop="spot", error=error) == ("interrupted", 105)
+    assert end(status(done="AB"), stop="spot") == ("done", 0)
+    ended = ending(status=status(), stop_reason="spot", error=error, now=NOON)
+    value = result(status(), ended=ended, unfinished="taken", python_packages="node lock")
+    assert value["reason"] == "spot"
+    prefix = "models/experiments/i-1/r/2/"
+    assert read_result(json.dumps(value).encode(), models_prefix=prefix).state == "interrupted"
+
+
 @pytest.mark.parametrize(("error", "code"), [(DataError("bad"), 100), (ConfigError("torch"), 103)])
 def test_bad_data_is_100_on_a_node_and_others_keep_their_code(error: TrainerError, code: int) -> None:
     assert end(status(), error=error) == ("failed", code)

@@ -22,7 +22,10 @@ from trainer.node.script_packages import install, make_venv
 def node(tmp_path: Path) -> Any:
     (tmp_path / "work").mkdir()
     return SimpleNamespace(
-        work=tmp_path / "work", is_stopping=lambda: False, status=SimpleNamespace(message="")
+        work=tmp_path / "work",
+        is_stopping=lambda: False,
+        moved=lambda: None,
+        status=SimpleNamespace(message=""),
     )
 
 

@@ -82,7 +82,9 @@ def fetch(s3: Any, inputs: Sequence[ManifestInput], folder: Path, **known: Any) 
     """Fetch inputs as a node does."""
     made = {"origins": Origins(), "place": ACCOUNT, "is_stopping": lambda: False, **known}
     fetch_inputs(
-        cast(Any, SimpleNamespace(uplink=SimpleNamespace(s3=s3, bucket="b"), **made)), inputs, folder
+        cast(Any, SimpleNamespace(uplink=SimpleNamespace(s3=s3, bucket="b"), moved=lambda: None, **made)),
+        inputs,
+        folder,
     )
 
 

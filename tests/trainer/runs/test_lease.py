@@ -7,9 +7,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from trainer.base import silence
+from trainer.base.silence import FIRST_SECONDS, MOST_SECONDS
 from trainer.base.strict_json import Unsound
+from trainer.runs import lease as lease_module
 from trainer.runs.keys import OWN_PREFIXES, NodeKeys
-from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK, read_lease, silent
+from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, LONGEST_BOUND, SLACK, read_lease, silent
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -54,6 +57,12 @@ def test_a_lease_is_read_in_utc_and_knows_its_instance():
         lease(lease_until="2026-11-20T11:59:59Z"),
         lease(instance_id=7),
         lease(instance_id="i-1/../i-2"),
+        lease(progress_at="2026-11-20T11:59:00Z"),  # without its bound
+        lease(progress_bound=900),
+        lease(progress_at="2026-11-20T11:59:00Z", progress_bound=0),
+        lease(progress_at="2026-11-20T11:59:00Z", progress_bound=7201),
+        lease(progress_at="2026-11-20T11:59:00Z", progress_bound=9.5),
+        lease(progress_at="2026-11-20T12:00:01Z", progress_bound=900),  # after the lease itself
         lease(note="x" * 4096),
         lease().replace(b"}", b', "n": NaN}'),
     ],
@@ -74,3 +83,20 @@ def test_what_no_node_of_ours_wrote_is_one_error(body):
 )
 def test_silence_counts_after_the_lease_or_the_boot_allowance(lease_until, now, expected):
     assert silent(launched_at=NOON, lease_until=lease_until, now=now) is expected
+
+
+@pytest.mark.parametrize(("minutes", "stalled"), [(30, False), (31, True)])
+def test_a_lease_renewed_for_twice_its_bound_is_stalled(minutes, stalled):
+    moved_at = NOON - timedelta(minutes=minutes)
+    read = read_lease(lease(progress_at=moved_at.isoformat(), progress_bound=900), NOON)
+    assert (read.progress_at, read.progress_bound) == (moved_at, timedelta(minutes=15))
+    assert read.is_stalled is stalled
+    assert not read_lease(lease(), NOON).is_stalled, "it says nothing of progress"
+
+
+def test_the_longest_bound_of_a_clock_fits_into_a_lease():
+    assert (
+        timedelta(seconds=MOST_SECONDS) <= LONGEST_BOUND
+        and timedelta(seconds=FIRST_SECONDS) == BOOT_ALLOWANCE
+    )
+    assert silence.TWICE == lease_module.TWICE

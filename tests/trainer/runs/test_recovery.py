@@ -232,6 +232,19 @@ def test_a_node_that_never_reports_is_replaced_once():
     assert "before its command began" in ended.error["why"]
 
 
+def test_a_spot_machine_seen_to_be_gone_late_was_taken():
+    """EC2 does not date the end: the look comes after the lease."""
+    record = lose(running(), heartbeat=beat(at(30)), now=at(900))
+    assert record.lost[0].error["code"] == 105
+
+
+def test_a_machine_that_dies_where_one_was_taken_is_no_bug():
+    record = running(lost_attempt(reached=Reached(phase="train", left=2, steps=100)))
+    silent = replace(beat(at(100), 90), instance_id="i-2")
+    alive = Observation(instances=(described("running", instance_id="i-2", attempt=2),), heartbeat=silent)
+    assert only_store(decided(record, alive, at(300))).attempt.cause == "lost"
+
+
 def test_machines_that_are_taken_at_one_place_are_no_bug():
     record = running(lost_attempt(reached=Reached(phase="train", left=2, steps=100)))
     assert lose(record, heartbeat=replace(beat(at(250), steps=100), instance_id="i-2")).state == "recovering"

@@ -117,6 +117,9 @@ class OnePiece:
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         raise AssertionError("no test here trains for so long")
 
+    def stopped(self, runs: Sequence[Run]) -> None:
+        raise AssertionError("no test here has a notice")
+
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
         outputs = outputs_of_trained(self._opened, model, self._job)

@@ -12,12 +12,13 @@ from torch import nn
 from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
 from trainer.train.checkpoint import newest, write
+from trainer.train.checkpoint_files import Made
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
 from trainer.train.predict.readers import Inputs, reader_of
 
 Strategy = Callable[[Sequence[Member], Job], Pack]
-MARK = "the same job, data and code"
+MADE = Made(torch="2.13", code="c" * 64, settings="5" * 64, data="d" * 64, precision="fp32")
 
 
 class WorkerKilled(Exception):
@@ -53,11 +54,20 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
 class Roster:
     """Runs that join as places become free, and go on from a checkpoint in `folder` if there is one.
 
-    With `dies_after` it writes a checkpoint of each run after every step, and dies after so many.
+    With `dies_after` it dies after so many checkpoints. With that or `saves` it writes them into `folder`.
     """
 
-    def __init__(self, *runs: Run, folder: Path | None = None, dies_after: int = 0, mark: str = MARK) -> None:
-        self._waiting, self._folder, self._dies_after, self._mark = list(runs), folder, dies_after, mark
+    def __init__(
+        self,
+        *runs: Run,
+        folder: Path | None = None,
+        dies_after: int = 0,
+        made: Made = MADE,
+        saves: bool = False,
+    ) -> None:
+        self._waiting, self._folder, self._dies_after, self._made = list(runs), folder, dies_after, made
+        self._saves = saves or dies_after > 0
+        self.left: list[str] = []  # the models that a notice stopped
         self.done: dict[str, Run] = {}
         self.models: dict[str, nn.Module] = {}
         self.resumed: dict[str, int] = {}  # the batches at which a run went on, by its model
@@ -66,20 +76,23 @@ class Roster:
     def arrivals(self, free: int, *, wait: bool) -> list[Run]:
         joined, self._waiting = self._waiting[:free], self._waiting[free:]
         for run in joined if self._folder is not None else ():
-            if (checkpoint := newest(self._folder, run.member.name, self._mark)) is not None:
+            if (checkpoint := newest(self._folder, run.member.name, self._made)) is not None:
                 checkpoint.put_into(run)
                 self.resumed[run.member.name] = checkpoint.state.batches
         return joined
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         self.checkpoints.append(state.batches)
-        if self._dies_after:
-            write(self._folder, run, state, self._mark, choice={})
+        if self._saves:
+            write(self._folder, run, state, self._made, choice={})
         if len(self.checkpoints) == self._dies_after:
             raise WorkerKilled
 
     def finished(self, run: Run, model: nn.Module) -> None:
         self.done[run.member.name], self.models[run.member.name] = run, model
+
+    def stopped(self, runs: Sequence[Run]) -> None:
+        self.left += [run.member.name for run in runs]
 
     def train(
         self,
@@ -88,11 +101,12 @@ class Roster:
         report: Callable[[dict[str, Any]], None] = lambda event: None,
         *,
         places: int = 1,
+        heard: Callable[[], str] = lambda: "",
     ) -> Roster:
         """Train the runs, by a clock that is a second later at each look: with `checkpoint_seconds` 1 a
         checkpoint is always due.
         """
         ticks = iter(range(10**6))
         packs = lambda members: form(members, job)  # noqa: E731
-        train(self, packs, job, report, places=places, clock=lambda: next(ticks))
+        train(self, packs, job, report, places=places, clock=lambda: next(ticks), heard=heard)
         return self

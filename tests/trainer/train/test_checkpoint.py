@@ -15,10 +15,18 @@ import safetensors.torch
 import torch
 
 from tests.jobs import job_keys, job_of, with_settings
-from tests.trainer.train.rosters import MARK, Roster, Strategy, WorkerKilled, run_of_noise
+from tests.trainer.train.rosters import MADE, Roster, Strategy, WorkerKilled, run_of_noise
 from trainer.base.own_file import OwnFile
 from trainer.job.job import Job
-from trainer.train.checkpoint import _NOT_THE_MODEL, CheckpointWriter, fingerprint, forget, newest, write
+from trainer.train.checkpoint import (
+    _NOT_THE_MODEL,
+    CheckpointWriter,
+    forget,
+    made_by,
+    newest,
+    why_none_continues,
+    write,
+)
 from trainer.train.loop import Run
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.sequential import SequentialPack
@@ -37,6 +45,9 @@ JOB = job_of(
     dropout=0.2,
     checkpoint_seconds=1,
 )
+
+
+OTHER = replace(MADE, settings="0" * 64)
 
 
 def _run(number: int) -> Run:
@@ -98,47 +109,66 @@ def test_safetensors_reads_our_file(tmp_path, dtype):
     }
     weights["shared"] = weights["a"][1:]
     state = ModelState(weights=weights, exp_avg=weights, exp_avg_sq=weights, updates=1, batches=1)
-    place = write(tmp_path, _run(0), state, MARK, choice={})
+    place = write(tmp_path, _run(0), state, MADE, choice={})
     found = safetensors.torch.load_file(place / "data.safetensors")
     for part in ("weights", "exp_avg", "exp_avg_sq"):
         assert all(torch.equal(found[f"{part}.{name}"], weight) for name, weight in weights.items())
-    assert newest(tmp_path, "m0", MARK) is not None
+    assert newest(tmp_path, "m0", MADE) is not None
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_previous(tmp_path):
     _killed(tmp_path, 9)
     places = sorted((tmp_path / "m0").iterdir())
     assert len(places) == 2  # older ones are dropped
-    newer = newest(tmp_path, "m0", MARK)
+    newer = newest(tmp_path, "m0", MADE)
     content = bytearray((places[-1] / "data.safetensors").read_bytes())
     content[-1] ^= 1
     (places[-1] / "data.safetensors").write_bytes(bytes(content))
-    older = newest(tmp_path, "m0", MARK)
+    older = newest(tmp_path, "m0", MADE)
     assert newer is not None and older is not None
     assert older.state.batches == newer.state.batches - 1
     (places[-1] / "data.safetensors").write_bytes(bytes(content[:100]))
     (places[0] / "manifest.json").write_text("{")
-    assert newest(tmp_path, "m0", MARK) is None
+    assert newest(tmp_path, "m0", MADE) is None
 
 
 def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
     _killed(tmp_path, 1)
     (place,) = (tmp_path / "m0").iterdir()
-    assert json.loads((place / "manifest.json").read_text())["format"] == 2
+    assert json.loads((place / "manifest.json").read_text())["format"] == 3
     (place / "manifest.json").unlink()
-    assert newest(tmp_path, "m0", MARK) is None
+    assert newest(tmp_path, "m0", MADE) is None
 
 
 def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
     _killed(tmp_path, 5)
-    assert newest(tmp_path, "m0", "another job") is None
-    assert _train(tmp_path, SequentialPack, 1, mark="another job").resumed == {}
+    assert newest(tmp_path, "m0", OTHER) is None
+    assert _train(tmp_path, SequentialPack, 1, made=OTHER).resumed == {}
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"torch": "2.99"}, "torch 2.99 wrote it, this is 2.13"),
+        ({"precision": "bf16"}, "it was written in bf16, this machine trains in fp32"),
+        ({"code": "f" * 64}, "other code of training wrote it (ffffffff, this is cccccccc)"),
+        ({"settings": "0" * 64}, "it has other settings of the job"),
+        ({"data": "0" * 64, "torch": "3"}, "torch 3 wrote it, this is 2.13; it has other bars"),
+    ],
+)
+def test_the_difference_from_a_checkpoints_writer_is_named(tmp_path, other, words):
+    assert why_none_continues(tmp_path, "m0", MADE) == ""
+    _killed(tmp_path, 3, made=replace(MADE, **other))
+    assert why_none_continues(tmp_path, "m0", MADE) == words
+    assert newest(tmp_path, "m0", MADE) is None
+    _killed(tmp_path, 1)  # which drops the other's
+    assert why_none_continues(tmp_path, "m0", MADE) == ""
 
 
 def test_later_checkpoints_of_another_job_are_dropped_first(tmp_path):
     _killed(tmp_path, 9)
-    _killed(tmp_path, 3, mark="another job")
-    found = newest(tmp_path, "m0", "another job")
+    _killed(tmp_path, 3, made=OTHER)
+    found = newest(tmp_path, "m0", OTHER)
     # The first look at the clock starts the interval.
     assert found is not None and found.state.batches == 3 + 1
     assert len(list((tmp_path / "m0").iterdir())) == 2
@@ -146,7 +176,7 @@ def test_later_checkpoints_of_another_job_are_dropped_first(tmp_path):
 
 def test_a_fingerprint_depends_on_the_model_and_not_on_its_speed():
     def of(keys: dict[str, Any], data: bytes = b"1234", code: str = "c") -> str:
-        return fingerprint(with_settings(JOB, **keys), data={"close": data}, code_sha256=code)
+        return made_by(with_settings(JOB, **keys), data={"close": data}, code_sha256=code).fingerprint
 
     fast = ({"strategy": "fused", "pack": 4}, {"budget": 5.0}, {"retries": 3}, {"symbols": ("A",)})
     assert {of(keys) for keys in (*fast, {"gpu_profile": "l4-24gb"})} == {of({})}
@@ -160,7 +190,7 @@ def test_an_own_file_counts_by_hash_and_settings_not_by_path():
     model = own.own_files["model"]
 
     def of(one: OwnFile) -> str:
-        return fingerprint(own.with_own_files({"model": one}), data={}, code_sha256="c")
+        return made_by(own.with_own_files({"model": one}), data={}, code_sha256="c").fingerprint
 
     assert of(model) == of(model.with_file("b/net.py")) == of(model.with_copy(Path("c.py")))
     others = ({"sha256": "2" * 64}, {"class_name": "Other"}, {"arguments": '{"hidden": 4}'})
@@ -172,7 +202,7 @@ def test_the_writer_reports_the_cost_of_a_checkpoint(tmp_path):
     run = _run(0)
     state = SequentialPack([run.member], JOB).snapshot(0)
     writer = CheckpointWriter(tmp_path / "checkpoints", events.append)
-    writer.submit(run, state, MARK, snapshot_seconds=0.001)
+    writer.submit(run, state, MADE, snapshot_seconds=0.001)
     writer.flush()
     (event,) = events
     assert (event["event"], event["snapshot_seconds"]) == ("checkpoint", 0.001) and event["write_seconds"] > 0
@@ -195,10 +225,10 @@ def test_each_model_has_at_most_one_state_waiting_for_the_disk(
     pack = SequentialPack([run.member for run in runs], JOB)
     writer = CheckpointWriter(tmp_path, report)
     for number, run in enumerate(runs):  # returns at once for both, while the disk is busy with the first
-        writer.submit(run, pack.snapshot(number), MARK, snapshot_seconds=0.0)
+        writer.submit(run, pack.snapshot(number), MADE, snapshot_seconds=0.0)
     assert not events
     threading.Timer(0.01, disk_is_free.set).start()
-    writer.submit(runs[0], replace(pack.snapshot(0), batches=1), MARK, snapshot_seconds=0.0)
+    writer.submit(runs[0], replace(pack.snapshot(0), batches=1), MADE, snapshot_seconds=0.0)
     assert [event["model"] for event in events][:1] == ["m0"]  # memory holds one state of a model at most
     writer.flush()
     assert [event["model"] for event in events] == ["m0", "m1", "m0"]
@@ -210,6 +240,6 @@ def test_a_disk_error_costs_the_checkpoint_and_is_reported(tmp_path):
     (tmp_path / "file").touch()
     run = _run(0)
     writer = CheckpointWriter(tmp_path / "file", events.append)
-    writer.submit(run, SequentialPack([run.member], JOB).snapshot(0), MARK, snapshot_seconds=0.0)
+    writer.submit(run, SequentialPack([run.member], JOB).snapshot(0), MADE, snapshot_seconds=0.0)
     writer.flush()
     assert [event["event"] for event in events] == ["checkpoint_failed"]

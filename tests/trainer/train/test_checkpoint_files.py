@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.trainer.train.rosters import MADE
 from trainer.base.strict_json import Unsound
 from trainer.train.checkpoint_files import (
     MANIFEST,
@@ -35,7 +36,7 @@ def checkpoint(place: Path) -> Path:
     }
     CheckpointManifest(
         model="m",
-        fingerprint="mark",
+        made=MADE,
         choice={"from": {}},
         state={"batches": 3, "steps": {"a" * 300: 2}},
         run={"best_loss": math.inf, "loss_sum": 1e300, "history": [{"epoch": 1, "train_loss": math.nan}]},

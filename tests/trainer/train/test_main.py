@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 
 from tests.jobs import sets
 from tests.processes import await_end_of
+from tests.trainer.train.conftest import SMALL
 from trainer.train.__main__ import main
+from trainer.train.checkpoint_files import CheckpointManifest, Made
 
 ENDLESS = sets("train.epochs=100000", "train.patience=100000")
 
@@ -138,3 +141,73 @@ def test_missing_data_is_refused_before_torch_loads(tmp_path):
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith(f"error: data folder {tmp_path}/nope does not exist")
     assert not (tmp_path / "out").exists()
+
+
+def test_finished_pieces_are_known_and_not_made_again(tmp_path, data, capsys):
+    finished, events = tmp_path / "finished.json", tmp_path / "events"
+    desk = ["--data", str(data), "--out", str(tmp_path / "out"), "--device", "cpu", "--events", str(events)]
+    finished.write_text(json.dumps(["BIG-USD", "LOW-USD"]))
+    assert main([*desk, "--finished", str(finished), "--workers", "2"]) == 0
+    assert not list((tmp_path / "out").glob("*.safetensors")) and not capsys.readouterr().out
+    started, ended = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
+    assert [model["piece"] for model in started["models"]] == ["BIG-USD", "LOW-USD"] == started["finished"]
+    assert (ended["event"], ended["done"], ended["failed"], ended["stopped"]) == ("ended", 0, 0, [])
+    results = json.loads((tmp_path / "out" / "training_results.json").read_text())
+    assert [model["state"] for model in results["models"]] == ["finished", "finished"]
+
+
+def test_a_notice_ends_a_training_with_a_last_checkpoint(start, data, tmp_path, monkeypatch):
+    notice, finished = tmp_path / "notice", tmp_path / "finished.json"
+    monkeypatch.setenv("MAYFLY_NOTICE", str(notice))
+    finished.write_text('["LOW-USD"]')
+    training = start(data, "--workers", "1", "--finished", str(finished), *ENDLESS)
+    training.await_event("epoch", symbol="BIG-USD")  # no checkpoint is due within its first minute
+    notice.write_text("stop\n")
+    assert training.end() == 130
+    assert {event["piece"] for event in training.events("model_started")} == {"BIG-USD"}
+    (saved,), (stopped,) = training.events("checkpoint"), training.events("model_stopped")
+    place = training.out / "checkpoints" / saved["folder"]
+    assert (place / "manifest.json").exists() and int(place.name) == stopped["step"] > 0
+    ended = training.events()[-1]
+    assert (ended["event"], ended["stopped"]) == ("ended", ["BIG-USD"]) and not training.events("error")
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    """Return the checkpoints that a training of another torch left of one of two models."""
+    folder = tmp_path_factory.mktemp("left")
+    made = Made(torch="2.99", code="c", settings="s", data="d", precision="fp32")
+    empty = {"choice": {}, "state": {}, "run": {}, "shards": {}, "tensors": {}}
+    place = folder / "lstm-direction_LOW-USD_1m" / "000000000009"
+    place.mkdir(parents=True)
+    CheckpointManifest(model=place.parent.name, made=made, **empty).write(place)
+    return folder
+
+
+def _events_of(folder: Path, data: Path, left: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
+    shutil.copytree(left, folder / "checkpoints", dirs_exist_ok=True)
+    command = ["--data", str(data), "--out", str(folder / "out"), "--device", "cpu", "--epochs", "1"]
+    command += ["--events", str(folder), "--checkpoints", str(folder / "checkpoints"), *SMALL, *words]
+    code = main(command)
+    return code, [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def test_given_checkpoints_of_another_torch_end_a_run_at_once(tmp_path, data, left):
+    (tmp_path / "machine.json").write_text('{"instance_type": "g5.xlarge"}')
+    code, events = _events_of(tmp_path, data, left, "--machine", str(tmp_path / "machine.json"))
+    (error,) = events
+    assert (code, error["event"], error["code"]) == (100, "error", 100)
+    assert error["what"] == "the checkpoints of LOW-USD can't be continued here"
+    assert error["why"].startswith("torch 2.99 wrote it, this is ") and "--resume" in error["do"]
+    (tmp_path / "events.jsonl").unlink()
+    (tmp_path / "finished.json").write_text('["BIG-USD", "LOW-USD"]')
+    finished = ("--finished", str(tmp_path / "finished.json"))
+    assert _events_of(tmp_path, data, left, "--machine", str(tmp_path / "machine.json"), *finished)[0] == 0
+
+
+@pytest.mark.slow
+def test_a_desk_is_told_why_a_model_begins_anew(tmp_path, data, left):
+    code, events = _events_of(tmp_path, data, left)
+    (anew,) = [event for event in events if event["event"] == "begun_anew"]
+    assert code == 0 and anew["piece"] == "LOW-USD" and "torch 2.99 wrote it" in anew["reason"]
+    assert len([event for event in events if event["event"] == "model_done"]) == 2

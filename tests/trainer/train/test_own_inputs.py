@@ -108,7 +108,7 @@ def test_a_checkpoint_belongs_to_the_values_of_its_columns(tmp_path):
 
     def mark(**keys: str) -> str:
         job = with_settings(OWN, **keys)
-        return read_source(piece_of(job), job, plan_and_open(job, tmp_path, scratch=tmp_path)).origin.mark
+        return read_source(piece_of(job), job, plan_and_open(job, tmp_path, scratch=tmp_path)).origin.made
 
     before, with_ours = mark(), mark(features="all")
     values = table.column("hint").to_numpy().copy()

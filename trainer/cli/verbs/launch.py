@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.attach.keys import forget_ended, make_key
 from trainer.aws.place import ACCOUNT, REHEARSAL
@@ -46,6 +46,9 @@ from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 
+if TYPE_CHECKING:
+    from trainer.rehearsal.interruptions import Interruption
+
 FLAGS = {  # of the job, with their keys
     "instance": "machine.instance",
     "model": "model.name",
@@ -65,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     began = utc_now()
     console = Console(plain=arguments.json)
+    interruption = _interruption(arguments)
     job = asked_job(arguments)
     machines_of(job)  # an unknown type or profile ends here, before anything is started
     with ExitStack() as ends:
@@ -109,6 +113,11 @@ def run(arguments: argparse.Namespace) -> int:
             planned = Planned(work=work, offers=offers, plan=plan)
             register(record, planned, account, ssh_key=_ssh_key(account, record.run_id, console))
             console.line()
+            if interruption is not None:
+                from trainer.rehearsal.client import interrupt_run
+
+                interrupt_run(record.run_id, interruption)
+                console.line(f"rehearsed interruption: {interruption.text}")
             console.show(Inline([f"run {record.run_id}", f"ends by {record.deadline:%H:%M} UTC"]))
             watch, cloud = Watch(console, stop), AwsCloud(access, outputs)
             follow: dict[str, Any] = {
@@ -125,6 +134,25 @@ def run(arguments: argparse.Namespace) -> int:
             left = read_record(account.objects, record.run_id, seen=True)[0]
             return detached(arguments, left, account, desk, console)
         return end_of_run(arguments, receipt, account, desk, console)
+
+
+def _interruption(arguments: argparse.Namespace) -> Interruption | None:
+    """Return the interruption that the user asks for, which buys spot; None without one. Raises UsageError
+    outside a rehearsal.
+    """
+    if arguments.interrupt is None:
+        return None
+    from trainer.rehearsal.interruptions import read_interruption
+
+    wanted = read_interruption(arguments.interrupt)
+    if not arguments.rehearse:
+        why, do = "AWS alone takes machines back", "Add --rehearse, or leave it out."
+        raise UsageError("--interrupt is for rehearsals", why=why, do=do)
+    if arguments.market and arguments.market[0] != "spot":
+        why, do = "AWS takes back spot machines alone", "Name --spot first, or neither."
+        raise UsageError("--interrupt with --on-demand", why=why, do=do)
+    arguments.market = arguments.market or ["spot"]
+    return wanted
 
 
 def _resolved(

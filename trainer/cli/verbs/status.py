@@ -18,7 +18,6 @@ from trainer.base.errors import TrainerError, UsageError
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.terminal import Console, show
-from trainer.cli.views.progress import share_done
 from trainer.cli.views.receipt import receipt_view, set_by
 from trainer.cli.views.table import BAD, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.cli.views.watch import Watch
@@ -26,6 +25,7 @@ from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
 from trainer.runs.record import from_iso, iso
+from trainer.runs.reports import share_done
 from trainer.runs.samples import NodeSample
 from trainer.runs.stored_receipt import read_receipt
 
@@ -49,6 +49,7 @@ NOTHING: dict[str, Any] = {  # what is not known of a run
     "deadline_in_seconds": None,
     "sample": None,
     "message": "",
+    "waiting": None,
     "warning": "",
     "receipt": None,
 }
@@ -153,7 +154,17 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
-    same = ("run_id", "work", "state", "phase", "attempt", "models_done", "models_total", "warning")
+    same = (
+        "run_id",
+        "work",
+        "state",
+        "phase",
+        "attempt",
+        "models_done",
+        "models_total",
+        "waiting",
+        "warning",
+    )
     return {
         **NOTHING,
         **{name: getattr(progress, name) for name in same},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -14,6 +14,7 @@ from rich.text import Text
 from trainer.cli.output import duration, money, one_line, pieces_counted
 from trainer.cli.views.table import DIM, GOOD, STRONG, Inline, lines, styled
 from trainer.control.progress import RunProgress
+from trainer.runs.reports import piece_share, share_done
 
 PHASE_WIDTH, TIME_WIDTH = 9, 6  # of the longest, `preflight` and `terminate`; of `12m05s`
 MOST_ROWS = 6  # models that are drawn; more are counted
@@ -22,28 +23,6 @@ SHORTEST_SHARE = 0.03  # done, before a time left is said
 PHASE_BAR, PIECE_BAR = 30, 20  # characters of a bar, where there is room
 AT_WORK = ("training", "scoring")  # states of the models that are drawn
 INDENT = 6  # of what is below the current phase
-
-
-def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
-    """Return the share of a training that is done, 0 to 1: steps of the pieces that train, and the pieces
-    that have ended.
-
-    `total` counts the run's models, of which `pieces` may name fewer.
-    """
-    shares = [piece_share(piece) for piece in pieces]
-    return min(1.0, sum(shares) / max(1, total, len(shares)))
-
-
-def piece_share(piece: Mapping[str, Any]) -> float:
-    """Return the share of one piece that is done, 0 to 1."""
-    if piece.get("state") in ("scoring", "done", "failed"):  # it may have stopped early
-        return 1.0
-    epochs, steps = piece.get("epochs") or 0, piece.get("steps") or 0
-    if not epochs or not steps:
-        return 0.0
-    return min(
-        1.0, max(0.0, (max(1, piece.get("epoch") or 1) - 1 + (piece.get("step") or 0) / steps) / epochs)
-    )
 
 
 def phase_ended(phase: str, seconds: float, details: Sequence[str] = ()) -> RenderableType:

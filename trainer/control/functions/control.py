@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from trainer.aws.access import own_access
+from trainer.aws.access import Access, aws_errors, own_access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
@@ -55,19 +55,40 @@ def handler(event: Mapping[str, Any] | None, context: Any) -> dict[str, Any]:
         request_id=str(context.aws_request_id),
     )
     print(json.dumps(report))
+    if not event:  # the regular call, which the alarm for a silent control function counts
+        changed_at = partial(_outputs_changed_at, access, parameter_name(own.project, own.stack))
+        data = metrics(home, changed_at, report["problems"])
+        namespace = metrics_namespace(own.project, own.stack)
+        access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=data)
     if report["problems"]:  # a failed invocation is tried again by Lambda, and counts for the alarm
         raise RuntimeError(f"control could not do everything: {json.dumps(report['problems'])}")
-    if not event:  # the regular call: the alarm for a silent control function watches these metrics
-        namespace = metrics_namespace(own.project, own.stack)
-        stored = access.client("ssm").get_parameter(Name=parameter_name(own.project, own.stack))
-        late = overdue(home, changed_at=stored["Parameter"]["LastModifiedDate"])
-        print(json.dumps({"overdue": late}))
-        done = [
-            {"MetricName": "SettlesDone", "Value": 1.0},
-            {"MetricName": "RetrainsOverdue", "Value": float(len(late))},
-        ]
-        access.client("cloudwatch").put_metric_data(Namespace=namespace, MetricData=done)
     return report
+
+
+def metrics(
+    home: RetrainHome, changed_at: Callable[[], datetime], problems: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Return the metrics of a regular call: it settled what it could, and how many retrains are overdue.
+
+    Published whatever problems the call met: a run that stays unobservable must not hide the others. If
+    retrains can't be read, the error is added to `problems`, and their metric is missing, which its alarm
+    counts as overdue.
+    """
+    done: list[dict[str, Any]] = [{"MetricName": "SettlesDone", "Value": 1.0}]
+    try:
+        late = overdue(home, changed_at=changed_at())
+    except TrainerError as error:
+        problems["overdue"] = str(error)
+        return done
+    print(json.dumps({"overdue": late}))
+    return [*done, {"MetricName": "RetrainsOverdue", "Value": float(len(late))}]
+
+
+def _outputs_changed_at(access: Access, name: str) -> datetime:
+    """Return when the stack's outputs were last written."""
+    with aws_errors("cannot read the stack's outputs"):
+        changed: datetime = access.client("ssm").get_parameter(Name=name)["Parameter"]["LastModifiedDate"]
+    return changed
 
 
 def answer(
@@ -220,7 +241,19 @@ def settle_while_starting(
         waiting = [item for item in settling.settled if _starts(item)]
         if not waiting or not time_is_left():
             return settling
+        next_at = min(_next_try(item) for item in waiting)
         sleep(poll_seconds)
+        while cloud.now() < next_at:  # every run that starts waits in line for capacity
+            if not time_is_left():
+                return settling
+            sleep(poll_seconds)
+
+
+def _next_try(item: Settled) -> datetime:
+    """Return when a starting run that control drives goes on: at the next walk of its line, else at once."""
+    record = item.look.record
+    queue = record.attempt.queue if record.attempt and record.attempt.waits else None
+    return queue.next_at if queue else record.created_at
 
 
 def _starts(item: Settled) -> bool:

@@ -1,5 +1,5 @@
-"""The sweeper Lambda: ends instances with this stack's tags that are past their deadline or silent past their
-lease.
+"""The sweeper Lambda: ends instances with this stack's tags that are past their deadline, silent past their
+lease, or without progress for twice its bound.
 
 It uses EC2 tags and the clock; S3 only for leases, which it skips while S3 fails. It can describe, terminate
 by tag, delete schedules and count its sweeps, and imports almost nothing of ours, so that a broken launcher
@@ -23,7 +23,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.base.strict_json import Unsound
 from trainer.runs.keys import NodeKeys
-from trainer.runs.lease import MOST_LEASE_BYTES, boot_allowance, read_lease, silent
+from trainer.runs.lease import MOST_LEASE_BYTES, Lease, boot_allowance, read_lease, silent
 
 EARLY = timedelta(seconds=5)  # the schedule fires at the deadline, by another clock
 # tags come with the create call: an instance without them belongs to no run
@@ -171,11 +171,11 @@ class Sweep:
         """
         if "run_id" not in tags or "role_id" not in tags:
             return ""
-        instance_id, lease_until = instance["InstanceId"], None
+        instance_id, lease = instance["InstanceId"], None
         try:
             key = _keys(instance_id, tags).lease
             stored = self.clients.s3.get_object(Bucket=self.settings.bucket, Key=key)
-            lease_until = read_lease(stored["Body"].read(MOST_LEASE_BYTES + 1), self.now).lease_until
+            lease = read_lease(stored["Body"].read(MOST_LEASE_BYTES + 1), self.now)
         except (BotoCoreError, ClientError) as error:
             code = _code(error)
             if code == FORBIDDEN or code in SPOILED_OBJECT:
@@ -188,11 +188,12 @@ class Sweep:
                 return ""
         except Unsound as error:
             self.summary.spoiled[instance_id] = str(error)
-        times = {"launched_at": instance["LaunchTime"], "lease_until": lease_until, "now": self.now}
+        until = lease.lease_until if lease else None
+        times = {"launched_at": instance["LaunchTime"], "lease_until": until, "now": self.now}
         if not silent(**times, boot_allowance=boot_allowance(tags.get("boot_seconds", ""))):
-            return ""
-        if lease_until:
-            return f"silent since its lease ran out at {lease_until:%Y-%m-%dT%H:%M:%SZ}"
+            return _stall(lease) if lease else ""
+        if until:
+            return f"silent since its lease ran out at {until:%Y-%m-%dT%H:%M:%SZ}"
         return f"never sent a {'valid ' if instance_id in self.summary.spoiled else ''}heartbeat"
 
     def _terminate(self, instance_id: str, why: str) -> None:
@@ -244,6 +245,14 @@ class Sweep:
             self.clients.cloudwatch.put_metric_data(Namespace=namespace, MetricData=data)
         except (BotoCoreError, ClientError) as error:
             print(f"cannot publish metrics: {error}")
+
+
+def _stall(lease: Lease) -> str:
+    """Return why a node that renews its lease is ended all the same, or ''."""
+    if not lease.is_stalled or lease.progress_at is None or lease.progress_bound is None:
+        return ""
+    bound = f"twice {lease.progress_bound.total_seconds():.0f} s"
+    return f"no progress since {lease.progress_at:%Y-%m-%dT%H:%M:%SZ}, which is {bound} ago or more"
 
 
 def _tags(instance: Mapping[str, Any]) -> dict[str, str]:

@@ -103,7 +103,7 @@ def _data(origin: Origin) -> dict[str, Any]:
         "last": max((entry.last for entry in entries), default=""),
         "holes": sum(entry.num_holes for entry in entries),
         "synthetic": origin.synthetic,
-        "fingerprint": origin.mark,
+        "fingerprint": origin.made.fingerprint,
     }
 
 

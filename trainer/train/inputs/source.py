@@ -26,7 +26,8 @@ from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.memory import GIB
-from trainer.train.checkpoint import fingerprint
+from trainer.train.checkpoint import made_by
+from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import panel_baselines
 from trainer.train.inputs.panel_rows import read_panel
@@ -89,7 +90,7 @@ class Origin:
     files: tuple[Mapping[str, str], ...]
     timeframe: str
     synthetic: bool
-    mark: str  # hash that a finished model and its checkpoints must match
+    made: Made  # what a finished model and its checkpoints must share, but for the precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +171,7 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
         ),
         timeframe=data.plan.timeframe,
         synthetic=data.plan.synthetic,
-        mark=mark_of(piece, job, data),
+        made=made_of(piece, job, data),
     )
 
 
@@ -178,14 +179,13 @@ def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series
     return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1], series=series)
 
 
-def mark_of(piece: Piece, job: Job, data: JobData) -> str:
-    """Return the hash that a piece's model and checkpoints must match. Reads no bars: their hashes are in the
-    plan.
+def made_of(piece: Piece, job: Job, data: JobData, *, precision: str = "") -> Made:
+    """Return what a piece's model and checkpoints must share. Reads no bars: their hashes are in the plan.
 
     Raises the DataError with which planning refused one of its series.
     """
     marks = {symbol: data.of(symbol).mark for symbol in piece.series}
-    return fingerprint(job, data=marks, code_sha256=code_sha256(job))
+    return made_by(job, data=marks, code_sha256=code_sha256(job), precision=precision)
 
 
 def code_sha256(job: Job) -> str:

@@ -5,10 +5,16 @@ Symbols that planning refused keep their pieces: the worker that gets one report
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainer.bars.document import DataPlan, FoldPlan
+from trainer.base.errors import UsageError
+from trainer.base.files import read_plain
+from trainer.base.strict_json import MOST_TEXT, Value, check_values
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece, SeriesWork
@@ -28,6 +34,31 @@ def survey(job: Job, plan: DataPlan) -> Survey:
     symbols = job.data.chosen((*plan.symbols, *plan.refused))
     series = [_series(symbol, job, plan) for symbol in symbols]
     return Survey(pieces=pieces_of(job, series, timeframe=plan.timeframe), data=plan.summary())
+
+
+MOST_FINISHED_BYTES = 64 << 20
+
+
+def read_finished(path: Path | None, pieces: Sequence[Piece]) -> frozenset[str]:
+    """Return the models of the pieces that a file, a JSON list of their titles, names as finished before.
+
+    Raises UsageError for an unreadable or invalid file, and for a title of no piece.
+    """
+    if path is None:
+        return frozenset()
+    name, models = "the list of finished pieces", {piece.title: piece.name for piece in pieces}
+    try:
+        value = json.loads(read_plain(path, most_bytes=MOST_FINISHED_BYTES))
+        check_values(value, name)
+        titles = [item.text(most=MOST_TEXT) for item in Value(value, name).items()]
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(getattr(error, "strerror", None) or error)
+        do = "Leave --finished out."
+        raise UsageError(f"cannot read finished pieces from {path}", why=why, do=do) from error
+    if unknown := [title for title in titles if title not in models]:
+        why = f"{unknown[0][:80]!r} is no piece of this job"
+        raise UsageError(f"finished pieces in {path}", why=why, do="Give those of the same job and data.")
+    return frozenset(models[title] for title in titles)
 
 
 def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:

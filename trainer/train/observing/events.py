@@ -167,6 +167,8 @@ _TEMPLATES = {
     "scoring": "{piece}  trained; scoring now",
     "retry": "{piece}  retried: {reason}",
     "resumed": "{piece}  resumed in epoch {epoch} after {visited:,} {unit}",
+    "model_stopped": "{piece}  stopped: this machine is taken away",
+    "begun_anew": "{piece}  begins anew, though it has a checkpoint: {reason}",
     "checkpoint_failed": "{piece}  has no checkpoint: {reason}",
     "model_failed": "{piece}  failed: {reason}",
     "trace": "worker {worker}  {steps} steps recorded in {file}",

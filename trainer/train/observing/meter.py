@@ -1,4 +1,5 @@
-"""MFU, memory and dollars so far, computed from a training's rate for each progress event.
+"""MFU, memory and dollars so far, computed from a training's rate for each progress event; and the steps that
+are computed twice.
 
     MFU = windows or chunks per second x FLOPs of one
           / (devices x the chip's dense peak in the job's precision)
@@ -53,6 +54,32 @@ class Meter:
         if (usd := self.usd) is not None:
             known["usd"] = round(usd, 4)
         return {**event, **known}
+
+
+class Repeats:
+    """Adds to the event with which a model begins again how many of its steps are computed twice."""
+
+    def __init__(self) -> None:
+        self._reached: dict[str, int] = {}  # by model: the steps after which it was last heard of
+        self._saved: set[str] = set()  # models that had a checkpoint
+
+    def read(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return `resumed`, or `model_started` of a model that had no checkpoint, with `lost_steps`: those
+        since then that this training has seen; None if another machine took them. Any other is unchanged.
+        """
+        kind, model = event["event"], str(event.get("model", ""))
+        if kind == "progress":
+            self._reached[model] = (event["epoch"] - 1) * event["steps"] + event["step"]
+        elif kind == "checkpoint":
+            self._saved.add(model)
+        elif kind == "resumed":
+            reached = self._reached.get(model)
+            lost = None if reached is None else max(0, reached - event["step"])
+            self._reached[model] = event["step"]
+            return {**event, "lost_steps": lost}
+        elif kind == "model_started" and model in self._reached and model not in self._saved:
+            return {**event, "lost_steps": self._reached.pop(model)}
+        return event
 
 
 def meter_for(

@@ -44,8 +44,14 @@ class TrainingResults:
                 "workers": event["workers"],
                 "choice": event["choice"],
             }
+            finished = event.get("finished", ())  # by an earlier attempt: nothing of them is here
             self._models = {
-                model["model"]: {**model, "state": "waiting", "history": []} for model in event["models"]
+                model["model"]: {
+                    **model,
+                    "state": "finished" if model["piece"] in finished else "waiting",
+                    "history": [],
+                }
+                for model in event["models"]
             }
         elif kind == "retry":
             self._retries += 1
@@ -61,7 +67,7 @@ class TrainingResults:
             model["history"] = [*known, losses]
         elif kind == "links":
             model["links"] = {key: event[key] for key in OF_LINKS}
-        elif kind in ("model_done", "model_failed"):
+        elif kind in ("model_done", "model_failed", "model_stopped"):
             end = {key: event[key] for key in OF_THE_END if key in event}
             model.update({"state": kind.removeprefix("model_"), **end})
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 # exits aborts the process (torch 2.13).
 import torch.distributed.nn.functional
 
+from trainer.train.notice import STOP, WORDS, Heard
 from trainer.train.ranks.hanging import BOUND_SECONDS
 
 
@@ -104,11 +105,18 @@ class AgreedClock:
 
     Every rank must read it equally often. Ranks that read the same time make the same decisions by time
     (progress reports, checkpoints). Rank 0 also sends the number of readings until the next agreement, so
-    that there are about two a second at any speed of the steps.
+    that there are about two a second at any speed of the steps, and what it has heard.
     """
 
-    def __init__(self, ranks: Ranks, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._ranks, self._clock = ranks, clock
+    def __init__(
+        self,
+        ranks: Ranks,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        notice: Heard = lambda: "",
+    ) -> None:
+        self._ranks, self._clock, self._notice = ranks, clock, notice
+        self._word = ""
         self._agree(readings=1)
 
     def __call__(self) -> float:
@@ -119,9 +127,19 @@ class AgreedClock:
         self._left -= 1
         return self._now
 
+    def heard(self) -> str:
+        """Return what rank 0 had heard at the last agreement, as a `Notice` does."""
+        word = self._word
+        if word != STOP:
+            self._word = ""
+        return word
+
     def _agree(self, *, readings: int) -> None:
-        self._now, agreed = self._ranks.numbers_of_first([self._clock(), readings])
+        word = self._notice() if self._ranks.is_first else ""
+        numbers = [self._clock(), readings, WORDS.index(word)]
+        self._now, agreed, heard = self._ranks.numbers_of_first(numbers)
         self._readings = self._left = int(agreed)
+        self._word = WORDS[int(heard)] or self._word
 
 
 def readings_until_next(readings: int, elapsed: float) -> int:

@@ -10,6 +10,7 @@ the rank sends its traceback and ends, and torchrun restarts all ranks.
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainer.base.errors import TrainerError
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import on_device, read_source
 from trainer.train.loop import Report, Run, train
+from trainer.train.notice import Notice
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.layout import Layout
 from trainer.train.packs.pack import ModelState
@@ -78,7 +80,8 @@ def train_as(place: environment.RankEnvironment, connection: RankConnection) -> 
         if assignment.sharded:
             layout = FullySharded(ranks, settings.job)
         form = partial(form_pack, job=settings.job, layout=layout)
-        train(roster, form, settings.job, report, clock=AgreedClock(ranks), total=ranks.sum_)
+        clock = AgreedClock(ranks, notice=Notice(settings.notice))
+        train(roster, form, settings.job, report, clock=clock, total=ranks.sum_, heard=clock.heard)
         outputs = roster.outputs()
     if ranks.is_first and roster.opened is not None and outputs is not None:
         report(files.finish(roster.opened, outputs))
@@ -130,6 +133,11 @@ class _RankRoster:
     def finished(self, run: Run, model: nn.Module) -> None:
         """Keep the trained model until the loop has ended."""
         self._trained = model
+
+    def stopped(self, runs: Sequence[Run]) -> None:
+        """See `loop.Roster`; every rank is called at the same step."""
+        if self.opened is not None:
+            self._files.stopped(self.opened)
 
     def outputs(self) -> Outputs | None:
         """Return the trained model's outputs, evaluated by all ranks together; None if nothing was

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from trainer.train.checkpoint import checkpoint_folder, drop_old, manifest_of, tensors_of_checkpoint
-from trainer.train.checkpoint_files import Chunk, StoredTensor, write_tensors
+from trainer.train.checkpoint_files import Chunk, Made, StoredTensor, write_tensors
 from trainer.train.loop import Run
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.tensors import is_divided
@@ -25,7 +25,7 @@ from trainer.train.ranks.group import Ranks
 
 
 def write_shards(
-    folder: Path, run: Run, state: ModelState, mark: str, *, choice: Mapping[str, Any], ranks: Ranks
+    folder: Path, run: Run, state: ModelState, made: Made, *, choice: Mapping[str, Any], ranks: Ranks
 ) -> Path:
     """Write a checkpoint together with the other ranks, as `checkpoint.write` does alone; return its folder.
 
@@ -55,7 +55,7 @@ def write_shards(
         raise OSError("; ".join(errors))
     if ranks.is_first:
         manifest = replace(
-            manifest_of(run, state, mark, choice=choice),
+            manifest_of(run, state, made, choice=choice),
             shards={one["shard"]: one["sha256"] for one in all_written},
             tensors={name: _stored(name, tensor, all_written) for name, tensor in tensors.items()},
         )

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -27,6 +27,7 @@ from trainer.job.pieces.piece import Piece
 from trainer.machines.kernels import gains_from_threads
 from trainer.train.checkpoint import forget
 from trainer.train.cpu import num_cores
+from trainer.train.notice import Notice
 from trainer.train.piece import kept
 from trainer.train.ranks.connection import Assignment
 from trainer.train.ranks.hanging import BOUND_SECONDS, HangWatch
@@ -94,14 +95,18 @@ class RankSupervisor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, pieces: Iterable[Piece]) -> Outcome:
-        """Train every piece, longest first; return when each is done or has failed."""
+    def run(self, pieces: Iterable[Piece], *, finished: Collection[str] = ()) -> Outcome:
+        """Train every piece, longest first, without those whose models are `finished`; return when each is
+        done or has failed, or a notice has stopped the one under way.
+        """
         job = self._settings.job
         threads = 1
         if self._kind == "cpu" and gains_from_threads(job.cost):
             threads = max(1, num_cores() // self._count)
+        notice = Notice(self._settings.notice)
         for piece in sorted(pieces, key=lambda piece: (-piece.estimate, piece.name)):
-            self._train(replace(piece, threads=threads))
+            if piece.name not in finished and not notice.stops:
+                self._train(replace(piece, threads=threads))
         return self._outcome
 
     def close(self) -> None:
@@ -135,7 +140,8 @@ class RankSupervisor:
                 self._outcome.retries += self._run.retries
                 left -= self._run.retries
                 self.close()
-        (self._outcome.done if ended["event"] == "model_done" else self._outcome.failed)[piece.name] = ended
+        ends = {"model_done": self._outcome.done, "model_stopped": self._outcome.stopped}
+        ends.get(ended["event"], self._outcome.failed)[piece.name] = ended
 
 
 class _TorchRun:
@@ -280,9 +286,10 @@ class _TorchRun:
             self._watch.note_event(self._clock())
         if event["event"] == "crashed":
             rank.crash = event
-        elif event["event"] in ("model_done", "model_failed"):
+        elif event["event"] in ("model_done", "model_failed", "model_stopped"):
             if self._ended is None:
-                forget(self._assignment.settings.checkpoints, event["model"])
+                if event["event"] != "model_stopped":
+                    forget(self._assignment.settings.checkpoints, event["model"])
                 self._settle(event)
         else:
             self._emit(event)

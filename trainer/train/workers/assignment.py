@@ -22,6 +22,7 @@ class WorkerSettings:
     checkpoints: Path
     machine: MachineFacts = field(default_factory=MachineFacts)  # expected hardware
     choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
+    notice: Path | None = None  # the file of `notice.Notice`
 
 
 @dataclass(kw_only=True)
@@ -31,3 +32,4 @@ class Outcome:
     done: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_done event
     failed: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_failed event
     retries: int = 0
+    stopped: dict[str, dict[str, Any]] = field(default_factory=dict)  # by a notice: its model_stopped event

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver
@@ -23,6 +23,7 @@ from trainer.train.checkpoint import forget
 from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.cpu import num_cores
 from trainer.train.inputs.staging import STAGE_GIB, stages
+from trainer.train.notice import Notice
 from trainer.train.packs.strategy import places_of
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
@@ -87,6 +88,7 @@ class Supervisor:
         self._deaths: Counter[str] = Counter()
         self._had_neighbours: set[str] = set()
         self._outcome = Outcome()
+        self._notice = Notice(settings.notice)
 
     def __enter__(self) -> Supervisor:
         return self
@@ -94,13 +96,15 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, pieces: Iterable[Piece]) -> Outcome:
-        """Train every piece, longest first; return when each is done or has failed."""
+    def run(self, pieces: Iterable[Piece], *, finished: Collection[str] = ()) -> Outcome:
+        """Train every piece, longest first, without those whose models are `finished`; return when each is
+        done or has failed, or a notice has stopped those under way.
+        """
         pieces = list(pieces)
         if self._kind == "cpu":
             threads = threads_of(self._settings.job, pieces, num_workers=self._num_workers, cores=num_cores())
             pieces = [replace(piece, threads=threads[piece.name]) for piece in pieces]
-        self._queue = PieceQueue(pieces)
+        self._queue = PieceQueue([piece for piece in pieces if piece.name not in finished])
         while True:
             self._assign_pieces()
             self._send_ahead()
@@ -119,8 +123,10 @@ class Supervisor:
 
     def _assign_pieces(self) -> None:
         """Fill free places: retries first, then the queue, one model to each worker in turn so that none
-        waits.
+        waits. After a notice to stop, leave them free.
         """
+        if self._notice.stops:
+            return
         for number in range(self._num_workers):
             if self._again_together and self._is_idle(number):
                 for piece in self._again_together.popleft():
@@ -216,6 +222,9 @@ class Supervisor:
         if kind == "crashed":
             worker.crash = event["reason"]
             return
+        if kind == "model_stopped":
+            self._outcome.stopped[event["model"]] = event
+            del worker.pieces[event["model"]]
         if kind in ("model_done", "model_failed"):
             forget(self._settings.checkpoints, event["model"])
             (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event

@@ -27,6 +27,7 @@ from trainer.train.child_processes import end_with_the_parent
 from trainer.train.inputs.source import Source, SourceCache, on_device, read_source
 from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
+from trainer.train.notice import Notice
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
@@ -49,18 +50,19 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     """Train the pieces that arrive on `connection` until the supervisor ends this process; send events.
 
     The first event is `worker_started`, if the worker has cores or memory of its own. The last event of a
-    piece is `model_done` or `model_failed`. `crashed` means that this process ends and none of its pieces is
-    finished.
+    piece is `model_done`, `model_failed` or, after a notice, `model_stopped`. `crashed` means that this
+    process ends and none of its pieces is finished.
     """
     end_with_the_parent()
     placed = set_up_process(station)
-    roster = _WorkerRoster(station, settings, connection)
+    notice = Notice(settings.notice)
+    roster = _WorkerRoster(station, settings, connection, notice)
     if placed:
         roster.report({"event": "worker_started", **placed})
     job = settings.job
     try:
         form = _former(station, settings, roster.report)
-        train(roster, form, job, roster.report, places=places_of(job, station.device))
+        train(roster, form, job, roster.report, places=places_of(job, station.device), heard=notice)
     except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
         roster.report({"event": "crashed", "reason": f"{type(error).__name__}: {error}"[:500]})
@@ -94,8 +96,11 @@ class _Arrival:
 class _WorkerRoster:
     """The worker's roster: turns pieces from the pipe into runs, and trained models into files and events."""
 
-    def __init__(self, station: Station, settings: WorkerSettings, connection: Connection) -> None:
+    def __init__(
+        self, station: Station, settings: WorkerSettings, connection: Connection, notice: Notice
+    ) -> None:
         self._device, self._settings, self._connection = station.device, settings, connection
+        self._notice = notice
         self._identity = {"worker": station.number, "pid": os.getpid()}
         self._opened: dict[str, Opened] = {}
         self._sources = SourceCache()
@@ -122,6 +127,9 @@ class _WorkerRoster:
             if arrival is None:
                 break
             piece = arrival.piece
+            if self._notice.stops:  # nothing of it is lost: it has not begun
+                self.report({"event": "model_stopped", **piece.identity})
+                continue
             started = {"event": "model_started", **piece.identity, "staged": arrival.staged is not None}
             self.report({**started, **({"threads": piece.threads} if piece.threads > 1 else {})})
             torch.set_num_threads(piece.threads)  # also for reading and scoring
@@ -149,6 +157,11 @@ class _WorkerRoster:
             self.report(self._files.finish(opened, self._files.evaluated(opened, model)))
         except TrainerError as error:
             self._fail(opened.piece, error)
+
+    def stopped(self, runs: Sequence[Run]) -> None:
+        """See `loop.Roster`."""
+        for run in runs:
+            self._files.stopped(self._opened.pop(run.member.name))
 
     def _listen(self) -> None:
         """Receive the supervisor's messages. Runs on its own thread: the main thread does not read the pipe

@@ -293,3 +293,22 @@ def test_the_example_shows_every_key_of_a_job_with_its_help():
         assert f"# {help}" in lines[max(0, at - 3) : at], f"{key} has its help above it"
         if values[key] != (list(default) if isinstance(default, tuple) else default):
             assert "# default: " in lines[at], f"{key} differs from its default and says so"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--interrupt", "40%"), "--interrupt is for rehearsals"),
+        (("--rehearse", "--interrupt", "140%"), "--interrupt '140%'"),
+        (("--rehearse", "--interrupt", "40%", "--on-demand"), "--interrupt with --on-demand"),
+    ],
+)
+def test_an_interruption_that_can_not_be_is_one_error(words, line, capsys):
+    assert launch("--instance", "g6.xlarge", *words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line} (")
+
+
+def test_an_interruption_buys_spot(rehearsed, candles, capsys):
+    words = ("--instance", "g6.xlarge", "--data", candles, "--dry-run", "--json")
+    assert launch("--rehearse", "--interrupt", "40%", *words) == 0
+    assert json.loads(capsys.readouterr().out)["candidates"][0]["market"] == "spot"

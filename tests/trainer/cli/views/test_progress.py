@@ -8,7 +8,8 @@ import pytest
 
 from tests.trainer.cli.views.test_watch import START
 from trainer.cli.views.drawing import drawn
-from trainer.cli.views.progress import counts, models_line, picture, piece_share, share_done, time_left
+from trainer.cli.views.progress import counts, models_line, picture, time_left
+from trainer.runs.reports import piece_share, share_done
 
 
 def training(epoch: int, step: int, loss: float | None = 0.691) -> dict:

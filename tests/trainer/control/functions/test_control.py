@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
+from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.launch.test_start import OUTPUTS
 from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.base.errors import ConnectionFailed
 from trainer.control.drive import start
+from trainer.control.functions import control
 from trainer.control.functions.control import answer
 from trainer.control.retrain import RetrainHome, overdue
 from trainer.control.settle import settle_all
 from trainer.retrains.entries import MOST_CALLS_AGAIN, TELLING, begin_entry, entry_key, read_entry
 from trainer.retrains.published import published_key, write_published
+from trainer.runs.index import begin_run
 from trainer.runs.record import iso
 from trainer.runs.record_json import to_json
 from trainer.runs.store import read_record, receipt_key, record_key
@@ -59,12 +63,82 @@ def test_control_starts_and_settles_the_run_that_it_drives(make_cloud):
     assert called(cloud)["settled"] == {}
 
 
+class Calls:
+    """A stand-in for boto3's clients of the handler: what CloudWatch was given."""
+
+    def __init__(self) -> None:
+        self.metrics: list[str] = []
+
+    def client(self, name):
+        return self
+
+    def get_parameter(self, **asked):
+        return {"Parameter": {"LastModifiedDate": SUNDAY}}
+
+    def put_metric_data(self, *, Namespace, MetricData):  # noqa: N803
+        self.metrics += [item["MetricName"] for item in MetricData]
+
+
+@pytest.mark.parametrize("failure", [ConnectionFailed("S3 is away"), KeyError("a fault of ours")])
+def test_a_run_that_stays_unobservable_silences_no_metric(make_cloud, monkeypatch, failure):
+    cloud, record = make_cloud(driver="control")
+    other = replace(record, run_id=f"{record.run_id[:-4]}zzzz")
+    begin_run(cloud.objects, other)
+    access, home = Calls(), home_of(cloud, print, retrains=())
+    access.place = REHEARSAL
+
+    def instances(*, run_id):
+        if run_id == other.run_id:
+            raise failure
+        return MemoryCloud.instances(cloud, run_id=run_id)
+
+    cloud.instances = instances
+    own = SimpleNamespace(project="mayfly", stack="dev")
+    replaced = {"own_access": access, "read_stack": home.outputs, "AwsCloud": cloud, "publisher": print}
+    for name, value in {**replaced, "function_environment": own}.items():
+        monkeypatch.setattr(control, name, lambda *given, value=value, **named: value)
+    monkeypatch.setattr(control.time, "sleep", cloud.sleep)
+    context = SimpleNamespace(get_remaining_time_in_millis=lambda: 300_000, aws_request_id="r")
+    with pytest.raises(RuntimeError, match=other.run_id):
+        control.handler({}, context)
+    assert access.metrics == ["SettlesDone", "RetrainsOverdue"]
+    assert read_record(cloud.objects, record.run_id)[0].state == "running"
+
+
 def test_a_start_that_waits_for_aws_goes_on_while_time_is_left(make_cloud):
     cloud, record = make_cloud(driver="control")
     cloud.errors = ["RequestLimitExceeded"] * 2
     assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}
     assert called(cloud)["settled"] == {record.run_id: "running"}
     assert len(cloud.alive()) == 1
+
+
+def test_a_scheduled_run_without_capacity_goes_on_at_the_next_call(make_cloud):
+    cloud, record = make_cloud(driver="control", queue_seconds=3600.0)
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}
+    waiting = read_record(cloud.objects, record.run_id)[0]
+    assert waiting.attempt.waits and waiting.attempt.queue.walks == 2
+    assert settle_all(cloud).settled[0].look.actions[0].why.startswith("waiting for capacity since 12:00:")
+    for _ in range(6):  # half an hour of calls every five minutes
+        cloud.clock += timedelta(minutes=5)
+        assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}
+    cloud.full.clear()
+    cloud.clock += timedelta(minutes=5)
+    assert called(cloud, looks=0)["settled"] == {record.run_id: "running"}
+    launch = read_record(cloud.objects, record.run_id)[0].last_launch
+    assert launch.deadline - cloud.clock > timedelta(minutes=59), "waiting takes nothing from max_duration"
+
+
+def test_control_looks_again_when_the_next_try_is_due(make_cloud):
+    cloud, record = make_cloud(driver="control", queue_seconds=3600.0)
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    assert called(cloud, looks=40)["settled"] == {record.run_id: "starting"}
+    waited = cloud.clock - record.created_at
+    assert timedelta(minutes=3) < waited < timedelta(minutes=4), (
+        "as long as time is left, five seconds a look"
+    )
+    assert read_record(cloud.objects, record.run_id)[0].attempt.queue.walks > 3
 
 
 def test_no_command_starts_or_gives_up_a_run_that_control_drives(make_cloud):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
@@ -76,8 +77,11 @@ class SweptAccount:
     def lease(self, instance_id: str, run_id: str = RUN) -> str:
         return NodeKeys(role_id="AROA1", instance_id=instance_id, run_id=run_id, attempt=1).lease
 
-    def beat(self, instance_id: str, at: datetime) -> None:
-        body = json.dumps({"at": at.isoformat(), "lease_until": (at + LEASE).isoformat()})
+    def beat(self, instance_id: str, at: datetime, *, still: timedelta | None = None) -> None:
+        fields: dict[str, Any] = {"at": at.isoformat(), "lease_until": (at + LEASE).isoformat()}
+        if still is not None:
+            fields |= {"progress_at": (at - still).isoformat(), "progress_bound": 600}
+        body = json.dumps(fields)
         self.s3.put_object(Bucket=self.settings.bucket, Key=self.lease(instance_id), Body=body.encode())
 
     def sweep(self, *, later: timedelta = timedelta(0), run_id: str = "", clients: Clients | None = None):
@@ -120,6 +124,19 @@ def test_the_one_time_call_ends_its_own_run_at_the_deadline(account):
     summary = account.sweep(run_id=RUN)
     assert (account.state(mine), account.state(other)) == ("ended", "alive")
     assert list(summary.terminated) == [mine]
+
+
+def test_a_node_that_only_renews_its_lease_ends_at_twice_the_bound(account):
+    slow, stuck, known = (account.launch(deadline=timedelta(hours=5)) for _ in range(3))
+    account.beat(slow, account.now, still=timedelta(seconds=1200))
+    account.beat(stuck, account.now, still=timedelta(seconds=1201))
+    account.beat(known, account.now)
+    summary = account.sweep()
+    assert [account.state(one) for one in (slow, stuck, known)] == ["alive", "ended", "alive"]
+    assert (
+        summary.terminated[stuck].startswith("no progress since 20") and "600 s" in summary.terminated[stuck]
+    )
+    assert not summary.spoiled
 
 
 def test_a_deadline_that_was_moved_is_the_one_that_counts(account):

@@ -92,7 +92,7 @@ def test_a_source_is_the_same_bit_for_bit_staged_or_not(reader, tmp_path):
         _taken(staging, "A-USD"),
         read_source(_piece("A-USD"), JOB, plan_and_open(JOB, tmp_path, scratch=tmp_path)),
     )
-    assert staged.origin.mark == plain.origin.mark
+    assert staged.origin.made == plain.origin.made
     assert staged.folds.keys() == plain.folds.keys() == {1, 2}
     for fold in staged.folds:
         (one,), (other,) = staged.folds[fold].series, plain.folds[fold].series

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.jobs import job_of
+from tests.pieces import piece
+from trainer.base.errors import UsageError
 from trainer.data.table import DataSettings
 from trainer.train.inputs.source import plan_and_open, read_source, source_gib
-from trainer.train.inputs.survey import survey
+from trainer.train.inputs.survey import read_finished, survey
 
 SMALL = job_of(batch=64, lookback=20)
 
@@ -48,3 +52,32 @@ def test_source_memory_follows_its_formula():
     assert alone * 2**30 == pytest.approx(1000 * (2 * 64 + 2 * 2 * 4 + 2 * 64 + 32))
     million = source_gib(bars=1_000_000, rows=1_000_000, folds=2) - 48 / 1024
     assert million * 2**30 == pytest.approx(1e6 * (96 + 37 * 8 + 96 + 64), rel=0.03)
+
+
+def test_finished_pieces_are_known_by_their_titles(tmp_path):
+    pieces = [piece("A-USD"), piece("B-USD")]
+    path = tmp_path / "finished.json"
+    path.write_text(json.dumps(["B-USD"]))
+    assert read_finished(path, pieces) == {pieces[1].name}
+    path.write_text("[]")
+    assert read_finished(path, pieces) == read_finished(None, pieces) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('["C-USD"]', "'C-USD' is no piece of this job"),
+        ('{"A-USD": 1}', "not a list"),
+        ("[1]", "not a text"),
+        ("[", "Expecting value"),
+        ("[" * 100_000, "recursion"),
+        (None, "No such file"),
+    ],
+)
+def test_finished_pieces_are_read_strictly(tmp_path, content, why):
+    path = tmp_path / "finished.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=str(path)) as refused:
+        read_finished(path, [piece("A-USD")])
+    assert why in str(refused.value) and refused.value.do

@@ -12,7 +12,7 @@ from tests.jobs import job_of
 from trainer.machines.chips import named_profile
 from trainer.train.machine_file import MachineFacts
 from trainer.train.observing.events import duration, line_of
-from trainer.train.observing.meter import Meter, meter_for, peak_memory_gib, with_memory
+from trainer.train.observing.meter import Meter, Repeats, meter_for, peak_memory_gib, with_memory
 from trainer.train.observing.observe import points_of
 from trainer.train.observing.results import FILE, TrainingResults
 
@@ -137,3 +137,41 @@ def test_results_are_one_file_of_every_model(tmp_path: Path):
         (2, 0.3, None),
     ]
     assert (failed["state"], failed["reason"], failed["history"]) == ("failed", "no memory", [])
+
+
+def test_steps_computed_twice_are_those_since_the_checkpoint():
+    repeats = Repeats()
+
+    def told(kind: str, **fields: int) -> object:
+        return repeats.read({"event": kind, "model": "m", **fields}).get("lost_steps", "none")
+
+    assert told("resumed", step=40) is None  # steps that another machine took are not known here
+    assert told("progress", epoch=2, steps=30, step=25) == told("checkpoint") == told("retry") == "none"
+    assert told("model_started") == "none"  # its checkpoint is still to be read
+    assert told("resumed", step=50) == 5
+    assert told("resumed", step=50) == 0  # it died again before it was heard of
+
+
+def test_all_steps_are_computed_twice_without_a_checkpoint():
+    repeats = Repeats()
+    started, progress = {"event": "model_started", "model": "m"}, {**PROGRESS, "step": 7}
+    assert repeats.read(started) == started and repeats.read(progress) == progress
+    assert repeats.read({**started, "model": "n"}) == {**started, "model": "n"}
+    assert repeats.read(started) == {**started, "lost_steps": 7}
+    assert repeats.read(started) == started
+
+
+@pytest.mark.parametrize(
+    ("machine", "of_job", "seconds"),
+    [
+        ({}, 3600, 3600),  # a desk
+        ({"instance_type": "g5.xlarge"}, 3600, 120),
+        ({"instance_type": "g5.xlarge"}, 60, 60),
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 15}, 60, 15),
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 300}, 600, 120),
+        ({"checkpoint_seconds": 300}, 60, 60),
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 15}, 0, 0),  # the job wants none
+    ],
+)
+def test_an_instance_writes_a_checkpoint_every_two_minutes(machine, of_job, seconds):
+    assert MachineFacts(**machine).seconds_between(of_job) == seconds

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.forks import ROOT
+from tests.trainer.train.ranks.ranks import TwoRanks
+from trainer.train.notice import CHECKPOINT, STOP, Notice
 from trainer.train.packs.layout import slices_of
-from trainer.train.ranks.group import MOST_READINGS, readings_until_next, share
+from trainer.train.ranks.group import MOST_READINGS, AgreedClock, Ranks, readings_until_next, share
 
 LEAVING = """
 import sys
@@ -75,3 +79,25 @@ def test_ranks_agree_on_the_time_about_twice_a_second():
     assert readings_until_next(8, elapsed=0.01) == 16
     assert readings_until_next(16, elapsed=1.0) == 8
     assert readings_until_next(MOST_READINGS, elapsed=0.0) == MOST_READINGS
+
+
+def hear_as_rank(ranks: Ranks, path: Path) -> list[str]:
+    """Read a shared clock and what it heard, in the course of a notice that only rank 0 may read."""
+    ticks = itertools.count()
+    notice = Notice(path if ranks.is_first else None, clock=lambda: float(next(ticks)))
+    clock = AgreedClock(ranks, clock=lambda: float(next(ticks)), notice=notice)
+    words = []
+    for word in ("", CHECKPOINT, STOP):
+        if word and ranks.is_first:
+            path.write_text(word)
+        for _ in range(4):
+            clock()
+            words.append(clock.heard())
+    return words
+
+
+@pytest.mark.slow
+def test_ranks_hear_what_rank_0_heard_at_the_same_step(two_ranks: TwoRanks, tmp_path: Path) -> None:
+    first, second = two_ranks(hear_as_rank, tmp_path / "notice")
+    assert first == second
+    assert first.count(CHECKPOINT) == 1 and first[-1] == first[-2] == STOP and not any(first[:4])

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
-from tests.trainer.train.rosters import MARK, Roster, WorkerKilled
+from tests.trainer.train.rosters import MADE, Roster, WorkerKilled
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter
@@ -137,7 +137,7 @@ class Continued(Roster):
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         self.checkpoints.append(state.batches)
-        self._writer.submit(run, state, MARK, snapshot_seconds=snapshot_seconds)
+        self._writer.submit(run, state, MADE, snapshot_seconds=snapshot_seconds)
         if state.batches == self._dies_at:
             raise WorkerKilled
 

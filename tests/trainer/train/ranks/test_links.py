@@ -87,10 +87,11 @@ def test_the_line_names_devices_and_what_is_expected():
 def test_a_machine_file_is_read_strictly(tmp_path):
     path = tmp_path / "machine.json"
     path.write_text(
-        '{"instance_type": "p4d.24xlarge", "gpu_count": 8, "link": "NVSwitch", "bus_gb_per_s": 230}'
+        '{"instance_type": "p4d.24xlarge", "gpu_count": 8, "link": "NVSwitch", "bus_gb_per_s": 230,'
+        ' "checkpoint_seconds": 30}'
     )
-    assert read_machine(path) == P4D and read_machine(None) == MachineFacts()
-    for content in ("[]", '{"instance_type": 8}', '{"instance_type": "a", "gpu_count": -1}'):
+    assert read_machine(path) == replace(P4D, checkpoint_seconds=30) and read_machine(None) == MachineFacts()
+    for content in ("[]", '{"gpu_count": -1}', '{"instance_type": 8}', '{"checkpoint_seconds": 1.5}'):
         path.write_text(content)
         with pytest.raises(Exception, match="cannot read machine file"):
             read_machine(path)

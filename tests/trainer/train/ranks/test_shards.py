@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from tests.trainer.train.ranks.ranks import TwoRanks
+from tests.trainer.train.rosters import MADE
 from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.checkpoint_files import MANIFEST
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.ranks.group import Ranks
-
-MARK = "the same job, data and code"
 
 
 def state(batches: int) -> tuple[Run, ModelState]:
@@ -63,11 +62,11 @@ def write_as_rank(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
         run, plain = state(batches)
         run.best_weights = divided(run.best_weights)
         parts = {"weights": divided(plain.weights), "exp_avg": divided(plain.exp_avg), "exp_avg_sq": {}}
-        writer.submit(run, ModelState(**parts, updates=batches, batches=batches), MARK, snapshot_seconds=0.5)
+        writer.submit(run, ModelState(**parts, updates=batches, batches=batches), MADE, snapshot_seconds=0.5)
     writer.flush()
     place = folder / ("file" if ranks.rank else "refused")
     refused = CheckpointWriter(place, events.append, store=store)
-    refused.submit(run, ModelState(**parts, updates=1, batches=1), MARK, snapshot_seconds=0.5)
+    refused.submit(run, ModelState(**parts, updates=1, batches=1), MADE, snapshot_seconds=0.5)
     refused.flush()
     return events
 
@@ -82,7 +81,7 @@ def written(two_ranks: TwoRanks, tmp_path_factory: Any) -> tuple[Path, list[list
 
 def test_parts_of_two_ranks_are_read_as_whole_tensors(written):
     folder, _ = written
-    found = newest(folder, "m0", MARK)
+    found = newest(folder, "m0", MADE)
     run, expected = state(9)
     assert found is not None and found.state.batches == 9 and found.fields["history"] == run.history
     for part in ("weights", "exp_avg"):
@@ -113,7 +112,7 @@ def test_a_damaged_shard_makes_the_previous_checkpoint_count(written, tmp_path):
     content = shard.read_bytes()
     shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
-        found = newest(folder, "m0", MARK)
+        found = newest(folder, "m0", MADE)
         assert found is not None and found.state.batches == 8
     finally:
         shard.write_bytes(content)
@@ -121,7 +120,7 @@ def test_a_damaged_shard_makes_the_previous_checkpoint_count(written, tmp_path):
 
 def test_a_disk_error_costs_the_checkpoint_and_no_rank(written):
     folder, events = written
-    assert newest(folder.parent / "refused", "m0", MARK) is None
+    assert newest(folder.parent / "refused", "m0", MADE) is None
     for rank in range(2):
         names = [event["event"] for event in events[rank]]
         assert names == ["checkpoint"] * 3 + ["checkpoint_failed"]

@@ -15,6 +15,7 @@ import torch
 
 from tests.jobs import job_of, sets
 from tests.pieces import piece
+from tests.trainer.train.rosters import MADE
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
@@ -214,7 +215,7 @@ def checkpoint(out: Path, chosen: Chosen) -> None:
     pack = SequentialPack([member], job_of(hidden=4, lookback=6))
     reads = torch.arange(9)
     run = Run(member=member, title="C0", reads=reads, validate=lambda model: 0.0, learning_rate=1e-3)
-    write(out / "checkpoints", run, pack.snapshot(0), "mark", choice=chosen.choice)
+    write(out / "checkpoints", run, pack.snapshot(0), MADE, choice=chosen.choice)
 
 
 def test_a_resumed_training_keeps_its_checkpoints_settings(tmp_path):

@@ -1,0 +1,224 @@
+"""The start file of the next attempt: the newest snapshot that verifies, and finished work that S3 holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.records import at, created, seen
+from tests.trainer.control.conftest import SHA256, MemoryObjects, write_snapshot
+from trainer.base.strict_json import Unsound
+from trainer.control.carry import carry, write_ids
+from trainer.runs.keys import NodeKeys
+from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.start_file import StartFile, read_start
+from trainer.runs.store import Conflict, RecordMissing, carried_key, start_key
+
+OLD, NEW = b"weights after an hour", b"weights after two hours"
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def attempt(number: int) -> Attempt:
+    launch = created(instance_ids=(f"i-{number}",), token=f"t{number}")
+    return Attempt(number=number, launches=(launch,), created_at=at(5), ended_at=at(60), cause="lost")
+
+
+@pytest.fixture
+def lost(make_cloud):
+    """A run whose first machine is gone, its objects, and the keys of that machine."""
+    cloud, record = make_cloud(state="recovering", attempts=(attempt(1),), instances=(seen(),))
+    carry(cloud.objects, record, 1)
+    return cloud.objects, record, record.nodes[0]
+
+
+def start_of(objects: MemoryObjects, record: RunRecord, number: int = 2) -> StartFile:
+    body = objects.body(start_key(record.run_id, number))
+    return read_start(body, run_id=record.run_id, attempt=number)
+
+
+def carried(objects: MemoryObjects, record: RunRecord, number: int = 2) -> StartFile:
+    carry(objects, record, number)
+    return start_of(objects, record, number)
+
+
+def write_model(
+    objects: MemoryObjects, keys: NodeKeys, symbol: str = "BTC-USD", **changed: Any
+) -> dict[str, Any]:
+    """Upload a model, and return its entry in a result."""
+    key = f"{keys.models}lstm_{symbol}_1m.safetensors"
+    objects.write(key, b"weights", sha256=SHA256)
+    version = objects.stored[key][-1].version_id
+    identity = {"piece": symbol, "kind": "symbol", "series": [symbol], "fold": 1, "seed": 0}
+    return {**identity, "family": "lstm", "key": key, "version_id": version, "sha256": SHA256, **changed}
+
+
+def test_a_first_attempt_begins_with_nothing(lost):
+    objects, record, _ = lost
+    assert start_of(objects, record, 1) == StartFile(run_id=record.run_id, attempt=1)
+
+
+def test_the_newest_snapshot_is_copied_for_the_next_attempt(lost):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    write_snapshot(objects, keys, 2, {"a.pt": NEW, "b/.metadata": OLD})
+    start = carried(objects, record)
+    assert {file.path: file.sha256 for file in start.files} == {
+        "a.pt": digest(NEW),
+        "b/.metadata": digest(OLD),
+    }
+    for item in start.objects:
+        assert item.key == carried_key(record.run_id, 2, item.sha256)
+        copy = objects.get(key=item.key, version_id=item.version_id)
+        assert digest(copy.body) == item.sha256
+
+
+def spoil_manifest(objects: MemoryObjects, keys: NodeKeys) -> None:
+    objects.write(keys.snapshot(2), b"{}")
+
+
+def spoil_data(objects: MemoryObjects, keys: NodeKeys) -> None:
+    del objects.stored[keys.snapshot_data(digest(NEW))]
+
+
+def spoil_hash(objects: MemoryObjects, keys: NodeKeys) -> None:
+    """Leave other bytes under a hash that the node claims: the copy's own hash is S3's."""
+    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored[-1] = replace(stored[-1], body=b"w" * len(NEW))
+
+
+def spoil_size(objects: MemoryObjects, keys: NodeKeys) -> None:
+    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored[-1] = replace(stored[-1], size=1)
+
+
+@pytest.mark.parametrize("spoil", [spoil_manifest, spoil_data, spoil_hash, spoil_size])
+def test_the_newest_snapshot_that_verifies_wins(lost, spoil):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    write_snapshot(objects, keys, 2, {"a.pt": NEW})
+    spoil(objects, keys)
+    assert [file.sha256 for file in carried(objects, record).files] == [digest(OLD)]
+
+
+def test_without_a_snapshot_of_its_own_an_attempt_passes_its_start_on(lost):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    write_model(objects, keys)
+    first = carried(objects, record)
+    record = replace(record, attempts=(*record.attempts, attempt(2)))
+    second = carried(objects, record, 3)
+    assert second.files == first.files and second.finished == first.finished
+    assert [item.key for item in second.objects] == [carried_key(record.run_id, 3, digest(OLD))]
+
+
+def test_what_a_lost_machine_writes_later_changes_nothing(lost):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    before = carried(objects, record)
+    write_snapshot(objects, keys, 2, {"a.pt": NEW})
+    write_model(objects, keys)
+    assert carried(objects, record) == before
+
+
+def test_models_without_a_result_count_as_s3_has_them(lost):
+    objects, record, keys = lost
+    write_model(objects, keys)
+    objects.write(f"{keys.models}lstm_OTHER_1m.safetensors", b"weights", sha256=SHA256)
+    (model,) = carried(objects, record).models
+    assert (model["piece"], model["sha256"]) == ("BTC-USD", SHA256)
+
+
+def test_models_of_a_result_count_only_as_reported(lost):
+    objects, record, keys = lost
+    sound, other = write_model(objects, keys), write_model(objects, keys, "ETH-USD", sha256="cd" * 32)
+    result = {"state": "interrupted", "models": [sound, other]}
+    objects.write(keys.result, json.dumps(result).encode())
+    assert [model["piece"] for model in carried(objects, record).models] == ["BTC-USD"]
+
+
+def test_a_result_that_can_not_be_read_carries_no_model(lost):
+    objects, record, keys = lost
+    write_model(objects, keys)
+    objects.write(keys.result, b"[]")
+    assert carried(objects, record).models == ()
+
+
+def test_pieces_of_a_script_count_once_their_files_are_listed(lost):
+    objects, record, keys = lost
+    record = replace(record, leaves="files")
+    key = f"{keys.outputs}{SHA256}"
+    objects.write(key, b"csv", sha256=SHA256)
+    stored = objects.stored[key][-1] = replace(objects.stored[key][-1], checksum=SHA256)
+    entry = {"file": "a.csv", "key": key, "version_id": stored.version_id, "sha256": SHA256, "bytes": 3}
+    end = {
+        "piece": "BTC-USD",
+        "kind": "values",
+        "series": [],
+        "fold": 1,
+        "seed": 0,
+        "exit_code": 0,
+        "starts": 1,
+    }
+    ends = [{**end, "done": True}, {**end, "piece": "ETH-USD", "done": False}]
+    objects.write(keys.output_index, json.dumps({"files": [entry], "scripts": ends}).encode())
+    start = carried(objects, record)
+    assert [item["piece"] for item in start.scripts] == ["BTC-USD"]
+    assert [item["file"] for item in start.outputs] == ["a.csv"]
+
+
+def test_of_two_callers_the_first_start_file_counts(lost):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    real_put = objects.put
+
+    def put(*, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        if key == start_key(record.run_id, 2):  # another caller, between this one's copies and its file
+            objects.put = real_put
+            carry(objects, record, 2)
+        return real_put(key=key, body=body, if_match=if_match, create=create)
+
+    objects.put = put
+    carry(objects, record, 2)
+    assert len(objects.stored[start_key(record.run_id, 2)]) == 1
+    assert all(len(versions) == 1 for key, versions in objects.stored.items() if key.startswith("resumed/"))
+
+
+def test_ids_are_added_once_and_kept(lost):
+    objects, record, _ = lost
+    write_ids(objects, record.run_id, 1, ("i-1",))
+    write_ids(objects, record.run_id, 1, ("i-1",))
+    assert start_of(objects, record, 1).instances == ("i-1",)
+    assert len(objects.stored[start_key(record.run_id, 1)]) == 2
+
+
+def test_ids_that_lose_a_race_are_written_again_later(lost):
+    objects, record, _ = lost
+    real_put = objects.put
+
+    def put(**request: Any) -> str:
+        objects.put = real_put
+        write_ids(objects, record.run_id, 1, ("i-9",))
+        return real_put(**request)
+
+    objects.put = put
+    with pytest.raises(Conflict):
+        write_ids(objects, record.run_id, 1, ("i-1",))
+
+
+def test_ids_without_a_start_file_are_an_error_of_ours(lost):
+    objects, record, _ = lost
+    with pytest.raises(RecordMissing, match="attempts/2/start.json is not found now"):
+        write_ids(objects, record.run_id, 2, ("i-1",))
+
+
+def test_a_start_file_of_another_attempt_is_unsound(lost):
+    objects, record, _ = lost
+    with pytest.raises(Unsound):
+        read_start(objects.body(start_key(record.run_id, 1)), run_id=record.run_id, attempt=2)

@@ -1,0 +1,127 @@
+"""A command without progress: what is known of it goes into the log, it is ended, restarted once, then failed.
+By the node's own clock, which only these tests move.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nodes import bundle, node, reported, start
+from tests.processes import await_stop_of
+from trainer.base.errors import TrainingFailed
+from trainer.node import piece_run
+from trainer.node.heartbeat import HeartbeatThread
+from trainer.node.report import lease
+from trainer.runs.record import utc_now
+
+__all__ = ["bundle", "node", "start"]  # fixtures
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture
+def silence_of(node: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], list[int]]:
+    """Return a function that stops each process of the command for which a condition holds, and lets its bound
+    pass then. It returns the processes it has stopped.
+    """
+
+    def arrange(holds: Callable[[int], bool]) -> list[int]:
+        now, stopped = [0.0], list[int]()
+        node.clock = lambda: now[0]
+        look = piece_run.PieceRun._look_at_progress
+
+        def looked(run: Any) -> None:
+            look(run)
+            pid = run._process.pid
+            if pid not in stopped and run._process.output.num_blocks and holds(len(stopped)):
+                stopped.append(pid)
+                os.kill(pid, signal.SIGSTOP)
+                await_stop_of(pid)
+                run._looked_at = float("-inf")
+                look(run)  # what it did until now
+                now[0] += run.progress_bound + 1
+
+        monkeypatch.setattr(piece_run.PieceRun, "_look_at_progress", looked)
+        return stopped
+
+    return arrange
+
+
+def test_a_stopped_script_is_restarted_once_and_done(node, start, silence_of, caplog):
+    caplog.set_level(logging.INFO)
+    stopped = silence_of(lambda before: not before)
+    start("echo begun; [ -f again ] && exit 0; touch again; sleep 1000", restarts=0)
+    (pid,) = stopped
+    assert f"process {pid}: state T (stopped)" in caplog.text and "made no progress for 901 s" in caplog.text
+    read = reported(node)
+    assert (read.state, read.retries, read.scripts[0]["starts"]) == ("done", 1, 2)
+
+
+def test_a_script_that_hangs_twice_has_failed(node, start, silence_of):
+    stopped = silence_of(lambda before: True)
+    with pytest.raises(TrainingFailed, match=r"the script made no progress for 90\d s, 2 times .begun"):
+        start("echo begun; sleep 1000", restarts=5)
+    assert len(stopped) == 2
+    read = reported(node, unfinished="")
+    assert "made no progress" in read.failed[0]["reason"] and read.scripts[0]["starts"] == 2
+
+
+def test_a_hung_python_script_writes_its_stacks(node, start, silence_of, caplog):
+    caplog.set_level(logging.INFO)
+    stopped = silence_of(lambda before: not before)
+    text = "import os, time\\nif os.path.exists('again'): os._exit(0)\\nopen('again', 'w')\\nprint(1)\\ntime.sleep(1000)"
+    program = f'printf "{text}" > hang.py; exec {sys.executable} -X faulthandler -u hang.py'
+    start(program)
+    assert len(stopped) == 1 and 'hang.py", line 5' in caplog.text
+    assert reported(node).state == "done"
+
+
+def test_processor_time_counts_only_before_a_script_has_a_rate(node, start, monkeypatch):
+    now, ticks, bounds = [0.0], [0], list[float]()
+    node.clock = lambda: now[0]
+    monkeypatch.setattr(piece_run, "ticks_of", lambda pid: ticks[0])
+    look = piece_run.PieceRun._look_at_progress
+
+    def looked(run: Any) -> None:
+        now[0] += 800.0
+        ticks[0] += 1 if len(bounds) < 5 else 0  # then it stands still
+        look(run)
+        bounds.append(run.progress_bound)
+
+    monkeypatch.setattr(piece_run.PieceRun, "_look_at_progress", looked)
+    with pytest.raises(TrainingFailed, match="2 times .it printed nothing"):
+        start("sleep 1000")
+    assert len(bounds) >= 7 and set(bounds) == {900.0}
+
+
+def test_the_lease_says_what_the_running_pieces_allow(node, start, monkeypatch):
+    said: list[dict[str, Any]] = []
+    follow = piece_run.PieceRun.follow
+
+    def followed(run: Any) -> None:
+        follow(run)
+        said.append(lease(node.status, utc_now()))
+
+    monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
+    start("sleep 0.2")
+    assert {one["progress_bound"] for one in said[1:]} == {900}
+    assert all(one["progress_at"] <= one["at"] for one in said)
+
+
+def test_the_heartbeat_gives_up_a_node_that_stands_still(node, caplog):
+    thread = HeartbeatThread(node, Path("node.log"))
+    node.moved()
+    thread._look_at_progress()
+    assert not node.stop_reason
+    node.status.progress_at -= timedelta(seconds=1351)
+    thread._look_at_progress()
+    assert node.failure and "test_silent_commands.py" in caplog.text
+    assert "no progress for 1351 s in its phase boot" in node.failure.what

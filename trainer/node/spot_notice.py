@@ -1,0 +1,123 @@
+"""Notices of a spot machine: tell its command that AWS is about to take it, and end the work in time.
+
+A thread asks the metadata service every 5 s, as AWS advises (EC2 user guide, "Spot Instance interruption
+notices", looked up 2026-11-24). A command reads the notice in its file MAYFLY_NOTICE, which has one line once
+there is one:
+
+    checkpoint    EC2 recommends to rebalance: write a checkpoint and go on
+    stop          EC2 takes the machine, usually in two minutes: write a checkpoint now and end
+
+A command that is still at work once its last checkpoint has left the machine, or when half of the time is
+over (a minute before the end of two), is stopped as on request. The rest is for the last uploads.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from trainer.base.files import whole_file
+from trainer.node.identity import Metadata
+from trainer.node.report import SPOT
+from trainer.node.shared import Node
+from trainer.runs.record import from_iso, iso, utc_now
+
+log = logging.getLogger("trainer.node")
+POLL_SECONDS = 5.0
+LEAVING_POLL_SECONDS = 1.0  # once it is known that the machine goes
+SHORTEST_NOTICE = timedelta(minutes=2)  # by the user guide; of a notice whose time can't be read
+RESERVE = timedelta(seconds=60)  # for a command's last 30 s after SIGTERM, and as many for the last uploads
+INTERRUPTION, REBALANCE = "spot/instance-action", "events/recommendations/rebalance"
+Word = Literal["checkpoint", "stop"]
+
+
+class SpotNotices:
+    """What AWS says about this machine, asked on a thread for as long as the `with` lasts."""
+
+    def __init__(
+        self,
+        node: Node,
+        ask: Callable[[str], str | None],
+        *,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """`ask` returns the text of a path of the metadata service, None for one that is not there."""
+        self._node, self._ask, self._clock = node, ask, clock
+        self._stop_at: datetime | None = None
+        self._advised = False  # a rebalance recommendation was passed on
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spot notices", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=30)
+
+    def look(self) -> None:
+        """Ask once, and pass on what is new. Raises OSError while the metadata service does not answer."""
+        if self._node.taken_at is None:
+            if (text := self._ask(INTERRUPTION)) is not None:
+                self._leave(text)
+            elif not self._advised and self._ask(REBALANCE) is not None:
+                self._advised = True
+                log.warning("EC2 recommends to rebalance: the command is asked for a checkpoint")
+                write_notice(self._node.notice_file, "checkpoint")
+        self._end_in_time()
+
+    def _leave(self, text: str) -> None:
+        """Note that the machine is taken, and until when its command may work."""
+        now = self._clock()
+        taken_at = taken_by(text) or now + SHORTEST_NOTICE
+        self._node.taken_at = taken_at
+        self._stop_at = taken_at - min(RESERVE, max(taken_at - now, timedelta(0)) / 2)
+        log.warning("EC2 takes this spot machine at %s: the command is asked to end", iso(taken_at))
+        write_notice(self._node.notice_file, "stop")
+
+    def _end_in_time(self) -> None:
+        """Stop the command once its time is over; before it began, at once: there is nothing to save."""
+        if self._stop_at is None:
+            return
+        begun = self._node.status.phase not in ("boot", "stage")
+        if not begun or self._clock() >= self._stop_at or self._node.is_saved():
+            self._node.stop(SPOT)
+
+    def _run(self) -> None:
+        heard = True  # whether the service answered the last time
+        while not self._ended.is_set():
+            try:
+                self.look()
+                heard = True
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                if heard:
+                    log.warning("the metadata service does not answer; asked again: %s", error)
+                heard = False
+            leaving = self._node.taken_at is not None
+            self._ended.wait(LEAVING_POLL_SECONDS if leaving else POLL_SECONDS)
+
+
+def spot_notices(node: Node, metadata_endpoint: str) -> SpotNotices | None:
+    """Return the notices of a node on a spot instance; None for another one, which gets none."""
+    return SpotNotices(node, Metadata(metadata_endpoint).find) if node.status.identity.spot_zone else None
+
+
+def taken_by(text: str) -> datetime | None:
+    """Return the instant in EC2's notice of an interruption; None for one without."""
+    try:
+        return from_iso(str(json.loads(text)["time"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def write_notice(file: Path, word: Word) -> None:
+    """Write the file of a notice for every user of the machine; it appears whole."""
+    with whole_file(file) as new:
+        new.write_text(f"{word}\n")
+        new.chmod(0o644)
