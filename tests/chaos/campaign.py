@@ -47,10 +47,21 @@ SITUATIONS: dict[str, Schedule] = {
     "panics": Schedule(nodes=(NodeLife(fate="panics", work=3000.0),), minutes=12.0),
     "dies": Schedule(nodes=(NodeLife(fate="dies", work=3000.0),), minutes=12.0),
     "fails": Schedule(nodes=(NodeLife(fate="fails"),)),
-    "taken back": Schedule(markets=("spot", "on_demand"), nodes=(NodeLife(fate="taken"),)),
+    "taken back": Schedule(
+        markets=("spot", "on_demand"), nodes=(NodeLife(fate="taken", at=180.0), NodeLife())
+    ),
+    "taken back thrice": Schedule(
+        markets=("spot", "spot"),
+        nodes=(*(NodeLife(fate="taken_unseen", at=130.0),) * 3, NodeLife()),
+        minutes=40.0,
+    ),
+    "silent, then well": Schedule(nodes=(NodeLife(fate="hangs", at=150.0), NodeLife()), minutes=30.0),
     "deadline": Schedule(nodes=(NodeLife(work=9000.0),), minutes=8.0),
     "budget": Schedule(nodes=(NodeLife(work=9000.0),), budget_usd=0.5),
     "stays on": Schedule(nodes=(NodeLife(fate="stays_on"),), minutes=12.0),
+    "silent, then a spoilt model": Schedule(
+        nodes=(NodeLife(fate="hangs", at=150.0), NodeLife(fate="spoils")), minutes=30.0
+    ),
     "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
 }
 RETURNS = ("", "look", "drive")
