@@ -18,6 +18,7 @@ from trainer.base.errors import TrainerError, UsageError
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.terminal import Console, show
+from trainer.cli.views.progress import durable_of
 from trainer.cli.views.receipt import receipt_view, set_by
 from trainer.cli.views.table import BAD, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.cli.views.watch import Watch
@@ -42,6 +43,7 @@ NOTHING: dict[str, Any] = {  # what is not known of a run
     "models_done": 0,
     "models_total": 0,
     "pieces": {},
+    "durable": None,
     "elapsed_seconds": 0.0,
     "spent_usd": 0.0,
     "deadline": None,
@@ -176,6 +178,7 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         "deadline": iso(progress.deadline.at),
         "deadline_cause": progress.deadline.cause,
         "deadline_in_seconds": round((progress.deadline.at - now).total_seconds()),
+        "durable": {**progress.durable, "at": iso(progress.durable["at"])} if progress.durable else None,
         "sample": _sample(progress.sample, now),
         "message": progress.last_error or progress.message,
     }
@@ -241,6 +244,8 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         entries.append((f"attempt {item['attempt']}" if line is item["lost"][0] else "", f"since {line}"))
     if instance:
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in MACHINE)))
+    if item["durable"]:
+        entries.append(("in S3", durable_of(item["durable"])))
     if item["sample"]:
         entries.append(("use", _sample_view(item["sample"])))
     if item["pieces"]:
