@@ -20,7 +20,7 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
 from trainer.runs.reports import LAST_LINES, MOST_LINE
-from trainer.runs.spending import billed_seconds, price_of, spent
+from trainer.runs.spending import billed_seconds, price_of, spent, spot_saved
 
 FORMAT = 5
 PHASES = ("preflight", "capacity", "lost", "boot", "stage", "train", "upload", "terminate")
@@ -37,6 +37,7 @@ def make_receipt(
     state = outcome or record.outcome or "unconfirmed"
     reason = error if outcome else record.error
     low, high = spent(record, observed, record.closed_at)
+    saved = spot_saved(record, observed, record.closed_at)
     result, heartbeat = observed.result, observed.heartbeat
     models = models_of(record, observed)
     return {
@@ -65,6 +66,8 @@ def make_receipt(
             "estimated": round(record.estimated_usd, 6),
             "spent_low": round(low, 6),
             "spent_high": round(high, 6),
+            "spot_saved_low": round(saved[0], 6),
+            "spot_saved_high": round(saved[1], 6),
         },
         "data": _data(result.data if result else heartbeat.data if heartbeat else {}),
         "inputs": dict(result.inputs) if result else {},

@@ -82,7 +82,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "boot": read_boot(fields.table("boot"), STEPS),
-        "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
+        "dollars": _dollars(fields.table("dollars")),
         "data": read_data(fields.table("data")),
         "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
@@ -139,6 +139,14 @@ def _model(fields: Fields, run_id: str) -> dict[str, Any]:
     if made_by != run_id or not is_model_file(file):
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return model_entry(fields)
+
+
+def _dollars(fields: Fields) -> dict[str, float]:
+    saved = ("spot_saved_low", "spot_saved_high")  # below zero, spot cost more
+    return {
+        **_numbers(fields, ("estimated", "spent_low", "spent_high")),
+        **{name: fields.number(name) or 0.0 for name in saved},
+    }
 
 
 def _numbers(fields: Fields, names: tuple[str, ...]) -> dict[str, float]:

@@ -122,6 +122,8 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         return
     estimated = f"estimated {money(dollars['estimated'])}" if dollars["estimated"] else "not estimated"
     yield "dollars", Inline([f"spent {spent(dollars)}", estimated])
+    if saved := spot_saved(dollars):
+        yield "", saved
     prices = (
         f"{item['instance_type']} {item['market'].replace('_', '-')}: "
         f"{money(item['price_usd_per_hour'])} an hour with its disk"
@@ -133,8 +135,22 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 def spent(dollars: dict[str, float]) -> str:
     """Return a run's cost: its low and high bound, or one number if both read the same."""
-    low, high = money(dollars["spent_low"]), money(dollars["spent_high"])
-    return low if low == high else f"{low} to {high}"
+    return _between(dollars["spent_low"], dollars["spent_high"])
+
+
+def spot_saved(dollars: Mapping[str, float]) -> str:
+    """Return what spot saved or cost against on-demand machines; '' for a run without spot."""
+    low, high = dollars.get("spot_saved_low", 0.0), dollars.get("spot_saved_high", 0.0)
+    if not low and not high:
+        return ""
+    if high < 0:
+        return f"spot cost {_between(-high, -low)} more than on demand would have"
+    return f"spot saved {_between(max(low, 0.0), high)} against on demand"
+
+
+def _between(low: float, high: float) -> str:
+    least, most = money(low), money(high)
+    return least if least == most else f"{least} to {most}"
 
 
 def _machines(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

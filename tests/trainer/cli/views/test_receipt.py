@@ -13,7 +13,7 @@ from trainer.cli.sources.desk import CandleDesk
 from trainer.cli.terminal import Console
 from trainer.cli.verbs.launch import end_of_run
 from trainer.cli.views.drawing import drawn
-from trainer.cli.views.receipt import receipt_view
+from trainer.cli.views.receipt import receipt_view, spot_saved
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 
@@ -294,3 +294,16 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     ]
     predict = ["predict --run run-1 --data '/my candles' --last 5 --rehearse"]
     assert [line.split("mayfly ")[1] for line in lines[5:]] == (predict if named else [])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.0, 0.0, ""),
+        (1.5, 2.0, "spot saved $1.50 to $2.00 against on demand"),
+        (-0.5, 2.0, "spot saved $0.00 to $2.00 against on demand"),
+        (-2.0, -1.0, "spot cost $1.00 to $2.00 more than on demand would have"),
+    ],
+)
+def test_what_spot_saved_is_one_line(low, high, text):
+    assert spot_saved({"spot_saved_low": low, "spot_saved_high": high}) == text
