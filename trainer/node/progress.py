@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+MOST_DEVICES, MOST_LINE = 64, 400  # that a result names, and the characters of each line
 COUNTS = ("epoch", "epochs", "step", "steps")
 
 
@@ -53,8 +54,9 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         tuned = {**progress.tuned, event["profile"]: shapes} if event["entry"] else progress.tuned
         return replace(progress, tuning=False, tuned=tuned)
     if kind == "device_set_aside":
-        line = f"{event['device']}: {event['reason']}"
-        return replace(progress, out_of_service=(*progress.out_of_service, line), message=f"set aside {line}")
+        line = f"{event['device']}: {event['reason']}"[:MOST_LINE]
+        known = (*progress.out_of_service, line)[-MOST_DEVICES:]
+        return replace(progress, out_of_service=known, message=f"set aside {line}")
     if kind == "message":
         return replace(progress, message=str(event["message"]))
     if kind == "error":

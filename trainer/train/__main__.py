@@ -12,7 +12,6 @@ of each model; the event `ended` comes before it and names them.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import math
 import shutil
@@ -29,6 +28,7 @@ from trainer.base.arguments import Parser, check_folder
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
 from trainer.base.files import read_plain
+from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.base.text import printable
 from trainer.data.read.paths import check_path
@@ -111,7 +111,7 @@ def main(
         shown = (story or Story)(sys.stderr)
         log = EventLog(options.events, shown)
         tell_signs(log.emit)
-        faulthandler.enable()  # whoever watches this process aborts it if nothing moves
+        write_stacks_at_abort()
         try:
             with ExitStack() as ends:
                 models, code = _train(options, log, ends)

@@ -211,6 +211,8 @@ def _failures(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "", Text.assemble((f"{mark} ", style), reason)
     for reason in receipt["left_out"]:
         yield "", Text.assemble((f"{mark} ", style), styled(f"left out: {reason}", ""))
+    broken = receipt.get("devices", {}).get("out_of_service", ())
+    yield from (("", styled(f"out of service: {line}", BAD)) for line in broken)
 
 
 def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -226,7 +228,7 @@ def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield a script's exit, its last lines, and its output files."""
     if len(receipt["scripts"]) > 1:
-        yield from _values(receipt["scripts"], receipt["devices"].get("out_of_service", ()))
+        yield from _values(receipt["scripts"])
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         took = duration(script["seconds"])
@@ -245,11 +247,9 @@ def _best(script: Mapping[str, Any]) -> str:
     return f"best {best['metric']} {best['value']:.4g}" if best else ""
 
 
-def _values(
-    scripts: list[dict[str, Any]], out_of_service: Sequence[str]
-) -> Iterator[tuple[str, RenderableType]]:
-    """Yield the winner, how a script ended for each of its values, notes on those that are done, what device
-    is broken, and the last lines of those not done.
+def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the winner, how a script ended for each of its values, notes on those that are done, and the last
+    lines of those not done.
     """
     if best := winner(scripts):
         yield "winner", Inline([best["piece"], _best(best).removeprefix("best ")])
@@ -260,7 +260,6 @@ def _values(
     notes = Counter(note for script in scripts if script["done"] for note in script["notes"])
     for note, number in notes.most_common(MOST_SHOWN_NOTES):
         yield "", f"{counted(number, 'value')}: {note}"
-    yield from (("", styled(f"out of service: {line}", BAD)) for line in out_of_service)
     for script in [script for script in scripts if not script["done"]][:MOST_LAST_LINES]:
         told = [*script["notes"], *script["last_lines"]]
         yield "", ""
