@@ -71,6 +71,7 @@ def make_receipt(
         },
         "data": _data(result.data if result else heartbeat.data if heartbeat else {}),
         "inputs": dict(result.inputs) if result else {},
+        "checkpoints": dict(result.checkpoints) if result else {},
         "devices": dict(result.devices) if result else {},
         "place": record.place,
         "host": record.host,

@@ -335,7 +335,7 @@ def test_the_documented_error_is_the_produced_one():
 
 
 # documented as a whole
-OPEN = {"error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}
+OPEN = {"checkpoints", "error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}
 
 
 def paths(value: Any, path: str = "") -> set[str]:

@@ -131,6 +131,9 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     )
     for price in dict.fromkeys(prices):
         yield "", price
+    if sent := receipt["checkpoints"]:
+        size, usd = sent["bytes"] / 1e6, max(sent["usd"], 0.0001)
+        yield "", f"checkpoints: {size:,.1f} MB sent to S3, {money(usd)} for requests and a week's storage"
 
 
 def spent(dollars: dict[str, float]) -> str:

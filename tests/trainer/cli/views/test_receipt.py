@@ -66,6 +66,7 @@ RECEIPT = {
     "inputs": {},
     "files": [],
     "scripts": [],
+    "checkpoints": {},
     "devices": {},
 }
 
@@ -89,6 +90,13 @@ def test_a_receipt_shows_outcome_time_dollars_and_instances():
         "1 model was retried",
     ):
         assert part in text
+
+
+def test_what_checkpoints_cost_is_beside_the_dollars():
+    sent = {"snapshots": 30, "objects": 30, "bytes": 54_000_000_000, "usd": 0.286}
+    text = text_of({**RECEIPT, "checkpoints": sent})
+    assert "checkpoints: 54,000.0 MB sent to S3, $0.29 for requests and a week's storage" in text
+    assert "checkpoints" not in text_of(RECEIPT)
 
 
 def test_the_deadline_is_printed_with_its_cause():
