@@ -16,7 +16,8 @@ class Progress:
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as planned
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
-    pieces_done: tuple[str, ...] = ()  # that the agent started, and that ended well: they have no model
+    # That ended well and have no model from here: those that the agent started, and an earlier attempt's.
+    pieces_done: tuple[str, ...] = ()
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
     unit: str = "windows"  # or chunks, or steps of a script
@@ -38,12 +39,11 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     kind = event.get("event")
     if kind == "started":
         models = {item["model"]: identity_of(item) for item in event["models"]}
-        done = event.get("finished", ())  # by an earlier attempt
-        waiting = {
-            entry["piece"]: {"state": "done" if entry["piece"] in done else "waiting"}
-            for entry in models.values()
-        }
-        return replace(progress, models=models, pieces=waiting, data=dict(event.get("data", {})))
+        titles = [str(entry["piece"]) for entry in models.values()]
+        done = tuple(title for title in titles if title in event.get("finished", ()))
+        pieces = {title: {"state": "done" if title in done else "waiting"} for title in titles}
+        data = dict(event.get("data", {}))
+        return replace(progress, models=models, pieces=pieces, pieces_done=done, data=data)
     if kind == "tuning":
         return replace(progress, tuning=True)
     if kind == "tuned":
