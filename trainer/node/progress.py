@@ -16,8 +16,6 @@ class Progress:
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as planned
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
-    # That ended well and have no model from here: those that the agent started, and an earlier attempt's.
-    pieces_done: tuple[str, ...] = ()
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
     unit: str = "windows"  # or chunks, or steps of a script
@@ -27,6 +25,15 @@ class Progress:
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> tuner's entry
     tuning: bool = False  # measuring the fastest way to train
     message: str = ""  # its own
+
+    @property
+    def pieces_done(self) -> tuple[str, ...]:
+        """Return the pieces that ended well without a model from here: those that the agent started, and those
+        that an earlier attempt made.
+        """
+        here = {event["piece"] for event in self.done}
+        states = {piece: entry.get("state") for piece, entry in self.pieces.items() if piece not in here}
+        return tuple(piece for piece, state in states.items() if state == "done")
 
     @property
     def rate(self) -> float | None:
@@ -39,11 +46,12 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     kind = event.get("event")
     if kind == "started":
         models = {item["model"]: identity_of(item) for item in event["models"]}
-        titles = [str(entry["piece"]) for entry in models.values()]
-        done = tuple(title for title in titles if title in event.get("finished", ()))
-        pieces = {title: {"state": "done" if title in done else "waiting"} for title in titles}
-        data = dict(event.get("data", {}))
-        return replace(progress, models=models, pieces=pieces, pieces_done=done, data=data)
+        done = event.get("finished", ())  # by an earlier attempt
+        waiting = {
+            entry["piece"]: {"state": "done" if entry["piece"] in done else "waiting"}
+            for entry in models.values()
+        }
+        return replace(progress, models=models, pieces=waiting, data=dict(event.get("data", {})))
     if kind == "tuning":
         return replace(progress, tuning=True)
     if kind == "tuned":
@@ -81,7 +89,6 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "model_done":
         return _with_piece(replace(progress, done=(*progress.done, event)), piece, state="done")
     if kind == "script_done":
-        progress = replace(progress, pieces_done=(*progress.pieces_done, piece))
         return _with_piece(progress, piece, state="done")
     if kind == "retry":
         kept = tuple(
