@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -203,6 +203,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
     checkpoints = options.checkpoints or options.out / "checkpoints"
+    if options.checkpoints is None:
+        ends.callback(_remove_if_empty, checkpoints)
     is_left = len(finished) < len(surveyed.pieces)
     chosen = Chosen(job=job, choice={})
     if is_left:
@@ -282,6 +284,11 @@ def _json_job(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"job {path} is not an object", do="Give the JSON of a job.")
     return values
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # not there, or models have checkpoints
+        folder.rmdir()
 
 
 def _stop(number: int, _frame: object) -> None:
