@@ -221,7 +221,8 @@ class Snapshots:
     def _scan(self) -> dict[str, Unit]:
         """Return the states of the files of each unit."""
         found: Unit = {}
-        for number, (path, about) in enumerate(entries_inside(self._folder, hidden=True)):
+        there = self._folder.is_dir()  # a trainer that made all of its models leaves none
+        for number, (path, about) in enumerate(entries_inside(self._folder, hidden=True) if there else ()):
             if number >= MOST_LOOKED_AT:
                 log.warning("CHECKPOINTS has more than %d files and folders", MOST_LOOKED_AT)
                 break

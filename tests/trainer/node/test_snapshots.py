@@ -245,6 +245,16 @@ def test_the_last_state_is_sent_at_the_end(node: Node, folder: Path) -> None:
     assert held(node) == {"a": b"last"}
 
 
+def test_a_folder_that_its_trainer_removed_is_an_empty_one(node: Node, folder: Path) -> None:
+    put(folder, m__manifest=b"{}")
+    snapshots = Snapshots(node, folder)
+    assert snapshots.take() and len(held(node)) == 1
+    (folder / "m" / "manifest").unlink()
+    (folder / "m").rmdir()
+    folder.rmdir()
+    assert snapshots.take() and held(node) == {}
+
+
 def test_the_interval_follows_save_time_losses_and_cost() -> None:
     known: dict[str, Any] = {"spot": True, "usd": 0.0, "usd_per_hour": 1.0}
     assert seconds_between(0.05, **known) == pytest.approx((2 * 0.05 * 36_000) ** 0.5)
