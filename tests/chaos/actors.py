@@ -513,17 +513,29 @@ class Simulation:
         return AwsCloud(Access(self.aws), OUTPUTS)  # type: ignore[arg-type]
 
     def run(self) -> None:
-        """Play it to its end; what is out of order until then works again, and everything is settled."""
-        aws, schedule = self.aws, self.schedule
-        with simulated(aws):
-            Desk(self, begins=True)
-            if schedule.two_desks:
-                aws.after(3.0, lambda: Desk(self, begins=False, role="desk2") and None)
-            aws.after(60.0, self._tick_control)
-            aws.after(30.0, self._tick_sweeper)
-            aws.after(0.0, self._tick_scheduler)
-            aws.run_until(self.ends_at)
-            self._heal()
+        """Play it to its end."""
+        with simulated(self.aws):
+            self.begin()
+            self.finish()
+
+    def begin(self) -> None:
+        """Start every actor."""
+        aws = self.aws
+        Desk(self, begins=True)
+        if self.schedule.two_desks:
+            aws.after(3.0, lambda: Desk(self, begins=False, role="desk2") and None)
+        aws.after(60.0, self._tick_control)
+        aws.after(30.0, self._tick_sweeper)
+        aws.after(0.0, self._tick_scheduler)
+
+    def finish(self) -> None:
+        """Play on until long after the end; then what is out of order works again, and everything is settled."""
+        self.aws.run_until(self.ends_at)
+        self._heal()
+
+    def weather(self, **changed: Any) -> None:
+        """Change the faults that are still to come."""
+        self.schedule = self.aws.schedule = replace(self.schedule, **changed)
 
     def _heal(self) -> None:
         """Let everything work: after an hour, which AWS forgets an instance in, nothing may be open."""

@@ -130,6 +130,7 @@ class Aws:
         self.busy: list[str] = []
         self.everything: dict[str, Instance] = {}  # which the world forgets an hour after its end
         self.hidden: dict[str, datetime] = {}  # instances that descriptions do not show yet
+        self.zones: dict[str, str] = {}  # of subnets whose names don't say it
         self.tokens: dict[str, str] = {}  # of launches -> their instance
         self.fleet_calls = 0
         self.effects: dict[str, int] = {}  # side effects so far, by role
@@ -306,7 +307,7 @@ class Aws:
 
     def _launch(self, request: Mapping[str, Any], what: str, detail: str) -> dict[str, Any]:
         override = request["LaunchTemplateConfigs"][0]["Overrides"][0]
-        zone = override["SubnetId"].removeprefix("subnet-")
+        zone = self.zones.get(override["SubnetId"]) or override["SubnetId"].removeprefix("subnet-")
         market = request["TargetCapacitySpecification"]["DefaultTargetCapacityType"]
         error = {"ErrorCode": detail, "ErrorMessage": "injected"}
         pool = f"{override['InstanceType']} {zone} {market}"

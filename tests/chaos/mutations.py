@@ -414,7 +414,7 @@ BUGS: dict[Patches, tuple[Schedule, ...]] = {
     shutting_down_taken_for_terminated: (Schedule(),),
     not_described_taken_for_gone: (Schedule(fleet=_LATE, nodes=_LONG),),
     record_swapped_without_a_condition: _each(
-        Schedule(), stalls=[{("desk", n): 900.0} for n in range(3, 12)]
+        Schedule(stop_at=30.0, two_desks=True), stalls=[{("desk", n): 900.0} for n in range(3, 60)]
     ),
     receipt_written_over: (
         Schedule(minutes=12.0, nodes=(NodeLife(fate="dies", work=3000.0),)),
