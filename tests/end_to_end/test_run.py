@@ -8,7 +8,6 @@ import signal
 
 import pytest
 
-from tests.desk import QUICK
 from tests.jobs import sets
 
 ENDLESS = ("--epochs", "100000", *sets("train.patience=100000", "expert.tune=never"))  # tuning: test_tuned.py
@@ -55,22 +54,3 @@ def test_without_a_terminal_the_first_ctrl_c_ends_the_run(desk, candles, eventua
     assert run.returncode == 130, err
     receipt = only_json(out)
     assert receipt["state"] == "stopped" and receipt["instances"][0]["state"] == "terminated"
-
-
-@pytest.mark.slow
-def test_ctrl_c_at_a_terminal_asks_and_a_left_run_goes_on(desk, candles, eventually):
-    words = ("--instance", "p3.8xlarge", *QUICK, "--data", str(candles), "--symbols", "AAA", *ENDLESS)
-    typed = desk.type("launch", "--rehearse", *words)
-    eventually(lambda: desk.events("model_started"))
-    typed.press("\x03")
-    eventually(lambda: "leave it running (l)" in typed.shown())
-    typed.press("g\n")
-    eventually(lambda: "epoch" in typed.shown().rpartition("leave it running (l)")[2])  # the picture goes on
-    typed.press("\x03")
-    eventually(lambda: typed.shown().count("leave it running (l)") == 2)
-    typed.press("l\n")
-    assert typed.ends() == 0, typed.shown()
-    assert "continues, and ends by" in typed.shown()
-    (run,) = only_json(desk.run("status", "--rehearse", "--json").stdout)["runs"]
-    assert run["state"] == "running", "no stop was requested"
-    assert only_json(desk.run("stop", run["run_id"], "--rehearse", "--json").stdout)["state"] == "stopped"
