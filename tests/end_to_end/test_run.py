@@ -30,22 +30,6 @@ def kill_worker(desk, symbol: str, times: int, eventually) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_retried_once(desk, candles, eventually):
-    run = desk.launch("--data", str(candles), "--epochs", "6", "--set", "train.patience=6")
-    kill_worker(desk, "AAA", 1, eventually)
-    kill_worker(desk, "BBB", 2, eventually)
-    out, err = run.communicate(timeout=500)
-    assert run.returncode == 100, err
-    receipt = only_json(out)
-    assert receipt["state"] == "failed" and receipt["retries"] == 2
-    assert [item["piece"] for item in receipt["failed"]] == ["BBB"]
-    assert sorted(model["piece"] for model in receipt["models"]) == ["AAA", "CCC"]
-    assert receipt["data"]["synthetic"] is True and receipt["data"]["bars"] == 7500
-    kept = only_json(desk.run("receipts", receipt["run_id"], "--rehearse", "--json").stdout)
-    assert kept == receipt
-
-
-@pytest.mark.slow
 def test_without_a_terminal_the_first_ctrl_c_ends_the_run(desk, candles, eventually):
     run = desk.launch("--data", str(candles), "--symbols", "AAA", *ENDLESS)
     eventually(lambda: desk.events("model_started"))
