@@ -14,8 +14,8 @@ from trainer.runs.keys import of_experiment
 @pytest.mark.slow
 def test_a_run_survives_its_machine(desk, candles):
     one_after_another = ("--instance", "g6.xlarge", "--data", str(candles), "--symbols", "AAA,BBB")
-    short = ("--epochs", "15", *sets("train.patience=15", "expert.tune=never", "train.checkpoint_seconds=1"))
-    lost = ("--interrupt", "70%,no-notice")
+    short = ("--epochs", "40", *sets("train.patience=40", "expert.tune=never", "train.checkpoint_seconds=1"))
+    lost = ("--interrupt", "55%,no-notice")
     run = desk.start("launch", "--rehearse", "--json", *QUICK, *one_after_another, *short, *lost)
     out, err = run.communicate(timeout=500)
     assert run.returncode == 0, f"{out[:2500]} {err[-2500:]}"

@@ -183,7 +183,9 @@ def test_a_piece_is_listed_as_over_once_its_files_are_sent(node, outputs):
     assert listed_ends(node) == [] and not listed(node)
     node.uplink.s3.refuses = False
     outputs.scan()
-    assert listed_ends(node) == [{"piece": "a"}] and listed(node) == {"a/m": "m"}, "without waiting for changes"
+    assert listed_ends(node) == [{"piece": "a"}] and listed(node) == {"a/m": "m"}, (
+        "without waiting for changes"
+    )
 
 
 def listed_ends(node) -> list[dict[str, Any]]:
