@@ -12,7 +12,7 @@ TrainerError
 │       ├── EmbeddedAwsGone 103  the embedded AWS of a rehearsal has ended
 │       └── NotVersioned    103  the bucket's versioning has not arrived everywhere yet, or is off
 ├── BudgetError             104  budget or deadline: refused before, or ended by it
-├── Interrupted             105  interrupted and not resumed
+├── Interrupted             105  its machine was lost, and no further attempt was possible
 ├── TerminationUnconfirmed  110  an instance could not be seen to end
 └── Stopped                 130  Ctrl-C or `stop` ended the run
 """

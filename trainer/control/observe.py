@@ -56,6 +56,8 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     armed = {name: cloud.scheduled(name=name) for name in names}
     now = cloud.now()
     beats = filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes))
+    launching = record.state == "starting" and record.has_instances and may_start
+    start = _start(objects, record) if launching else None
     seen = Observation(
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
@@ -67,7 +69,8 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
             and objects.head(key=stop_key(run_id, attempt.number)) is not None
         ),
         full=_full(objects, now) if record.state == "starting" and may_start else frozenset(),
-        start_missing=_start_missing(objects, record) if may_start else False,
+        start=start,
+        start_missing=launching and start is None,
         may_start=may_start,
     )
     if record.state in ("running", "ending") and not alive and seen.result is None and record.has_instances:
@@ -102,17 +105,11 @@ def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _start(objects: Objects, record: RunRecord) -> StartFile | None:
-    """Return the start file of the last attempt."""
-    if record.attempt is None or not record.has_instances:
+    """Return the start file of the attempt that is launched, or of the last one."""
+    if not record.has_instances:
         return None
-    stored = objects.get(key=start_key(record.run_id, record.attempt.number))
-    return stored_start(stored, record.run_id, record.attempt.number)
-
-
-def _start_missing(objects: Objects, record: RunRecord) -> bool:
-    """Return whether the attempt that is launched has no start file yet."""
-    key = start_key(record.run_id, record.next_number)
-    return record.has_instances and record.state == "starting" and objects.head(key=key) is None
+    number = record.attempt.number if record.attempt else 1
+    return stored_start(objects.get(key=start_key(record.run_id, number)), record.run_id, number)
 
 
 def _node_result(objects: Objects, record: RunRecord) -> NodeResult | None:

@@ -82,6 +82,12 @@ def taken_over(record: RunRecord, observed: Observation, now: datetime) -> Store
     return Store(record=replace(record, driver="control"), why="its launcher is gone: control goes on")
 
 
+def is_finished(record: RunRecord, observed: Observation) -> bool:
+    """Return whether earlier attempts finished every piece, so that no other machine is needed."""
+    pieces, start = {piece.piece for piece in record.pieces}, observed.start
+    return bool(record.lost and pieces) and start is not None and pieces <= set(start.pieces)
+
+
 def lost_machine(attempt: Attempt) -> str:
     """Return a line about an attempt that lost its machine."""
     what, why = (str((attempt.error or {}).get(key, "")) for key in ("what", "why"))

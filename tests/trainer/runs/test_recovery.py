@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.records import DEADLINE, at, created, described, intent, make_record, only_store, rung, seen
-from trainer.runs.actions import Carry, DeleteSchedule, Store, Terminate, Wait
+from trainer.runs.actions import Carry, Close, DeleteSchedule, Store, Terminate, Wait
 from trainer.runs.lease import LEASE
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import LAUNCHER_SILENT
@@ -18,6 +18,7 @@ from trainer.runs.record import Attempt, InstanceSeen, Reached, RunRecord
 from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.recovery import MOST_LOST
 from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.start_file import StartFile
 
 TAKEN = "Server.SpotInstanceTermination"
 KILL = "mayfly-20261120-120000-crypto-k3v9-kill-1"
@@ -278,6 +279,17 @@ def test_a_node_that_was_slow_and_not_lost_ends_its_run():
     record = recovering()
     ended = only_store(reconcile(record, look(record, result=NodeResult(state="done")), at(120)))
     assert (ended.state, ended.outcome, ended.error) == ("ending", "done", None)
+
+
+def test_a_run_that_needs_no_other_machine_is_done():
+    record = recovering().with_next_attempt()
+    finished = tuple({"piece": piece.piece, "key": "k"} for piece in record.pieces)
+    some, every = (StartFile(run_id=record.run_id, attempt=2, finished=finished[:count]) for count in (1, 2))
+    assert only_store(reconcile(record, look(record, start=some), at(130))).state == "starting"
+    done = only_store(reconcile(record, look(record, start=every), at(130)))
+    assert (done.state, done.outcome, done.error) == ("ending", "done", None)
+    assert isinstance(reconcile(done, look(done, start=every, models=()), at(131))[-1], Close)
+    assert record_from_json(to_json(done)) == done
 
 
 def test_a_stop_request_ends_a_run_between_two_machines():
