@@ -58,6 +58,8 @@ RECEIPT = {
     "deadline_cause": "budget",
     "retries": 1,
     "note": "",
+    "attempts": [],
+    "left": [],
     "log_tail": "",
     "host": "",
     "boot": None,
@@ -291,3 +293,9 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     ]
     predict = ["predict --run run-1 --data '/my candles' --last 5 --rehearse"]
     assert [line.split("mayfly ")[1] for line in lines[5:]] == (predict if named else [])
+
+
+def test_what_a_run_left_is_named():
+    left = [{"kind": "volume", "id": "vol-1", "state": "available"}]
+    assert "volume vol-1 (available)" in text_of({**RECEIPT, "left": left})
+    assert "vol-1" not in text_of(RECEIPT) + text_of({**RECEIPT, "left": None})
