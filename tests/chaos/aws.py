@@ -415,8 +415,11 @@ class Ec2:
         describe = lambda: self._aws.describe(list(InstanceIds), list(Filters))  # noqa: E731
         return self._aws.request("ec2", "DescribeInstances", describe)
 
-    def get_paginator(self, _: str) -> _Pages:
-        return _Pages(self.describe_instances)
+    def get_paginator(self, operation: str) -> _Pages:
+        if operation == "describe_instances":
+            return _Pages(self.describe_instances)
+        name = operation.removeprefix("describe_").title().replace("_", "")  # here a machine leaves nothing
+        return _Pages(lambda **_: self._aws.request("ec2", f"Describe{name}", lambda: {name: []}))
 
     def terminate_instances(self, *, InstanceIds: list[str]) -> Any:
         terminate = lambda: self._aws.terminate(InstanceIds)  # noqa: E731

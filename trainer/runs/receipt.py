@@ -54,6 +54,7 @@ def make_receipt(
         "closed_at": iso(record.closed_at) if record.closed_at else None,
         "attempts": [_attempt(record, observed, attempt) for attempt in record.attempts],
         "instances": [_instance(record, seen) for seen in record.instances],
+        "left": None if observed.left is None else [vars(item) for item in observed.left],
         "models": models,
         "failed": _failed(record, observed, models, state),
         "left_out": list(record.left_out),

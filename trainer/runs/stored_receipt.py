@@ -74,6 +74,9 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "deadline_cause": fields.text("deadline_cause"),
         "attempts": [_attempt(item) for item in fields.rows("attempts", most=MOST_ATTEMPTS)],
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
+        "left": [_remains(item) for item in fields.rows("left", most=MOST_INSTANCES)]
+        if fields.values.get("left") is not None
+        else None,
         "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
         "left_out": [item.text(most=MOST_TEXT) for item in fields.value("left_out").items(most=MOST_MODELS)],
@@ -108,6 +111,10 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
         if (of_experiment(item["key"]) or ("",))[0] != run_id:
             raise Unsound(f"the receipt has the file {item['key'][:120]!r}, which is not the run's")
     return files
+
+
+def _remains(fields: Fields) -> dict[str, Any]:
+    return {name: fields.text(name) for name in ("kind", "id", "state")}
 
 
 def _attempt(fields: Fields) -> dict[str, Any]:

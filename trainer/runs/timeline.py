@@ -120,11 +120,11 @@ def _reported(attempt: int, seen: Observation) -> Iterator[RunEvent]:
     if beat and result is None:
         yield RunEvent(at=beat.at, attempt=attempt, by=NODE, what="last heartbeat", why=beat.message)
     if result is not None:
-        ended = max(phases.values(), default=beat.at if beat else None)
+        ended_at = max(phases.values(), default=beat.at if beat else None)
         failed = ", ".join(str(item["piece"]) for item in result.failed)
         why = _reason(result.error) or (f"failed: {failed}" if failed else "")
-        if ended is not None:
-            yield RunEvent(at=ended, attempt=attempt, by=NODE, what=f"reported {result.state}", why=why)
+        if ended_at is not None:
+            yield RunEvent(at=ended_at, attempt=attempt, by=NODE, what=f"reported {result.state}", why=why)
 
 
 def _ended(record: RunRecord) -> Iterator[RunEvent]:

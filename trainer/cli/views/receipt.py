@@ -162,6 +162,9 @@ def _machines(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         map(_machine, receipt["instances"]), leaving=("zone", "market", "type"), wraps=("proof",)
     )
     yield "machine", table if receipt["instances"] else none
+    if left := receipt["left"]:
+        named = ", ".join(f"{item['kind']} {item['id']} ({item['state']})" for item in left)
+        yield "left", styled(f"{named}. mayfly doctor says more, --fix deletes it", BAD)
 
 
 def _attempts(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

@@ -60,6 +60,8 @@ RECEIPT = {
     "deadline_cause": "budget",
     "retries": 1,
     "note": "",
+    "attempts": [],
+    "left": [],
     "log_tail": "",
     "host": "",
     "boot": None,
@@ -315,3 +317,9 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
 )
 def test_what_spot_saved_is_one_line(low, high, text):
     assert spot_saved({"spot_saved_low": low, "spot_saved_high": high}) == text
+
+
+def test_what_a_run_left_is_named():
+    left = [{"kind": "volume", "id": "vol-1", "state": "available"}]
+    assert "volume vol-1 (available)" in text_of({**RECEIPT, "left": left})
+    assert "vol-1" not in text_of(RECEIPT) + text_of({**RECEIPT, "left": None})
