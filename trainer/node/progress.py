@@ -30,8 +30,8 @@ class Progress:
 
     @property
     def pieces_done(self) -> tuple[str, ...]:
-        """Return the pieces that ended well without a model from here: those that the agent started, and those
-        that an earlier attempt made.
+        """Return the pieces that ended well without a model from here: those that the agent started, and
+        those that an earlier attempt made.
         """
         here = {event["piece"] for event in self.done}
         states = {piece: entry.get("state") for piece, entry in self.pieces.items() if piece not in here}

@@ -27,7 +27,9 @@ def status(*, done: str = "", **progress: Any) -> Status:
         run_id="r", attempt=2, node=0, deadline=DEADLINE, instance_id="i-1", instance_type="p3.8xlarge"
     )
     models = [named(symbol) for symbol in done]
-    return Status(identity=identity, progress=Progress(models=MODELS, **progress), models=models)
+    return Status(
+        identity=identity, progress=Progress(models=MODELS, done=tuple(models), **progress), models=models
+    )
 
 
 def end(
