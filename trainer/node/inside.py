@@ -51,8 +51,6 @@ def entries_inside(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str,
     them, and folders with unfit names, which are not entered; their path ends with a slash. `hidden`: names
     may begin with a dot.
     """
-    if not folder.is_dir():  # its command removed it
-        return
     for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
         base = Path(here).relative_to(folder)
         for name in (*sorted(folders), *sorted(names)):
