@@ -162,6 +162,7 @@ def launcher(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits = P
 def _looks(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> list[Document]:
     """Return the statements of preflight's look-ups, and of its call of the sweeper."""
     described = ["Images", "Instances", "InstanceTypeOfferings", "LaunchTemplateVersions", "SpotPriceHistory"]
+    described += ["Volumes", "NetworkInterfaces", "SpotInstanceRequests"]  # that a run may leave
     baked = baked_parameter(stack.project, stack.name, launched_from.line.name)
     return [
         allow(

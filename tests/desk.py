@@ -108,6 +108,15 @@ class Desk:
             found += [json.loads(line) for line in lines if line.endswith("\n")]
         return [event for event in found if event["event"] == name]
 
+    def stored(self, prefix: str) -> dict[str, bytes]:
+        """Return the newest version of each object of the embedded S3 whose key begins so, without a command."""
+        newest = {}
+        for note in sorted(self.home.glob("s3/**/*.json")):  # by their numbers
+            with suppress(FileNotFoundError):  # a version that was just deleted
+                if (key := json.loads(note.read_text())["key"]).startswith(prefix):
+                    newest[key] = note.with_suffix("").read_bytes()
+        return newest
+
     def processes(self) -> list[int]:
         """Return what still runs for this desk: its server, its functions, its nodes."""
         return processes_that_mention(str(self.folder))

@@ -4,9 +4,10 @@ timer and trap. Desk, control and sweeper are the product's own code; nodes are 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from tests.chaos.schedule import BOOT_SECONDS, CONTROL_SECONDS, START, SWEEP_SEC
 from tests.pieces import named
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError
+from trainer.control import carry as carry_module
 from trainer.control import cloud as cloud_module
 from trainer.control import observe as observe_module
 from trainer.control import settle as settle_module
@@ -42,10 +44,13 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.record import Rung, RunPiece, RunRecord, iso
 from trainer.runs.record_json import record_from_json
+from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
+from trainer.runs.start_file import StartFile, read_start
+from trainer.runs.store import start_key
 
 RUN = "20261120-120000-crypto-k3v9"
 ROLE = "AROA1"
-BEAT = 3.0
+BEAT, SNAPSHOT_SECONDS = 3.0, 60.0
 STOP_SECONDS = 20.0  # which a node takes to end on request
 SYMBOLS = ("BTC-USD", "ETH-USD")
 OUTPUTS = StackOutputs(
@@ -83,6 +88,9 @@ def record_of(schedule: Schedule) -> RunRecord:
         created_at=START, deadline=START + timedelta(minutes=schedule.minutes), deadline_cause="max_duration",
         driver=schedule.driver,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+POOLED = (carry_module, observe_module, settle_module)  # which ask several things at once
 
 
 class InLine:
@@ -137,20 +145,21 @@ def _plain(value: Any) -> Any:
 def simulated(aws: Aws) -> Iterator[None]:
     """Give the product's modules the simulator's clock, and its pools no threads."""
     before = cloud_module.utc_now, store_module.record_from_json, store_module.to_json
-    pools = settle_module.ThreadPoolExecutor, observe_module.ThreadPoolExecutor
     cloud_module.utc_now = aws.callers_now
     if store_module.record_from_json is record_from_json:  # else it is mutated
         store_module.record_from_json = record_at_once
     if store_module.to_json is record_json_module.to_json:
         store_module.to_json = _compact
-    settle_module.ThreadPoolExecutor = observe_module.ThreadPoolExecutor = InLine  # type: ignore[misc,assignment]
+    for module in POOLED:
+        module.ThreadPoolExecutor = InLine  # type: ignore[attr-defined]
     sweep_module.print = lambda *_: None  # type: ignore[attr-defined]  # its log
     try:
         yield
     finally:
         del sweep_module.print  # type: ignore[attr-defined]
         cloud_module.utc_now, store_module.record_from_json, store_module.to_json = before
-        settle_module.ThreadPoolExecutor, observe_module.ThreadPoolExecutor = pools  # type: ignore[misc]
+        for module in POOLED:
+            module.ThreadPoolExecutor = ThreadPoolExecutor  # type: ignore[attr-defined]
 
 
 # machines
@@ -158,27 +167,31 @@ def simulated(aws: Aws) -> Iterator[None]:
 
 
 class Machine:
-    """One node: what it writes, and how it ends."""
+    """One node: what it writes, what it trains, and how it ends. A piece takes half of the life's work."""
 
     def __init__(self, aws: Aws, instance: Instance, life: NodeLife) -> None:
         self.aws, self.instance, self.life = aws, instance, life
         tags = instance.tags
-        self.keys = NodeKeys(
-            role_id=ROLE, instance_id=instance.id, run_id=RUN, attempt=int(tags.get("attempt", "1"))
-        )
+        self.attempt = int(tags.get("attempt", "1"))
+        self.keys = NodeKeys(role_id=ROLE, instance_id=instance.id, run_id=RUN, attempt=self.attempt)
         self.skew = timedelta(seconds=aws.schedule.node_skew)
         self.works = self.kernel = True  # whether its agent, and its kernel, still do
         self.silent_since: datetime | None = None
         self.beat_at: datetime | None = None  # of the lease in S3
         self.reports: dict[str, dict[str, str]] = {}  # models in S3 that it reported: name -> entry
+        self.uploaded: dict[str, datetime] = {}
+        self.trained: dict[str, float] = {}  # symbol -> seconds that were done when it began with it
+        self.done: dict[str, float] = {}  # symbol -> seconds of it that are done
+        self.snapshots: list[tuple[datetime, dict[str, float]]] = []  # in S3, whole
+        self.start: StartFile | None = None
         self.result: dict[str, Any] | None = None
         self.stopping = False
-        running = instance.running_at
-        self.began = running + timedelta(seconds=life.boot)
+        self.began = instance.running_at + timedelta(seconds=life.boot)
+        self.ticked = self.began
         self.deadline = (
             datetime.fromisoformat(tags["deadline"].replace("Z", "+00:00")) if "deadline" in tags else None
         )
-        aws.at(running, self._boot)
+        aws.at(instance.running_at, self._boot)
 
     @property
     def alive(self) -> bool:
@@ -190,27 +203,100 @@ class Machine:
             return
         if self.deadline is not None:
             aws.at(self.deadline - self.skew, self._timer)
-        ends = self.began + timedelta(seconds=life.work)
         if life.fate == "never_reports":
             self.silent_since = aws.now
             return
         aws.at(self.began, self._says)
-        aws.at(self.began + timedelta(seconds=life.work / 2), lambda: self._finish_model(0))
-        aws.at(ends, lambda: self._end("failed" if life.fate == "fails" else "done"))
-        fate = {"hangs": self._hang, "dies": self._die, "panics": self._panic, "taken": self._taken,
-                "taken_unseen": self._taken}.get(life.fate)  # fmt: skip
-        if fate is not None:
+        fates = {
+            "hangs": self._hang,
+            "dies": self._die,
+            "panics": self._panic,
+            "taken": self._noticed,
+            "taken_unseen": self._taken,
+        }
+        if (fate := fates.get(life.fate)) is not None:
             aws.at(instance_time(self.instance, life.at), fate)
 
     def _says(self) -> None:
-        """Write the first progress."""
-        if self.alive and self.works and self._reaches_s3():
-            phases = {
-                "boot": iso(self.instance.running_at + self.skew),
-                "train": iso(self.aws.now + self.skew),
-            }
-            body = {"phase": "train", "phases": phases, "models_total": 2}
-            self._write(self.keys.progress, json.dumps(body).encode())
+        """Find itself in its start file, then begin the work; without it, end at the boot allowance."""
+        if not (self.alive and self.works):
+            return
+        if self._reaches_s3():
+            key = start_key(RUN, self.attempt)
+            stored = self.aws.bucket.newest(key)
+            start = read_start(stored.body, run_id=RUN, attempt=self.attempt) if stored else None
+            # one that forges works although its word does not count
+            if start is not None and (self.instance.id in start.instances or self.life.fate == "forges"):
+                self._begin(start)
+                return
+        if self.aws.now > self.instance.running_at + timedelta(seconds=BOOT_SECONDS):
+            self.aws.say(f"{self.instance.id} is in no start file")
+            self._hang()
+            self._trap()
+            return
+        self.aws.after(10.0, self._says)
+
+    def _begin(self, start: StartFile) -> None:
+        """Take over what earlier attempts finished, and their checkpoints."""
+        self.start, self.ticked = start, self.aws.now
+        phases = {"boot": iso(self.instance.running_at + self.skew), "train": iso(self.aws.now + self.skew)}
+        body = {"phase": "train", "phases": phases, "models_total": 2}
+        self._write(self.keys.progress, json.dumps(body).encode())
+        for file in start.files:
+            (item,) = [one for one in start.objects if one.sha256 == file.object]
+            stored = self.aws.bucket.newest(item.key, item.version_id)
+            assert stored is not None and hashlib.sha256(stored.body).hexdigest() == item.sha256
+            self.done |= json.loads(stored.body)
+        self._work()
+
+    def _work(self) -> None:
+        """Train until the next event: a model's end, or a snapshot."""
+        if not (self.alive and self.works and self.start) or self.result is not None:
+            return
+        now, each = self.aws.now, self.life.work / 2
+        spent, self.ticked = (now - self.ticked).total_seconds(), now
+        current = next(iter(self._left()), None)
+        if current is not None and current in self.trained:
+            self.done[current] = self.done.get(current, 0.0) + spent
+            if self.done[current] >= each - 0.01 and not self._finish_model(current):
+                self.aws.after(20.0, self._work)
+                return
+        following = next(iter(self._left()), None)
+        if following is None:
+            self._end("failed" if self.life.fate == "fails" else "done")
+            return
+        self.trained.setdefault(following, self.done.get(following, 0.0))
+        rest = max(each - self.done.get(following, 0.0), 0.0)
+        if spent:
+            self._snapshot()
+        self.aws.after(min(rest, SNAPSHOT_SECONDS), self._work)
+
+    def _left(self) -> Iterator[str]:
+        """Yield the symbols that nobody has finished."""
+        finished = self.start.pieces if self.start else ()
+        return (one for one in SYMBOLS if one not in finished and f"lstm_{one}_1m" not in self.reports)
+
+    def _snapshot(self) -> None:
+        """Send the checkpoints: data first, then the manifest."""
+        if not self._reaches_s3() or not self.done:
+            return
+        body = json.dumps({symbol: round(done, 3) for symbol, done in self.done.items()}).encode()
+        sha256 = hashlib.sha256(body).hexdigest()
+        key = self.keys.snapshot_data(sha256)
+        known = self.aws.bucket.newest(key)
+        version = known.version_id if known else self._write(key, body, metadata={"sha256": sha256})
+        number = len(self.snapshots) + 1
+        stored = SnapshotObject(sha256=sha256, size=len(body), version_id=version)
+        snapshot = snapshot_of(
+            {"checkpoint.json": (sha256, len(body))},
+            {sha256: StoredContent(object=stored, offset=0)},
+            run_id=RUN,
+            attempt=self.attempt,
+            number=number,
+            at=self.aws.now + self.skew,
+        )
+        self._write(self.keys.snapshot(number), snapshot_to_json(snapshot))
+        self.snapshots.append((self.aws.now, dict(self.done)))
 
     def beat(self) -> None:
         """Bring the lease in S3 up to the present, as the node's own beats would have."""
@@ -233,23 +319,21 @@ class Machine:
 
     def stop(self) -> None:
         """Find the request to stop with the next beat."""
-        if self.alive and self.works and not self.stopping and self.aws.now >= self.began:
+        if self.alive and self.works and not self.stopping and self.start is not None:
             self.stopping = True
             self.aws.after(STOP_SECONDS, lambda: self._end("stopped"))
 
-    def _finish_model(self, number: int) -> None:
-        if not (self.alive and self.works):
-            return
+    def _finish_model(self, symbol: str) -> bool:
+        """Upload a finished model, and return whether it is in S3."""
         if not self._reaches_s3():
-            self.aws.after(20.0, lambda: self._finish_model(number))
-            return
-        name = f"lstm_{SYMBOLS[number]}_1m"
-        if name in self.reports:
-            return
-        sha256 = f"{number + 1:02d}" * 32
+            return False
+        name = f"lstm_{symbol}_1m"
+        sha256 = hashlib.sha256(f"{symbol} by {self.instance.id}".encode()).hexdigest()
         key = f"{self.keys.models}{name}.safetensors"
         version = self._write(key, b"weights", metadata={"sha256": sha256})
         self.reports[name] = {"key": key, "version_id": version, "sha256": sha256}
+        self.uploaded[symbol] = self.aws.now
+        return True
 
     def _end(self, state: str) -> None:
         """Report and power off; while S3 fails, try until the deadline ends it."""
@@ -258,31 +342,28 @@ class Machine:
         if not self._reaches_s3():
             self.aws.after(15.0, lambda: self._end(state))
             return
-        for number in (0, 1) if state == "done" else ():
-            self._finish_model(number)
-        ids = {f"lstm_{symbol}_1m": named(symbol) for symbol in SYMBOLS}
-        models = [{**ids[name], "family": "lstm", **entry} for name, entry in self.reports.items()]
+        if state != "done":
+            self._snapshot()
+        models = self._models()
         if self.life.fate == "spoils" and models:
             models[0] = {**models[0], "version_id": "v-none"}
-        now = self.aws.now + self.skew
-        phases = {
-            "boot": self.instance.running_at + self.skew,
-            "train": max(self.began + self.skew, self.instance.running_at + self.skew),
-            "end": now,
-        }
         error = {"code": 100, "what": "training failed", "why": "", "do": ""} if state == "failed" else None
-        self.result = {
-            "state": state,
-            "models": models,
-            "phases": {name: iso(at) for name, at in phases.items()},
-            "error": error,
-            "exit_code": 100 if error else 0,
-        }
+        self._report(state, models=models, error=error, exit_code=100 if error else 0)
         self.beat()
-        self._write(self.keys.result, json.dumps(self.result).encode())
         self.silent_since = self.aws.now
         if self.life.fate != "stays_on":
             self._trap()
+
+    def _models(self) -> list[dict[str, Any]]:
+        ids = {f"lstm_{symbol}_1m": named(symbol) for symbol in SYMBOLS}
+        return [{**ids[name], "family": "lstm", **entry} for name, entry in self.reports.items()]
+
+    def _report(self, state: str, **more: Any) -> None:
+        phases = {"boot": self.instance.running_at + self.skew, "end": self.aws.now + self.skew}
+        if self.start is not None:
+            phases["train"] = max(self.began, self.instance.running_at) + self.skew
+        self.result = {"state": state, "phases": {name: iso(at) for name, at in phases.items()}, **more}
+        self._write(self.keys.result, json.dumps(self.result).encode())
 
     def _trap(self) -> None:
         """Power off as the agent ends: the first layer."""
@@ -292,17 +373,10 @@ class Machine:
     def _timer(self) -> None:
         """Power off at the deadline: the second layer."""
         if self.alive and self.kernel and "L2" not in self.aws.schedule.off:
-            if self.works and self.life.fate != "hangs" and self.result is None and self._reaches_s3():
-                self._report_expired()
+            reports = self.works and self.result is None and self.start is not None
+            if reports and self._reaches_s3():
+                self._report("expired", models=self._models())
             self.aws.power_off(self.instance)
-
-    def _report_expired(self) -> None:
-        now = self.aws.now + self.skew
-        ids = {f"lstm_{symbol}_1m": named(symbol) for symbol in SYMBOLS}
-        models = [{**ids[name], "family": "lstm", **entry} for name, entry in self.reports.items()]
-        phases = {"boot": iso(self.instance.running_at + self.skew), "end": iso(now)}
-        self.result = {"state": "expired", "models": models, "phases": phases}
-        self._write(self.keys.result, json.dumps(self.result).encode())
 
     def _hang(self) -> None:
         if self.works and self.result is None:
@@ -318,6 +392,14 @@ class Machine:
         if self.alive and self.result is None:
             self._hang()
             self.kernel = False
+
+    def _noticed(self) -> None:
+        """Hear two minutes before the end: send the last checkpoint, report, and end."""
+        if self.alive and self.instance.description.get("InstanceLifecycle") == "spot":
+            self.aws.after(120.0, self._taken)
+            if self.start is not None:
+                self._work()
+                self._end("interrupted")
 
     def _taken(self) -> None:
         spot = self.instance.description.get("InstanceLifecycle") == "spot"
@@ -431,17 +513,29 @@ class Simulation:
         return AwsCloud(Access(self.aws), OUTPUTS)  # type: ignore[arg-type]
 
     def run(self) -> None:
-        """Play it to its end; what is out of order until then works again, and everything is settled."""
-        aws, schedule = self.aws, self.schedule
-        with simulated(aws):
-            Desk(self, begins=True)
-            if schedule.two_desks:
-                aws.after(3.0, lambda: Desk(self, begins=False, role="desk2") and None)
-            aws.after(60.0, self._tick_control)
-            aws.after(30.0, self._tick_sweeper)
-            aws.after(0.0, self._tick_scheduler)
-            aws.run_until(self.ends_at)
-            self._heal()
+        """Play it to its end."""
+        with simulated(self.aws):
+            self.begin()
+            self.finish()
+
+    def begin(self) -> None:
+        """Start every actor."""
+        aws = self.aws
+        Desk(self, begins=True)
+        if self.schedule.two_desks:
+            aws.after(3.0, lambda: Desk(self, begins=False, role="desk2") and None)
+        aws.after(60.0, self._tick_control)
+        aws.after(30.0, self._tick_sweeper)
+        aws.after(0.0, self._tick_scheduler)
+
+    def finish(self) -> None:
+        """Play on until long after the end; then what is out of order works again, and everything is settled."""
+        self.aws.run_until(self.ends_at)
+        self._heal()
+
+    def weather(self, **changed: Any) -> None:
+        """Change the faults that are still to come."""
+        self.schedule = self.aws.schedule = replace(self.schedule, **changed)
 
     def _heal(self) -> None:
         """Let everything work: after an hour, which AWS forgets an instance in, nothing may be open."""

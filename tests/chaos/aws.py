@@ -130,6 +130,8 @@ class Aws:
         self.busy: list[str] = []
         self.everything: dict[str, Instance] = {}  # which the world forgets an hour after its end
         self.hidden: dict[str, datetime] = {}  # instances that descriptions do not show yet
+        self.zones: dict[str, str] = {}  # of subnets whose names don't say it
+        self.tokens: dict[str, str] = {}  # of launches -> their instance
         self.fleet_calls = 0
         self.effects: dict[str, int] = {}  # side effects so far, by role
         self.requests: dict[str, int] = {}
@@ -223,8 +225,7 @@ class Aws:
         number = self.requests[role] = self.requests.get(role, 0) + 1
         if changes:
             self._die(role, 0)
-        if delay := schedule.delays.get((role, number)):
-            self._stall(delay, f"before {operation} arrives")
+        self._stall(schedule.delays.get((role, number), 0.0), f"before {operation} arrives")
         self.sleep(schedule.latency)
         if self.down(service) or self.down(f"net:{role}"):
             self.fault("outage")
@@ -239,9 +240,9 @@ class Aws:
         try:
             answer = effect()
         except AwsError as error:
+            self._stall(schedule.stalls.get((role, number), 0.0), f"in {operation}")
             raise failure(error.code, operation, message=str(error)) from error
-        if stall := schedule.stalls.get((role, number)):
-            self._stall(stall, f"in {operation}")
+        self._stall(schedule.stalls.get((role, number), 0.0), f"in {operation}")
         if changes:
             self.say(f"{operation} {about}")
             self.effects[role] = self.effects.get(role, 0) + 1
@@ -259,7 +260,7 @@ class Aws:
 
     def _stall(self, seconds: float, where: str) -> None:
         """Let the whole world go on while the caller sleeps, or its request is on its way."""
-        if len(self.busy) < MOST_FRAMES:
+        if seconds and len(self.busy) < MOST_FRAMES:
             self.fault("stall")
             self.say(f"STALLS {seconds:.0f} s {where}")
             self.sleep(seconds)
@@ -306,7 +307,7 @@ class Aws:
 
     def _launch(self, request: Mapping[str, Any], what: str, detail: str) -> dict[str, Any]:
         override = request["LaunchTemplateConfigs"][0]["Overrides"][0]
-        zone = override["SubnetId"].removeprefix("subnet-")
+        zone = self.zones.get(override["SubnetId"]) or override["SubnetId"].removeprefix("subnet-")
         market = request["TargetCapacitySpecification"]["DefaultTargetCapacityType"]
         error = {"ErrorCode": detail, "ErrorMessage": "injected"}
         pool = f"{override['InstanceType']} {zone} {market}"
@@ -331,6 +332,7 @@ class Aws:
         )
         self.everything[instance.id] = instance
         shown_after = float(detail) if what == "late" else self.schedule.shown_after
+        self.tokens[request["ClientToken"]] = instance.id
         self.hidden[instance.id] = self.now + timedelta(seconds=shown_after)
         self.say(f"{instance.id} begins")
         for tell in self.on_launch:
@@ -413,8 +415,11 @@ class Ec2:
         describe = lambda: self._aws.describe(list(InstanceIds), list(Filters))  # noqa: E731
         return self._aws.request("ec2", "DescribeInstances", describe)
 
-    def get_paginator(self, _: str) -> _Pages:
-        return _Pages(self.describe_instances)
+    def get_paginator(self, operation: str) -> _Pages:
+        if operation == "describe_instances":
+            return _Pages(self.describe_instances)
+        name = operation.removeprefix("describe_").title().replace("_", "")  # here a machine leaves nothing
+        return _Pages(lambda **_: self._aws.request("ec2", f"Describe{name}", lambda: {name: []}))
 
     def terminate_instances(self, *, InstanceIds: list[str]) -> Any:
         terminate = lambda: self._aws.terminate(InstanceIds)  # noqa: E731

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from tests.chaos.actors import PRICES, RUN, SYMBOLS, Machine, Simulation, record_at_once
@@ -18,6 +20,9 @@ from trainer.runs.deadline import armed_for
 from trainer.runs.observation import UNANSWERED
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import RunRecord, from_iso
+from trainer.runs.recovery import MOST_LOST
+from trainer.runs.start_file import read_start
+from trainer.runs.store import start_key
 from trainer.runs.stored_receipt import receipt_from_json
 
 SLACK = timedelta(seconds=30)  # requests take time, and a clock may be off by seconds
@@ -44,6 +49,23 @@ class Ending:
         """Return how many versions and things there are, besides the leases, which are the nodes' own."""
         versions = {key: len(found) for key, found in self.bucket.objects.items() if "live/" not in key}
         return versions | {"instances": len(self.aws.everything), "schedules": len(self.aws.world.schedules)}
+
+    def workers(self) -> list[Machine]:
+        """Return the machines whose word counts, by attempt."""
+        attempts = self.record.attempts if self.record else ()
+        ids = [name for attempt in attempts if attempt.launches for name in attempt.launches[-1].instance_ids]
+        return [self.sim.machines[name] for name in ids if name in self.sim.machines]
+
+    def start_written(self, attempt: int) -> datetime:
+        return self.bucket.objects[start_key(RUN, attempt)][0].at
+
+    def first_of(self, symbol: str, *, before: datetime) -> Machine | None:
+        """Return a machine that had finished a symbol before."""
+        return next((one for one in self.workers() if one.uploaded.get(symbol, before) < before), None)
+
+    def begun_after(self, at: datetime) -> bool:
+        """Return whether an attempt began after an instant."""
+        return any(self.start_written(one.attempt) > at for one in self.workers())
 
     def lived(self, instance: Instance) -> tuple[datetime, datetime]:
         """Return when an instance was there: from its launch until it was told to end."""
@@ -131,7 +153,12 @@ def _unseen(end: Ending) -> list[str]:
 
 def one_at_a_time(end: Ending) -> Iterator[str]:
     """At most one instance of a run is alive."""
-    if end.sim.most_alive > 1:
+    late = [
+        name
+        for name, at in end.aws.hidden.items()
+        if at > end.lived(end.aws.everything[name])[0] + UNANSWERED
+    ]
+    if end.sim.most_alive > 1 and not late:
         yield f"{end.sim.most_alive} instances were alive at once"
 
 
@@ -143,6 +170,35 @@ def one_for_each_intent(end: Ending) -> Iterator[str]:
     may = sum(launch.outcome == "created" or launch.had_no_answer or launch.is_open for launch in launches)
     if len(end.instances) > may:
         yield f"{len(end.instances)} instances, and {may} launches that may have made one"
+
+
+def no_instance_is_given_up(end: Ending) -> Iterator[str]:
+    """A call without a clear answer whose instance appears within five minutes is not closed as one without any."""
+    weather = end.sim.schedule
+    if end.record is None or any((weather.outages, weather.errors, weather.kills, weather.stalls, weather.delays,
+                                  weather.error_rate, weather.lost, weather.lost_rate)):  # fmt: skip
+        return
+    for attempt in end.record.attempts:
+        for launch in attempt.launches:
+            name = end.aws.tokens.get(launch.token)
+            if (
+                name
+                and launch.had_no_answer
+                and end.aws.hidden[name] < launch.last_call_at + UNANSWERED - SLACK * 4
+            ):
+                yield f"{name} was given up, although it appeared"
+
+
+def start_files_stay(end: Ending) -> Iterator[str]:
+    """A start file says the same for ever, and gains the ids of its instances."""
+    for attempt in range(1, 8):
+        versions = end.bucket.objects.get(start_key(RUN, attempt), [])
+        read = [read_start(one.body, run_id=RUN, attempt=attempt) for one in versions]
+        for before, now in pairwise(read):
+            if replace(before, instances=()) != replace(now, instances=()) or set(before.instances) - set(
+                now.instances
+            ):
+                yield f"the start file of attempt {attempt} was changed from {before} to {now}"
 
 
 def every_run_ends(end: Ending) -> Iterator[str]:
@@ -254,14 +310,66 @@ def models_are_kept(end: Ending) -> Iterator[str]:
             yield f"the receipt has the model {item['key']}, which is not in S3"
         elif stored is not None and stored.metadata.get("sha256") != item["sha256"]:
             yield f"the receipt has the model {item['key']} with another hash"
-    for name in end.record.working_ids:
-        machine = end.sim.machines.get(name)
-        if machine is None:
-            continue
-        for model, entry in machine.reports.items():
-            ended = machine.instance.shutting_down_at
-            if entry["key"] not in models and machine.life.fate != "spoils" and ended is not None:
-                yield f"{model} was reported by {name}, and the receipt does not have it"
+    kept = {item["piece"]: item for item in models.values()}
+    for machine in end.workers():
+        for symbol, at in machine.uploaded.items():
+            name, entry = f"lstm_{symbol}_1m", machine.reports[f"lstm_{symbol}_1m"]
+            if machine.life.fate == "spoils" or machine.alive:
+                continue
+            if symbol not in kept:
+                yield f"{name} was reported by {machine.instance.id}, and the receipt does not have it"
+                continue
+            known_first = end.first_of(symbol, before=at)
+            if kept[symbol]["key"] != entry["key"] and known_first is None and end.begun_after(at):
+                yield f"{name} of {machine.instance.id} was replaced by {kept[symbol]['key']}"
+
+
+def nothing_is_trained_twice(end: Ending) -> Iterator[str]:
+    """A model that was in S3 when an attempt's start file was written is not begun again, and one under way goes on
+    from the newest whole snapshot.
+    """
+    for machine in end.workers():
+        written_at = end.start_written(machine.attempt)
+        earlier = [one for one in end.workers() if one.attempt < machine.attempt]
+        for symbol, seconds in machine.trained.items():
+            by = [
+                one.instance.id
+                for one in earlier
+                if symbol in one.uploaded and one.uploaded[symbol] < written_at
+            ]
+            spoils = any(one.life.fate == "spoils" for one in earlier)
+            if by and not spoils:
+                yield f"{symbol} is trained again by {machine.instance.id}: {by[0]} had finished it"
+            last = next((one for one in reversed(earlier) if one.snapshots), None)
+            had = max(
+                (done.get(symbol, 0.0) for one in (last,) if one for _, done in one.snapshots), default=0.0
+            )
+            if seconds < had - 0.01:
+                yield f"{machine.instance.id} begins {symbol} at {seconds:.0f} s of work; {had:.0f} s were in S3"
+
+
+def few_attempts(end: Ending) -> Iterator[str]:
+    """Machines are lost five times at most, and attempts follow one another."""
+    if end.record is None:
+        return
+    if len(end.record.attempts) > MOST_LOST + 1 or len(end.record.lost) > MOST_LOST:
+        yield f"{len(end.record.attempts)} attempts, {len(end.record.lost)} machines lost"
+    spans = sorted((end.lived(one), one.id) for one in end.instances)
+    for ((_, ended), before), ((began, _), following) in pairwise(spans):
+        one, other = end.sim.machines[before], end.sim.machines[following]
+        if one.attempt != other.attempt and began < ended:
+            yield f"{following} began before {before} had ended"
+
+
+def strangers_count_for_nothing(end: Ending) -> Iterator[str]:
+    """No object of the receipt is by a machine whose word does not count."""
+    if end.receipt is None or end.record is None:
+        return
+    working = {machine.instance.id for machine in end.workers()}
+    for item in end.receipt["models"]:
+        owner = item["key"].partition(":")[2].partition("/")[0]
+        if owner not in working:
+            yield f"the receipt has {item['key']} by {owner}, and the run's machines are {sorted(working)}"
 
 
 def no_symbol_is_missing(end: Ending) -> Iterator[str]:
@@ -280,9 +388,9 @@ def work_counts(end: Ending) -> Iterator[str]:
     """A node that reported to be done, in time and from the run's own instance, makes the run done."""
     if end.receipt is None or end.record is None:
         return
-    for name in end.record.working_ids:
-        machine = end.sim.machines.get(name)
-        if machine is None or machine.result is None or machine.life.fate == "spoils":
+    for machine in end.workers()[-1:]:
+        name = machine.instance.id
+        if machine.result is None or machine.life.fate == "spoils":
             continue
         if machine.result["state"] == "done" and end.receipt["state"] != "done":
             yield f"{name} was done, and the receipt says {end.receipt['state']}"
@@ -321,6 +429,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     deadlines_are_armed,
     one_at_a_time,
     one_for_each_intent,
+    no_instance_is_given_up,
+    start_files_stay,
     every_run_ends,
     one_receipt,
     terminated_is_true,
@@ -328,6 +438,9 @@ INVARIANTS: tuple[Invariant, ...] = (
     bill_within_bounds,
     budget_holds,
     models_are_kept,
+    nothing_is_trained_twice,
+    few_attempts,
+    strangers_count_for_nothing,
     no_symbol_is_missing,
     work_counts,
     times_are_sound,

@@ -24,7 +24,8 @@ from tests.chaos.campaign import (
     layers_off,
     seeded,
 )
-from tests.chaos.schedule import NodeLife, Outage, Schedule
+from tests.chaos.schedule import LAYERS, NodeLife, Outage, Schedule
+from trainer.control import carry as carry_module
 from trainer.control import drive as drive_module
 from trainer.control import fleet as fleet_module
 from trainer.control import observe as observe_module
@@ -32,7 +33,7 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.fleet import FleetAnswer
 from trainer.control.functions import sweep as sweep_module
 from trainer.runs import index as index_module
-from trainer.runs import launching, observation, outcome, receipt, reconcile
+from trainer.runs import launching, observation, outcome, receipt, reconcile, recovery, spending
 from trainer.runs import record as record_module
 from trainer.runs.actions import ArmSweep, DeleteSchedule, Store, sweep_schedule
 from trainer.runs.store import S3Objects
@@ -276,23 +277,25 @@ def models_of_the_dead_forgotten() -> Iterable[tuple[Any, str, Any]]:
 
 
 def bill_from_the_first_beat() -> Iterable[tuple[Any, str, Any]]:
-    right = receipt._billed_seconds
+    right = spending.billed_seconds
 
     def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
         least, _ = right(seen, observed, now)
         return least, least
 
-    yield receipt, "_billed_seconds", billed
+    yield spending, "billed_seconds", billed
+    yield receipt, "billed_seconds", billed
 
 
 def bill_from_the_launch() -> Iterable[tuple[Any, str, Any]]:
-    right = receipt._billed_seconds
+    right = spending.billed_seconds
 
     def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
         _, most = right(seen, observed, now)
         return most, most
 
-    yield receipt, "_billed_seconds", billed
+    yield spending, "billed_seconds", billed
+    yield receipt, "billed_seconds", billed
 
 
 def expired_exits_with_zero() -> Iterable[tuple[Any, str, Any]]:
@@ -315,44 +318,151 @@ def closed_with_an_open_launch() -> Iterable[tuple[Any, str, Any]]:
     yield reconcile, "_finish", finish
 
 
+def attempts_without_a_most() -> Iterable[tuple[Any, str, Any]]:
+    yield recovery, "MOST_LOST", 1_000
+
+
+def budget_of_each_attempt() -> Iterable[tuple[Any, str, Any]]:
+    yield launching, "budget_left", lambda record, now: record.budget_usd
+
+
+def next_attempt_beside_the_last() -> Iterable[tuple[Any, str, Any]]:
+    yield recovery, "all_gone", lambda record, observed: True
+    right = recovery.recover
+
+    def recover(record: Any, observed: Any, now: Any) -> Any:
+        return right(record, replace(observed, instances=()), now)
+
+    yield reconcile, "recover", recover
+    yield reconcile, "_start", launching.next_launch
+
+
+def finished_models_not_carried() -> Iterable[tuple[Any, str, Any]]:
+    yield carry_module, "models_of", lambda record, observed: []
+
+
+def checkpoints_not_carried() -> Iterable[tuple[Any, str, Any]]:
+    yield carry_module, "_checkpoints", lambda *_: ((), ())
+
+
+def oldest_snapshot_taken() -> Iterable[tuple[Any, str, Any]]:
+    right = carry_module.snapshot_numbers
+    yield carry_module, "snapshot_numbers", lambda names: right(names)[::-1]
+
+
+def start_file_written_over() -> Iterable[tuple[Any, str, Any]]:
+    right = S3Objects.put
+
+    def put(self: S3Objects, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
+        return right(self, key=key, body=body, if_match=if_match, create=create and "start" not in key)
+
+    yield S3Objects, "put", put
+
+
+def later_attempt_replaces_models() -> Iterable[tuple[Any, str, Any]]:
+    right = receipt.models_of
+
+    def models(record: Any, observed: Any) -> Any:
+        return right(record, replace(observed, start=None))
+
+    yield receipt, "models_of", models
+    yield carry_module, "models_of", models
+
+
+def strangers_upload_read() -> Iterable[tuple[Any, str, Any]]:
+    """Every machine that the record has seen counts, not only the one that its launch names."""
+
+    def working_ids(record: Any) -> tuple[str, ...]:
+        return tuple(seen.instance_id for seen in record.instances)
+
+    yield record_module.RunRecord, "working_ids", property(working_ids)
+
+
 _LATE, _LONG = {1: "late:240"}, (NodeLife(work=900.0),)
-_ABANDONED = replace(Schedule(), kills=frozenset({("desk", 6)}), outages=(Outage("control", 0.0, 3000.0),))
 _UNCLEAR = Schedule(fleet={1: "late:200", 2: "unsent"}, minutes=30.0, nodes=_LONG)
 _STOPPED = Schedule(fleet=_LATE, stop_at=3.0, nodes=(NodeLife(work=3000.0),))
-_TWO_CLOSERS = Schedule(returns="look", returns_after=20.0, kills=frozenset({("control", 2), ("desk", 2)}))
+_TWO_CLOSERS = tuple(
+    Schedule(returns="look", returns_after=20.0, kills=frozenset({("control", n), ("desk", 2)}))
+    for n in range(5)
+) + tuple(Schedule(kills=frozenset({("control", n)})) for n in range(2, 9))
 _COSTLY = Schedule(budget_usd=0.5, nodes=(NodeLife(work=9000.0),))
 
-# Each bug with a schedule that finds it, so that a test need not search; `make chaos` searches.
-BUGS: dict[Patches, Schedule] = {
-    no_token: Schedule(fleet=_LATE, nodes=_LONG),
-    token_without_the_try: Schedule(fleet={1: "refuse:RequestLimitExceeded"}),
-    untagged_launch: Schedule(),
-    next_rung_after_an_unclear_answer: _UNCLEAR,
-    schedules_deleted_as_the_run_ends: SITUATIONS["stays on"],
-    schedule_of_an_unanswered_launch_deleted: replace(
-        SITUATIONS["appears too late"], off=frozenset({"L1", "L2", "L4"})
+
+def _each(schedule: Schedule, **named: Iterable[Any]) -> tuple[Schedule, ...]:
+    """Return the schedule with each value of a field."""
+    ((name, values),) = named.items()
+    return tuple(replace(schedule, **{name: value}) for value in values)
+
+
+def _abandoned(layer: str) -> tuple[Schedule, ...]:
+    """Return runs whose callers are gone, with one layer alone."""
+    alone = Schedule(off=frozenset(LAYERS) - {layer}, outages=(Outage("control", 0.0, 3000.0),))
+    return _each(alone, kills=[frozenset({("desk", number)}) for number in range(5, 10)])
+
+
+_LOST = tuple(SITUATIONS[name] for name in ("taken back", "taken back thrice", "silent, then well"))
+# Each bug with schedules of which one finds it, so that a test need not search; `make chaos` searches.
+BUGS: dict[Patches, tuple[Schedule, ...]] = {
+    no_token: (Schedule(fleet=_LATE, nodes=_LONG),),
+    token_without_the_try: (Schedule(fleet={1: "refuse:RequestLimitExceeded"}),),
+    untagged_launch: (Schedule(),),
+    next_rung_after_an_unclear_answer: (_UNCLEAR,),
+    schedules_deleted_as_the_run_ends: (SITUATIONS["stays on"],),
+    schedule_of_an_unanswered_launch_deleted: (
+        replace(SITUATIONS["appears too late"], off=frozenset({"L1", "L2", "L4"})),
     ),
-    shutting_down_taken_for_terminated: Schedule(),
-    not_described_taken_for_gone: Schedule(fleet=_LATE, nodes=_LONG),
-    record_swapped_without_a_condition: Schedule(stalls={("desk", 5): 900.0}),
-    receipt_written_over: Schedule(minutes=12.0, nodes=(NodeLife(fate="dies", work=3000.0),)),
+    shutting_down_taken_for_terminated: (Schedule(),),
+    not_described_taken_for_gone: (Schedule(fleet=_LATE, nodes=_LONG),),
+    record_swapped_without_a_condition: _each(
+        Schedule(stop_at=30.0, two_desks=True), stalls=[{("desk", n): 900.0} for n in range(3, 60)]
+    ),
+    receipt_written_over: (
+        Schedule(minutes=12.0, nodes=(NodeLife(fate="dies", work=3000.0),)),
+        *_TWO_CLOSERS,
+    ),
     closed_before_the_receipt: _TWO_CLOSERS,
-    deadline_not_armed: Schedule(),
-    called_before_it_is_stored: _STOPPED,
-    deadline_tag_an_hour_late: replace(_ABANDONED, off=frozenset({"L1", "L3", "L4"})),
-    sweeper_blind_to_deadlines: replace(_ABANDONED, off=frozenset({"L1", "L2", "L4"})),
-    sweeper_only_says_so: replace(_ABANDONED, off=frozenset({"L1", "L2", "L3"})),
-    late_instance_not_waited_for: _UNCLEAR,
-    instance_of_an_unanswered_call_not_adopted: _UNCLEAR,
+    deadline_not_armed: (Schedule(),),
+    called_before_it_is_stored: (_STOPPED,),
+    deadline_tag_an_hour_late: _abandoned("L2"),
+    sweeper_blind_to_deadlines: _abandoned("L3"),
+    sweeper_only_says_so: _abandoned("L4"),
+    late_instance_not_waited_for: (_UNCLEAR,),
+    instance_of_an_unanswered_call_not_adopted: (_UNCLEAR,),
     index_left_before_the_record_is_closed: _TWO_CLOSERS,
-    record_written_before_the_index: Schedule(kills=frozenset({("desk", 1)})),
-    budget_forgotten: _COSTLY,
-    spot_price_in_the_budget: _COSTLY,
-    missing_pieces_not_named: _STOPPED,
-    reported_models_believed: Schedule(nodes=(NodeLife(fate="spoils"),)),
-    models_of_the_dead_forgotten: Schedule(),
-    bill_from_the_first_beat: Schedule(),
-    bill_from_the_launch: Schedule(),
-    expired_exits_with_zero: Schedule(minutes=8.0, nodes=(NodeLife(work=9000.0),)),
-    closed_with_an_open_launch: _STOPPED,
+    record_written_before_the_index: (Schedule(kills=frozenset({("desk", 1)})),),
+    budget_forgotten: (_COSTLY,),
+    spot_price_in_the_budget: (_COSTLY,),
+    missing_pieces_not_named: (_STOPPED,),
+    reported_models_believed: (Schedule(nodes=(NodeLife(fate="spoils"),)),),
+    models_of_the_dead_forgotten: (Schedule(), *_LOST),
+    bill_from_the_first_beat: (Schedule(),),
+    bill_from_the_launch: (Schedule(),),
+    expired_exits_with_zero: (Schedule(minutes=8.0, nodes=(NodeLife(work=9000.0),)),),
+    closed_with_an_open_launch: (_STOPPED,),
+    attempts_without_a_most: (
+        Schedule(markets=("spot", "spot"), nodes=(NodeLife(fate="taken_unseen", at=80.0),), minutes=60.0),
+    ),
+    budget_of_each_attempt: (
+        Schedule(
+            markets=("spot", "on_demand"),
+            nodes=(NodeLife(fate="taken_unseen", work=9000.0, at=900.0), NodeLife(work=9000.0)),
+            minutes=60.0,
+            budget_usd=1.5,
+        ),
+    ),
+    next_attempt_beside_the_last: _LOST,
+    finished_models_not_carried: _LOST,
+    checkpoints_not_carried: _LOST,
+    oldest_snapshot_taken: _LOST,
+    start_file_written_over: _each(
+        Schedule(two_desks=True), stalls=[{("desk", number): 9.0} for number in range(1, 40)]
+    ),
+    later_attempt_replaces_models: _LOST,
+    strangers_upload_read: (
+        Schedule(
+            fleet={1: "late:400", 2: "unsent"},
+            nodes=(NodeLife(fate="forges", boot=15.0), NodeLife(work=900.0)),
+            minutes=40.0,
+        ),
+    ),
 }

@@ -30,6 +30,7 @@ FATES = (
     "stays_on",
     "spoils",
     "fails",
+    "forges",
 )
 
 

@@ -1,5 +1,5 @@
-"""One budget, walked from the flag to the OS timer: plan, tag, schedules, timer and receipt of one rehearsal
-agree.
+"""A run that is left at its terminal, and its one budget from the flag to the OS timer: plan, tag, schedules,
+timer and receipt agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.desk import QUICK
 from tests.jobs import sets
 from trainer.aws.access import Access
 from trainer.rehearsal.client import ACCOUNT, Server
@@ -21,7 +22,7 @@ from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 
 GROUP = "mayfly-dev"
-LONG = ("--epochs", "200", *sets("train.patience=200", "expert.tune=never"))  # tuning: test_tuned.py
+LONG = ("--epochs", "10000", *sets("train.patience=10000", "expert.tune=never"))  # tuning: test_tuned.py
 BUDGET = "1.5"  # 439 seconds of a p3.8xlarge with its disk, far below the default of half an hour
 
 
@@ -45,7 +46,7 @@ def scheduled(scheduler: Any, name: str) -> datetime:
 
 
 @pytest.mark.slow
-def test_one_deadline_from_plan_and_tag_to_timer_and_receipt(desk, candles, eventually):
+def test_ctrl_c_asks_and_a_left_run_has_one_deadline(desk, candles, eventually):
     words = ("--data", str(candles), "--symbols", "AAA", *LONG, "--budget", BUDGET)
     # The plan's hard stop counts from the launch; the record keeps the instant of the launch.
     planned = desk.launch(*words, "--dry-run")
@@ -54,10 +55,19 @@ def test_one_deadline_from_plan_and_tag_to_timer_and_receipt(desk, candles, even
     plan = json.loads(out)["hard_stop"]
     assert (plan["seconds"], plan["cause"]) == (439, "budget")
 
-    launched = desk.launch(*words, "--detach")
-    out, err = launched.communicate(timeout=500)
-    assert launched.returncode == 0, err
-    left = json.loads(out)
+    typed = desk.type("launch", "--rehearse", "--instance", "p3.8xlarge", *QUICK, *words)
+    eventually(lambda: desk.events("model_started"))
+    typed.press("\x03")
+    eventually(lambda: "leave it running (l)" in typed.shown())
+    typed.press("g\n")
+    eventually(lambda: "epoch" in typed.shown().rpartition("leave it running (l)")[2])  # the picture goes on
+    typed.press("\x03")
+    eventually(lambda: typed.shown().count("leave it running (l)") == 2)
+    typed.press("l\n")
+    assert typed.ends() == 0, typed.shown()
+    assert "continues, and ends by" in typed.shown()
+    (left,) = json.loads(desk.run("status", "--rehearse", "--json").stdout)["runs"]
+    assert left["state"] == "running", "no stop was requested"
     run_id, deadline = left["run_id"], from_iso(left["deadline"])
     assert left["deadline_cause"] == "budget"
 
@@ -69,7 +79,7 @@ def test_one_deadline_from_plan_and_tag_to_timer_and_receipt(desk, candles, even
     assert (launch.deadline, launch.deadline_cause) == (deadline, "budget")
     assert (launch.intended_at + timedelta(seconds=plan["seconds"])).replace(microsecond=0) == deadline
 
-    (instance_id,) = left["instances"]
+    (instance_id,) = [one["instance_id"] for one in left["instances"]]
     (reservation,) = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
     tags = {tag["Key"]: tag["Value"] for tag in reservation["Instances"][0]["Tags"]}
     assert from_iso(tags["deadline"]) == deadline
@@ -81,4 +91,5 @@ def test_one_deadline_from_plan_and_tag_to_timer_and_receipt(desk, candles, even
 
     stopped = desk.run("stop", run_id, "--rehearse", "--json")
     receipt = json.loads(stopped.stdout)
+    assert receipt["state"] == "stopped"
     assert (from_iso(receipt["deadline"]), receipt["deadline_cause"]) == (deadline, "budget")

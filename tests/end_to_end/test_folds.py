@@ -1,5 +1,5 @@
-"""Folds and seeds of a pooled model through a whole run that nobody watches: planned, trained, settled,
-listed, predicted.
+"""Folds and seeds of a pooled model through a whole run that nobody watches: planned, trained over the end of a
+worker, settled, listed, predicted.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from tests.end_to_end.test_run import kill_worker
 from tests.jobs import sets
 
 
@@ -16,7 +17,7 @@ def test_a_run_of_folds_and_seeds_outlives_its_launcher(desk, candles, eventuall
     pooled = ("--symbols", "AAA,BBB", *sets("data.pooled=true", "name=pool"))
     settings = (*pooled, "--epochs", "1", *sets("data.folds=2", "train.seeds=2", "train.seed=3"))
     run = desk.launch("--data", str(candles), *settings)
-    eventually(lambda: desk.events("model_started"))
+    kill_worker(desk, "pool f1 s3", 1, eventually)
     run.kill()
     run.communicate()
     eventually(lambda: not desk.processes())  # the node ends by itself, then the embedded AWS does
@@ -26,6 +27,7 @@ def test_a_run_of_folds_and_seeds_outlives_its_launcher(desk, candles, eventuall
     (run_id,) = [told_of["run_id"] for told_of in json.loads(told.stdout)["runs"]]
     receipt = json.loads(desk.run("receipts", run_id, "--rehearse", "--json").stdout)
     assert receipt["state"] == "done" and receipt["instances"][0]["state"] == "terminated"
+    assert receipt["retries"] == 1
     made = {(model["fold"], model["seed"]): model for model in receipt["models"]}
     assert sorted(made) == [(1, 3), (1, 4), (2, 3), (2, 4)] and receipt["failed"] == []
     assert (made[2, 4]["piece"], made[2, 4]["series"]) == ("pool f2 s4", ["AAA", "BBB"])

@@ -1,5 +1,5 @@
-"""A model of the user's own, from the example's folder to the numbers of its card: one command, a killed
-worker, a receipt.
+"""A model of the user's own, from the example's folder to the numbers of its card: one command, killed workers,
+a receipt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.desk import ROOT
-from tests.end_to_end.test_run import kill_worker
+from tests.end_to_end.test_run import kill_worker, only_json
 from tests.predictions import accuracy
 from trainer.store.card import read_card
 
@@ -23,8 +23,8 @@ EXAMPLE = ROOT / "examples" / "own-model"
 
 @pytest.fixture
 def bars(tmp_path: Path) -> Path:
-    """Return a folder of seeded minutes of BTC-USD and ETH-USD."""
-    words = ["--out", str(tmp_path / "bars"), "--symbols", "BTC-USD,ETH-USD", "--bars", "7000"]
+    """Return a folder of seeded minutes of three symbols."""
+    words = ["--out", str(tmp_path / "bars"), "--symbols", "BTC-USD,ETH-USD,SOL-USD", "--bars", "7000"]
     command = [sys.executable, "-m", "trainer.data.synthetic", *words, "--timeframe", "1m", "--seed", "0"]
     subprocess.run(command, check=True, capture_output=True)
     return tmp_path / "bars"
@@ -32,15 +32,19 @@ def bars(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_own_model_trains_and_predicts_the_numbers_of_its_card(desk, bars, eventually):
-    small = ("--set", "data.bars=6000", "--epochs", "2")
+    small = ("--set", "data.bars=6000", "--epochs", "2", "--symbols", "BTC-USD,ETH-USD,SOL-USD")
     job = ("--job", str(EXAMPLE / "job.toml"), "--data", str(bars))
     run = desk.start("launch", "--rehearse", "--json", *job, *small)
     kill_worker(desk, "ETH-USD", 1, eventually)
+    kill_worker(desk, "SOL-USD", 2, eventually)  # retried once
     out, err = run.communicate(timeout=500)
-    assert run.returncode == 0, err
-    receipt = json.loads(out)
-    assert (receipt["state"], receipt["retries"]) == ("done", 1)
+    assert run.returncode == 100, err
+    receipt = only_json(out)
+    assert (receipt["state"], receipt["retries"]) == ("failed", 2)
+    assert [item["piece"] for item in receipt["failed"]] == ["SOL-USD"]
     assert sorted(model["piece"] for model in receipt["models"]) == ["BTC-USD", "ETH-USD"]
+    assert receipt["data"]["synthetic"] is True and receipt["data"]["bars"] == 18_000
+    assert only_json(desk.run("receipts", receipt["run_id"], "--rehearse", "--json").stdout) == receipt
 
     hint = shlex.split(
         err.splitlines()[-1].partition("mayfly predict ")[2]

@@ -76,6 +76,7 @@ PROGRESS = {
     "message": "",
     "sample": {"at": "2026-11-20T12:00:00Z", "gpus": [GPU], "cpu": CPU, "note": ""},
     "data": {"bars": 5, "holes": 0, "synthetic": False},
+    "durable": {"number": 3, "at": "2026-11-20T12:00:00Z", "lag_seconds": 41.5},
 }
 HOST_KEYS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJLiEOwutp8jvpwM root@ip-10\n"
 HASH = "ab" * 32
@@ -111,6 +112,7 @@ RESULT = {
     "tuned": {"l4": {"a shape": {"pack": 1}}},
     "files": [{"file": "A_1m.csv", "sha256": HASH, "bytes": 5, "added": True}],
     "scripts": [SCRIPT, {**SCRIPT, **named("C")}],
+    "checkpoints": {"snapshots": 1, "objects": 2, "bytes": 3, "usd": 0.1},
 }
 OUTPUT = {"file": "a/m.pt", "key": f"{PREFIX}out/{HASH}", "version_id": "v", "sha256": HASH, "bytes": 5}
 JOB: dict[str, Any] = {

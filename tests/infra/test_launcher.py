@@ -120,7 +120,8 @@ def test_a_policy_that_is_too_long_is_refused_with_its_causes() -> None:
 def test_what_begins_with_r_in_the_bucket_is_what_people_write() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/architecture.md").read_text()
     keys = page.partition("s3://<bucket>/\n")[2].partition("```")[0]
-    assert set(re.findall(r"^ +(r[a-z-]*)/", keys, re.MULTILINE)) == {"raw", "raw-index", "runs", "retrains"}
+    written = {"raw", "raw-index", "resumed", "retrains", "runs"}
+    assert set(re.findall(r"^ +(r[a-z-]*)/", keys, re.MULTILINE)) == written
 
 
 def test_own_images_are_launched_only_where_the_stack_bakes_some() -> None:

@@ -244,6 +244,12 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         "RequestExpired",
         remedy=_SIGN_IN,
     ),
+    # S3's words for a request that is more than 15 minutes off; other services refuse its signature
+    _row(
+        PERMISSION,
+        "RequestTimeTooSkewed",
+        remedy="This machine's clock is wrong. Set the clock, such as by timedatectl set-ntp true.",
+    ),
     _row(
         PERMISSION,
         "NoCredentialsError",

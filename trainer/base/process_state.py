@@ -4,6 +4,7 @@ end: its own stacks first, if it can write them.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 from contextlib import suppress
@@ -38,6 +39,11 @@ def ticks_of(pid: int, *, proc: Path = Path("/proc")) -> int:
         fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
     return 0
+
+
+def write_stacks_at_abort() -> None:
+    """Have this process write its Python stacks to its standard error when `abort` ends it."""
+    faulthandler.enable(file=2)
 
 
 def abort(pid: int) -> bool:

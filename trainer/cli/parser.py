@@ -47,6 +47,9 @@ def _status_flags(parser: Parser) -> None:
     parser.add_argument(
         "-f", "--follow", action="store_true", help="show one run's progress until it ends, as a launch does"
     )
+    parser.add_argument(
+        "--events", action="store_true", help="show all that happened to one run, with the reasons"
+    )
     _where_flags(parser, local=True)
 
 
@@ -115,7 +118,13 @@ def _doctor_flags(parser: Parser) -> None:
     parser.add_argument(
         "--fix", action="store_true", help="delete volumes, interfaces and schedules that ended runs left"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="don't ask before --fix deletes")
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="end machines past their deadline, or silent, as the sweeper does",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what --sweep would end, and end nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="don't ask before --fix or --sweep")
     _where_flags(parser)
 
 

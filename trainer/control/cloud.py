@@ -22,10 +22,12 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
 from trainer.control.fleet import FleetAnswer, read_answer, read_failure
 from trainer.runs.deadline import armed_for
-from trainer.runs.observation import ENDED, DescribedInstance
+from trainer.runs.observation import ENDED, DescribedInstance, Remains
 from trainer.runs.record import utc_now
 from trainer.runs.store import Objects, open_objects
 
+# of volumes, and of spot requests: gone, or about to be
+GOING = ("deleting", "deleted", "closed", "cancelled", "failed")
 CLOCK_TOLERANCE = timedelta(seconds=5)  # the Date header has whole seconds, and a request takes a moment
 # "User initiated (2026-11-20 23:59:12 GMT)": the one place where AWS dates a termination.
 _TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
@@ -50,6 +52,8 @@ class Cloud(Protocol):
     def terminate(self, *, instance_ids: tuple[str, ...]) -> None: ...
 
     def console_output(self, *, instance_id: str) -> str: ...
+
+    def left(self, *, run_id: str, instance_ids: tuple[str, ...]) -> tuple[Remains, ...]: ...
 
     def scheduled(self, *, name: str) -> datetime | None: ...
 
@@ -134,6 +138,43 @@ class AwsCloud:
         with aws_errors(f"cannot read the console of {instance_id}", but=NO_INSTANCE):
             return str(self._ec2.get_console_output(InstanceId=instance_id).get("Output") or "")
         return ""
+
+    def left(self, *, run_id: str, instance_ids: tuple[str, ...]) -> tuple[Remains, ...]:
+        """Return the volumes and interfaces that carry a run's tag, and the spot requests of its instances
+        that are not closed. What AWS is deleting doesn't count.
+        """
+        tagged = [{"Name": "tag:run_id", "Values": [run_id]}]
+        asked = [{"Name": "instance-id", "Values": list(instance_ids)}]
+        with aws_errors(f"cannot look for what {run_id} left"):
+            return (
+                *self._remains("describe_volumes", "Volumes", "volume", "VolumeId", "State", tagged),
+                *self._remains(
+                    "describe_network_interfaces",
+                    "NetworkInterfaces",
+                    "interface",
+                    "NetworkInterfaceId",
+                    "Status",
+                    tagged,
+                ),
+                *self._remains(
+                    "describe_spot_instance_requests",
+                    "SpotInstanceRequests",
+                    "spot request",
+                    "SpotInstanceRequestId",
+                    "State",
+                    asked,
+                ),
+            )
+        raise AssertionError("an error was raised")
+
+    def _remains(
+        self, operation: str, listed: str, kind: str, name: str, state: str, filters: list[dict[str, Any]]
+    ) -> tuple[Remains, ...]:
+        pages = self._ec2.get_paginator(operation).paginate(Filters=filters)
+        found = [
+            Remains(kind=kind, id=item[name], state=item[state]) for page in pages for item in page[listed]
+        ]
+        return tuple(item for item in found if item.state not in GOING)
 
     def scheduled(self, *, name: str) -> datetime | None:
         """Return the instant at which a one-time schedule fires, or None if there is none."""

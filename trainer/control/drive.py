@@ -48,7 +48,7 @@ from trainer.runs.actions import (
     sweep_schedule,
 )
 from trainer.runs.index import take_out
-from trainer.runs.observation import Observation
+from trainer.runs.observation import Observation, Remains
 from trainer.runs.receipt import Receipt, make_receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Driver, Launch, RunRecord, iso
@@ -333,7 +333,7 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
 
     An existing receipt was written by another caller.
     """
-    receipt = make_receipt(record, observed)
+    receipt = make_receipt(record, replace(observed, left=_left(cloud, record)))
     body = json.dumps(receipt, indent=1).encode()
     try:
         cloud.objects.put(key=receipt_key(record.run_id), body=body, create=True)
@@ -346,6 +346,22 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     swap_record(cloud.objects, record, etag)
     with suppress(TrainerError):  # the next look removes it
         take_out(cloud.objects, closed=[record.run_id])
+
+
+def _left(cloud: Cloud, record: RunRecord) -> tuple[Remains, ...] | None:
+    """Return what AWS shows of a run whose instances are gone and whose schedules were deleted; None if it
+    can't be seen: a run is closed all the same.
+    """
+    if not record.has_instances:
+        return ()
+    run_id, ids = record.run_id, tuple(seen.instance_id for seen in record.instances)
+    names = [sweep_schedule(run_id), *(kill_schedule(run_id, item.number) for item in record.attempts)]
+    try:
+        armed = {name: cloud.scheduled(name=name) for name in names}
+        schedules = [Remains(kind="schedule", id=name, state=iso(at)) for name, at in armed.items() if at]
+        return (*(cloud.left(run_id=run_id, instance_ids=ids) if ids else ()), *schedules)
+    except TrainerError:
+        return None
 
 
 def _give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerError) -> bool:

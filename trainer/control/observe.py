@@ -268,3 +268,18 @@ def _body(objects: Objects, key: str, first_bytes: int) -> bytes | None:
     """Return the first bytes of a node's object; b"" if S3 refuses it."""
     stored = given(lambda: objects.get(key=key, first_bytes=first_bytes))
     return None if stored is None else stored.body
+
+
+def reports(cloud: Cloud, record: RunRecord) -> dict[int, Observation]:
+    """Return what the nodes of each attempt reported, by its number: last heartbeat and result. Raises
+    TrainerError.
+    """
+    seen, now = {}, cloud.now()
+    for number, attempt in enumerate(record.attempts, 1):
+        until = replace(record, attempts=record.attempts[:number])  # whose last attempt is this one
+        beats = filter(None, (_heartbeat(cloud.objects, keys, now) for keys in until.nodes))
+        seen[attempt.number] = Observation(
+            heartbeat=max(beats, key=lambda beat: beat.at, default=None),
+            result=_node_result(cloud.objects, until),
+        )
+    return seen

@@ -67,6 +67,7 @@ class RunProgress:
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
     attempt: int = 1  # that works, or is launched
+    durable: Mapping[str, Any] = field(default_factory=dict)  # its newest checkpoints in S3; {}: none
     lost: tuple[str, ...] = ()  # a line for each attempt before it, which lost its machine
     message: str = ""  # the node's own, the reason for waiting, or how long the node has been silent
     is_silent: bool = False  # the node has not reported for a while: its progress is that of then
@@ -148,7 +149,7 @@ def _waiting(record: RunRecord) -> dict[str, Any] | None:
 
 def _reported(beat: Heartbeat | None) -> dict[str, Any]:
     """Return what a node reports of its work; {} before its first report."""
-    same = ("sample", "models_total", "models_done", "rate", "unit")
+    same = ("sample", "models_total", "models_done", "rate", "unit", "durable")
     return {"pieces": beat.progress, **{name: getattr(beat, name) for name in same}} if beat else {}
 
 

@@ -12,14 +12,15 @@ from trainer.job.job import Job
 from trainer.launch.candidates import PlanCandidate, hours
 from trainer.machines.spot import (
     INTERRUPTIONS_PER_HOUR,
-    MOST_LOST_SECONDS,
     RECOVERY_SECONDS,
     chance_to_finish,
 )
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit
+from trainer.runs.recovery import MOST_LOST
+from trainer.runs.spot_saving import MOST_LOST_SECONDS
 
 LEAST_CHANCE = 0.8
-MOST_LOSSES = 4  # machines that a run survives: at the fifth it ends
+MOST_LOSSES = MOST_LOST - 1  # machines that a run survives
 
 
 def refuse_without_checkpoints(job: Job, *, keeps_checkpoints: bool) -> None:

@@ -53,6 +53,7 @@ def record_of(
         instance_profile=profile,
         job=work.job.to_dict(),
         pieces=recorded(plan.pieces),
+        left_out=work.refused,
         ladder=plan.ladder,
         bundle_key=work.code.key,
         bundle_sha256=work.code.sha256,

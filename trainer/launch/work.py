@@ -57,6 +57,11 @@ class Work(ABC):
     name: ClassVar[str]  # of its command
     leaves: ClassVar[Leaves]
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Return why symbols of its data were left out."""
+        return ()
+
     def role(self, outputs: StackOutputs) -> tuple[str, str]:
         """Return the unique id of its machine's role, and the ARN of its profile if the template has
         another.
@@ -109,7 +114,6 @@ class TrainingWork(WeighedWork):
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Return why symbols of its data were left out."""
         return self.candles.refused
 
     @property
@@ -172,7 +176,6 @@ class ScriptWork(WeighedWork):
     has_checkpoints: bool = True  # its files name their folder
     name: ClassVar[str] = SCRIPT
     leaves: ClassVar[Leaves] = "files"
-    refused: ClassVar[tuple[str, ...]] = ()  # symbols of its data: it has none
     bars_plan: ClassVar[bytes] = b""
 
     @property

@@ -19,6 +19,7 @@ from trainer.base.silence import FIRST_SECONDS
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
+from trainer.node.devices import tried
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser
 from trainer.node.piece_run import CommandWork, PieceRun, PieceToRun
@@ -55,6 +56,7 @@ class CommandRun:
         self._service = DeviceService(places)
         self._again: dict[str, PieceRun] = {}  # title -> its failed try on a device that is out of service
         self._hopeless = False
+        self._broken: dict[Devices, str] = {}  # devices that failed the smoke test -> how
         self._queue = PieceQueue(map(_queued, pieces))
         self._running: dict[int, PieceRun] = {}  # by place
         self._begun: list[PieceRun] = []
@@ -143,18 +145,36 @@ class CommandRun:
 
     def _look_at_devices(self) -> None:
         """Take broken devices out of service, and queue their failed pieces once more for other devices."""
+        if self._command.devices == "tested" and not self._node.is_stopping():
+            self._test_devices()
         for devices, titles in self._service.taken_out(self._at_work()).items():
             within = f"within {QUICK_SECONDS:.0f} s each, in a row"
-            line = f"{_named(devices)}: {', '.join(titles)} failed there {within}"
-            log.warning("out of service: %s", line)
-            self._set_out_of_service(devices, line)
-            for title in titles:
-                run = next(run for run in self._begun if run.piece.title == title)
-                self._begun.remove(run)
-                self._again[title] = run
-                reason = f"it failed on {_named(devices)}, which is out of service"
-                run.tell("retry", worker=run.place, reason=reason)
-                self._queue.put(_queued(run.piece))
+            self._take_out(devices, titles, f"{', '.join(titles)} failed there {within}")
+
+    def _test_devices(self) -> None:
+        """Try suspect GPUs by the smoke test that they passed before."""
+        for devices in self._service.to_test():
+            known = self._node.status.devices
+            names = [f"cuda:{gpu}" for gpu in devices] if known and known.kind == "cuda" else []
+            reason = tried(names, folder=self._node.work) if names else ""
+            titles = self._service.tested(devices, passed=not reason)
+            if reason:
+                self._broken[devices] = reason
+                self._take_out(devices, titles, reason)
+
+    def _take_out(self, devices: Devices, titles: Sequence[str], why: str) -> None:
+        """Name devices that are out of service, and queue the pieces that failed there again, uncharged."""
+        line = f"{_named(devices)}: {why}"
+        log.warning("out of service: %s", line)
+        self._node.status.message = f"out of service: {line}"
+        self._set_out_of_service(devices, line)
+        for title in titles:
+            run = next(run for run in self._begun if run.piece.title == title)
+            self._begun.remove(run)
+            self._again[title] = run
+            reason = f"it failed on {_named(devices)}, which is out of service"
+            run.tell("retry", worker=run.place, reason=reason, charged=False)
+            self._queue.put(_queued(run.piece))
 
     def _set_out_of_service(self, devices: Devices, line: str) -> None:
         """Record a device that is out of service in the receipt; an empty line removes it."""
@@ -171,6 +191,9 @@ class CommandRun:
             what = f"the first {len(failed)} values failed {within}, and no other began"
             do = f"Correct {title} or its values; read `mayfly logs`."
             raise TrainingFailed(what, why=_reason(failed[0]), do=do)
+        if self._service.none_left and len(self._queue) and not self._node.is_stopping():
+            why = "; ".join(f"{_named(devices)}: {reason}" for devices, reason in self._broken.items())
+            raise TrainingFailed("no device is left", why=why, do="Launch again, on another machine.")
         if done + len(failed) < len(self._pieces):
             raise Stopped(f"{title} was stopped")
         if self._command.tells == "events":

@@ -4,6 +4,9 @@ A broken GPU fails each value within seconds, and would drain the queue. A devic
 a row failed within QUICK_SECONDS each is suspect: it gets no value while another device is at work. It is
 taken out of service once another device passes a value, or runs one for longer than QUICK_SECONDS. Its failed
 values are tried once more elsewhere; if one fails there too, the device is put back in service.
+
+A device that can be tested is so after KILLS values in a row: one that fails its test is out of service at
+once, for good, even if no other is left.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 
 QUICK_SECONDS = 30.0
 IN_A_ROW = 3
+KILLS = 2  # quick failures in a row before a device is tested
 FIRST = 10  # quick failures, at least, before a run without any other outcome gives up
 
 Devices = tuple[int, ...]
@@ -24,6 +28,7 @@ class _Row:
 
     values: list[str] = field(default_factory=list)
     witnessed: bool = False
+    is_tested: bool = False
 
 
 class DeviceService:
@@ -81,6 +86,25 @@ class DeviceService:
                 taken[devices] = list(row.values)
                 self._again |= dict.fromkeys(row.values, devices)
         return taken
+
+    def to_test(self) -> list[Devices]:
+        """Return the devices in service that have failed KILLS values and were not tested since then."""
+        rows = [(one, row) for one, row in self._rows.items() if one not in self._out and not row.is_tested]
+        return [one for one, row in rows if len(row.values) >= KILLS]
+
+    def tested(self, devices: Devices, *, passed: bool) -> list[str]:
+        """Record a test; return the values to be tried elsewhere, of a device that failed it."""
+        row = self._rows[devices]
+        row.is_tested = True
+        if passed:
+            return []
+        self._out.add(devices)
+        return list(row.values)
+
+    @property
+    def none_left(self) -> bool:
+        """Return whether every device is out of service."""
+        return self._out == self._rows.keys()
 
     def is_hopeless(self, at_work: Mapping[Devices, float]) -> bool:
         """Return whether every value so far failed quickly, so that the script itself must be at fault."""

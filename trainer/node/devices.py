@@ -8,7 +8,7 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +22,7 @@ from trainer.base.errors import ConfigError, TrainingFailed
 # Minor version of the desk's torch (pyproject.toml, extra `train`; a test compares them): a model trained by
 # another minor may differ in the last digits, and an older one may lack what the trainer calls.
 TORCH = "2.13"
+TRIED_SECONDS = 180.0  # for a smoke test in the middle of a run
 GPUS = "index,name,memory.total"
 OWN_TORCH = (
     "Install Mayfly with its extra `train` in an environment of its own: docs/scripts-and-machines.md."
@@ -133,6 +134,15 @@ def smoke_test(devices: Devices, *, folder: Path, seconds: float) -> float:
     """
     tested = {name: f"device={name}" for name in devices.names}
     return _tested(tested, "the smoke test", folder=folder, seconds=seconds)
+
+
+def tried(names: Sequence[str], *, folder: Path, seconds: float = TRIED_SECONDS) -> str:
+    """Run the smoke test on devices in the middle of a run; return why it fails, or ''."""
+    try:
+        _tested({name: f"device={name}" for name in names}, "the smoke test", folder=folder, seconds=seconds)
+    except TrainingFailed as error:
+        return f"{error.what}{f' ({error.why})' if error.why else ''}"
+    return ""
 
 
 def _tested(tests: Mapping[str, str], what: str, *, folder: Path, seconds: float) -> float:

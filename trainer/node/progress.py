@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+MOST_DEVICES, MOST_LINE = 64, 400  # that a result names, and the characters of each line
 COUNTS = ("epoch", "epochs", "step", "steps")
 
 
@@ -16,7 +17,6 @@ class Progress:
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as planned
     pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
-    pieces_done: tuple[str, ...] = ()  # that the agent started, and that ended well: they have no model
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
     unit: str = "windows"  # or chunks, or steps of a script
@@ -27,6 +27,15 @@ class Progress:
     tuning: bool = False  # measuring the fastest way to train
     message: str = ""  # its own
     out_of_service: tuple[str, ...] = ()  # devices that a training set aside, each with the reason
+
+    @property
+    def pieces_done(self) -> tuple[str, ...]:
+        """Return the pieces that ended well without a model from here: those that the agent started, and those
+        that an earlier attempt made.
+        """
+        here = {event["piece"] for event in self.done}
+        states = {piece: entry.get("state") for piece, entry in self.pieces.items() if piece not in here}
+        return tuple(piece for piece, state in states.items() if state == "done")
 
     @property
     def rate(self) -> float | None:
@@ -53,8 +62,9 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         tuned = {**progress.tuned, event["profile"]: shapes} if event["entry"] else progress.tuned
         return replace(progress, tuning=False, tuned=tuned)
     if kind == "device_set_aside":
-        line = f"{event['device']}: {event['reason']}"
-        return replace(progress, out_of_service=(*progress.out_of_service, line), message=f"set aside {line}")
+        line = f"{event['device']}: {event['reason']}"[:MOST_LINE]
+        known = (*progress.out_of_service, line)[-MOST_DEVICES:]
+        return replace(progress, out_of_service=known, message=f"set aside {line}")
     if kind == "message":
         return replace(progress, message=str(event["message"]))
     if kind == "error":
@@ -86,7 +96,6 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "model_done":
         return _with_piece(replace(progress, done=(*progress.done, event)), piece, state="done")
     if kind == "script_done":
-        progress = replace(progress, pieces_done=(*progress.pieces_done, piece))
         return _with_piece(progress, piece, state="done")
     if kind == "retry":
         kept = tuple(

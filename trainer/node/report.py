@@ -44,6 +44,7 @@ class Status:
     inputs: dict[str, Any] = field(default_factory=dict)  # where they came from, as `origins.Origins` has it
     devices: Devices | None = None
     sample: NodeSample | None = None  # of its hardware, a few seconds old
+    checkpoints: dict[str, Any] = field(default_factory=dict)  # sent to S3, counted
     durable: Callable[[], dict[str, Any] | None] = lambda: None  # newest checkpoints in S3
     message: str = ""
     idle: str = ""  # what is known of GPUs that stand nearly idle
@@ -158,6 +159,7 @@ def result(
         "python_packages": (status.python_packages or python_packages)[:MOST_NAME],
         "files": status.files,
         "scripts": status.scripts,
+        "checkpoints": status.checkpoints,
         "tuned": dict(status.progress.tuned),
     }
 

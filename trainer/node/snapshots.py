@@ -26,6 +26,7 @@ from botocore.exceptions import ClientError
 
 from trainer.aws.access import error_code
 from trainer.base.errors import ConnectionFailed, NotVersioned
+from trainer.job.model_names import MODEL_SUFFIX
 from trainer.node.inside import State, entries_inside, open_inside, sha256_of, state_of
 from trainer.node.outputs import flaw
 from trainer.node.shared import Node
@@ -97,6 +98,7 @@ class Snapshots:
         self._at: datetime = utc_now()  # since when the newest state in S3 had been so
         self._refused_since: float | None = None
         self._save_seconds = self._usd = 0.0  # of the last one
+        self._spent_usd = 0.0
         self._ended = threading.Event()
         self.counts = {"snapshots": 0, "objects": 0, "bytes": 0}
         node.status.durable = self.durable
@@ -149,6 +151,7 @@ class Snapshots:
         before = dict(self.counts)
         try:
             units = self._consistent()
+            units = {**self._unfinished(units), **units}
             files = {path: known for unit in units.values() for path, known in unit.items()}
             if files != (self._sent or {}):
                 self._send_manifest(files, at)
@@ -163,6 +166,8 @@ class Snapshots:
             self._save_seconds = self._clock() - began
             more = {name: self.counts[name] - before[name] for name in self.counts}
             self._usd = snapshot_usd(puts=more["objects"] + 1, size=more["bytes"])
+            self._spent_usd += self._usd
+            self._node.status.checkpoints = {**self.counts, "usd": round(self._spent_usd, 6)}
             log.info(
                 "checkpoints are in S3 as snapshot %d: %d files, %d new bytes",
                 self._stored,
@@ -199,10 +204,25 @@ class Snapshots:
                 units |= {name: self._units[name] for name in seen.keys() - units.keys() & self._units.keys()}
         return units
 
+    def _unfinished(self, units: Mapping[str, Files]) -> dict[str, Files]:
+        """Return the last checkpoints of models that have none on the disk any more and are not in S3 yet:
+        a trainer drops them with its model's file.
+        """
+        if not self._whole_with:
+            return {}
+        made = {str(model["key"]).rpartition("/")[2] for model in self._node.status.models}
+        there = {name.partition("/")[0] for name in units}
+        return {
+            name: files
+            for name, files in self._units.items()
+            if (model := name.partition("/")[0]) not in there and f"{model}{MODEL_SUFFIX}" not in made
+        }
+
     def _scan(self) -> dict[str, Unit]:
         """Return the states of the files of each unit."""
         found: Unit = {}
-        for number, (path, about) in enumerate(entries_inside(self._folder, hidden=True)):
+        there = self._folder.is_dir()  # a trainer that made all of its models leaves none
+        for number, (path, about) in enumerate(entries_inside(self._folder, hidden=True) if there else ()):
             if number >= MOST_LOOKED_AT:
                 log.warning("CHECKPOINTS has more than %d files and folders", MOST_LOOKED_AT)
                 break

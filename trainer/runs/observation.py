@@ -42,6 +42,15 @@ class DescribedInstance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Remains:
+    """A resource of an ended run that AWS still shows: it may cost money."""
+
+    kind: str  # volume, interface, spot request or schedule
+    id: str
+    state: str = ""  # AWS's word
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSeen:
     """A model object as S3 describes it; metrics are from its card where no node result names them."""
 
@@ -73,6 +82,7 @@ class Observation:
     ] = ()  # files of a script, as S3 has them; looked at with the models
     full: frozenset[str] = frozenset()  # pools that were full a moment ago (`runs.capacity`)
     scripts: tuple[Mapping[str, Any], ...] = ()  # ends of its pieces whose files are all in S3
+    left: tuple[Remains, ...] | None = None  # as the receipt is written; None: not looked at
     may_start: bool = True  # whether this caller may create instances; settling may not
     # whether it may go on with a run whose launcher is gone; control may
     may_take_over: bool = False

@@ -119,7 +119,9 @@ def correction(record: RunRecord, observed: Observation) -> Ending | None:
         return None
     spoiled = _models_spoiled(observed.result, observed)
     if spoiled is not None:
-        return spoiled if record.error != spoiled.error else None
+        # a run's error also names the machines that it lost before
+        is_known = record.ended(spoiled.outcome, spoiled.error, record.created_at) == record
+        return None if is_known else spoiled
     if "done" not in (observed.result.state, record.outcome) or observed.result.state == record.outcome:
         return None
     return ending_by_result(record, observed.result)

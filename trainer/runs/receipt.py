@@ -20,7 +20,7 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
 from trainer.runs.reports import LAST_LINES, MOST_LINE
-from trainer.runs.spending import billed_seconds, price_of, spent
+from trainer.runs.spending import billed_seconds, price_of, spent, spot_saved
 
 FORMAT = 5
 PHASES = ("preflight", "capacity", "lost", "boot", "stage", "train", "upload", "terminate")
@@ -37,6 +37,7 @@ def make_receipt(
     state = outcome or record.outcome or "unconfirmed"
     reason = error if outcome else record.error
     low, high = spent(record, observed, record.closed_at)
+    saved = spot_saved(record, observed, record.closed_at)
     result, heartbeat = observed.result, observed.heartbeat
     models = models_of(record, observed)
     return {
@@ -53,8 +54,10 @@ def make_receipt(
         "closed_at": iso(record.closed_at) if record.closed_at else None,
         "attempts": [_attempt(record, observed, attempt) for attempt in record.attempts],
         "instances": [_instance(record, seen) for seen in record.instances],
+        "left": None if observed.left is None else [vars(item) for item in observed.left],
         "models": models,
         "failed": _failed(record, observed, models, state),
+        "left_out": list(record.left_out),
         "files": _files(record, observed),
         "scripts": ranked(scripts_of(observed)) if record.leaves == "files" else [],
         "retries": result.retries if result else 0,
@@ -64,9 +67,12 @@ def make_receipt(
             "estimated": round(record.estimated_usd, 6),
             "spent_low": round(low, 6),
             "spent_high": round(high, 6),
+            "spot_saved_low": round(saved[0], 6),
+            "spot_saved_high": round(saved[1], 6),
         },
         "data": _data(result.data if result else heartbeat.data if heartbeat else {}),
         "inputs": dict(result.inputs) if result else {},
+        "checkpoints": dict(result.checkpoints) if result else {},
         "devices": dict(result.devices) if result else {},
         "place": record.place,
         "host": record.host,

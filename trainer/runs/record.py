@@ -255,6 +255,7 @@ class RunRecord:
     stop_requested_at: datetime | None = None
     ending_at: datetime | None = None
     closed_at: datetime | None = None
+    left_out: tuple[str, ...] = ()  # why symbols of its data have no piece
     queue_seconds: float = 0.0  # how long an attempt waits for capacity at most; 0: it does not
 
     @property

@@ -33,6 +33,7 @@ SHA256 = "[0-9a-f]{64}"
 NODE_STATES = ("done", "failed", "stopped", "expired", "interrupted")
 MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
+CHECKPOINT_COUNTS = ("snapshots", "objects", "bytes")
 ENDS = ("min", "max", "")  # of a metric: the better one; "": of a receipt of an earlier version
 UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
@@ -60,6 +61,7 @@ class Heartbeat(Lease):
     message: str = ""
     sample: NodeSample | None = None  # of its hardware; None before the first
     data: Mapping[str, Any] = field(default_factory=dict)  # what it read, counted; {} before it has
+    durable: Mapping[str, Any] = field(default_factory=dict)  # its newest checkpoints in S3; {}: none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,7 @@ class NodeResult:
     tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
     files: tuple[Mapping[str, Any], ...] = ()  # candle files that a refresh added or checked
     scripts: tuple[Mapping[str, Any], ...] = ()  # ends of pieces that the agent started
+    checkpoints: Mapping[str, Any] = field(default_factory=dict)  # sent to S3: counts, and their dollars
 
 
 def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
@@ -99,6 +102,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         message=fields.text("message", "", most=MOST_TEXT),
         sample=read_sample(fields.table("sample")),
         data=read_data(fields.table("data")),
+        durable=read_durable(fields.table("durable")),
     )
 
 
@@ -131,6 +135,14 @@ def share_reported(progress: bytes) -> float:
     return share_done(pieces, fields.whole("models_total", 0, most=MOST_MODELS))
 
 
+def read_durable(fields: Fields) -> dict[str, Any]:
+    """Return number and age of the newest checkpoints in S3; {} if there are none."""
+    if not fields.values:
+        return {}
+    lag = fields.value("lag_seconds").number(least=0, most=MOST_COUNT)
+    return {"number": fields.whole("number", most=MOST_COUNT), "at": fields.instant("at"), "lag_seconds": lag}
+
+
 def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ()) -> NodeResult:
     """Read a node's result, whose models lie directly under `models_prefix`. Raises Unsound for a malformed
     one.
@@ -159,7 +171,18 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
         tuned=fields.table("tuned").values,
         files=read_candle_files(fields),
         scripts=read_scripts(fields),
+        checkpoints=read_checkpoints(fields.table("checkpoints")),
     )
+
+
+def read_checkpoints(fields: Fields) -> dict[str, Any]:
+    """Return the counts of what was sent of CHECKPOINTS, and the dollars of requests and storage; {} if
+    nothing was reported.
+    """
+    if not fields.values:
+        return {}
+    counts = {name: fields.whole(name, most=MOST_COUNT) for name in CHECKPOINT_COUNTS}
+    return {**counts, "usd": fields.value("usd").number(least=0, most=MOST_COUNT)}
 
 
 def read_candle_files(fields: Fields) -> tuple[dict[str, Any], ...]:

@@ -2,7 +2,8 @@
 
 AWS shows neither the instant at which `running` began nor the one at which an OS power-off ended it. Low runs
 from the first sign of life to the last, high from the launch to the first look that found the instance ended;
-both are at least the 60 seconds that a start costs.
+both are at least the 60 seconds that a start costs. A first hour on spot that AWS itself interrupted may cost
+nothing (`runs.spot_saving`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import datetime
 
 from trainer.runs.observation import Observation
 from trainer.runs.record import InstanceSeen, RunRecord
+from trainer.runs.spot_saving import MOST_LOST_SECONDS, SpotBill, saved_usd
 
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
 
@@ -21,8 +23,25 @@ def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tup
     for seen in record.instances:
         price = price_of(record, seen)
         least, most = billed_seconds(seen, observed, now)
-        low, high = low + least / 3600 * price, high + most / 3600 * price
+        low += 0.0 if _spot_bill(record, seen, (least, most)).may_be_free else least / 3600 * price
+        high += most / 3600 * price
     return low, high
+
+
+def spot_saved(record: RunRecord, observed: Observation, now: datetime | None) -> tuple[float, float]:
+    """Return the bounds, in dollars, of what spot saved against on-demand machines; (0, 0) for a run that had
+    none. What its lost attempts had computed since their last checkpoint was computed twice.
+    """
+    on_spot = [seen for seen in record.instances if seen.market == "spot"]
+    bills = {seen: _spot_bill(record, seen, billed_seconds(seen, observed, now)) for seen in on_spot}
+    lost = {attempt.number for attempt in record.attempts if attempt.cause}
+    keeps = not record.job.get("machine", {}).get("spot_without_checkpoints")
+    twice = sum(
+        min(bill.seconds_high, MOST_LOST_SECONDS) if keeps else bill.seconds_high
+        for seen, bill in bills.items()
+        if seen.attempt in lost
+    )
+    return saved_usd(bills.values(), twice_seconds=twice)
 
 
 def budget_left(record: RunRecord, now: datetime) -> float:
@@ -71,6 +90,16 @@ def price_of(record: RunRecord, seen: InstanceSeen) -> float:
         if same_pool and rung.availability_zone == seen.availability_zone:
             return rung.price_usd_per_hour
     return max((rung.on_demand_usd_per_hour for rung in record.ladder), default=0.0)
+
+
+def _spot_bill(record: RunRecord, seen: InstanceSeen, bounds: tuple[float, float]) -> SpotBill:
+    return SpotBill(
+        seconds_low=bounds[0],
+        seconds_high=bounds[1],
+        usd_per_hour=price_of(record, seen),
+        on_demand_usd_per_hour=_worst_price(record, seen),
+        taken=seen.market == "spot" and seen.reason.startswith("Server.SpotInstance"),
+    )
 
 
 def _worst_price(record: RunRecord, seen: InstanceSeen) -> float:

@@ -22,6 +22,7 @@ from trainer.runs.reports import (
     model_entry,
     read_boot,
     read_candle_files,
+    read_checkpoints,
     read_data,
     read_error,
     read_failed,
@@ -73,16 +74,21 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "deadline_cause": fields.text("deadline_cause"),
         "attempts": [_attempt(item) for item in fields.rows("attempts", most=MOST_ATTEMPTS)],
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
+        "left": [_remains(item) for item in fields.rows("left", most=MOST_INSTANCES)]
+        if fields.values.get("left") is not None
+        else None,
         "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
+        "left_out": [item.text(most=MOST_TEXT) for item in fields.value("left_out").items(most=MOST_MODELS)],
         "work": fields.text("work", pattern=WORK),
         "files": list(_files(fields, run_id)),
         "scripts": list(read_scripts(fields)),
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "boot": read_boot(fields.table("boot"), STEPS),
-        "dollars": _numbers(fields.table("dollars"), ("estimated", "spent_low", "spent_high")),
+        "dollars": _dollars(fields.table("dollars")),
         "data": read_data(fields.table("data")),
+        "checkpoints": read_checkpoints(fields.table("checkpoints")),
         "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "place": fields.text("place"),
@@ -105,6 +111,10 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
         if (of_experiment(item["key"]) or ("",))[0] != run_id:
             raise Unsound(f"the receipt has the file {item['key'][:120]!r}, which is not the run's")
     return files
+
+
+def _remains(fields: Fields) -> dict[str, Any]:
+    return {name: fields.text(name) for name in ("kind", "id", "state")}
 
 
 def _attempt(fields: Fields) -> dict[str, Any]:
@@ -138,6 +148,14 @@ def _model(fields: Fields, run_id: str) -> dict[str, Any]:
     if made_by != run_id or not is_model_file(file):
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return model_entry(fields)
+
+
+def _dollars(fields: Fields) -> dict[str, float]:
+    saved = ("spot_saved_low", "spot_saved_high")  # below zero, spot cost more
+    return {
+        **_numbers(fields, ("estimated", "spent_low", "spent_high")),
+        **{name: fields.number(name) or 0.0 for name in saved},
+    }
 
 
 def _numbers(fields: Fields, names: tuple[str, ...]) -> dict[str, float]:

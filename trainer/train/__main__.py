@@ -12,7 +12,6 @@ of each model; the event `ended` comes before it and names them.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import math
 import shutil
@@ -20,7 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -29,6 +28,7 @@ from trainer.base.arguments import Parser, check_folder
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
 from trainer.base.files import read_plain
+from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.base.text import printable
 from trainer.data.read.paths import check_path
@@ -111,7 +111,7 @@ def main(
         shown = (story or Story)(sys.stderr)
         log = EventLog(options.events, shown)
         tell_signs(log.emit)
-        faulthandler.enable()  # whoever watches this process aborts it if nothing moves
+        write_stacks_at_abort()
         try:
             with ExitStack() as ends:
                 models, code = _train(options, log, ends)
@@ -203,6 +203,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
     checkpoints = options.checkpoints or options.out / "checkpoints"
+    if options.checkpoints is None:
+        ends.callback(_remove_if_empty, checkpoints)
     is_left = len(finished) < len(surveyed.pieces)
     chosen = Chosen(job=job, choice={})
     if is_left:
@@ -282,6 +284,11 @@ def _json_job(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"job {path} is not an object", do="Give the JSON of a job.")
     return values
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # not there, or models have checkpoints
+        folder.rmdir()
 
 
 def _stop(number: int, _frame: object) -> None:

@@ -18,7 +18,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -181,10 +180,8 @@ def has_any(folder: Path, model: str) -> bool:
 
 
 def forget(folder: Path, model: str) -> None:
-    """Delete the checkpoints of a finished model."""
+    """Delete the checkpoints of a finished model. The folder itself stays: the agent sends it to S3."""
     shutil.rmtree(folder / model, ignore_errors=True)
-    with suppress(OSError):  # fails while other models have checkpoints
-        folder.rmdir()
 
 
 def _read(place: Path, made: Made) -> Checkpoint | None:

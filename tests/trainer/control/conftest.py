@@ -20,7 +20,7 @@ from trainer.runs.deadline import armed_for
 from trainer.runs.index import begin_run
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
-from trainer.runs.observation import DescribedInstance
+from trainer.runs.observation import DescribedInstance, Remains
 from trainer.runs.record import RunRecord, iso
 from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
 from trainer.runs.start_file import StartFile, read_start
@@ -171,6 +171,7 @@ class MemoryCloud:
         self.calls: list[str] = []
         self.kill_at: int | None = None
         self.requests: dict[str, Mapping[str, Any]] = {}
+        self.remains: tuple[Remains, ...] = ()
         self.consoles: dict[str, str] = {}  # what an instance printed
         self.beats: dict[str, datetime] = {}  # by instance: once at each instant, and looks take no time
 
@@ -190,6 +191,9 @@ class MemoryCloud:
     def sleep(self, seconds: float) -> None:
         self.clock += timedelta(seconds=max(seconds, 1.0))
         self.advance()
+
+    def left(self, *, run_id: str, instance_ids: tuple[str, ...]) -> tuple[Remains, ...]:
+        return self.remains
 
     def console_output(self, *, instance_id: str) -> str:
         return self.consoles.get(instance_id, "")

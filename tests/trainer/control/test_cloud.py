@@ -127,6 +127,17 @@ def test_without_a_schedule_group_nothing_is_launched(armed):
     assert cloud.instances(run_id=record.run_id) == ()
 
 
+def test_what_a_run_leaves_is_seen_by_its_tag(armed, aws_server):
+    cloud, access, outputs, record = armed
+    aws_server.world(access).full.clear()
+    record, launch = with_intent(record)
+    answer = cloud.create_fleet(request=create_fleet_request(record, record.ladder[0], launch))
+    named = {"run_id": record.run_id, "instance_ids": answer.instance_ids}
+    assert {item.kind for item in cloud.left(**named)} == {"volume", "interface"}
+    assert cloud.left(run_id="20261120-120000-other-aaaa", instance_ids=("i-0123456789abcdef0",)) == ()
+    cloud.terminate(instance_ids=answer.instance_ids)
+
+
 def test_full_pools_are_walked_through_and_the_end_is_exit_101(armed, aws_server):
     _, access, outputs, record = armed
     create_record(open_objects(access, outputs.bucket), record)

@@ -13,12 +13,15 @@ from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDen
 from trainer.control.drive import drive as drive_run
 from trainer.control.drive import start
 from trainer.control.fleet import FleetAnswer
+from trainer.control.observe import reports
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal, Wish
 from trainer.runs import capacity
 from trainer.runs.capacity import full_from, to_bytes, with_full
+from trainer.runs.observation import Remains
 from trainer.runs.record import from_iso
 from trainer.runs.store import read_record
+from trainer.runs.timeline import timeline
 
 
 def pressing(stop: StopSignal, phase: str, times: int = 1):
@@ -115,6 +118,35 @@ def test_a_full_pool_is_remembered_across_runs(make_cloud):
     start(other, later.run_id, poll_seconds=5.0, sleep=other.sleep)
     launches = read_record(other.objects, later.run_id)[0].attempts[0].launches
     assert [launch.rung for launch in launches] == [1]
+
+
+def test_the_receipt_says_what_is_left_as_it_was_seen(make_cloud):
+    cloud, record = make_cloud()
+    assert drive(cloud, record)["left"] == []
+    cloud, record = make_cloud()
+    cloud.remains = (Remains(kind="volume", id="vol-1", state="available"),)
+    receipt = drive(cloud, record)
+    assert receipt["left"] == [{"kind": "volume", "id": "vol-1", "state": "available"}]
+
+
+def test_a_receipt_is_written_if_nobody_may_look_for_remains(make_cloud):
+    cloud, record = make_cloud()
+
+    def refuse(**_):
+        raise PermissionDenied("not allowed to look")
+
+    cloud.left = refuse
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["left"]) == ("done", None)
+
+
+def test_the_timeline_of_a_run_has_its_nodes_reports(make_cloud):
+    cloud, record = make_cloud()
+    drive(cloud, record)
+    closed = read_record(cloud.objects, record.run_id)[0]
+    told = [event.what for event in timeline(closed, reports(cloud, closed))]
+    assert told[0] == "registered" and told[-1] == "closed"
+    assert told.index("phase train") < told.index("reported done") < told.index("ends: done")
 
 
 @pytest.mark.parametrize(

@@ -255,8 +255,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
 def test_controls_policy_allows_what_it_calls_and_no_more(stage: Stage) -> None:
     role = {"RoleName": ROLE, "PolicyName": "control"}
     policy = stage.admin.client("iam").get_role_policy(**role)["PolicyDocument"]
-    carried = f"WriteRuns s3:PutObject arn:aws:s3:::{stage.outputs.bucket}/resumed/*"
-    assert_allowed_is_needed(stage.decided, policy, {carried: "no machine with checkpoints is lost here"})
+    assert_allowed_is_needed(stage.decided, policy, {})
 
 
 def test_a_scheduled_run_without_capacity_costs_nothing(stage: Stage) -> None:

@@ -48,7 +48,8 @@ OUTPUTS = StackOutputs(
     instance_role_id="AROA1",
     max_lifetime_minutes=720,
 )
-CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 100_000}, synthetic=False)
+LEFT_OUT = ("ETH-USD.csv: high is not above zero in a bar of ETH-USD",)
+CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 100_000}, synthetic=False, refused=LEFT_OUT)
 
 
 def memory() -> MemoryObjects:
@@ -77,6 +78,7 @@ def test_a_new_record_has_deadline_budget_and_ladder():
     assert (record.deadline, record.deadline_cause) == (NOW + timedelta(hours=2), "max_duration")
     assert (record.budget_usd, record.ladder, record.job) == (2.0, plan.ladder, JOB.to_dict())
     assert record.estimated_usd == plan.first.dollars_p50
+    assert record.left_out == LEFT_OUT
 
 
 def test_plan_and_manifest_are_written_before_the_record():

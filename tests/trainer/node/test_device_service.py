@@ -87,3 +87,21 @@ def test_a_script_that_fails_at_once_everywhere_is_hopeless() -> None:
     for number in range(23):
         many.ended((number % 8,), str(number), passed=False, seconds=1)
     assert not many.is_hopeless({}), "three a device"
+
+
+def test_a_device_is_tested_once_a_row_and_stays_out_if_it_fails() -> None:
+    service = DeviceService([BROKEN, OTHER])
+    service.ended(BROKEN, "a", passed=False, seconds=1)
+    assert service.to_test() == []
+    service.ended(BROKEN, "b", passed=False, seconds=1)
+    assert service.to_test() == [BROKEN] and service.tested(BROKEN, passed=True) == []
+    assert service.to_test() == [], "it passed"
+    service.ended(BROKEN, "c", passed=True, seconds=1)
+    for value in "de":
+        service.ended(BROKEN, value, passed=False, seconds=1)
+    assert service.to_test() == [BROKEN] and service.tested(BROKEN, passed=False) == ["d", "e"]
+    assert not service.may_begin(BROKEN, {}) and service.taken_out({OTHER: LONG}) == {}
+    assert service.ended(OTHER, "d", passed=False, seconds=1) is None, "its test counts, not the value"
+    assert not service.none_left
+    service.ended(OTHER, "e", passed=False, seconds=1)
+    assert service.tested(OTHER, passed=False) == ["d", "e"] and service.none_left

@@ -59,3 +59,11 @@ def test_a_retry_counts_and_a_failure_keeps_its_reason() -> None:
 
 def test_an_unknown_event_changes_nothing() -> None:
     assert advance(after(STARTED), {"event": "of a later version"}) == after(STARTED)
+
+
+def test_models_of_an_earlier_attempt_are_done_from_the_start() -> None:
+    told = after({**STARTED, "finished": ["A"]}, step("B", 0, 100.0))
+    assert {name: piece["state"] for name, piece in told.pieces.items()} == {"A": "done", "B": "training"}
+    assert told.pieces_done == ("A",) and not told.done
+    stopped = advance(told, {"event": "model_stopped", "piece": "B", "model": "lstm_B_1m", "worker": 0})
+    assert stopped.pieces["B"]["state"] == "waiting" and stopped.rate is None

@@ -13,7 +13,7 @@ from tests.pieces import named
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
-from trainer.node.report import Status, ending, lease, progress, result
+from trainer.node.report import Status, ending, failed_models, lease, progress, result
 from trainer.runs.lease import read_lease, silent
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, heartbeat, read_result
 
@@ -39,6 +39,12 @@ def end(
 def test_complete_work_is_done_despite_a_stop_request() -> None:
     assert end(status(done="AB")) == ("done", 0)
     assert end(status(done="AB"), stop="stop.json") == ("done", 0)
+
+
+def test_models_of_an_earlier_attempt_are_not_missing() -> None:
+    later = status(done="B", pieces={"A": {"state": "done"}})
+    assert not failed_models(later, "") and end(later, stop="stop.json") == ("done", 0)
+    assert json.loads(progress(later))["models_done"] == 2
 
 
 def test_a_stop_is_stopped_and_at_the_deadline_expired() -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,7 +142,7 @@ def test_a_gpu_that_fails_three_values_is_out_of_service(eight, start, caplog):
     start(BROKEN_GPU, over=OVER)
     assert len([gpu for _, gpu in starts(eight) if gpu == "3"]) == 3 and len(starts(eight)) == 24 + 3
     read = reported(eight)
-    assert (read.state, read.failed, read.retries, len(read.scripts)) == ("done", (), 3, 24)
+    assert (read.state, read.failed, read.retries, len(read.scripts)) == ("done", (), 0, 24)
     again = [item for item in read.scripts if item["notes"]]
     assert [(item["done"], item["starts"], item["notes"]) for item in again] == [
         (True, 2, ["it failed on GPU 3 first"])
@@ -150,6 +151,39 @@ def test_a_gpu_that_fails_three_values_is_out_of_service(eight, start, caplog):
     out = f"GPU 3: {names} failed there within 30 s each, in a row"
     assert read.devices["out_of_service"] == [out] and f"out of service: {out}" in caplog.text
     assert len(listed(eight)) == 24
+
+
+@pytest.fixture
+def smoke(eight: Any, monkeypatch: Any) -> Any:
+    """A smoke test of eight GPUs that those named in `broken` fail; it lists what it tried."""
+    eight.status.devices = Devices(expected=8, found=8, kind="cuda", note="")
+    found = SimpleNamespace(broken=set(), tried=[])
+
+    def tried(names: list[str], *, folder: Path) -> str:
+        found.tried.extend(names)
+        return "the smoke test failed (Xid 79)" if found.broken & set(names) else ""
+
+    monkeypatch.setattr(command_run, "tried", tried)
+    return found
+
+
+def test_a_gpu_that_fails_its_test_is_out_after_two_values(eight, start, smoke):
+    smoke.broken = {"cuda:3"}
+    start(BROKEN_GPU.replace("-lt 3", "-lt 2"), over=OVER)
+    assert smoke.tried == ["cuda:3"]
+    assert len([gpu for _, gpu in starts(eight) if gpu == "3"]) == 2 and len(starts(eight)) == 24 + 2
+    read = reported(eight)
+    assert (read.state, read.retries) == ("done", 0), "a broken GPU costs no value a retry"
+    assert read.devices["out_of_service"] == ["GPU 3: the smoke test failed (Xid 79)"]
+
+
+def test_no_gpu_left_ends_the_run_at_once(eight, start, smoke):
+    smoke.broken = {f"cuda:{gpu}" for gpu in range(8)}
+    with pytest.raises(TrainingFailed, match="no device is left .GPU ") as failed:
+        start("echo x 0 1 0 >> ../../starts; exit 1", over={"seed": list(range(200))})
+    assert len(starts(eight)) == 16 and failed.value.why.count("Xid 79") == 8
+    read = reported(eight, failed.value, unfinished=ENDED)
+    assert (read.state, len(read.failed), len(read.devices["out_of_service"])) == ("failed", 200, 8)
 
 
 def test_a_script_that_fails_everywhere_ends_early(eight, start):

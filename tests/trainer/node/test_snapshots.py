@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.nodes import node
+from tests.nodes import NOW, node, reported
 from trainer.base.errors import ConnectionFailed
 from trainer.node import snapshots as module
 from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.node.snapshots import MOST_REFUSED_SECONDS, Snapshots, seconds_between
+from trainer.runs.lease import Lease
+from trainer.runs.reports import heartbeat
 from trainer.runs.snapshots import SMALL_BYTES, Snapshot, read_snapshot, snapshot_numbers
 
 __all__ = ["node"]  # a fixture
-Take = Callable[..., Snapshots]
+LEASE = Lease(instance_id="i-1", at=NOW, lease_until=NOW)
 
 
 @pytest.fixture
@@ -97,6 +98,32 @@ def test_a_checkpoint_counts_once_its_manifest_is_there(node: Node, folder: Path
         path.unlink()
     assert snapshots.take()
     assert set(held(node)) == {"m/20/data", "m/20/manifest.json"}
+
+
+def test_a_models_last_checkpoint_stays_until_it_is_in_s3(node: Node, folder: Path) -> None:
+    snapshots = Snapshots(node, folder, whole_with="manifest")
+    put(folder, a__10__data=b"ten", a__10__manifest=b"{}", b__10__manifest=b"{}")
+    assert snapshots.take()
+    for name in ("data", "manifest"):  # its model is written
+        (folder / "a/10" / name).unlink()
+    put(folder, b__20__manifest=b"{2}")
+    (folder / "b/10/manifest").unlink()
+    assert snapshots.take()
+    assert set(held(node)) == {"a/10/data", "a/10/manifest", "b/20/manifest"}
+    node.status.models.append({"key": "models/experiments/AROA:i-1/r/1/a.safetensors"})
+    assert snapshots.take()
+    assert set(held(node)) == {"b/20/manifest"}
+
+
+def test_what_was_sent_is_counted_in_the_result(node: Node, folder: Path) -> None:
+    put(folder, a=b"x" * 1000)
+    snapshots = Snapshots(node, folder)
+    assert snapshots.take()
+    counted = reported(node).checkpoints
+    assert {name: counted[name] for name in ("snapshots", "objects", "bytes")} == snapshots.counts
+    assert counted["usd"] == pytest.approx(2 * 0.005 / 1000, rel=0.01)
+    beat = heartbeat(LEASE, progress(node.status))
+    assert beat.durable["number"] == 1 and 0 <= beat.durable["lag_seconds"] < 60
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again(
@@ -216,6 +243,16 @@ def test_the_last_state_is_sent_at_the_end(node: Node, folder: Path) -> None:
     with Snapshots(node, folder):
         put(folder, a=b"last")
     assert held(node) == {"a": b"last"}
+
+
+def test_a_folder_that_its_trainer_removed_is_an_empty_one(node: Node, folder: Path) -> None:
+    put(folder, m__manifest=b"{}")
+    snapshots = Snapshots(node, folder)
+    assert snapshots.take() and len(held(node)) == 1
+    (folder / "m" / "manifest").unlink()
+    (folder / "m").rmdir()
+    folder.rmdir()
+    assert snapshots.take() and held(node) == {}
 
 
 def test_the_interval_follows_save_time_losses_and_cost() -> None:

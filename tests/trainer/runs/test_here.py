@@ -99,6 +99,7 @@ def test_its_receipt_has_no_instance_and_no_dollars(record):
     )
     receipt = make_receipt(closed, Observation(result=NodeResult(state="done"), models=()))
     assert receipt["instances"] == []
-    assert receipt["dollars"] == {"estimated": 0.5, "spent_low": 0.0, "spent_high": 0.0}
+    nothing = dict.fromkeys(("spent_low", "spent_high", "spot_saved_low", "spot_saved_high"), 0.0)
+    assert receipt["dollars"] == {"estimated": 0.5, **nothing}
     assert receipt["host"] == "desk" and receipt["note"].startswith("No instance")
     assert receipt_from_json(json.dumps(receipt).encode(), closed.run_id)["host"] == "desk"

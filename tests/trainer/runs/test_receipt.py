@@ -118,6 +118,48 @@ def test_an_instance_never_seen_running_may_have_cost_nothing(ended):
     assert low == 0 and high > 0
 
 
+def test_a_symbol_without_a_piece_is_in_the_receipt(ended):
+    reasons = ("b.csv: high is not above zero in a bar of B",)
+    receipt = make_receipt(replace(ended, left_out=reasons), Observation())
+    assert receipt["left_out"] == list(reasons)
+    assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["left_out"] == list(reasons)
+
+
+def on_spot(ended, *, reason: str = "", cause: str = "", **machine: Any):
+    """Return the run on spot, at $2 an hour instead of $5."""
+    instance = replace(ended.instances[0], market="spot", reason=reason, attempt=1)
+    rung = replace(ended.ladder[0], market="spot", price_usd_per_hour=2.0)
+    attempt = replace(ended.attempts[0], cause=cause)
+    job = {"machine": machine}
+    return replace(ended, instances=(instance,), ladder=(rung,), attempts=(attempt,), job=job)
+
+
+def dollars_of(record) -> dict[str, float]:
+    return make_receipt(record, Observation(result=result()))["dollars"]
+
+
+def test_spot_saves_the_difference_to_on_demand(ended):
+    told = dollars_of(on_spot(ended))
+    assert told["spot_saved_low"] == pytest.approx(340 / 3600 * 3, abs=1e-6)
+    assert told["spot_saved_high"] == pytest.approx(390 / 3600 * 3, abs=1e-6)
+    assert (dollars_of(ended)["spot_saved_low"], dollars_of(ended)["spot_saved_high"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("machine", "twice"), [({}, 120), ({"spot_without_checkpoints": True}, 390)])
+def test_what_a_lost_machine_computed_twice_was_not_saved(ended, machine, twice):
+    told = dollars_of(on_spot(ended, cause="lost", **machine))
+    assert told["spot_saved_low"] == pytest.approx((340 * 3 - twice * 5) / 3600, abs=1e-6)
+    assert told["spot_saved_high"] == pytest.approx(390 / 3600 * 3, abs=1e-6)
+
+
+def test_a_first_hour_that_aws_interrupted_may_be_free(ended):
+    told = dollars_of(on_spot(ended, reason="Server.SpotInstanceTermination"))
+    assert (told["spent_low"], told["spent_high"]) == (0, pytest.approx(390 / 3600 * 2, abs=1e-6))
+    assert told["spot_saved_high"] == pytest.approx(390 / 3600 * 5, abs=1e-6)
+    by_itself = dollars_of(on_spot(ended, reason="Client.InstanceInitiatedShutdown"))
+    assert by_itself["spent_low"] == pytest.approx(340 / 3600 * 2, abs=1e-6)
+
+
 def test_without_a_result_models_are_those_in_the_bucket(ended):
     key = "models/experiments/r/1/lstm_BTC-USD_1m.safetensors"
     receipt = make_receipt(
@@ -185,6 +227,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 
 def test_the_documented_receipt_is_the_produced_one(ended):
+    ended = replace(ended, left_out=("b.csv: high is not above zero in a bar of B",))
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
     assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
 
@@ -292,7 +335,7 @@ def test_the_documented_error_is_the_produced_one():
 
 
 # documented as a whole
-OPEN = {"error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}
+OPEN = {"checkpoints", "error", "job", "boot", "inputs", "devices", "data.files", "files", "models[].metrics"}
 
 
 def paths(value: Any, path: str = "") -> set[str]:

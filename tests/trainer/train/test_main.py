@@ -209,5 +209,6 @@ def test_given_checkpoints_of_another_torch_end_a_run_at_once(tmp_path, data, le
 def test_a_desk_is_told_why_a_model_begins_anew(tmp_path, data, left):
     code, events = _events_of(tmp_path, data, left)
     (anew,) = [event for event in events if event["event"] == "begun_anew"]
+    assert not list((tmp_path / "checkpoints").iterdir())  # it stays: the agent sends what it holds
     assert code == 0 and anew["piece"] == "LOW-USD" and "torch 2.99 wrote it" in anew["reason"]
     assert len([event for event in events if event["event"] == "model_done"]) == 2

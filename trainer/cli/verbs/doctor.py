@@ -1,6 +1,7 @@
 """`mayfly doctor`: check everything that a run depends on, one by one, and print a remedy for each failure.
 
-With `--fix` it lists the remains of ended runs, asks, and deletes them.
+With `--fix` it lists the remains of ended runs, asks, and deletes them; with `--sweep` it ends the machines
+that the sweeper would end, by the sweeper's own code.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import argparse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from functools import partial
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -17,12 +20,14 @@ from trainer.attach.ssm import check_tools
 from trainer.aws.access import Access, aws_error
 from trainer.aws.stack import read_stack, require_sign_in
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import PermissionDenied, Stopped, TrainerError
+from trainer.base.errors import PermissionDenied, Stopped, TerminationUnconfirmed, TrainerError, UsageError
 from trainer.base.extras import needs
+from trainer.base.text import counted
 from trainer.cli.connect import connected
-from trainer.cli.output import agrees, refuse_unasked, say_json, warn
+from trainer.cli.output import agrees, refuse_unasked, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable
+from trainer.control.functions.sweep import Clients, SweepSettings, sweep
 from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
 from trainer.launch.health import stack_checks
 from trainer.runs.record import utc_now
@@ -50,6 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Check the stack, after deletions with `--fix`. Returns 0, or the exit code of the first check that
     failed.
     """
+    if arguments.dry_run and not arguments.sweep:
+        raise UsageError("--dry-run is for --sweep", do="Add --sweep, or leave it out.")
+    if arguments.sweep:
+        return sweep_stack(arguments)
     if arguments.fix:
         refuse_unasked(arguments, "--fix would delete things", do="Add -y, or leave --fix out to look.")
     with connected(rehearse=arguments.rehearse, create=False) as access:
@@ -61,6 +70,51 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{"": MARKS[one.state], "check": one.check, "finding": _words(one)} for one in findings]
         show(FittedTable(rows, wraps=("finding",)))
     return next((one.exit_code for one in findings if one.state == FAILED), 0)
+
+
+def sweep_stack(arguments: argparse.Namespace) -> int:
+    """End, after a question, what is past its deadline or silent. Returns 110 if an instance could not be
+    ended.
+
+    By AWS's clock: this machine's may be wrong.
+    """
+    if not arguments.dry_run:
+        refuse_unasked(arguments, "--sweep would end machines", do="Add -y, or --dry-run to look.")
+    with connected(rehearse=arguments.rehearse, create=False) as access:
+        outputs = read_stack(access, stack=arguments.stack)
+        settings = SweepSettings(
+            project=outputs.project,
+            stack=outputs.stack,
+            bucket=outputs.bucket,
+            schedule_group=outputs.schedule_group,
+        )
+        clients = Clients(**{name: access.client(name) for name in ("cloudwatch", "ec2", "s3", "scheduler")})
+        one_sweep = partial(sweep, settings, clients, chores=False)
+        try:
+            summary = one_sweep(now=_now_of(access), dry_run=True)
+            for instance_id, why in summary.terminated.items():
+                warn(f"{instance_id}: {why}")
+            if not arguments.dry_run and summary.terminated:
+                several = len(summary.terminated) > 1
+                if not (arguments.yes or agrees(f"End {'these' if several else 'it'}?")):
+                    raise Stopped("nothing was ended", do="Everything is as it was.")
+                summary = one_sweep(now=_now_of(access))
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(error, "cannot sweep") from error
+    if arguments.json:
+        say_json({"dry_run": arguments.dry_run, "sweep": summary.as_dict()})
+    else:
+        verb = "would end" if arguments.dry_run else "ended"
+        say(f"{counted(summary.seen, 'machine')} seen, {verb} {len(summary.terminated)}")
+    for what, why in summary.failed.items():
+        warn(f"error: cannot end {what} ({why})")
+    return TerminationUnconfirmed.exit_code if summary.failed else 0
+
+
+def _now_of(access: Access) -> datetime:
+    """Return the current time by AWS's clock."""
+    answer = access.client("sts").get_caller_identity()
+    return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).astimezone(timezone.utc)
 
 
 def examine(access: Access, *, stack: str) -> list[Finding]:

@@ -18,16 +18,20 @@ from trainer.base.errors import TrainerError, UsageError
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.terminal import Console, show
+from trainer.cli.views.progress import durable_of
 from trainer.cli.views.receipt import receipt_view, set_by
 from trainer.cli.views.table import BAD, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.cli.views.watch import Watch
 from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.observe import reports
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
 from trainer.runs.record import from_iso, iso
 from trainer.runs.reports import share_done
 from trainer.runs.samples import NodeSample
+from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
+from trainer.runs.timeline import as_rows, timeline
 
 UNREADABLE = "unreadable"  # state of a run whose record or receipt is damaged, or of another version
 MACHINE = ("instance_id", "instance_type", "market", "availability_zone", "state")
@@ -42,6 +46,7 @@ NOTHING: dict[str, Any] = {  # what is not known of a run
     "models_done": 0,
     "models_total": 0,
     "pieces": {},
+    "durable": None,
     "elapsed_seconds": 0.0,
     "spent_usd": 0.0,
     "deadline": None,
@@ -63,11 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow and (arguments.json or not arguments.run):
         do = "Leave --json out." if arguments.json else "Name a run."
         raise UsageError("--follow shows one run until it ends", do=do)
+    if arguments.events and (arguments.follow or not arguments.run):
+        do = "Leave --follow out." if arguments.follow else "Name a run."
+        raise UsageError("--events shows the timeline of one run", do=do)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud, days = AwsCloud(access, outputs), outputs.experiment_days
         if arguments.run:
             arguments.run = named_run(cloud.objects, arguments.run)
+        if arguments.events:
+            return _events(cloud, arguments.run, as_json=arguments.json)
         if arguments.follow:
             shown = [_followed(cloud, arguments.run, seconds=access.place.poll_seconds)]
         elif arguments.run:
@@ -86,6 +96,20 @@ def run(arguments: argparse.Namespace) -> int:
         show(runs_table(shown))
     else:
         say("no runs yet")
+    return 0
+
+
+def _events(cloud: Cloud, run_id: str, *, as_json: bool) -> int:
+    """Print the timeline of a run, of all attempts, after the steps that are due."""
+    record = settle_run(cloud, run_id).look.record
+    record, _ = read_record(cloud.objects, record.run_id, seen=True)  # as the last step left it
+    events = timeline(record, reports(cloud, record))
+    if as_json:
+        say_json({"run_id": run_id, "events": [event.to_dict() for event in events]})
+    else:
+        show(
+            FittedTable(as_rows(events), right=("attempt",), leaving=("attempt",), wraps=("event", "reason"))
+        )
     return 0
 
 
@@ -176,6 +200,7 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         "deadline": iso(progress.deadline.at),
         "deadline_cause": progress.deadline.cause,
         "deadline_in_seconds": round((progress.deadline.at - now).total_seconds()),
+        "durable": {**progress.durable, "at": iso(progress.durable["at"])} if progress.durable else None,
         "sample": _sample(progress.sample, now),
         "message": progress.last_error or progress.message,
     }
@@ -241,6 +266,8 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         entries.append((f"attempt {item['attempt']}" if line is item["lost"][0] else "", f"since {line}"))
     if instance:
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in MACHINE)))
+    if item["durable"]:
+        entries.append(("in S3", durable_of(item["durable"])))
     if item["sample"]:
         entries.append(("use", _sample_view(item["sample"])))
     if item["pieces"]:

@@ -94,8 +94,14 @@ def counts(progress: RunProgress) -> list[str]:
     return [
         *(f"{number:,} {word}" for number, word in shown if number > 0),
         rate_of(progress),
+        durable_of(progress.durable),
         one_line(progress.message),
     ]
+
+
+def durable_of(durable: Mapping[str, Any]) -> str:
+    """Return the age of the newest checkpoints in S3: `in S3 45s ago`; empty without any."""
+    return f"checkpoints in S3 {duration(durable['lag_seconds'])} ago" if durable else ""
 
 
 def rate_of(progress: RunProgress) -> str:

@@ -122,6 +122,8 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         return
     estimated = f"estimated {money(dollars['estimated'])}" if dollars["estimated"] else "not estimated"
     yield "dollars", Inline([f"spent {spent(dollars)}", estimated])
+    if saved := spot_saved(dollars):
+        yield "", saved
     prices = (
         f"{item['instance_type']} {item['market'].replace('_', '-')}: "
         f"{money(item['price_usd_per_hour'])} an hour with its disk"
@@ -129,12 +131,29 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     )
     for price in dict.fromkeys(prices):
         yield "", price
+    if sent := receipt["checkpoints"]:
+        size, usd = sent["bytes"] / 1e6, max(sent["usd"], 0.0001)
+        yield "", f"checkpoints: {size:,.1f} MB sent to S3, {money(usd)} for requests and a week's storage"
 
 
 def spent(dollars: dict[str, float]) -> str:
     """Return a run's cost: its low and high bound, or one number if both read the same."""
-    low, high = money(dollars["spent_low"]), money(dollars["spent_high"])
-    return low if low == high else f"{low} to {high}"
+    return _between(dollars["spent_low"], dollars["spent_high"])
+
+
+def spot_saved(dollars: Mapping[str, float]) -> str:
+    """Return what spot saved or cost against on-demand machines; '' for a run without spot."""
+    low, high = dollars.get("spot_saved_low", 0.0), dollars.get("spot_saved_high", 0.0)
+    if not low and not high:
+        return ""
+    if high < 0:
+        return f"spot cost {_between(-high, -low)} more than on demand would have"
+    return f"spot saved {_between(max(low, 0.0), high)} against on demand"
+
+
+def _between(low: float, high: float) -> str:
+    least, most = money(low), money(high)
+    return least if least == most else f"{least} to {most}"
 
 
 def _machines(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -143,6 +162,9 @@ def _machines(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         map(_machine, receipt["instances"]), leaving=("zone", "market", "type"), wraps=("proof",)
     )
     yield "machine", table if receipt["instances"] else none
+    if left := receipt["left"]:
+        named = ", ".join(f"{item['kind']} {item['id']} ({item['state']})" for item in left)
+        yield "left", styled(f"{named}. mayfly doctor says more, --fix deletes it", BAD)
 
 
 def _attempts(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -193,6 +215,10 @@ def _failures(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     for failure in sorted(receipt["failed"], key=_piece):
         reason = styled(f"{failure['piece']}: {failure['reason']}", "")
         yield "", Text.assemble((f"{mark} ", style), reason)
+    for reason in receipt["left_out"]:
+        yield "", Text.assemble((f"{mark} ", style), styled(f"left out: {reason}", ""))
+    broken = receipt.get("devices", {}).get("out_of_service", ())
+    yield from (("", styled(f"out of service: {line}", BAD)) for line in broken)
 
 
 def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -208,7 +234,7 @@ def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield a script's exit, its last lines, and its output files."""
     if len(receipt["scripts"]) > 1:
-        yield from _values(receipt["scripts"], receipt["devices"].get("out_of_service", ()))
+        yield from _values(receipt["scripts"])
     for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         took = duration(script["seconds"])
@@ -227,11 +253,9 @@ def _best(script: Mapping[str, Any]) -> str:
     return f"best {best['metric']} {best['value']:.4g}" if best else ""
 
 
-def _values(
-    scripts: list[dict[str, Any]], out_of_service: Sequence[str]
-) -> Iterator[tuple[str, RenderableType]]:
-    """Yield the winner, how a script ended for each of its values, notes on those that are done, what device
-    is broken, and the last lines of those not done.
+def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the winner, how a script ended for each of its values, notes on those that are done, and the last
+    lines of those not done.
     """
     if best := winner(scripts):
         yield "winner", Inline([best["piece"], _best(best).removeprefix("best ")])
@@ -242,7 +266,6 @@ def _values(
     notes = Counter(note for script in scripts if script["done"] for note in script["notes"])
     for note, number in notes.most_common(MOST_SHOWN_NOTES):
         yield "", f"{counted(number, 'value')}: {note}"
-    yield from (("", styled(f"out of service: {line}", BAD)) for line in out_of_service)
     for script in [script for script in scripts if not script["done"]][:MOST_LAST_LINES]:
         told = [*script["notes"], *script["last_lines"]]
         yield "", ""

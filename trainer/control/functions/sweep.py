@@ -108,12 +108,23 @@ def handler(event: Mapping[str, Any] | None, context: object) -> dict[str, Any]:
     return summary.as_dict()
 
 
-def sweep(settings: SweepSettings, clients: Clients, *, now: datetime, run_id: str = "") -> Summary:
+def sweep(
+    settings: SweepSettings,
+    clients: Clients,
+    *,
+    now: datetime,
+    run_id: str = "",
+    chores: bool = True,
+    dry_run: bool = False,
+) -> Summary:
     """Terminate instances that are due, of one run or of the stack, and (for the stack) delete schedules no
-    longer needed.
+    longer needed and count.
+
+    `chores`: whether it does the last two; a sweep from a desk does not. `dry_run`: terminate nothing, and
+    name what would end.
     """
-    one = Sweep(settings, clients, now)
-    one.run(run_id)
+    one = Sweep(settings, clients, now, dry_run=dry_run)
+    one.run(run_id, chores=chores and not dry_run and not run_id)
     return one.summary
 
 
@@ -125,8 +136,9 @@ class Sweep:
     clients: Clients
     now: datetime
     summary: Summary = field(default_factory=Summary)
+    dry_run: bool = False
 
-    def run(self, run_id: str) -> None:
+    def run(self, run_id: str, *, chores: bool) -> None:
         """Judge every instance, by its deadline first: leases need S3, which may hang."""
         instances = list(self._instances(run_id))
         self.summary.seen = len(instances)
@@ -136,7 +148,7 @@ class Sweep:
                     judge(instance, _tags(instance))
                 except Exception as error:  # judge the other instances; the invocation fails in the end
                     self.summary.failed[instance["InstanceId"]] = f"{type(error).__name__}: {error}"
-        if not run_id:
+        if chores:
             runs = {tags["run_id"] for tags in map(_tags, instances) if "run_id" in tags}
             self._delete_stale_schedules(runs)
             self._count()
@@ -201,7 +213,8 @@ class Sweep:
         ended.
         """
         try:
-            self.clients.ec2.terminate_instances(InstanceIds=[instance_id])
+            if not self.dry_run:
+                self.clients.ec2.terminate_instances(InstanceIds=[instance_id])
         except (BotoCoreError, ClientError) as error:
             if _code(error) != NO_INSTANCE:
                 self.summary.failed[instance_id] = str(error)

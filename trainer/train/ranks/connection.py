@@ -7,7 +7,6 @@ between processes of one program.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import socket
 import threading
@@ -18,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from trainer.base.environment import RankEnvironment
+from trainer.base.process_state import write_stacks_at_abort
 from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import die_with_the_parent
 from trainer.train.ranks.hanging import dump
@@ -44,7 +44,7 @@ class RankConnection:
         """Connect to the supervisor. From then on this process ends with torchrun and with the supervisor."""
         # torchelastic starts each rank in its own session, so killing torchrun's group misses it
         die_with_the_parent()
-        faulthandler.enable()  # the supervisor aborts a rank that makes no progress
+        write_stacks_at_abort()
         line = socket.socket(socket.AF_UNIX)
         line.connect(place.socket)
         self._connection = Connection(line.detach())

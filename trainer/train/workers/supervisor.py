@@ -106,6 +106,7 @@ class Supervisor:
         self._kind, self._num_workers, self._settings, self._emit = kind, num_workers, settings, emit
         self._clock, self._smoke = clock, smoke
         self._places = places_of(settings.job, kind)
+        self._devices = [device_of(kind, number) for number in range(num_workers)]
         self._context = worker_context(kind)
         self._workers: dict[int, _Worker] = {}
         self._queue = PieceQueue(())
@@ -137,7 +138,7 @@ class Supervisor:
         while True:
             self._assign_pieces()
             self._send_ahead()
-            if all(self._device(number) in self._set_aside for number in range(self._num_workers)):
+            if all(device in self._set_aside for device in self._devices):
                 self._fail_the_rest()
             if not any(worker.pieces for worker in self._workers.values()):
                 return self._outcome
@@ -159,7 +160,7 @@ class Supervisor:
         """
         if self._notice.stops:
             return
-        usable = [n for n in range(self._num_workers) if self._device(n) not in self._set_aside]
+        usable = [n for n, device in enumerate(self._devices) if device not in self._set_aside]
         for number in usable:
             if self._again_together and self._is_idle(number):
                 for piece in self._again_together.popleft():
@@ -221,7 +222,7 @@ class Supervisor:
     def _start(self, number: int) -> _Worker:
         ours, theirs = self._context.Pipe()
         sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
-        station = Station(number=number, device=self._device(number), sharing=sharing)
+        station = Station(number=number, device=self._devices[number], sharing=sharing)
         process = self._context.Process(
             target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
         )
@@ -352,9 +353,6 @@ class Supervisor:
             self._again_together.append(tuple(pieces[first : first + places]))
 
     # --- broken devices
-
-    def _device(self, number: int) -> str:
-        return device_of(self._kind, number)
 
     def _is_broken(self, worker: _Worker) -> bool:
         """Try the device of a dead worker if KILLS models died on it since it finished one, or if one would

@@ -6,7 +6,6 @@ Another thread receives messages, so that the next source is read (`staging.py`)
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import queue
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 from trainer.base.errors import DataError, TrainerError
+from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import end_with_the_parent
@@ -57,7 +57,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     process ends and none of its pieces is finished.
     """
     end_with_the_parent()
-    faulthandler.enable()  # the supervisor aborts a worker that makes no progress
+    write_stacks_at_abort()
     placed = set_up_process(station)
     notice = Notice(settings.notice)
     roster = _WorkerRoster(station, settings, connection, notice)

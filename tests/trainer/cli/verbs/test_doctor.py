@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.aws import alarms
 from tests.sessions import forget_sessions, sign_in
+from tests.trainer.control.functions.test_sweep import SweptAccount
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import ALARMS, dead_letters_queue, messages_topic
 from trainer.base.errors import ConfigError
 from trainer.cli.main import main
+from trainer.cli.verbs import doctor as doctor_module
 from trainer.cli.verbs.doctor import examine
 from trainer.launch import health
 from trainer.rehearsal.server import EmbeddedAws
@@ -151,3 +154,49 @@ def test_control_without_its_condition_on_templates_is_noted(applied: Access) ->
 def test_the_alarms_that_are_looked_for_are_those_of_the_stack(applied: Access) -> None:
     names = [one["AlarmName"] for one in applied.client("cloudwatch").describe_alarms()["MetricAlarms"]]
     assert sorted(names) == sorted(f"mayfly-dev-{name}" for name in ALARMS)
+
+
+@pytest.fixture
+def swept(access: Access, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweptAccount]:
+    """Return an account that the command takes for its stack's."""
+    account = SweptAccount(access)
+    monkeypatch.setattr(doctor_module, "read_stack", lambda *_, **__: account.settings)
+    sign_in(access, monkeypatch)
+    yield account
+    forget_sessions()
+
+
+def test_a_sweep_from_a_desk_ends_what_is_overdue(
+    swept: SweptAccount, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late, fine = swept.launch(deadline=-timedelta(minutes=1)), swept.launch(deadline=timedelta(hours=1))
+    assert main(["doctor", "--sweep", "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["dry_run"] and list(told["sweep"]["terminated"]) == [late]
+    assert (swept.state(late), swept.state(fine)) == ("alive", "alive")
+    assert main(["doctor", "--sweep"]) == 2, "nobody is there to ask"
+    assert swept.state(late) == "alive"
+    assert main(["doctor", "--sweep", "-y"]) == 0
+    assert (swept.state(late), swept.state(fine)) == ("ended", "alive")
+    assert "2 machines seen, ended 1" in "".join(capsys.readouterr())
+
+
+def test_a_sweep_goes_by_the_clock_of_aws() -> None:
+    headers = {"date": "Fri, 20 Nov 2026 12:00:00 GMT"}
+    answer = {"ResponseMetadata": {"HTTPHeaders": headers}}
+    sts = SimpleNamespace(get_caller_identity=lambda: answer)
+    told: Any = SimpleNamespace(client=lambda name: sts)
+    assert doctor_module._now_of(told) == datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+
+
+def test_a_clock_that_aws_refuses_is_said(
+    swept: SweptAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MAYFLY_CLOCK_AHEAD", "86400")
+    assert main(["doctor", "--sweep", "-y"]) == 103
+    assert "RequestTimeTooSkewed" in (said := capsys.readouterr().err) and "Set the clock" in said
+
+
+def test_a_dry_run_of_nothing_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--dry-run"]) == 2
+    assert "--dry-run is for --sweep" in capsys.readouterr().err

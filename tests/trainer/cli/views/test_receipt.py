@@ -13,7 +13,7 @@ from trainer.cli.sources.desk import CandleDesk
 from trainer.cli.terminal import Console
 from trainer.cli.verbs.launch import end_of_run
 from trainer.cli.views.drawing import drawn
-from trainer.cli.views.receipt import receipt_view
+from trainer.cli.views.receipt import receipt_view, spot_saved
 from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 
@@ -55,16 +55,21 @@ RECEIPT = {
         }
     ],
     "failed": [{"piece": "B", "reason": "its worker died twice"}],
+    "attempts": [],
+    "left_out": ["CCC.csv: high is not above zero in a bar of CCC"],
     "deadline": "2026-11-20T13:00:00Z",
     "deadline_cause": "budget",
     "retries": 1,
     "note": "",
+    "attempts": [],
+    "left": [],
     "log_tail": "",
     "host": "",
     "boot": None,
     "inputs": {},
     "files": [],
     "scripts": [],
+    "checkpoints": {},
     "devices": {},
 }
 
@@ -84,6 +89,7 @@ def test_a_receipt_shows_outcome_time_dollars_and_instances():
         "i-1       g6.xlarge  on-demand  us-east-1a  ✓ terminated  described terminated",
         "0.5100 (0.5000)",
         "✗ B: its worker died twice",
+        "✗ left out: CCC.csv: high is not above zero in a bar of CCC",
         "1 model was retried",
     ):
         assert part in text
@@ -97,6 +103,13 @@ def test_attempts_are_shown_once_a_machine_was_lost():
     assert "attempts" not in text_of({**RECEIPT, "attempts": [last]})
     text = text_of({**RECEIPT, "attempts": [first, last]})
     assert "the spot instance i-1 was taken back" in text and "the run's" in text
+
+
+def test_what_checkpoints_cost_is_beside_the_dollars():
+    sent = {"snapshots": 30, "objects": 30, "bytes": 54_000_000_000, "usd": 0.286}
+    text = text_of({**RECEIPT, "checkpoints": sent})
+    assert "checkpoints: 54,000.0 MB sent to S3, $0.29 for requests and a week's storage" in text
+    assert "checkpoints" not in text_of(RECEIPT)
 
 
 def test_the_deadline_is_printed_with_its_cause():
@@ -302,3 +315,22 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     ]
     predict = ["predict --run run-1 --data '/my candles' --last 5 --rehearse"]
     assert [line.split("mayfly ")[1] for line in lines[5:]] == (predict if named else [])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.0, 0.0, ""),
+        (1.5, 2.0, "spot saved $1.50 to $2.00 against on demand"),
+        (-0.5, 2.0, "spot saved $0.00 to $2.00 against on demand"),
+        (-2.0, -1.0, "spot cost $1.00 to $2.00 more than on demand would have"),
+    ],
+)
+def test_what_spot_saved_is_one_line(low, high, text):
+    assert spot_saved({"spot_saved_low": low, "spot_saved_high": high}) == text
+
+
+def test_what_a_run_left_is_named():
+    left = [{"kind": "volume", "id": "vol-1", "state": "available"}]
+    assert "volume vol-1 (available)" in text_of({**RECEIPT, "left": left})
+    assert "vol-1" not in text_of(RECEIPT) + text_of({**RECEIPT, "left": None})

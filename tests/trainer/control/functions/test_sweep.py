@@ -421,3 +421,27 @@ def test_a_sweep_without_its_metrics_ends_what_is_due(account):
         account.clients, cloudwatch=Broken(account.cloudwatch, "put_metric_data", lambda arguments: refused)
     )
     assert list(account.sweep(clients=clients).terminated) == [late]
+
+
+def test_a_dry_run_names_what_would_end_and_changes_nothing(account):
+    late, fine = account.launch(deadline=-timedelta(minutes=1)), account.launch(deadline=timedelta(hours=5))
+    arguments = {"chores": False, "now": account.now + timedelta(hours=4)}
+    foreseen = sweep(account.settings, account.clients, dry_run=True, **arguments)
+    assert set(foreseen.terminated) == {late, fine}, "the other one never sent a heartbeat"
+    assert (account.state(late), account.state(fine)) == ("alive", "alive")
+    done = sweep(account.settings, account.clients, **arguments)
+    assert done.terminated == foreseen.terminated
+    assert (account.state(late), account.state(fine)) == ("ended", "ended")
+
+
+def test_a_sweep_from_a_desk_leaves_schedules_and_metrics_alone(account):
+    def refuse(arguments):
+        return AssertionError("a desk may not do this")
+
+    clients = replace(
+        account.clients,
+        cloudwatch=Broken(account.cloudwatch, "put_metric_data", refuse),
+        scheduler=Broken(account.scheduler, "get_paginator", lambda arguments: refuse({})),
+    )
+    summary = sweep(account.settings, clients, now=account.now, chores=False)
+    assert (summary.seen, summary.failed) == (0, {})

@@ -288,6 +288,14 @@ def test_a_device_is_tried_in_a_process_of_its_own(monkeypatch):
     assert smoke.tried("cpu") == ""
 
 
+def test_a_full_device_is_not_a_broken_one(monkeypatch, tmp_path):
+    full = tmp_path / "full"
+    full.write_text('#!/bin/sh\necho \'{"error": "OutOfMemoryError: CUDA out of memory"}\'; exit 100\n')
+    full.chmod(0o755)
+    monkeypatch.setattr(smoke.sys, "executable", str(full))
+    assert smoke.tried("cuda:0") == ""
+
+
 # --- memory
 
 

@@ -1,0 +1,44 @@
+"""What spot saved, as bounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Training that is lost at most where a command keeps checkpoints: the longest time between two in S3
+MOST_LOST_SECONDS = 120.0
+# EC2 user guide, "Billing for interrupted Spot Instances" (recalled, not looked up): a Linux machine that EC2
+# itself interrupts in its first hour is not charged. No bill has shown it, so it only widens bounds.
+FREE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpotBill:
+    """One spot instance: its billed seconds, bounded by its life; its prices; whether AWS took it."""
+
+    seconds_low: float
+    seconds_high: float
+    usd_per_hour: float
+    on_demand_usd_per_hour: float
+    taken: bool
+
+    @property
+    def may_be_free(self) -> bool:
+        """Return whether it may have cost nothing: AWS took it within its first hour."""
+        return self.taken and self.seconds_low < FREE_SECONDS
+
+
+def saved_usd(bills: Iterable[SpotBill], *, twice_seconds: float) -> tuple[float, float]:
+    """Return the bounds of what spot saved against on-demand machines, in dollars; below zero it cost more.
+
+    The high one has every second at the difference of the prices, and what AWS may not charge. The low one
+    has `twice_seconds` less, the most that was computed a second time: an on-demand machine would not have.
+    """
+    low = high = dearest = 0.0
+    for bill in bills:
+        cheaper = (bill.on_demand_usd_per_hour - bill.usd_per_hour) / 3600
+        least, most = sorted((bill.seconds_low * cheaper, bill.seconds_high * cheaper))
+        free = min(bill.seconds_high, FREE_SECONDS) if bill.may_be_free else 0.0
+        low, high = low + least, high + most + free * bill.usd_per_hour / 3600
+        dearest = max(dearest, bill.on_demand_usd_per_hour)
+    return low - twice_seconds / 3600 * dearest, high

@@ -1,0 +1,160 @@
+"""The timeline of a run: everything that its record, its nodes and AWS say happened, with the reasons. Pure.
+
+`mayfly status RUN --events` prints it, for all attempts. Nothing is stored for it: a record keeps each
+decision with its instant, and a node's report its phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trainer.runs.launching import pool_name
+from trainer.runs.observation import Observation
+from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord, iso
+
+NODE, AWS = "node", "aws"
+Reports = Mapping[int, Observation]  # attempt -> what its nodes reported
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvent:
+    """One thing that happened. `by`: desk or control, for a decision of the run's driver; aws, for a state of
+    an instance; node, by the node's own clock.
+    """
+
+    at: datetime
+    attempt: int  # 0: of the run
+    by: str
+    what: str
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {**vars(self), "at": iso(self.at)}
+
+
+def timeline(record: RunRecord, reports: Reports) -> list[RunEvent]:
+    """Return every event of a run, oldest first; those of one instant as they are decided."""
+    events = [
+        *_begun(record),
+        *(event for attempt in record.attempts for event in _of_attempt(record, attempt)),
+        *(event for seen in record.instances for event in _of_instance(seen)),
+        *(event for number, seen in reports.items() for event in _reported(number, seen)),
+        *_ended(record),
+    ]
+    return sorted(events, key=lambda event: event.at)
+
+
+def _begun(record: RunRecord) -> Iterator[RunEvent]:
+    rungs = f"{len(record.ladder)} pools to ask" if record.ladder else f"on {record.host}"
+    yield RunEvent(at=record.created_at, attempt=0, by=record.driver, what="registered", why=rungs)
+
+
+def _of_attempt(record: RunRecord, attempt: Attempt) -> Iterator[RunEvent]:
+    """Yield an attempt's launches with their answers, its wait for capacity, and the loss of its machine."""
+    for launch in attempt.launches:
+        yield from _of_launch(record, attempt.number, launch)
+    if queue := attempt.queue:
+        why = f"every pool was full; at most until {iso(queue.until.replace(microsecond=0))}"
+        yield RunEvent(
+            at=queue.since, attempt=attempt.number, by=record.driver, what="waits for capacity", why=why
+        )
+        tries = f"try {queue.walks} of the whole ladder"
+        what = "next try" if attempt.waits else "last try of the ladder began"
+        yield RunEvent(at=queue.next_at, attempt=attempt.number, by=record.driver, what=what, why=tries)
+    if attempt.ended_at:
+        what = "ended by the job's fault" if attempt.cause == "bug" else "lost its machine"
+        yield RunEvent(
+            at=attempt.ended_at,
+            attempt=attempt.number,
+            by=record.driver,
+            what=what,
+            why=_reason(attempt.error),
+        )
+
+
+def _of_launch(record: RunRecord, attempt: int, launch: Launch) -> Iterator[RunEvent]:
+    def event(at: datetime, by: str, what: str, why: str = "") -> RunEvent:
+        return RunEvent(at=at, attempt=attempt, by=by, what=what, why=why)
+
+    pool = pool_name(record.ladder[launch.rung])
+    deadline = f"deadline {iso(launch.deadline)}, by {launch.deadline_cause}"
+    yield event(launch.intended_at, record.driver, f"chose {pool}", deadline)
+    if launch.called_at:
+        again = f"call {launch.calls} under one token" if launch.calls > 1 else ""
+        yield event(launch.called_at, record.driver, f"called CreateFleet for {pool}", again)
+        said = f"{launch.error_code}: {launch.error_message}" if launch.error_message else launch.error_code
+        answers = {
+            "created": ("created " + ", ".join(launch.instance_ids), ""),
+            "refused": (f"refused {pool}", said),
+            "intended": ("no clear answer yet", ""),
+            "abandoned": ("gave no clear answer", "the run ended before"),
+        }
+        yield event(launch.called_at, AWS, *answers[launch.outcome])
+    if launch.kill_armed_at:
+        yield event(launch.kill_armed_at, record.driver, "armed the second schedule", deadline)
+
+
+def _of_instance(seen: InstanceSeen) -> Iterator[RunEvent]:
+    def event(at: datetime, what: str, why: str = "") -> RunEvent:
+        return RunEvent(at=at, attempt=seen.attempt, by=AWS, what=f"{seen.instance_id} {what}", why=why)
+
+    market = seen.market.replace("_", "-")
+    yield event(seen.launched_at, "launched", f"{seen.instance_type} {market} in {seen.availability_zone}")
+    if seen.running_seen_at:
+        yield event(seen.running_seen_at, "seen running")
+    if seen.terminated_at:
+        yield event(seen.terminated_at, f"ended, {seen.proof or 'not proven yet'}", seen.reason)
+
+
+def _reported(attempt: int, seen: Observation) -> Iterator[RunEvent]:
+    """Yield the phases of an attempt's node, its last sign of life, and its result."""
+    beat, result = seen.heartbeat, seen.result
+    phases = dict(beat.phases if beat else {}) | dict(result.phases if result else {})
+    for name, at in phases.items():
+        done = f"{beat.models_done} of {beat.models_total} done" if beat and name == "end" else ""
+        yield RunEvent(at=at, attempt=attempt, by=NODE, what=f"phase {name}", why=done)
+    if beat and result is None:
+        yield RunEvent(at=beat.at, attempt=attempt, by=NODE, what="last heartbeat", why=beat.message)
+    if result is not None:
+        ended_at = max(phases.values(), default=beat.at if beat else None)
+        failed = ", ".join(str(item["piece"]) for item in result.failed)
+        why = _reason(result.error) or (f"failed: {failed}" if failed else "")
+        if ended_at is not None:
+            yield RunEvent(at=ended_at, attempt=attempt, by=NODE, what=f"reported {result.state}", why=why)
+
+
+def _ended(record: RunRecord) -> Iterator[RunEvent]:
+    if record.stop_requested_at:
+        yield RunEvent(at=record.stop_requested_at, attempt=0, by="desk", what="stop requested")
+    if record.ending_at:
+        what = f"ends: {record.outcome}"
+        yield RunEvent(at=record.ending_at, attempt=0, by=record.driver, what=what, why=_reason(record.error))
+    if record.closed_at:
+        yield RunEvent(
+            at=record.closed_at, attempt=0, by=record.driver, what="closed", why="its receipt is written"
+        )
+
+
+def _reason(error: Mapping[str, Any] | None) -> str:
+    if not error:
+        return ""
+    why = f" ({error['why']})" if error.get("why") else ""
+    return f"{error.get('what', '')}{why}"
+
+
+def as_rows(events: Iterable[RunEvent]) -> list[dict[str, str]]:
+    """Return events as rows of a table."""
+    return [
+        {
+            "at": f"{event.at:%Y-%m-%d %H:%M:%S}",
+            "attempt": str(event.attempt or ""),
+            "by": event.by,
+            "event": event.what,
+            "reason": event.why,
+        }
+        for event in events
+    ]
