@@ -55,13 +55,11 @@ RECEIPT = {
         }
     ],
     "failed": [{"piece": "B", "reason": "its worker died twice"}],
-    "attempts": [],
     "left_out": ["CCC.csv: high is not above zero in a bar of CCC"],
     "deadline": "2026-11-20T13:00:00Z",
     "deadline_cause": "budget",
     "retries": 1,
     "note": "",
-    "attempts": [],
     "left": [],
     "log_tail": "",
     "host": "",
