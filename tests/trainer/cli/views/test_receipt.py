@@ -28,6 +28,7 @@ RECEIPT = {
     "seconds": {"preflight": 1.0, "train": 65.0, "total": 66.0},
     "dollars": {"estimated": 1.0, "spent_low": 0.5, "spent_high": 0.75},
     "data": {"bars": 6000, "holes": 2, "synthetic": True, "files": []},
+    "attempts": [],
     "instances": [
         {
             "instance_id": "i-1",
@@ -54,13 +55,11 @@ RECEIPT = {
         }
     ],
     "failed": [{"piece": "B", "reason": "its worker died twice"}],
-    "attempts": [],
     "left_out": ["CCC.csv: high is not above zero in a bar of CCC"],
     "deadline": "2026-11-20T13:00:00Z",
     "deadline_cause": "budget",
     "retries": 1,
     "note": "",
-    "attempts": [],
     "left": [],
     "log_tail": "",
     "host": "",
@@ -92,6 +91,16 @@ def test_a_receipt_shows_outcome_time_dollars_and_instances():
         "1 model was retried",
     ):
         assert part in text
+
+
+def test_attempts_are_shown_once_a_machine_was_lost():
+    money = {"seconds_low": 60.0, "seconds_high": 90.0, "spent_low": 0.02, "spent_high": 0.02}
+    error = {"what": "the spot instance i-1 was taken back", "why": "Server.SpotInstanceTermination"}
+    first = {"number": 1, "instances": ["i-1"], "error": error, **money}
+    last = {"number": 2, "instances": ["i-2"], "error": None, **money}
+    assert "attempts" not in text_of({**RECEIPT, "attempts": [last]})
+    text = text_of({**RECEIPT, "attempts": [first, last]})
+    assert "the spot instance i-1 was taken back" in text and "the run's" in text
 
 
 def test_what_checkpoints_cost_is_beside_the_dollars():
