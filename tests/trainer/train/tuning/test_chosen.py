@@ -30,6 +30,8 @@ from trainer.train.packs.sequential import SequentialPack
 from trainer.train.tuning.chosen import Chosen, Site, choose_settings, placed, run_estimate
 from trainer.train.tuning.timing import Candidate, Timing, make_members
 from trainer.train.tuning.tune import Tuning, entry_of
+from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.smaller import remembered, smaller, with_job
 
 CPU = Site(kind="cpu", profile=choose("cpu", None), workers=2)
 WINDOWS, BARS = {"train": 300_000, "validation": 50_000, "test": 50_000}, 430_000
@@ -332,3 +334,20 @@ def test_ranks_are_tuned_by_their_share_of_the_batch(tmp_path):
     gpus = Site(kind="cuda", profile=H200.profile, workers=4, together=True)
     large = job_of(model="transformer", preset="large", batch=1024, tune="always", distributed="always")
     assert Choosing(tmp_path, SLICES)(large, gpus, surveyed(large, models=1)).job.expert.micro_batch == 64
+
+
+def test_a_shape_that_ran_out_of_memory_starts_with_less_next_time(tmp_path):
+    site, job = gpu("l4", 22.35), job_of(tune="never")
+    first = Choosing(tmp_path)(job, site)
+    assert settings_of(first) == ("sequential", 7, 256)
+    settings = WorkerSettings(
+        job=first.job, data=None, out=tmp_path, checkpoints=tmp_path, choice=first.choice
+    )  # type: ignore[arg-type]
+    less = smaller(first.job, models=7)
+    assert less is not None
+    told = remembered(with_job(settings, less))
+    assert (told["profile"], told["shape"]) == (first.choice["profile"], shape_of(job))
+    keep_here(told["profile"], told["shape"], told["entry"])
+    again = Choosing(tmp_path)(job, site)
+    assert settings_of(again) == ("sequential", 3, 256)
+    assert again.choice["from"]["pack"] == "remembered"
