@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 from tests.chaos.campaign import (
     campaign,
@@ -15,6 +16,7 @@ from tests.chaos.campaign import (
     layers_off,
     seeded,
 )
+from tests.chaos.mutations import BUGS, MOST_SCHEDULES, finds, search
 
 
 def main() -> int:
@@ -25,7 +27,10 @@ def main() -> int:
     parser.add_argument(
         "--pairs", action=argparse.BooleanOptionalAction, default=True, help="play every pair"
     )
+    parser.add_argument("--bugs", action="store_true", help="look for each deliberate bug instead")
     options = parser.parse_args()
+    if options.bugs:
+        return look_for_bugs()
     seeds = range(options.first, options.first + options.number)
     layers = layers_off(seeds[: options.number // 5])
     pairs = every_pair() if options.pairs else ()
@@ -34,6 +39,24 @@ def main() -> int:
     )
     print(table.text())
     return 1 if table.violations else 0
+
+
+def look_for_bugs() -> int:
+    """Look for each deliberate bug in the same schedules, and print after how many it was found."""
+    missed = 0
+    with ProcessPoolExecutor() as pool:
+        for name, (number, broken) in zip(
+            names := [bug.__name__ for bug in BUGS], pool.map(_found, names), strict=True
+        ):
+            missed += not broken
+            print(f"{name:<44}{number:>6}  {broken[0][:100] if broken else 'NOT FOUND'}", flush=True)
+    return 1 if missed else 0
+
+
+def _found(name: str) -> tuple[int, list[str]]:
+    (bug,) = [one for one in BUGS if one.__name__ == name]
+    number, _, broken = finds(bug, itertools.islice(search(), MOST_SCHEDULES))
+    return number, broken
 
 
 if __name__ == "__main__":
