@@ -24,7 +24,7 @@ from tests.chaos.campaign import (
 from tests.chaos.invariants import overrun, violations
 from tests.chaos.machine import Weather
 from tests.chaos.mutations import BUGS, finds
-from tests.chaos.schedule import Schedule
+from tests.chaos.schedule import Outage, Schedule
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +76,20 @@ def test_a_deliberate_bug_is_found(bug):
 def test_a_desk_that_slept_before_its_call_calls_nothing():
     """Others closed the run, or its deadline passed: no machine may begin for it."""
     holds(("slept", replace(SITUATIONS["deadline"], stalls={("desk", n): 900.0})) for n in range(8, 18))
+
+
+def test_models_of_a_lost_machine_stay_if_nobody_launches_the_next():
+    """Its caller died after it began the next attempt and before that attempt's start file."""
+    killed = {"kills": frozenset({("desk", 18)}), "outages": (Outage("control", 0.0, 3600.0),)}
+    lost = replace(SITUATIONS["silent, then well"], off=frozenset({"L1", "L2", "L3"}), **killed)
+    holds([("nobody goes on", lost)])
+
+
+def test_a_machine_that_nobody_saw_may_have_cost_its_whole_time():
+    """The answer was lost with its caller, and AWS had forgotten the machine when the next one looked."""
+    killed = {"kills": frozenset({("desk", 7)}), "outages": (Outage("control", 0.0, 4200.0),)}
+    lost = replace(SITUATIONS["taken back thrice"], off=frozenset({"L1", "L2", "L3"}), **killed)
+    holds([("nobody saw it", lost)])
 
 
 def test_no_sequence_of_steps_breaks_an_invariant():

@@ -78,14 +78,19 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     if not _to_be_closed(record, seen, now):
         return seen
     left = left_behind(objects, record, seen.result)
-    return replace(seen, start=left.start, models=left.models, outputs=left.outputs, scripts=left.scripts)
+    found = ("result", "start", "models", "outputs", "scripts")
+    return replace(seen, **{name: getattr(left, name) for name in found})
 
 
 def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None = None) -> Observation:
     """Return what the record's last attempt left in S3, and the start file with what earlier ones did.
 
-    Of its result, which is read unless it is given, the models count that S3 has as reported.
+    Of its result, which is read unless it is given, the models count that S3 has as reported. An attempt
+    without a start file has launched nothing: then the one before it counts.
     """
+    start = _start(objects, record)
+    if start is None and record.attempt is not None and record.attempt.number > 1:
+        return left_behind(objects, record.as_of(record.attempt.number - 1))
     if unread := result is None:
         result = _node_result(objects, record)
     models = models_seen(objects, record, result)
@@ -94,7 +99,6 @@ def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None =
         sound = [item for item in result.models if (item["key"], item["version_id"], item["sha256"]) in there]
         result = replace(result, models=tuple(sound))
     outputs, scripts = outputs_seen(objects, record)
-    start = _start(objects, record)
     return Observation(result=result, models=models, outputs=outputs, scripts=scripts, start=start)
 
 

@@ -210,7 +210,12 @@ def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
     calls = "1 call" if launch.calls == 1 else f"{launch.calls} calls"
     message = f"{calls} brought no instance within {UNANSWERED // timedelta(minutes=1)} minutes"
     closed = replace(
-        launch, outcome="refused", unanswered=False, error_code=NO_CLEAR_ANSWER, error_message=message
+        launch,
+        outcome="refused",
+        unanswered=False,
+        error_code=NO_CLEAR_ANSWER,
+        error_message=message,
+        given_up_at=now,
     )
     return Store(record=record.with_launch(closed, now), why="no clear answer, and no instance")
 

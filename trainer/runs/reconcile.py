@@ -128,7 +128,9 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     if launch is not None and (launch.outcome == "intended" or launch.is_open):
         if may_still_appear(launch, now):
             return (Wait(why="an unanswered launch may still bring an instance"),)
-        abandoned = record.with_launch(replace(launch, outcome="abandoned", unanswered=False), now)
+        abandoned = record.with_launch(
+            replace(launch, outcome="abandoned", unanswered=False, given_up_at=now), now
+        )
         return (Store(record=abandoned, why="the unanswered launch brought no instance"),)
     if not all_gone(record, observed):
         return (Wait(why="waiting to see every instance terminated"),)

@@ -97,6 +97,7 @@ class Launch:
     unanswered: bool = (
         False  # refused by an exception, after a call under this token that had no clear answer
     )
+    given_up_at: datetime | None = None  # when a call without a clear answer was no longer waited for
     kill_armed_at: datetime | None = (
         None  # the second schedule, which names the ids and needs no code of ours
     )

@@ -3,14 +3,14 @@
 AWS shows neither the instant at which `running` began nor the one at which an OS power-off ended it. Low runs
 from the first sign of life to the last, high from the launch to the first look that found the instance ended;
 both are at least the 60 seconds that a start costs. A first hour on spot that AWS itself interrupted may cost
-nothing (`runs.spot_saving`).
+nothing (`runs.spot_saving`). A call without an answer for which nobody looked in time widens the high bound.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from trainer.runs.observation import Observation
+from trainer.runs.observation import FORGOTTEN_AFTER, Observation
 from trainer.runs.record import InstanceSeen, RunRecord
 from trainer.runs.spot_saving import MOST_LOST_SECONDS, SpotBill, saved_usd
 
@@ -25,7 +25,21 @@ def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tup
         least, most = billed_seconds(seen, observed, now)
         low += 0.0 if _spot_bill(record, seen, (least, most)).may_be_free else least / 3600 * price
         high += most / 3600 * price
-    return low, high
+    return low, high + _perhaps_spent(record)
+
+
+def _perhaps_spent(record: RunRecord) -> float:
+    """Return what instances can have cost that nobody saw: of calls without an answer, for which nobody
+    looked before AWS can have forgotten them.
+    """
+    launches = [launch for attempt in record.attempts for launch in attempt.launches]
+    return sum(
+        (min(launch.given_up_at, launch.deadline) - launch.last_call_at).total_seconds()
+        / 3600
+        * record.ladder[launch.rung].price_usd_per_hour
+        for launch in launches
+        if launch.given_up_at is not None and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
+    )
 
 
 def spot_saved(record: RunRecord, observed: Observation, now: datetime | None) -> tuple[float, float]:
