@@ -367,6 +367,12 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("the launch")
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")
     how.add_argument("--dry-run", action="store_true", help="print the plan and launch nothing")
+    how.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="continue a run of the same job that ended without its models: a new run that begins with what"
+        " it finished and its checkpoints",
+    )
     how.add_argument("-y", "--yes", action="store_true", help="don't ask before spending money")
     how.add_argument(
         "--interrupt",

@@ -3,30 +3,42 @@
 Runs as the caller, desk or control, between two attempts, when every instance of the earlier one is proven
 gone. Nothing that a node wrote is trusted by name: models, files and objects count in the version that was
 looked at, with the hash that S3 has for it, and only the caller may write where the next attempt reads. So no
-machine reads another one's keys. Idempotent: objects are copied once, and the first start file counts.
+machine reads another one's keys. Idempotent: objects are copied once, and the first start file counts. The
+first attempt of a run that continues another one (`control.resume`) begins with what that run left.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from trainer.base.strict_json import Unsound
 from trainer.control.observe import left_behind
 from trainer.runs.keys import NodeKeys
+from trainer.runs.observation import Observation
 from trainer.runs.receipt import models_of, outputs_of, scripts_of
 from trainer.runs.record import RunRecord
 from trainer.runs.snapshots import MOST_SNAPSHOT_BYTES, Snapshot, read_snapshot, snapshot_numbers
 from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, start_to_json, stored_start
-from trainer.runs.store import Conflict, Objects, RecordMissing, carried_key, given, start_key
+from trainer.runs.store import (
+    Conflict,
+    Objects,
+    RecordMissing,
+    carried_key,
+    given,
+    read_record,
+    start_key,
+)
 
 log = logging.getLogger("trainer.control")
 COPIED_AT_ONCE = 8
 MOST_SNAPSHOTS = 5  # that are tried, the newest first
+Candidate = tuple[tuple[CarriedObject, ...], tuple[CarriedFile, ...]]
 
 
 def carry(objects: Objects, record: RunRecord, attempt: int) -> None:
@@ -37,6 +49,8 @@ def carry(objects: Objects, record: RunRecord, attempt: int) -> None:
     start = StartFile(run_id=record.run_id, attempt=attempt)
     if before.attempts:
         start = _going_on(objects, before, start)
+    elif record.parent:
+        start = _continuing(objects, record, start)
     with suppress(Conflict):  # another caller was first
         objects.put(key=start_key(record.run_id, attempt), body=start_to_json(start), create=True)
 
@@ -67,16 +81,68 @@ def _going_on(objects: Objects, before: RunRecord, start: StartFile) -> StartFil
     )
 
 
+def _continuing(objects: Objects, record: RunRecord, start: StartFile) -> StartFile:
+    """Return a start file with what counts of the closed run that a record continues."""
+    parent, _ = read_record(objects, record.parent, seen=True)
+    before = last_begun(objects, parent)
+    left = left_behind(objects, before)
+    copied, files = _checkpoints(objects, before, left.start, start)
+    start = replace(start, objects=copied, files=files)
+    if record.parent_counts != "all":
+        return start
+    pieces = {piece.piece for piece in record.pieces}
+    done = tuple(entry for entry in finished_of(objects, before, left) if entry["piece"] in pieces)
+    return replace(start, finished=done, outputs=tuple(_there(objects, outputs_of(left))))
+
+
+def last_begun(objects: Objects, parent: RunRecord) -> RunRecord:
+    """Return a closed run as of its last attempt that has a start file: one without left nothing, and does
+    not name what earlier ones left.
+    """
+    begun = [
+        item.number
+        for item in parent.attempts
+        if objects.head(key=start_key(parent.run_id, item.number)) is not None
+    ]
+    return parent.as_of(max(begun, default=0))
+
+
+def finished_of(objects: Objects, before: RunRecord, left: Observation) -> list[Mapping[str, Any]]:
+    """Return the finished models that S3 still holds, and the finished pieces of a script if it still holds
+    every file that they left: what a run stored ends after the stack's days.
+    """
+    models, outputs = _there(objects, models_of(before, left)), outputs_of(left)
+    scripts = [entry for entry in scripts_of(left) if entry["done"]]
+    whole = bool(scripts) and len(_there(objects, outputs)) == len(outputs)
+    return [*models, *(scripts if whole else ())]
+
+
+def has_checkpoints(objects: Objects, before: RunRecord, earlier: StartFile | None) -> bool:
+    """Return whether S3 still holds a snapshot with files that a run would begin with."""
+    return any(
+        files and all(_verified(objects, source) for source in sources)
+        for sources, files in _candidates(objects, before, earlier)
+    )
+
+
+def _there(objects: Objects, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the models or files that S3 still holds as listed."""
+
+    def is_there(entry: Mapping[str, Any]) -> bool:
+        stored = given(lambda: objects.head(key=entry["key"], version_id=entry["version_id"]))
+        return stored is not None and stored.sha256 == entry["sha256"]
+
+    with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
+        return [entry for entry, there in zip(entries, pool.map(is_there, entries), strict=True) if there]
+
+
 def _checkpoints(
     objects: Objects, before: RunRecord, earlier: StartFile | None, start: StartFile
 ) -> tuple[tuple[CarriedObject, ...], tuple[CarriedFile, ...]]:
     """Copy the objects of the newest snapshot that verifies, else of those that the earlier attempt began
     with; return the copies, and the files in them.
     """
-    candidates = list(_snapshots(objects, before))
-    if earlier is not None and earlier.files:
-        candidates.append((earlier.objects, earlier.files))
-    for sources, files in candidates:
+    for sources, files in _candidates(objects, before, earlier):
         copied = _copied(objects, sources, start)
         if copied is not None:
             return copied, files
@@ -84,9 +150,13 @@ def _checkpoints(
     return (), ()
 
 
-def _snapshots(
-    objects: Objects, before: RunRecord
-) -> Iterator[tuple[tuple[CarriedObject, ...], tuple[CarriedFile, ...]]]:
+def _candidates(objects: Objects, before: RunRecord, earlier: StartFile | None) -> list[Candidate]:
+    """Return the snapshots to begin with: the last attempt's, the newest first, then its own start."""
+    began = [(earlier.objects, earlier.files)] if earlier is not None and earlier.files else []
+    return [*_snapshots(objects, before), *began]
+
+
+def _snapshots(objects: Objects, before: RunRecord) -> Iterator[Candidate]:
     """Yield objects and files of the last attempt's snapshots, the newest first."""
     for keys in before.nodes:
         prefix = keys.checkpoints
@@ -121,10 +191,14 @@ def _copied(
     return None if None in copies else tuple(copy for copy in copies if copy is not None)
 
 
+def _verified(objects: Objects, source: CarriedObject) -> bool:
+    there = given(lambda: objects.head(key=source.key, version_id=source.version_id))
+    return there is not None and (there.sha256, there.size) == (source.sha256, source.size)
+
+
 def _copy(objects: Objects, start: StartFile, source: CarriedObject) -> CarriedObject | None:
     key = carried_key(start.run_id, start.attempt, source.sha256)
-    there = given(lambda: objects.head(key=source.key, version_id=source.version_id))
-    if there is None or (there.sha256, there.size) != (source.sha256, source.size):
+    if not _verified(objects, source):
         return None
     with suppress(Conflict):  # copied by an earlier call
         objects.copy(

@@ -66,6 +66,7 @@ class RunProgress:
     work: str = "train"  # as in the record; a script's pieces are its values
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
+    parent: str = ""  # the run that it continues
     attempt: int = 1  # that works, or is launched
     durable: Mapping[str, Any] = field(default_factory=dict)  # its newest checkpoints in S3; {}: none
     lost: tuple[str, ...] = ()  # a line for each attempt before it, which lost its machine
@@ -121,6 +122,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         deadline=record.effective_deadline,
         instances=record.instances,
         work=record.work,
+        parent=record.parent,
         attempt=record.next_number,
         lost=tuple(map(lost_machine, record.lost)),
         **_reported(observed.heartbeat),

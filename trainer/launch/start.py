@@ -19,6 +19,7 @@ from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task
 from trainer.launch.work import Account, Work
 from trainer.runs.index import begin_run
+from trainer.runs.manifest import Manifest
 from trainer.runs.record import Attempt, Driver, RunPiece, RunRecord, new_run_id
 from trainer.runs.store import Objects, bars_plan_key
 
@@ -105,6 +106,12 @@ def register(record: RunRecord, planned: Planned, account: Account, *, ssh_key: 
     task = planned.work.task(record, account, planned.offers, planned.plan.pieces)
     write_task(record, task, planned.work.code, account.objects, offers=planned.offers, ssh_key=ssh_key)
     return task
+
+
+def manifest_of(record: RunRecord, planned: Planned, account: Account) -> Manifest:
+    """Return the manifest that `register` would write."""
+    task = planned.work.task(record, account, planned.offers, planned.plan.pieces)
+    return build_manifest(record, task, planned.work.code, offers=planned.offers)
 
 
 def write_task(

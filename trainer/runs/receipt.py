@@ -46,6 +46,7 @@ def make_receipt(
         "state": state,
         "exit_code": exit_code(state, reason),
         "error": reason,
+        "parent": record.parent,
         "work": record.work,
         "job": record.job,
         "created_at": iso(record.created_at),

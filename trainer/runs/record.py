@@ -25,8 +25,10 @@ Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "recovering", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
 AttemptEnd = Literal["", "lost", "bug"]
+Counts = Literal["", "all", "checkpoints"]
 LaunchOutcome = Literal["intended", "created", "refused", "abandoned"]
 Leaves = Literal["models", "candles", "files"]
+RUN_ID = r"[\w.-]{1,200}"
 WORK = "[a-z][a-z0-9-]{0,23}"  # names of commands, such as train, prepare and script
 _SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
@@ -258,6 +260,8 @@ class RunRecord:
     closed_at: datetime | None = None
     left_out: tuple[str, ...] = ()  # why symbols of its data have no piece
     queue_seconds: float = 0.0  # how long an attempt waits for capacity at most; 0: it does not
+    parent: str = ""  # the closed run that it continues; '': none
+    parent_counts: Counts = ""  # of what that left: finished work and checkpoints, or these alone
 
     @property
     def attempt(self) -> Attempt | None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from trainer.aws.place import PLACES
 from trainer.base.strict_json import MOST_NUMBER, MOST_WHOLE, Fields, Unsound, read_object
 from trainer.runs.lease import LONGEST_BOOT
-from trainer.runs.record import WORK, RunRecord, from_iso, iso
+from trainer.runs.record import RUN_ID, WORK, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
 MOST_QUEUE_SECONDS = 86_400.0  # a job may not wait as long
@@ -102,6 +102,9 @@ def _check_consistency(record: RunRecord) -> None:
         ),
         "no outcome although it has ended": record.state in ("ending", "closed") and record.outcome is None,
         "no time of its end": record.state == "ending" and record.ending_at is None,
+        "an invalid parent": bool(record.parent) != bool(record.parent_counts)
+        or not re.fullmatch(f"({RUN_ID})?", record.parent)
+        or record.parent == record.run_id,
         "an invalid kind of work": not re.fullmatch(WORK, record.work),
     }
     for what, is_so in wrong.items():

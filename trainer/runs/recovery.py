@@ -83,9 +83,12 @@ def taken_over(record: RunRecord, observed: Observation, now: datetime) -> Store
 
 
 def is_finished(record: RunRecord, observed: Observation) -> bool:
-    """Return whether earlier attempts finished every piece, so that no other machine is needed."""
+    """Return whether earlier attempts, or the run that it continues, finished every piece, so that no other
+    machine is needed.
+    """
     pieces, start = {piece.piece for piece in record.pieces}, observed.start
-    return bool(record.lost and pieces) and start is not None and pieces <= set(start.pieces)
+    earlier = bool(record.lost or record.parent)
+    return earlier and bool(pieces) and start is not None and pieces <= set(start.pieces)
 
 
 def lost_machine(attempt: Attempt) -> str:

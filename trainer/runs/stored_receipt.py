@@ -14,7 +14,7 @@ from trainer.runs.boot import STEPS
 from trainer.runs.keys import of_experiment
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.receipt import FORMAT, PHASES, Receipt
-from trainer.runs.record import WORK, AttemptEnd
+from trainer.runs.record import RUN_ID, WORK, AttemptEnd
 from trainer.runs.record_json import MOST_ATTEMPTS
 from trainer.runs.reports import (
     MOST_FILES,
@@ -66,6 +66,8 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
     fields.instant("created_at")
     if not fields.table("job").values:
         raise Unsound("the receipt has no job")
+    parent = fields.text("parent", pattern=RUN_ID)
+    own = "" if parent else run_id  # its keys; what it took over has those of the runs before it
     checked: Receipt = {
         **fields.values,
         "exit_code": fields.whole("exit_code", most=255),
@@ -77,11 +79,12 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "left": [_remains(item) for item in fields.rows("left", most=MOST_INSTANCES)]
         if fields.values.get("left") is not None
         else None,
-        "models": [_model(item, run_id) for item in fields.rows("models", most=MOST_MODELS)],
+        "models": [_model(item, own) for item in fields.rows("models", most=MOST_MODELS)],
         "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
         "left_out": [item.text(most=MOST_TEXT) for item in fields.value("left_out").items(most=MOST_MODELS)],
+        "parent": parent,
         "work": fields.text("work", pattern=WORK),
-        "files": list(_files(fields, run_id)),
+        "files": list(_files(fields, own)),
         "scripts": list(read_scripts(fields)),
         "retries": fields.whole("retries", 0),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
@@ -102,13 +105,14 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
 
 
 def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return the candle files of a refresh, or those that a command left, whose keys name the run."""
+    """Return the candle files of a refresh, or those that a command left, by keys of the run; '': of any."""
     first = next(fields.rows("files", most=MOST_FILES), None)
     if fields.text("work") == "prepare" or (first and first.values.get("key") is None):
         return read_candle_files(fields)
     files = read_outputs(fields)
     for item in files:  # of any of its attempts
-        if (of_experiment(item["key"]) or ("",))[0] != run_id:
+        made_by = (of_experiment(item["key"]) or ("",))[0]
+        if made_by != (run_id or made_by) or not made_by:
             raise Unsound(f"the receipt has the file {item['key'][:120]!r}, which is not the run's")
     return files
 
@@ -140,12 +144,12 @@ def _instance(fields: Fields) -> dict[str, Any]:
 
 
 def _model(fields: Fields, run_id: str) -> dict[str, Any]:
-    """Return a model. Its key names the run, and a model's file: it is downloaded under the last part of its
-    key.
+    """Return a model. Its key names the run ('': any), and a model's file: it is downloaded under the last
+    part of its key.
     """
     key = fields.text("key", most=1024)
     made_by, _, file = of_experiment(key) or ("", 0, "")
-    if made_by != run_id or not is_model_file(file):
+    if made_by != (run_id or made_by) or not is_model_file(file):
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return model_entry(fields)
 

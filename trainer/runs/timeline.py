@@ -50,7 +50,8 @@ def timeline(record: RunRecord, reports: Reports) -> list[RunEvent]:
 
 def _begun(record: RunRecord) -> Iterator[RunEvent]:
     rungs = f"{len(record.ladder)} pools to ask" if record.ladder else f"on {record.host}"
-    yield RunEvent(at=record.created_at, attempt=0, by=record.driver, what="registered", why=rungs)
+    why = f"continues {record.parent}; {rungs}" if record.parent else rungs
+    yield RunEvent(at=record.created_at, attempt=0, by=record.driver, what="registered", why=why)
 
 
 def _of_attempt(record: RunRecord, attempt: Attempt) -> Iterator[RunEvent]:

@@ -28,6 +28,7 @@ import torch
 
 from trainer.base.strict_json import Unsound
 from trainer.job.job import Job
+from trainer.job.model_settings import model_settings
 from trainer.train.checkpoint_files import (
     MANIFEST,
     CheckpointManifest,
@@ -42,19 +43,6 @@ from trainer.train.packs.pack import ModelState
 
 DATA = "data.safetensors"  # of a single process
 KEPT = 2  # checkpoints per model: the second in case the newest is damaged
-# Tables that determine the model, and their keys that change only speed or place: a resumed run may change
-# these.
-_OF_THE_MODEL = ("data", "model", "target", "train", "expert")
-_NOT_THE_MODEL = {
-    *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
-    *("train.retries", "train.checkpoint_seconds", "train.distributed"),
-    *("expert.strategy", "expert.pack", "expert.micro_batch", "expert.activation_checkpointing"),
-    *("expert.tune", "expert.trace_steps", "expert.compile"),
-}
-# Of a user's own file and of an encoder: both are compared by hash.
-_PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {
-    "model.encoder"
-}
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
@@ -82,9 +70,7 @@ def made_by(job: Job, *, data: Mapping[str, bytes], code_sha256: str, precision:
     """Return what a run must share with the writer to resume: torch, the code that training reaches, the
     settings that determine the model, bars, precision.
     """
-    tables = job.to_dict()
-    keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
-    settings = {key: value for key, value in keys.items() if key not in _NOT_THE_MODEL | _PLACES}
+    settings = model_settings(job.to_dict())
     bars = hashlib.sha256()
     for name, content in data.items():
         bars.update(name.encode() + hashlib.sha256(content).digest())

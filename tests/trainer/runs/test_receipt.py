@@ -300,6 +300,7 @@ def test_a_scripts_receipt_has_its_end_and_its_files(ended):
         ({"job": {}}, "has no job"),
         ({"place": None}, "has no place"),
         ({"deadline_cause": None}, "has no deadline_cause"),
+        ({"parent": "../r1"}, "parent is '../r1'"),
         ({"models": 5}, "models is not a list"),
         ({"instances": [{}]}, "has no instance_id"),
     ],
@@ -319,6 +320,17 @@ def test_a_receipts_model_lies_in_its_runs_folder(ended, folder):
         body = json.dumps(make_receipt(ended, Observation(models=(model,)))).encode()
         with nullcontext() if sound else pytest.raises(Unsound, match="not a model of the run"):
             receipt_from_json(body, ended.run_id)
+
+
+def test_a_run_that_continues_another_has_models_of_other_runs(ended):
+    key = "models/experiments/AROA:i-1/another/1/lstm_BTC-USD_1m.safetensors"
+    for found, sound in ((key, True), ("models/production/lstm_BTC-USD_1m.safetensors", False)):
+        model = ModelSeen(key=found, version_id="v", sha256="0" * 64)
+        receipt = make_receipt(
+            replace(ended, parent="another", parent_counts="all"), Observation(models=(model,))
+        )
+        with nullcontext() if sound else pytest.raises(Unsound, match="not a model of the run"):
+            assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["parent"] == "another"
 
 
 def test_the_documented_states_are_those_of_the_code():

@@ -18,8 +18,8 @@ from tests.jobs import job_keys, job_of, with_settings
 from tests.trainer.train.rosters import MADE, Roster, Strategy, WorkerKilled, run_of_noise
 from trainer.base.own_file import OwnFile
 from trainer.job.job import Job
+from trainer.job.model_settings import NOT_THE_MODEL
 from trainer.train.checkpoint import (
-    _NOT_THE_MODEL,
     CheckpointWriter,
     forget,
     made_by,
@@ -182,7 +182,7 @@ def test_a_fingerprint_depends_on_the_model_and_not_on_its_speed():
     assert {of(keys) for keys in (*fast, {"gpu_profile": "l4-24gb"})} == {of({})}
     others = ({"folds": 2}, {"test_fraction": 0.2}, {"horizon": 3}, {"hidden": 7}, {"seed": 1}, {"ema": 0.9})
     assert len({of({}), of({}, data=b"1235"), of({}, code="d"), *map(of, others)}) == 9
-    assert {key for key, _, _ in job_keys(JOB)} >= _NOT_THE_MODEL
+    assert {key for key, _, _ in job_keys(JOB)} >= NOT_THE_MODEL
 
 
 def test_an_own_file_counts_by_hash_and_settings_not_by_path():

@@ -29,6 +29,7 @@ from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive, start
+from trainer.control.resume import continued, read_parent
 from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.job.job import Job, load_job, parse_assignments, parse_job
@@ -38,7 +39,7 @@ from trainer.launch.machines import machines_of
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import Planned, offers_for, plan_work, resolve
 from trainer.launch.preflight import Offers
-from trainer.launch.start import record_of, register
+from trainer.launch.start import manifest_of, record_of, register
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import Receipt
@@ -58,6 +59,10 @@ FLAGS = {  # of the job, with their keys
     "data": "data.path",
     "market": "machine.market",
     "max_duration": "machine.max_duration",
+}
+_COUNTED = {  # of the run that a launch continues
+    "all": "its finished work and its newest checkpoints count",
+    "checkpoints": "the script has changed, so its newest checkpoints count, and nothing that it finished",
 }
 NUMBERS = {"epochs": "train.epochs", "budget": "machine.budget"}
 
@@ -80,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         access = ends.enter_context(connected(rehearse=arguments.rehearse))
         outputs = read_stack(access, stack=arguments.stack)
         account = Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
+        parent = _parent(arguments, account)
         work, offers = _resolved(arguments, desk, account, console)
         plan = plan_work(work, offers, account)
         # Late, as in `_end`: rich takes a while to load, and a wrong word should not wait for it.
@@ -106,11 +112,14 @@ def run(arguments: argparse.Namespace) -> int:
             console.line(desk.packages.keep())
         work = work.uploaded(account, console.update)
         record = record_of(work, plan, account, preflight_at=began, now=utc_now())
+        planned = Planned(work=work, offers=offers, plan=plan)
+        if parent is not None:
+            record = continued(account.objects, record, parent, manifest_of(record, planned, account))
+            console.line(f"continues {parent.run_id}: {_COUNTED[record.parent_counts]}")
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             assert desk.bundle is not None
             upload_bundle(desk.bundle, account.objects)
-            planned = Planned(work=work, offers=offers, plan=plan)
             register(record, planned, account, ssh_key=_ssh_key(account, record.run_id, console))
             console.line()
             if interruption is not None:
@@ -153,6 +162,16 @@ def _interruption(arguments: argparse.Namespace) -> Interruption | None:
         raise UsageError("--interrupt with --on-demand", why=why, do=do)
     arguments.market = arguments.market or ["spot"]
     return wanted
+
+
+def _parent(arguments: argparse.Namespace, account: Account) -> RunRecord | None:
+    """Return the ended run that the launch continues, None without `--resume`."""
+    if arguments.resume is None:
+        return None
+    outputs, place = account.outputs, account.place.name
+    return read_parent(
+        account.objects, arguments.resume, project=outputs.project, stack=outputs.stack, place=place
+    )
 
 
 def _resolved(

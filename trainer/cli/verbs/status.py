@@ -38,6 +38,7 @@ MACHINE = ("instance_id", "instance_type", "market", "availability_zone", "state
 NOTHING: dict[str, Any] = {  # what is not known of a run
     "run_id": "",
     "work": "",
+    "parent": "",
     "state": "",
     "instances": [],
     "phase": "",
@@ -164,7 +165,7 @@ def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
 
 
 def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
-    same = ("run_id", "work", "state", "instances", "deadline", "deadline_cause")
+    same = ("run_id", "work", "parent", "state", "instances", "deadline", "deadline_cause")
     done = len(receipt["models"]) + sum(script["done"] for script in receipt["scripts"])
     return {
         **NOTHING,
@@ -181,6 +182,7 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
     same = (
         "run_id",
         "work",
+        "parent",
         "state",
         "phase",
         "attempt",
@@ -262,6 +264,8 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         ("dollars", f"{money(item['spent_usd'])} so far"),
         ("ends by", f"{from_iso(item['deadline']):%Y-%m-%d %H:%M:%S} UTC, {set_by(item)}"),
     ]
+    if item["parent"]:
+        entries.append(("continues", item["parent"]))
     for line in item["lost"]:
         entries.append((f"attempt {item['attempt']}" if line is item["lost"][0] else "", f"since {line}"))
     if instance:

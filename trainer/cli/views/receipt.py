@@ -75,6 +75,8 @@ def _outcome(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         if error["do"]:
             yield "", error["do"]
     yield "run", receipt["run_id"]
+    if receipt["parent"]:
+        yield "continues", receipt["parent"]
     if (data := receipt["data"]) and receipt["work"] in ("train", "prepare"):
         read = [f"{data['bars']:,} bars ({bars_are(data['synthetic'])})", counted(data["holes"], "hole")]
         yield "data", Inline(read if data["bars"] else ["none read"])

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.sessions import forget_sessions
 from tests.trainer.cli.conftest import Terminal
+from trainer.aws.stack import read_stack
 from trainer.cli.main import main
+from trainer.runs.record import RunRecord, utc_now
+from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, start_to_json
+from trainer.runs.store import Objects, carried_key, open_objects, read_record, start_key, swap_record
 
 
 def launch(*words: object) -> int:
@@ -312,3 +319,58 @@ def test_an_interruption_buys_spot(rehearsed, candles, capsys):
     words = ("--instance", "g6.xlarge", "--data", candles, "--dry-run", "--json")
     assert launch("--rehearse", "--interrupt", "40%", *words) == 0
     assert json.loads(capsys.readouterr().out)["candidates"][0]["market"] == "spot"
+
+
+# --- a run that continues another one
+# ----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_not_there_can_not_be_continued(rehearsed, candles, capsys):
+    before = objects_in(rehearsed)
+    words = ("--rehearse", "--instance", "g6.xlarge", "--data", candles, "--dry-run")
+    assert launch(*words, "--resume", "nope") == 2
+    assert "error: no run 'nope'" in capsys.readouterr().err
+    assert objects_in(rehearsed) == before
+
+
+def closed(objects: Objects, run_id: str) -> RunRecord:
+    """Close a run that never had a machine, as one whose deadline has passed; return its record."""
+    record, etag = read_record(objects, run_id)
+    swap_record(objects, replace(record, state="closed", outcome="expired", closed_at=utc_now()), etag)
+    return record
+
+
+def give_checkpoints(objects: Objects, run_id: str) -> None:
+    """Give a run's first attempt a file of CHECKPOINTS to begin with."""
+    sha256, body = hashlib.sha256(b"weights").hexdigest(), b"weights"
+    key = carried_key(run_id, 1, sha256)
+    objects.put(key="raw/weights", body=body)
+    version = objects.head(key="raw/weights").version_id
+    objects.copy(
+        source="raw/weights", version_id=version, key=key, create=True, sha256=sha256, size=len(body)
+    )
+    version = objects.head(key=key).version_id
+    start = StartFile(
+        run_id=run_id,
+        attempt=1,
+        objects=(CarriedObject(sha256=sha256, size=len(body), key=key, version_id=version),),
+        files=(CarriedFile(path="a/data", size=len(body), sha256=sha256, object=sha256, offset=0),),
+    )
+    objects.put(key=start_key(run_id, 1), body=start_to_json(start), create=True)
+
+
+def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, capsys, monkeypatch):
+    monkeypatch.setattr("trainer.cli.verbs.launch.start", lambda cloud, run_id, **follow: follow["known"])
+    objects = open_objects(rehearsed, read_stack(rehearsed, stack="dev").bucket)
+    words = ("--rehearse", "--instance", "g6.xlarge", "--data", candles, "--detach")
+    assert launch(*words) == 0
+    first = closed(objects, capsys.readouterr().out.strip())
+    assert launch(*words, "--resume", first.run_id) == 2
+    assert "it finished nothing that counts" in capsys.readouterr().err
+    give_checkpoints(objects, first.run_id)
+    assert launch(*words, "--epochs", 2, "--resume", first.run_id) == 2
+    assert "its models would become others: train.epochs was '15', now '2'" in capsys.readouterr().err
+    assert launch(*words, "--max-duration", "3h", "--resume", first.run_id) == 0
+    second = closed(objects, capsys.readouterr().out.strip())
+    assert (second.parent, second.parent_counts, first.parent) == (first.run_id, "all", "")
+    assert second.deadline - second.created_at == timedelta(hours=3)

@@ -1,0 +1,26 @@
+"""The settings that determine a model: what a training that goes on elsewhere must share with its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Tables that determine the model, and their keys that change only speed or place: a resumed run may change
+# these.
+_OF_THE_MODEL = ("data", "model", "target", "train", "expert")
+NOT_THE_MODEL = {
+    *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
+    *("train.retries", "train.checkpoint_seconds", "train.distributed"),
+    *("expert.strategy", "expert.pack", "expert.micro_batch", "expert.activation_checkpointing"),
+    *("expert.tune", "expert.trace_steps", "expert.compile"),
+}
+# Of a user's own file and of an encoder: both are compared by hash.
+_PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {
+    "model.encoder"
+}
+
+
+def model_settings(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a job, as `Job.to_dict` has them, that determine its models, by `table.key`."""
+    keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
+    return {key: value for key, value in keys.items() if key not in NOT_THE_MODEL | _PLACES}
