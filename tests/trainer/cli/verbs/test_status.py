@@ -30,3 +30,9 @@ def test_a_script_and_a_prepare_run_made_files():
     made = {"models": [], "files": [{}, {}]}
     assert _made({**made, "work": "script"}) == "2 files"
     assert _made({**made, "work": "train", "models": [{}]}) == "1 model"
+
+
+def test_a_status_names_the_run_that_is_continued():
+    shown = _of_progress(replace(TRAIN, parent="run-0"), NOW)
+    assert shown["parent"] == "run-0"
+    assert "continues  run-0" in drawn(_detail(shown, 0), width=80)

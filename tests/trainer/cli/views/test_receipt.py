@@ -18,6 +18,7 @@ from trainer.targets.direction import Direction
 from trainer.targets.volatility import Volatility
 
 RECEIPT = {
+    "parent": "",
     "work": "train",
     "run_id": "run-1",
     "created_at": "2026-11-20T12:00:00Z",
@@ -272,6 +273,11 @@ def test_values_are_sorted_with_a_winner_and_notes():
 def test_the_log_of_a_boot_that_failed_is_shown():
     text = text_of({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
     assert "its log   bootstrap: install packages\n            bootstrap: failed" in text
+
+
+def test_the_run_that_was_continued_is_shown():
+    assert "continues  run-0" in text_of({**RECEIPT, "parent": "run-0"})
+    assert "continues" not in text_of(RECEIPT)
 
 
 def test_the_date_that_ends_models_is_in_the_receipt():
