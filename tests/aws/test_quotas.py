@@ -42,8 +42,8 @@ def test_a_busy_account_loses_no_call_of_the_stack(
     with busy(cloud, EXECUTIONS - 2):
         cloud.advance(6 * 60)  # both standing schedules are due
         for number in range(4):
-            warning = "EC2 Spot Instance Interruption Warning"
-            messages.tell(cloud, warning, f"i-0000000000000000{number}", {"instance-action": "terminate"})
+            kind = "EC2 Instance State-change Notification"
+            messages.tell(cloud, kind, f"i-0000000000000000{number}", {"state": "terminated"})
         scheduling.fire_due(cloud)
         scheduling.wait_for_deliveries(cloud)
         lambdas.wait_for_invocations(cloud)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
@@ -198,32 +197,20 @@ class S3Objects:
         metadata: dict[str, str],
         condition: dict[str, str],
     ) -> None:
-        """Copy an object by multipart upload, which is completed under the condition or removed."""
+        """Copy an object by multipart upload; a lifecycle rule removes one that was not completed."""
         there = {"Bucket": self._bucket, "Key": key}
         copied: dict[str, Any] = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
         doing, response = f"cannot copy s3://{self._bucket}/{source} to {key}", None
-        with aws_errors(doing):
+        with aws_errors(doing, but=LOST_RACE if condition else ()):
             upload = self._s3.create_multipart_upload(**there, Metadata=metadata)["UploadId"]
-        try:
             parts = []
             for number, first in enumerate(range(0, size, COPY_PART_BYTES), 1):
                 span = f"bytes={first}-{min(first + COPY_PART_BYTES, size) - 1}"
-                part = {
-                    "UploadId": upload,
-                    "PartNumber": number,
-                    "CopySource": copied,
-                    "CopySourceRange": span,
-                }
-                with aws_errors(doing):
-                    etag = self._s3.upload_part_copy(**there, **part)["CopyPartResult"]["ETag"]
-                    parts.append({"PartNumber": number, "ETag": etag})
+                part = {"UploadId": upload, "PartNumber": number, "CopySource": copied}
+                answer = self._s3.upload_part_copy(**there, **part, CopySourceRange=span)
+                parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
             end = {"UploadId": upload, "MultipartUpload": {"Parts": parts}}
-            with aws_errors(doing, but=LOST_RACE if condition else ()):
-                response = self._s3.complete_multipart_upload(**there, **end, **condition)
-        finally:
-            if response is None:
-                with suppress(TrainerError), aws_errors(doing):  # a lifecycle rule removes what is left of it
-                    self._s3.abort_multipart_upload(**there, UploadId=upload)
+            response = self._s3.complete_multipart_upload(**there, **end, **condition)
         if response is None:
             raise Conflict(key)
         version_of(response, f"s3://{self._bucket}/{key}")

@@ -151,7 +151,7 @@ def test_every_declared_data_file_and_its_reader_exist():
         ("launch/plan.py", set()),
         ("node/agent.py", {"node"}),
         ("node/requirements.lock", {"node"}),
-        ("train/smoke.py", {"node"}),
+        ("train/smoke.py", {"node", "training"}),
         ("train/loop.py", {"node", "training"}),
         ("train/workers/worker.py", {"node", "training"}),
         ("store/card.py", {"node", "training"}),

@@ -64,8 +64,8 @@ def armed(applied, make_record, rungs_of):
     return AwsCloud(access, outputs), access, outputs, record
 
 
-def with_intent(record):
-    launch = intent(deadline=record.deadline.replace(microsecond=0), intended_at=record.created_at)
+def with_intent(record, **fields):
+    launch = intent(**fields, deadline=record.deadline.replace(microsecond=0), intended_at=record.created_at)
     return replace(record, attempts=(Attempt(number=1, launches=(launch,)),)), launch
 
 
@@ -130,7 +130,7 @@ def test_without_a_schedule_group_nothing_is_launched(armed):
 def test_what_a_run_leaves_is_seen_by_its_tag(armed, aws_server):
     cloud, access, outputs, record = armed
     aws_server.world(access).full.clear()
-    record, launch = with_intent(record)
+    record, launch = with_intent(replace(record, run_id="20261120-120000-left-aaaa"), token="left")
     answer = cloud.create_fleet(request=create_fleet_request(record, record.ladder[0], launch))
     named = {"run_id": record.run_id, "instance_ids": answer.instance_ids}
     assert {item.kind for item in cloud.left(**named)} == {"volume", "interface"}

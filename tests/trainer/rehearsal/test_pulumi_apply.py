@@ -154,7 +154,7 @@ def test_the_bucket_keeps_versions_and_its_lifecycle(applied: tuple[Access, dict
     s3 = access.client("s3")
     assert s3.get_bucket_versioning(Bucket=outputs["bucket"])["Status"] == "Enabled"
     rules = s3.get_bucket_lifecycle_configuration(Bucket=outputs["bucket"])["Rules"]
-    names = {"old-versions", "unfinished-uploads", "heartbeats"}
+    names = {"old-versions", "unfinished-uploads", "heartbeats", "checkpoints", "resumed"}
     assert {rule["ID"] for rule in rules} == names
     block = s3.get_public_access_block(Bucket=outputs["bucket"])["PublicAccessBlockConfiguration"]
     assert all(block.values())
