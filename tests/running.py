@@ -77,4 +77,8 @@ class Running:
         self.objects.put(key=self.keys.progress, body=json.dumps(body).encode())
 
     def end(self) -> None:
+        """End the machine of a run that was asked to stop, which needs no other one."""
+        record, _ = read_record(self.objects, OPEN_RUN)
+        asked = replace(record, stop_requested_at=utc_now())
+        self.objects.put(key=f"runs/{OPEN_RUN}/run.json", body=to_json(asked))
         self.ec2.terminate_instances(InstanceIds=[self.instance_id])

@@ -22,6 +22,8 @@ def test_a_launch_ends_when_its_embedded_aws_is_gone(desk, candles, eventually):
     out, err = run.communicate(timeout=500)
     assert run.returncode == 103, err
     assert '"code": 103' in out and "the embedded AWS has ended" in out and "Traceback" not in err
-    # Whoever looks next settles it: the node ended with its AWS.
-    settled = desk.run("status", "--rehearse")
-    assert settled.returncode == 0 and "interrupted" in settled.stdout, settled.stderr
+    # Whoever looks next sees that the node ended with its AWS; its driver would go on with another.
+    seen = desk.run("status", "--rehearse")
+    assert seen.returncode == 0 and "recovering" in seen.stdout, seen.stderr
+    stopped = desk.run("stop", "last", "--rehearse")
+    assert stopped.returncode == 0 and "stopped" in stopped.stdout, stopped.stderr

@@ -66,7 +66,7 @@ def test_status_follows_each_new_sample_until_the_run_ends(
     booting, used = err.split("\n  use ")  # one sample
     assert "the machine boots" in booting and "48 cores" not in booting
     assert "48 cores" in used and "no GPU" in used
-    assert "interrupted" in out and "48 cores" not in out
+    assert "stopped" in out and "48 cores" not in out
 
 
 @pytest.mark.parametrize("words", [("--follow",), (OPEN_RUN, "--follow", "--json")])
