@@ -140,15 +140,18 @@ s3=$(cat <<'PYTHON'
 import contextlib, os, signal, subprocess, sys, time
 
 if sys.argv[1] == "run":  # a command for so many seconds; if it is late, or at a SIGTERM, it ends with its group
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    child = subprocess.Popen(sys.argv[3:], start_new_session=True)
+    asked, child = [], None  # a SIGTERM while the child is made waits until it is known
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1) or (child and sys.exit(143)))
     try:
+        child = subprocess.Popen(sys.argv[3:], start_new_session=True)
+        if asked:
+            sys.exit(143)
         code = child.wait(float(sys.argv[2]))
         sys.exit(code if code >= 0 else 128 - code)
     except subprocess.TimeoutExpired:
         sys.exit(124)
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL) if child.poll() is None else ():
+        for number in (signal.SIGTERM, signal.SIGKILL) if child and child.poll() is None else ():
             with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(child.pid, number)
                 child.wait(10)

@@ -309,6 +309,16 @@ def test_a_bounded_command_ends_with_its_group(late: bool) -> None:
     await_end_of({pid})
 
 
+def test_a_command_ends_that_began_as_its_helper_was_told_to_end() -> None:
+    words = "kill -TERM $PPID; (trap '' TERM; echo $BASHPID; sleep 600) & wait"
+    for _ in range(5):  # the helper may be making its child yet, or wait for it
+        with subprocess.Popen(helper("bash", "-c", words, seconds="600"), stdout=subprocess.PIPE) as bounded:
+            assert bounded.wait(500) == 143
+            assert bounded.stdout is not None
+            line = bounded.stdout.readline()  # none, if it ended before
+        await_end_of({int(line)} if line else set())
+
+
 @pytest.mark.parametrize(
     ("vendor", "bios", "is_ours"),
     [
