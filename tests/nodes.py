@@ -39,7 +39,8 @@ from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
 from trainer.runs.record import RunPiece, RunRecord, utc_now
 from trainer.runs.reports import NodeResult, read_outputs, read_result
-from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, start_to_json
+from trainer.runs.snapshots import SnapshotFile
+from trainer.runs.start_file import CarriedObject, StartFile, start_to_json
 from trainer.runs.store import carried_key, start_key
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def put_start_file(s3: Any, bucket: str, run_id: str, instance_id: str, *, attem
     version_id = s3.put_object(Bucket=bucket, Key=key, Body=content)["VersionId"]
     objects = (CarriedObject(sha256=sha256, size=size, key=key, version_id=version_id),)
     of_file = hashlib.sha256(content[3:]).hexdigest()
-    files = (CarriedFile(path="m/1/manifest.json", size=size - 3, sha256=of_file, object=sha256, offset=3),)
+    files = (SnapshotFile(path="m/1/manifest.json", size=size - 3, sha256=of_file, object=sha256, offset=3),)
     body = started_by(run_id, instance_id, attempt=attempt, objects=objects, files=files)
     s3.put_object(Bucket=bucket, Key=start_key(run_id, attempt), Body=body)
 

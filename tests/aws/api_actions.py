@@ -223,7 +223,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[CheckedAccount, Call],
     for service, asks, operations in (
         ("s3", object_read, "GetObject HeadObject"),
         ("s3", object_write, "PutObject CreateMultipartUpload UploadPart CompleteMultipartUpload"),
-        ("s3", object_copy, "CopyObject UploadPartCopy"),
+        ("s3", object_copy, "CopyObject"),
         ("s3", object_delete, "DeleteObject"),
         ("s3", bucket_list, "ListObjectsV2 HeadBucket"),
         ("s3", bucket_versions, "ListObjectVersions"),

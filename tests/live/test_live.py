@@ -33,10 +33,11 @@ WITHOUT_RUNS = (
     *("identity", "quotas", "bucket", "sweeper", "policies", "dry-run", "doctor"),
     *("fleet", "hung-boot", "layers"),
 )
-# On the embedded AWS these repeat the way of `launcher`; `make nightly` has them, with all others.
-REPEATED = ("spot", "four-gpus", "storage")
+# `make nightly` has these, with all others: on the embedded AWS three repeat the way of `launcher`, and control
+# goes on with an interrupted run once its desk was silent for two minutes of real time.
+NIGHTLY = ("spot", "four-gpus", "storage", "interruption")
 WITH_RUNS = tuple(
-    check.name for check in CHECKS if not check.not_embedded and check.name not in (*WITHOUT_RUNS, *REPEATED)
+    check.name for check in CHECKS if not check.not_embedded and check.name not in (*WITHOUT_RUNS, *NIGHTLY)
 )
 
 
@@ -98,7 +99,7 @@ def test_checks_without_a_run_pass(aws: CheckedAws, embedded: Live, lines: list[
 def test_checks_with_runs_pass(embedded: Live, lines: list[str], tmp_path: Path) -> None:
     all_pass(WITH_RUNS, embedded, lines, tmp_path)
     said = "\n".join(lines)
-    assert "experiment EXP" in said and "1 new file, 1,000 bars" in said
+    assert "1 new file, 1,000 bars" in said
     assert f"models/retrains/{RETRAIN}/" in said
 
 

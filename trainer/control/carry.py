@@ -23,8 +23,14 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import models_of, outputs_of, scripts_of
 from trainer.runs.record import RunRecord
-from trainer.runs.snapshots import MOST_SNAPSHOT_BYTES, Snapshot, read_snapshot, snapshot_numbers
-from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, start_to_json, stored_start
+from trainer.runs.snapshots import (
+    MOST_SNAPSHOT_BYTES,
+    Snapshot,
+    SnapshotFile,
+    read_snapshot,
+    snapshot_numbers,
+)
+from trainer.runs.start_file import CarriedObject, StartFile, start_to_json, stored_start
 from trainer.runs.store import (
     Conflict,
     Objects,
@@ -38,7 +44,7 @@ from trainer.runs.store import (
 log = logging.getLogger("trainer.control")
 COPIED_AT_ONCE = 8
 MOST_SNAPSHOTS = 5  # that are tried, the newest first
-Candidate = tuple[tuple[CarriedObject, ...], tuple[CarriedFile, ...]]
+Candidate = tuple[tuple[CarriedObject, ...], tuple[SnapshotFile, ...]]
 
 
 def carry(objects: Objects, record: RunRecord, attempt: int) -> None:
@@ -138,7 +144,7 @@ def _there(objects: Objects, entries: list[dict[str, Any]]) -> list[dict[str, An
 
 def _checkpoints(
     objects: Objects, before: RunRecord, earlier: StartFile | None, start: StartFile
-) -> tuple[tuple[CarriedObject, ...], tuple[CarriedFile, ...]]:
+) -> tuple[tuple[CarriedObject, ...], tuple[SnapshotFile, ...]]:
     """Copy the objects of the newest snapshot that verifies, else of those that the earlier attempt began
     with; return the copies, and the files in them.
     """
@@ -168,7 +174,7 @@ def _snapshots(objects: Objects, before: RunRecord) -> Iterator[Candidate]:
                     CarriedObject(key=keys.snapshot_data(item.sha256), **vars(item))
                     for item in snapshot.objects
                 )
-                yield tuple(sources), tuple(CarriedFile(**vars(file)) for file in snapshot.files)
+                yield tuple(sources), snapshot.files
 
 
 def _snapshot(objects: Objects, keys: NodeKeys, number: int) -> Snapshot | None:
@@ -207,7 +213,6 @@ def _copy(objects: Objects, start: StartFile, source: CarriedObject) -> CarriedO
             key=key,
             create=True,
             sha256=source.sha256,
-            size=source.size,
         )
     copy = objects.head(key=key)
     if copy is None or (copy.sha256, copy.size) != (source.sha256, source.size):

@@ -20,7 +20,8 @@ from trainer.node.stage import BLOCK_BYTES, fetch_inputs, read_patiently
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.manifest import DATA, ManifestInput
 from trainer.runs.record import utc_now
-from trainer.runs.start_file import CarriedFile, StartFile, read_start
+from trainer.runs.snapshots import SnapshotFile
+from trainer.runs.start_file import StartFile, read_start
 from trainer.runs.store import start_key
 
 log = logging.getLogger("trainer.node")
@@ -93,7 +94,7 @@ def lay_out_checkpoints(node: Node, start: StartFile, folder: Path) -> None:
     log.info("%d files of earlier checkpoints are laid out", len(start.files))
 
 
-def _write(source: Path, file: CarriedFile, target: Path) -> None:
+def _write(source: Path, file: SnapshotFile, target: Path) -> None:
     """Write a file from its object. Raises DataError for other bytes than its hash says."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest, left = hashlib.sha256(), file.size

@@ -15,7 +15,7 @@ on a machine of the caller's own has a shorter one (`here`).
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from trainer.runs.actions import (
     Action,
@@ -34,10 +34,7 @@ from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import Ending, correction, ending_of
 from trainer.runs.record import RunRecord
-from trainer.runs.recovery import after, is_finished, recover, taken_over
-
-# for a node that reported to power itself off, before it is terminated
-POWER_OFF_GRACE = timedelta(seconds=45)
+from trainer.runs.recovery import after, is_finished, powers_itself_off, recover, taken_over
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -116,12 +113,7 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
 def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """See every instance go, then delete the schedules and close."""
     if observed.alive:
-        powers_off = (
-            observed.result is not None
-            and record.ending_at is not None
-            and now < record.ending_at + POWER_OFF_GRACE
-        )
-        if powers_off and now < record.effective_deadline.at:
+        if powers_itself_off(record, observed, record.ending_at, now):
             return (Wait(why="the node powers itself off"),)
         return _terminate(observed, f"the run ends: {record.outcome}")
     launch = record.last_launch

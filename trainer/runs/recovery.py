@@ -23,6 +23,7 @@ from trainer.runs.outcome import LAUNCHER_SILENT, Ending, ending_by_result, stop
 from trainer.runs.record import Attempt, Outcome, Reached, RunRecord
 from trainer.runs.reports import Heartbeat
 
+POWER_OFF_GRACE = timedelta(seconds=45)  # for a node that reported, before it is terminated
 MOST_LOST = 5  # machines of one run; the job's own failures have nothing to do with it
 LEAST_TIME = timedelta(minutes=1)  # of an attempt: a start is billed for as much
 FURTHER = 1.02  # steps that count as progress: two reports before one crash differ by seconds
@@ -57,6 +58,8 @@ def recover(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     if _why_not(record, now):
         return (_end(record, now),)
     why = f"attempt {attempt.number} lost its machine"
+    if powers_itself_off(record, observed, attempt.ended_at, now):
+        return (Wait(why=f"{why}; it powers itself off"),)
     if observed.alive:
         return (Terminate(instance_ids=tuple(item.instance_id for item in observed.alive), why=why),)
     if not all_gone(record, observed):
@@ -68,6 +71,15 @@ def recover(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     kill = kill_schedule(record.run_id, attempt.number)
     deletes = (DeleteSchedule(name=kill),) if kill in observed.schedules else ()
     return (*deletes, Store(record=record.with_next_attempt(), why=f"attempt {record.next_number} begins"))
+
+
+def powers_itself_off(
+    record: RunRecord, observed: Observation, since: datetime | None, now: datetime
+) -> bool:
+    """Return whether a node that reported is still expected to end itself, after the last of its log."""
+    if not observed.alive or observed.result is None or since is None:
+        return False
+    return now < min(since + POWER_OFF_GRACE, record.effective_deadline.at)
 
 
 def taken_over(record: RunRecord, observed: Observation, now: datetime) -> Store | None:

@@ -139,7 +139,7 @@ def read_snapshot(body: bytes, *, run_id: str, attempt: int, number: int) -> Sna
         number=number,
         at=fields.instant("at"),
         objects=tuple(map(_object, fields.rows("objects", most=MOST_FILES))),
-        files=tuple(map(_file, fields.rows("files", most=MOST_FILES))),
+        files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
     )
     _check(snapshot)
     return snapshot
@@ -152,7 +152,8 @@ def _object(fields: Fields) -> SnapshotObject:
     return SnapshotObject(sha256=fields.value("sha256").sha256(), size=size, version_id=version_id)
 
 
-def _file(fields: Fields) -> SnapshotFile:
+def read_file(fields: Fields) -> SnapshotFile:
+    """Read a file of a manifest or of a start file. Raises Unsound."""
     path = fields.text("path", most=MOST_TEXT)
     if why := path_flaw(path, hidden=True):
         raise Unsound(f"{fields.name}.path can't be used: {why}")
@@ -166,25 +167,33 @@ def _file(fields: Fields) -> SnapshotFile:
 
 
 def _check(snapshot: Snapshot) -> None:
-    """Raise Unsound unless every file lies within an object of the list and shares no bytes with other
-    content, every object is needed, and no name occurs twice.
-    """
-    objects, paths = {one.sha256: one for one in snapshot.objects}, [file.path for file in snapshot.files]
+    """Raise Unsound unless files and objects fit, every object is needed, and no contents share bytes."""
     wrong = {
-        "an object twice": len(objects) < len(snapshot.objects),
-        "a file twice": len(set(paths)) < len(paths),
-        "a path that is both a file and a folder": bool(folders_of(paths) & set(paths)),
-        "a file outside the objects": any(
-            file.object not in objects or file.offset + file.size > objects[file.object].size
-            for file in snapshot.files
+        **flaws_of(snapshot.objects, snapshot.files),
+        "an object without a file": bool(
+            {one.sha256 for one in snapshot.objects} - {file.object for file in snapshot.files}
         ),
-        "an object without a file": bool(objects.keys() - {file.object for file in snapshot.files}),
         "more than 1 TiB": sum(one.size for one in snapshot.objects) > MOST_DATA_BYTES,
         "files that share bytes": _share_bytes(snapshot.files),
     }
     for what, is_so in wrong.items():
         if is_so:
             raise Unsound(f"the snapshot has {what}")
+
+
+def flaws_of(objects: Sequence[SnapshotObject], files: Sequence[SnapshotFile]) -> dict[str, bool]:
+    """Return what can be wrong with files in objects, and whether it is: each lies within an object of the
+    list, and no name occurs twice.
+    """
+    sizes, paths = {one.sha256: one.size for one in objects}, [file.path for file in files]
+    return {
+        "an object twice": len(sizes) < len(objects),
+        "a file twice": len(set(paths)) < len(paths),
+        "a path that is both a file and a folder": bool(folders_of(paths) & set(paths)),
+        "a file outside the objects": any(
+            file.offset + file.size > sizes.get(file.object, -1) for file in files
+        ),
+    }
 
 
 def _share_bytes(files: Sequence[SnapshotFile]) -> bool:

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainer.base.errors import ConfigError
-from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
-from trainer.base.symbols import folders_of, path_flaw
+from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
 from trainer.runs.keys import of_experiment
 from trainer.runs.reports import (
+    MOST_FILE_SIZE,
     MOST_FILES,
     MOST_MODELS,
     MOST_RESULT_BYTES,
@@ -26,39 +26,25 @@ from trainer.runs.reports import (
     read_outputs,
     script_entry,
 )
+from trainer.runs.snapshots import SnapshotFile, SnapshotObject, flaws_of, read_file
 from trainer.runs.store import Stored, carried_key
 
 FORMAT = 1
 MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does
 MOST_INSTANCES = 64  # of one attempt
-MOST_OBJECT_BYTES = 5 * 2**40  # of S3's own
 INSTANCE_ID = "i-[0-9a-z]+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarriedObject:
+class CarriedObject(SnapshotObject):
     """A copy of one object of an earlier attempt's snapshot, in the version that its caller verified."""
 
-    sha256: str
-    size: int
     key: str
-    version_id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CarriedFile:
-    """A file of CHECKPOINTS to begin with, as a part of an object: `size` bytes from `offset` on."""
-
-    path: str  # relative to CHECKPOINTS
-    size: int
-    sha256: str  # of the file
-    object: str  # sha256 of the object that holds it
-    offset: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """What an attempt begins with."""
+    """The work and the checkpoints that an attempt begins with, and its instances."""
 
     run_id: str
     attempt: int
@@ -66,7 +52,7 @@ class StartFile:
     finished: tuple[Mapping[str, Any], ...] = ()
     outputs: tuple[Mapping[str, Any], ...] = ()  # files that earlier attempts left in MAYFLY_OUT
     objects: tuple[CarriedObject, ...] = ()
-    files: tuple[CarriedFile, ...] = ()
+    files: tuple[SnapshotFile, ...] = ()
     instances: tuple[str, ...] = ()  # whose word counts; (): CreateFleet has not answered
 
     @property
@@ -103,7 +89,7 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         finished=tuple(map(_finished, fields.rows("finished", most=MOST_MODELS))),
         outputs=read_outputs(fields, name="outputs"),
         objects=tuple(_object(item, run_id, attempt) for item in fields.rows("objects", most=MOST_FILES)),
-        files=tuple(map(_file, fields.rows("files", most=MOST_FILES))),
+        files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
         instances=tuple(_ids(fields)),
     )
     _check_consistency(start)
@@ -141,20 +127,7 @@ def _object(fields: Fields, run_id: str, attempt: int) -> CarriedObject:
     if key != carried_key(run_id, attempt, sha256) or not version_id:
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not that of the attempt's copy in a version")
     return CarriedObject(
-        sha256=sha256, size=fields.whole("size", most=MOST_OBJECT_BYTES), key=key, version_id=version_id
-    )
-
-
-def _file(fields: Fields) -> CarriedFile:
-    path = fields.text("path", most=MOST_TEXT)
-    if why := path_flaw(path, hidden=True):
-        raise Unsound(f"{fields.name}.path can't be used: {why}")
-    return CarriedFile(
-        path=path,
-        size=fields.whole("size", most=MOST_OBJECT_BYTES),
-        sha256=fields.value("sha256").sha256(),
-        object=fields.value("object").sha256(),
-        offset=fields.whole("offset", most=MOST_OBJECT_BYTES),
+        sha256=sha256, size=fields.whole("size", most=MOST_FILE_SIZE), key=key, version_id=version_id
     )
 
 
@@ -166,17 +139,11 @@ def _ids(fields: Fields) -> Iterator[str]:
 
 
 def _check_consistency(start: StartFile) -> None:
-    """Raise Unsound unless every file lies within an object of the list, and no name occurs twice."""
-    sizes, paths = {item.sha256: item.size for item in start.objects}, [file.path for file in start.files]
+    """Raise Unsound unless its files and objects fit, and no piece or instance occurs twice."""
     wrong = {
-        "an object twice": len(sizes) < len(start.objects),
-        "a file twice": len(set(paths)) < len(paths),
-        "a path that is both a file and a folder": bool(folders_of(paths) & set(paths)),
+        **flaws_of(start.objects, start.files),
         "a finished piece twice": len(set(start.pieces)) < len(start.finished),
         "an instance twice": len(set(start.instances)) < len(start.instances),
-        "a file outside the objects": any(
-            file.offset + file.size > sizes.get(file.object, -1) for file in start.files
-        ),
     }
     for what, is_so in wrong.items():
         if is_so:

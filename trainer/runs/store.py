@@ -32,8 +32,6 @@ from trainer.runs.record_json import record_from_json, to_json
 
 LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
 PART_BYTES = 1 << 20  # of a log or metrics part, at most
-MOST_COPY_BYTES = 5 * 2**30  # of one CopyObject (S3 API, looked up 2026-11-22)
-COPY_PART_BYTES = 2**30
 LAST = "last"  # a user's name for the newest run
 MOST_CANDIDATES = 5  # runs that an ambiguous name's error lists
 
@@ -83,7 +81,6 @@ class Objects(Protocol):
         if_match: str = "",
         create: bool = False,
         sha256: str = "",
-        size: int = 0,
     ) -> None: ...
 
     def digest(self, *, key: str, version_id: str) -> str: ...
@@ -165,17 +162,11 @@ class S3Objects:
         if_match: str = "",
         create: bool = False,
         sha256: str = "",
-        size: int = 0,
     ) -> None:
         """Copy one version of an object, with its metadata, or with `sha256` alone and S3's own checksum.
-
-        `size`: of an object that may be larger than one CopyObject takes; it is copied in parts, under the
-        metadata `sha256` alone. Raises Conflict and NotVersioned as `put` does.
+        Raises Conflict and NotVersioned as `put` does.
         """
         condition, response = _condition(if_match, create), None
-        if size > MOST_COPY_BYTES:
-            self._copy_in_parts(source, version_id, key, size, {"sha256": sha256}, condition)
-            return
         request: dict[str, Any] = {"Bucket": self._bucket, "Key": key, **condition}
         request["CopySource"] = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
         if sha256:
@@ -184,33 +175,6 @@ class S3Objects:
         lost = LOST_RACE if condition else ()
         with aws_errors(f"cannot copy s3://{self._bucket}/{source} to {key}", but=lost):
             response = self._s3.copy_object(**request)
-        if response is None:
-            raise Conflict(key)
-        version_of(response, f"s3://{self._bucket}/{key}")
-
-    def _copy_in_parts(
-        self,
-        source: str,
-        version_id: str,
-        key: str,
-        size: int,
-        metadata: dict[str, str],
-        condition: dict[str, str],
-    ) -> None:
-        """Copy an object by multipart upload; a lifecycle rule removes one that was not completed."""
-        there = {"Bucket": self._bucket, "Key": key}
-        copied: dict[str, Any] = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
-        doing, response = f"cannot copy s3://{self._bucket}/{source} to {key}", None
-        with aws_errors(doing, but=LOST_RACE if condition else ()):
-            upload = self._s3.create_multipart_upload(**there, Metadata=metadata)["UploadId"]
-            parts = []
-            for number, first in enumerate(range(0, size, COPY_PART_BYTES), 1):
-                span = f"bytes={first}-{min(first + COPY_PART_BYTES, size) - 1}"
-                part = {"UploadId": upload, "PartNumber": number, "CopySource": copied}
-                answer = self._s3.upload_part_copy(**there, **part, CopySourceRange=span)
-                parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
-            end = {"UploadId": upload, "MultipartUpload": {"Parts": parts}}
-            response = self._s3.complete_multipart_upload(**there, **end, **condition)
         if response is None:
             raise Conflict(key)
         version_of(response, f"s3://{self._bucket}/{key}")

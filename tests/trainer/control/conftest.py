@@ -127,7 +127,6 @@ class MemoryObjects:
         if_match: str = "",
         create: bool = False,
         sha256: str = "",
-        size: int = 0,
     ) -> None:
         found = self.get(key=source, version_id=version_id)
         if found is None:

@@ -21,8 +21,8 @@ from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.start import await_own_id, lay_out_checkpoints, read_start_file
 from trainer.runs.record import utc_now
-from trainer.runs.snapshots import Snapshot, read_snapshot
-from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile
+from trainer.runs.snapshots import Snapshot, SnapshotFile, read_snapshot
+from trainer.runs.start_file import CarriedObject, StartFile
 from trainer.runs.store import carried_key, start_key
 
 __all__ = ["bundle", "node", "start"]  # fixtures
@@ -38,7 +38,7 @@ def carry(node: Node, snapshot: Snapshot) -> dict[str, Any]:
         key = carried_key("r", 1, one.sha256)
         objects[key] = objects[keys.snapshot_data(one.sha256)]
         copied.append(CarriedObject(sha256=one.sha256, size=one.size, key=key, version_id="v1"))
-    return {"objects": tuple(copied), "files": tuple(CarriedFile(**vars(one)) for one in snapshot.files)}
+    return {"objects": tuple(copied), "files": snapshot.files}
 
 
 def begin_with(node: Node, **more: Any) -> None:
@@ -77,7 +77,7 @@ def test_a_command_goes_on_from_its_checkpoints(node: Node, start: Start) -> Non
     key = carried_key("r", 1, sha256)
     node.uplink.s3.objects[key] = content
     objects = (CarriedObject(sha256=sha256, size=14, key=key, version_id="v"),)
-    files = (CarriedFile(path="state", size=7, sha256=part, object=sha256, offset=7),)
+    files = (SnapshotFile(path="state", size=7, sha256=part, object=sha256, offset=7),)
     begin_with(node, objects=objects, files=files)
     start('cp "$MAYFLY_CHECKPOINTS/state" "$MAYFLY_OUT/"; echo step 9 > "$MAYFLY_CHECKPOINTS/state"')
     assert listed(node) == {"state": "step 8\n"}
@@ -102,7 +102,7 @@ def test_a_checkpoint_with_other_bytes_is_refused(node: Node) -> None:
     sha256, key = hashlib.sha256(b"ab").hexdigest(), carried_key("r", 1, hashlib.sha256(b"ab").hexdigest())
     objects = (CarriedObject(sha256=sha256, size=2, key=key, version_id="v"),)
     begin_with(
-        node, objects=objects, files=(CarriedFile(path="a", size=1, sha256=sha256, object=sha256, offset=0),)
+        node, objects=objects, files=(SnapshotFile(path="a", size=1, sha256=sha256, object=sha256, offset=0),)
     )
     node.uplink.s3.objects[key] = b"ab"
     with pytest.raises(DataError, match="the checkpoint a can't be used"):

@@ -110,6 +110,15 @@ def test_no_attempt_begins_while_an_instance_may_be_alive():
     assert isinstance(ending, Wait) and isinstance(missing, Wait)
 
 
+def test_a_machine_that_reported_has_time_for_the_last_of_its_log():
+    record = replace(recovering(), instances=(gone(terminated_at=None),))
+    alive = (described("running", instance_id="i-1", attempt=1),)
+    told = Observation(instances=alive, result=NodeResult(state="interrupted"))
+    assert isinstance(decided(record, told, at(90))[0], Wait)
+    assert isinstance(decided(record, told, at(60 + 46))[0], Terminate)
+    assert isinstance(decided(record, Observation(instances=alive), at(61))[0], Terminate)  # no word of it
+
+
 def test_the_next_attempt_begins_once_all_are_gone():
     record = recovering()
     delete, store = reconcile(record, look(record, schedules={KILL: DEADLINE}), at(120))

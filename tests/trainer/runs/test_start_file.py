@@ -9,7 +9,8 @@ import pytest
 
 from tests.pieces import named
 from trainer.base.strict_json import Unsound
-from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, read_start, start_to_json
+from trainer.runs.snapshots import SnapshotFile
+from trainer.runs.start_file import CarriedObject, StartFile, read_start, start_to_json
 from trainer.runs.store import carried_key, start_key
 
 RUN, HASH, OTHER = "20261121-080000-r-1", "ab" * 32, "cd" * 32
@@ -37,7 +38,7 @@ SCRIPT = {
 }
 OUTPUT = {"file": "a/b.csv", "key": f"{EARLIER}out/{HASH}", "version_id": "v2", "sha256": HASH, "bytes": 5}
 OBJECT = CarriedObject(sha256=HASH, size=10, key=carried_key(RUN, 2, HASH), version_id="v3")
-FILE = CarriedFile(path="a/.metadata", size=4, sha256=OTHER, object=HASH, offset=6)
+FILE = SnapshotFile(path="a/.metadata", size=4, sha256=OTHER, object=HASH, offset=6)
 START = StartFile(
     run_id=RUN,
     attempt=2,

@@ -303,7 +303,10 @@ class _TorchRun:
     def _check_silence(self) -> None:
         """Ask silent ranks where they are, and end those that do not answer, or all if all do."""
         now, bound = self._clock(), self._watch.clock.bound
-        silence = self._watch.check([rank.number for rank in self._ranks.values()], now)
+        # While one is being ended it may run again for its stacks, and would answer.
+        ending = any(rank.pid in self._kill_at for rank in self._ranks.values())
+        watched = [] if ending else [rank.number for rank in self._ranks.values()]
+        silence = self._watch.check(watched, now)
         if silence.ask:
             self._emit({"event": "ranks_silent", **self._identity, "seconds": bound / 2})
         if silence.answered:

@@ -13,7 +13,8 @@ from tests.trainer.cli.conftest import Terminal
 from trainer.aws.stack import read_stack
 from trainer.cli.main import main
 from trainer.runs.record import RunRecord, utc_now
-from trainer.runs.start_file import CarriedFile, CarriedObject, StartFile, start_to_json
+from trainer.runs.snapshots import SnapshotFile
+from trainer.runs.start_file import CarriedObject, StartFile, start_to_json
 from trainer.runs.store import Objects, carried_key, open_objects, read_record, start_key, swap_record
 
 
@@ -346,15 +347,13 @@ def give_checkpoints(objects: Objects, run_id: str) -> None:
     key = carried_key(run_id, 1, sha256)
     objects.put(key="raw/weights", body=body)
     version = objects.head(key="raw/weights").version_id
-    objects.copy(
-        source="raw/weights", version_id=version, key=key, create=True, sha256=sha256, size=len(body)
-    )
+    objects.copy(source="raw/weights", version_id=version, key=key, create=True, sha256=sha256)
     version = objects.head(key=key).version_id
     start = StartFile(
         run_id=run_id,
         attempt=1,
         objects=(CarriedObject(sha256=sha256, size=len(body), key=key, version_id=version),),
-        files=(CarriedFile(path="a/data", size=len(body), sha256=sha256, object=sha256, offset=0),),
+        files=(SnapshotFile(path="a/data", size=len(body), sha256=sha256, object=sha256, offset=0),),
     )
     objects.put(key=start_key(run_id, 1), body=start_to_json(start), create=True)
 

@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections import Counter
 from math import ceil
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,7 @@ def test_a_stopped_worker_is_ended_and_its_model_goes_on(
     small = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "timeframe": "1m"}
     job = job_of(**small, epochs=500, patience=500, checkpoint_seconds=1, retries=1)
     data = plan_and_open(job, tmp_path / "candles", scratch=tmp_path)
+    forkserver._forkserver._stop()  # an earlier test's: workers have the standard error of their server
     stopping = Stopping()
     settings = WorkerSettings(job=job, data=data, out=tmp_path / "out", checkpoints=tmp_path / "c")
     known = {"kind": "cpu", "num_workers": 1, "settings": settings, "emit": stopping.emit}
