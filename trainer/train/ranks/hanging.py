@@ -33,6 +33,11 @@ class HangWatch:
     _asked_at: float | None = None
     _answered: set[int] = field(default_factory=set)
 
+    def begin(self, now: float) -> None:
+        """Give ranks that begin all the time again."""
+        self.clock.begin(now)
+        self._asked_at = None
+
     def note_sign(self, now: float) -> None:
         """Note a sign of any rank: the ranks make progress."""
         self.clock.sign(now)
@@ -54,8 +59,7 @@ class HangWatch:
         if now - self._asked_at < half:
             return Silence()
         hung = tuple(rank for rank in ranks if rank not in self._answered)
-        self.clock.begin(now)
-        self._asked_at = None
+        self.begin(now)
         return Silence(hung=hung or tuple(ranks), answered=not hung)
 
 

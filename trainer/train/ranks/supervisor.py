@@ -286,6 +286,8 @@ class _TorchRun:
         self._note_retry()
         self._restart = restart
         self._ends.clear()
+        self._kill_at.clear()
+        self._watch.begin(self._clock())
 
     def _note_retry(self) -> None:
         self._emit({"event": "retry", **self._identity, **self._reason()})
@@ -303,9 +305,8 @@ class _TorchRun:
     def _check_silence(self) -> None:
         """Ask silent ranks where they are, and end those that do not answer, or all if all do."""
         now, bound = self._clock(), self._watch.clock.bound
-        # While one is being ended it may run again for its stacks, and would answer.
-        ending = any(rank.pid in self._kill_at for rank in self._ranks.values())
-        watched = [] if ending else [rank.number for rank in self._ranks.values()]
+        # Once one is ended, those that are left wait for it until torchrun restarts all.
+        watched = [] if self._kill_at else [rank.number for rank in self._ranks.values()]
         silence = self._watch.check(watched, now)
         if silence.ask:
             self._emit({"event": "ranks_silent", **self._identity, "seconds": bound / 2})

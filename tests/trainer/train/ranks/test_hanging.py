@@ -85,8 +85,11 @@ class Hanging:
             raise WentOn
 
     def clock(self) -> float:
-        """Return a time that runs from the stop to the restart, but while ranks that were asked may answer."""
-        waiting = self._stopped and not self.named("retry") and self.events[-1]["event"] != "ranks_silent"
+        """Return a time that runs from the stop until the rank is told to end, and has its stacks to write; it
+        stands while ranks that were asked may answer.
+        """
+        told = self.named("worker_silent")
+        waiting = self._stopped and not told and self.events[-1]["event"] != "ranks_silent"
         self._now += BOUND / 2 if waiting else 0.0
         return self._now
 
