@@ -1,5 +1,5 @@
-"""What Linux says of a process that hangs: its state, where it waits in the kernel, its command line. And its
-end: its own stacks first, if it can write them.
+"""Describe a process that hangs, by /proc: its state, where it waits in the kernel, its command line. End it,
+after it has written its Python stacks if it can.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _told_at = float("-inf")
 
 
 def tell_signs(report: Callable[[dict[str, Any]], None] | None) -> None:
-    """Tell this process's signs to `report`, as events `moved`; None: to nobody."""
+    """Report signs of progress in this process to `report`, as events `moved`; None switches them off."""
     global _report, _told_at
     _report, _told_at = report, float("-inf")
 

@@ -34,7 +34,7 @@ CpuTimes = tuple[int, int]  # ticks of all cores since the boot: at work, altoge
 
 @dataclass(kw_only=True)
 class IdleWatch:
-    """How long all GPUs of a node have been nearly idle. Pure."""
+    """Measures how long all GPUs of a node have been nearly idle. Pure."""
 
     _since: datetime | None = None
     _most: float = 0.0  # percent, of any GPU since then

@@ -40,7 +40,7 @@ Word = Literal["checkpoint", "stop"]
 
 
 class SpotNotices:
-    """What AWS says about this machine, asked on a thread for as long as the `with` lasts."""
+    """Polls the metadata service for notices about this spot machine, on a thread, while the `with` lasts."""
 
     def __init__(
         self,

@@ -149,8 +149,8 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """How far an attempt had come by its last report, so that two that end at one place are told apart from
-    two that go on.
+    """The progress of an attempt by its last report. Two attempts that died without progress between them
+    count as a fault of the job.
     """
 
     phase: str

@@ -1,4 +1,4 @@
-"""What spot saved, as bounds. Pure."""
+"""Compute the dollars that spot saved, as a low and a high bound. Pure."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What a checkpoint's writer and a run that continues it must share: hashes, a version and a name."""
+    """Versions and hashes that must be equal in a checkpoint and in the run that continues it."""
 
     torch: str  # version
     code: str  # that training reaches

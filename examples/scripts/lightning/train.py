@@ -27,7 +27,7 @@ notice = Path(os.environ["MAYFLY_NOTICE"])
 
 
 def is_taken():
-    """Whether AWS takes this spot machine away."""
+    """Return whether AWS takes this spot machine away."""
     return notice.exists() and notice.read_text() == "stop\n"
 
 
