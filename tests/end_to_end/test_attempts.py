@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -12,11 +14,15 @@ from trainer.runs.keys import of_experiment
 
 
 @pytest.mark.slow
-def test_a_run_survives_its_machine(desk, candles):
+def test_a_run_survives_its_machine(desk, candles, eventually):
     one_after_another = ("--instance", "g6.xlarge", "--data", str(candles), "--symbols", "AAA,BBB")
-    short = ("--epochs", "40", *sets("train.patience=40", "expert.tune=never", "train.checkpoint_seconds=1"))
-    lost = ("--interrupt", "55%,no-notice")
-    run = desk.start("launch", "--rehearse", "--json", *QUICK, *one_after_another, *short, *lost)
+    work = ("--epochs", "100", *sets("train.patience=100", "expert.tune=never", "train.checkpoint_seconds=1"))
+    lost = ("--interrupt", "52%,no-notice")
+    run = desk.start("launch", "--rehearse", "--json", *QUICK, *one_after_another, *work, *lost)
+    # So far its machine is taken; stopped, the second model can't be finished before that.
+    eventually(lambda: [one for one in desk.events("epoch") if (one["piece"], one["epoch"]) == ("BBB", 5)])
+    (begun,) = [one for one in desk.events("model_started") if one["piece"] == "BBB"]
+    os.kill(begun["pid"], signal.SIGSTOP)
     out, err = run.communicate(timeout=500)
     assert run.returncode == 0, f"{out[:2500]} {err[-2500:]}"
     receipt = json.loads(out)
