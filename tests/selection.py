@@ -103,9 +103,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow or needs Linux, and deal whole runs out over the list: if they all came at once the
-    cores would wait.
+    """Leave out what only `make nightly` runs, mark what is slow or needs Linux, and deal whole runs out over
+    the list: if they all came at once the cores would wait.
     """
+    if "nightly" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or slow_fixtures(item):
             item.add_marker(pytest.mark.slow)
