@@ -282,11 +282,10 @@ class Machine:
             return
         body = json.dumps({symbol: round(done, 3) for symbol, done in self.done.items()}).encode()
         sha256 = hashlib.sha256(body).hexdigest()
-        key = self.keys.snapshot_data(sha256)
-        known = self.aws.bucket.newest(key)
-        version = known.version_id if known else self._write(key, body, metadata={"sha256": sha256})
         number = len(self.snapshots) + 1
-        stored = SnapshotObject(sha256=sha256, size=len(body), version_id=version)
+        slot = 1 + number % 2  # the one that the newest snapshot does not need
+        version = self._write(self.keys.snapshot_data(slot), body, metadata={"sha256": sha256})
+        stored = SnapshotObject(sha256=sha256, size=len(body), version_id=version, slot=slot)
         snapshot = snapshot_of(
             {"checkpoint.json": (sha256, len(body))},
             {sha256: StoredContent(object=stored, offset=0)},

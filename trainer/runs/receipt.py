@@ -20,7 +20,7 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
 from trainer.runs.reports import LAST_LINES, MOST_LINE
-from trainer.runs.spending import billed_seconds, price_of, spent, spot_saved
+from trainer.runs.spending import billed_seconds, checkpoints_sent, price_of, spent, spot_saved
 
 FORMAT = 5
 PHASES = ("preflight", "capacity", "lost", "boot", "stage", "train", "upload", "terminate")
@@ -73,7 +73,7 @@ def make_receipt(
         },
         "data": _data(result.data if result else heartbeat.data if heartbeat else {}),
         "inputs": dict(result.inputs) if result else {},
-        "checkpoints": dict(result.checkpoints) if result else {},
+        "checkpoints": checkpoints_sent(observed, most_usd=high),
         "devices": dict(result.devices) if result else {},
         "place": record.place,
         "host": record.host,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainer.base.errors import ConfigError
@@ -23,10 +23,11 @@ from trainer.runs.reports import (
     MOST_MODELS,
     MOST_RESULT_BYTES,
     model_entry,
+    read_checkpoints,
     read_outputs,
     script_entry,
 )
-from trainer.runs.snapshots import SnapshotFile, SnapshotObject, flaws_of, read_file
+from trainer.runs.snapshots import SnapshotFile, StoredObject, flaws_of, read_file
 from trainer.runs.store import Stored, carried_key
 
 FORMAT = 1
@@ -36,7 +37,7 @@ INSTANCE_ID = "i-[0-9a-z]+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarriedObject(SnapshotObject):
+class CarriedObject(StoredObject):
     """A copy of one object of an earlier attempt's snapshot, in the version that its caller verified."""
 
     key: str
@@ -53,6 +54,7 @@ class StartFile:
     outputs: tuple[Mapping[str, Any], ...] = ()  # files that earlier attempts left in MAYFLY_OUT
     objects: tuple[CarriedObject, ...] = ()
     files: tuple[SnapshotFile, ...] = ()
+    sent: Mapping[str, int] = field(default_factory=dict)  # checkpoints by earlier attempts, counted
     instances: tuple[str, ...] = ()  # whose word counts; (): CreateFleet has not answered
 
     @property
@@ -90,6 +92,7 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         outputs=read_outputs(fields, name="outputs"),
         objects=tuple(_object(item, run_id, attempt) for item in fields.rows("objects", most=MOST_FILES)),
         files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
+        sent=read_checkpoints(fields.table("sent")),
         instances=tuple(_ids(fields)),
     )
     _check_consistency(start)

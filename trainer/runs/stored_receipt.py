@@ -91,7 +91,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _dollars(fields.table("dollars")),
         "data": read_data(fields.table("data")),
-        "checkpoints": read_checkpoints(fields.table("checkpoints")),
+        "checkpoints": _checkpoints(fields.table("checkpoints")),
         "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "place": fields.text("place"),
@@ -115,6 +115,11 @@ def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
         if made_by != (run_id or made_by) or not made_by:
             raise Unsound(f"the receipt has the file {item['key'][:120]!r}, which is not the run's")
     return files
+
+
+def _checkpoints(fields: Fields) -> dict[str, Any]:
+    counts = read_checkpoints(fields)
+    return {**counts, **_numbers(fields, ("usd",))} if counts else {}
 
 
 def _remains(fields: Fields) -> dict[str, Any]:

@@ -84,17 +84,17 @@ def spoil_manifest(objects: MemoryObjects, keys: NodeKeys) -> None:
 
 
 def spoil_data(objects: MemoryObjects, keys: NodeKeys) -> None:
-    del objects.stored[keys.snapshot_data(digest(NEW))]
+    del objects.stored[keys.snapshot_data(20)]
 
 
 def spoil_hash(objects: MemoryObjects, keys: NodeKeys) -> None:
     """Leave other bytes under a hash that the node claims: the copy's own hash is S3's."""
-    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored = objects.stored[keys.snapshot_data(20)]
     stored[-1] = replace(stored[-1], body=b"w" * len(NEW))
 
 
 def spoil_size(objects: MemoryObjects, keys: NodeKeys) -> None:
-    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored = objects.stored[keys.snapshot_data(20)]
     stored[-1] = replace(stored[-1], size=1)
 
 
@@ -105,6 +105,40 @@ def test_the_newest_snapshot_that_verifies_wins(lost, spoil):
     write_snapshot(objects, keys, 2, {"a.pt": NEW})
     spoil(objects, keys)
     assert [file.sha256 for file in carried(objects, record).files] == [digest(OLD)]
+
+
+def test_an_object_whose_slot_has_another_is_read_by_its_version(lost):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    write_snapshot(objects, keys, 2, {"a.pt": NEW})
+    objects.write(keys.snapshot_data(20), b"of a later try", sha256=digest(b"of a later try"))
+    assert [file.sha256 for file in carried(objects, record).files] == [digest(NEW)]
+
+
+def test_a_finished_models_checkpoint_stays_where_it_is(lost):
+    objects, record, keys = lost
+    name = "lstm_BTC-USD_1m"
+    write_snapshot(objects, keys, 1, {f"{name}/10/data": OLD, "lstm_ETH-USD_1m/20/data": NEW})
+    objects.write(keys.result, json.dumps({"state": "done", "models": [write_model(objects, keys)]}).encode())
+    start = carried(objects, record)
+    assert [file.path for file in start.files] == ["lstm_ETH-USD_1m/20/data"]
+    assert [item.sha256 for item in start.objects] == [digest(NEW)]
+    assert objects.body(keys.snapshot_data(10)) == OLD
+
+
+def test_what_all_attempts_sent_is_counted(lost):
+    objects, record, keys = lost
+    counts = {"snapshots": 3, "objects": 4, "bytes": 500}
+    durable = {"number": 3, "at": "2026-11-20T12:00:00Z", "lag_seconds": 1.0, **counts}
+    objects.write(keys.progress, json.dumps({"durable": durable}).encode())
+    assert carried(objects, record).sent == counts
+    instances = (seen(), seen(instance_id="i-2", attempt=2))
+    record = replace(record, attempts=(*record.attempts, attempt(2)), instances=instances)
+    (second,) = record.nodes
+    assert second != keys
+    result = {"state": "failed", "checkpoints": counts}
+    objects.write(second.result, json.dumps(result).encode())
+    assert carried(objects, record, 3).sent == {"snapshots": 6, "objects": 8, "bytes": 1000}
 
 
 def test_without_a_snapshot_of_its_own_an_attempt_passes_its_start_on(lost):

@@ -326,7 +326,9 @@ def end_of_run(
 
     console.close()
     forget_ended(account.objects)
-    view = receipt_view(receipt, account.outputs.experiment_days)
+    view = receipt_view(
+        receipt, account.outputs.experiment_days, checkpoint_days=account.outputs.checkpoint_days
+    )
     say_json(receipt) if arguments.json else show(view)
     where = _where(arguments)
     console.line()
