@@ -33,7 +33,7 @@ from trainer.runs.reports import (
     read_result,
     read_scripts,
 )
-from trainer.runs.start_file import StartFile, stored_start
+from trainer.runs.start_file import StartFile, check_keys, stored_start
 from trainer.runs.store import Objects, Stored, given, start_key, stop_key
 from trainer.store.listing import card_of, stored_models
 
@@ -109,11 +109,16 @@ def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _start(objects: Objects, record: RunRecord) -> StartFile | None:
-    """Return the start file of the attempt that is launched, or of the last one."""
+    """Return the start file of the attempt that is launched, or of the last one. Raises ConfigError for one
+    that names what is not the run's: people who launch may write it.
+    """
     if not record.has_instances:
         return None
     number = record.attempt.number if record.attempt else 1
-    return stored_start(objects.get(key=start_key(record.run_id, number)), record.run_id, number)
+    start = stored_start(objects.get(key=start_key(record.run_id, number)), record.run_id, number)
+    if start is not None:
+        check_keys(start, record.lineage)
+    return start
 
 
 def _node_result(objects: Objects, record: RunRecord) -> NodeResult | None:
