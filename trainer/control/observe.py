@@ -280,8 +280,8 @@ def _body(objects: Objects, key: str, first_bytes: int) -> bytes | None:
 
 
 def reports(cloud: Cloud, record: RunRecord) -> dict[int, Observation]:
-    """Return what the nodes of each attempt reported, by its number: last heartbeat and result. Raises
-    TrainerError.
+    """Return what each attempt began with and what its nodes reported, by its number: start file, last
+    heartbeat and result. Raises TrainerError.
     """
     seen, now = {}, cloud.now()
     for number, attempt in enumerate(record.attempts, 1):
@@ -290,5 +290,6 @@ def reports(cloud: Cloud, record: RunRecord) -> dict[int, Observation]:
         seen[attempt.number] = Observation(
             heartbeat=max(beats, key=lambda beat: beat.at, default=None),
             result=_node_result(cloud.objects, until),
+            start=_start(cloud.objects, until),
         )
     return seen
