@@ -21,8 +21,8 @@ INSTANCE_WRITES = tuple(
     f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/", "checkpoints/")
 )
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "checkpoints/"))
-# The only keys of its run that an instance reads. Neither the index of runs nor a record is one: a node learns
-# no other run's id.
+# The only keys of its run that an instance reads. The index of runs and records are not: a node learns no
+# other run's id.
 OWN_RUN_READS = (
     *("code/*.whl", "runs/*/manifest.json"),
     *(f"runs/*/attempts/*/{name}.json" for name in ("start", "stop")),
