@@ -47,6 +47,7 @@ def make_receipt(
         "exit_code": exit_code(state, reason),
         "error": reason,
         "parent": record.parent,
+        "ancestors": list(record.ancestors),
         "work": record.work,
         "job": record.job,
         "created_at": iso(record.created_at),

@@ -262,6 +262,7 @@ class RunRecord:
     queue_seconds: float = 0.0  # how long an attempt waits for capacity at most; 0: it does not
     parent: str = ""  # the closed run that it continues; '': none
     parent_counts: Counts = ""  # of what that left: finished work and checkpoints, or these alone
+    ancestors: tuple[str, ...] = ()  # the runs that its parent continued, the last one first
 
     @property
     def attempt(self) -> Attempt | None:
@@ -280,6 +281,11 @@ class RunRecord:
         if attempt is None:
             return 1
         return attempt.number + (attempt.ended_at is not None)
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """Return the run and those that it continues: what it has finished lies under their keys."""
+        return (self.run_id, *filter(None, (self.parent,)), *self.ancestors)
 
     @property
     def lost(self) -> tuple[Attempt, ...]:

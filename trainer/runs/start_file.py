@@ -9,7 +9,7 @@ snapshots that verified, so that what an earlier machine writes later changes no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from trainer.runs.reports import (
     script_entry,
 )
 from trainer.runs.snapshots import SnapshotFile, StoredObject, flaws_of, read_file
-from trainer.runs.store import Stored, carried_key
+from trainer.runs.store import Stored, carried_key, start_key
 
 FORMAT = 1
 MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does
@@ -110,6 +110,15 @@ def stored_start(stored: Stored | None, run_id: str, attempt: int) -> StartFile 
     except Unsound as error:
         what, do = f"cannot read {stored.key}", "Its earlier versions are in the bucket."
         raise ConfigError(what, why=str(error), do=do) from error
+
+
+def check_keys(start: StartFile, runs: Collection[str]) -> None:
+    """Raise ConfigError if a start file names a model or a file of another run than these."""
+    for entry in (*start.models, *start.outputs):
+        if (of_experiment(str(entry["key"])) or ("",))[0] not in runs:
+            why = f"it names {str(entry['key'])[:120]!r}, which is not of {' or '.join(sorted(runs)[:3])}"
+            do = "Its earlier versions are in the bucket."
+            raise ConfigError(f"cannot use {start_key(start.run_id, start.attempt)}", why=why, do=do)
 
 
 def _finished(fields: Fields) -> dict[str, Any]:

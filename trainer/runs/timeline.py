@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from trainer.base.text import counted
 from trainer.runs.launching import pool_name
 from trainer.runs.observation import Observation
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord, iso
@@ -40,6 +41,7 @@ def timeline(record: RunRecord, reports: Reports) -> list[RunEvent]:
     """Return every event of a run, oldest first; those of one instant as they are decided."""
     events = [
         *_begun(record),
+        *(event for attempt in record.attempts for event in _continues(record, attempt, reports)),
         *(event for attempt in record.attempts for event in _of_attempt(record, attempt)),
         *(event for seen in record.instances for event in _of_instance(seen)),
         *(event for number, seen in reports.items() for event in _reported(number, seen)),
@@ -52,6 +54,19 @@ def _begun(record: RunRecord) -> Iterator[RunEvent]:
     rungs = f"{len(record.ladder)} pools to ask" if record.ladder else f"on {record.host}"
     why = f"continues {record.parent}; {rungs}" if record.parent else rungs
     yield RunEvent(at=record.created_at, attempt=0, by=record.driver, what="registered", why=why)
+
+
+def _continues(record: RunRecord, attempt: Attempt, reports: Reports) -> Iterator[RunEvent]:
+    """Yield what an attempt that continues earlier work begins with, by its start file."""
+    start = reports.get(attempt.number, Observation()).start
+    if start is None or not attempt.launches or not (attempt.number > 1 or record.parent):
+        return
+    pieces, files = counted(len(start.finished), "finished piece"), counted(len(start.files), "file")
+    what = f"begins with {pieces} and {files} of checkpoints"
+    why = "" if start.finished or start.files else "S3 has nothing of earlier work that verifies"
+    yield RunEvent(
+        at=attempt.launches[0].intended_at, attempt=attempt.number, by=record.driver, what=what, why=why
+    )
 
 
 def _of_attempt(record: RunRecord, attempt: Attempt) -> Iterator[RunEvent]:

@@ -11,11 +11,12 @@ import pytest
 
 from tests.records import at, created, seen
 from tests.trainer.control.conftest import SHA256, MemoryObjects, write_snapshot
+from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import carry, write_ids
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import Attempt, RunRecord
-from trainer.runs.start_file import StartFile, read_start
+from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.store import Conflict, RecordMissing, carried_key, start_key
 
 OLD, NEW = b"weights after an hour", b"weights after two hours"
@@ -205,6 +206,19 @@ def test_pieces_of_a_script_count_once_their_files_are_listed(lost):
     start = carried(objects, record)
     assert [item["piece"] for item in start.scripts] == ["BTC-USD"]
     assert [item["file"] for item in start.outputs] == ["a.csv"]
+
+
+@pytest.mark.parametrize("parent", ["", "20261101-120000-crypto-p4r3"])
+def test_a_start_file_that_names_another_runs_model_is_refused(lost, parent):
+    objects, record, keys = lost
+    stranger = replace(keys, run_id="20261102-120000-crypto-0th3")
+    stored, finished = objects.stored[start_key(record.run_id, 1)][-1], write_model(objects, stranger)
+    forged = StartFile(run_id=record.run_id, attempt=1, finished=(finished,))
+    objects.put(key=stored.key, body=start_to_json(forged), if_match=stored.etag)
+    with pytest.raises(ConfigError, match=f"it names '{stranger.models}.* not of "):
+        carry(objects, replace(record, parent=parent, parent_counts="all" if parent else ""), 2)
+    carry(objects, replace(record, parent=stranger.run_id, parent_counts="all"), 2)
+    assert start_of(objects, record).finished[0]["key"] == finished["key"]
 
 
 def test_of_two_callers_the_first_start_file_counts(lost):

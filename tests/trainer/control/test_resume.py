@@ -100,7 +100,7 @@ def test_a_third_run_begins_with_what_the_first_left(ended):
         cloud.objects, replace(new, run_id=f"{CHILD}-2"), replace(second, outcome="expired"), training()
     )
     start = first_start(cloud.objects, third)
-    assert (third.parent, start.finished) == (CHILD, first.finished)
+    assert (third.parent, third.ancestors, start.finished) == (CHILD, (parent.run_id,), first.finished)
     assert [item.key for item in start.objects] == [carried_key(third.run_id, 1, digest(OLD))]
 
 

@@ -227,7 +227,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 
 def test_the_documented_receipt_is_the_produced_one(ended):
-    ended = replace(ended, left_out=("b.csv: high is not above zero in a bar of B",))
+    ended = replace(ended, left_out=("b.csv: high is not above zero in a bar of B",), ancestors=("r0",))
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
     assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
 
@@ -322,15 +322,23 @@ def test_a_receipts_model_lies_in_its_runs_folder(ended, folder):
             receipt_from_json(body, ended.run_id)
 
 
-def test_a_run_that_continues_another_has_models_of_other_runs(ended):
-    key = "models/experiments/AROA:i-1/another/1/lstm_BTC-USD_1m.safetensors"
-    for found, sound in ((key, True), ("models/production/lstm_BTC-USD_1m.safetensors", False)):
-        model = ModelSeen(key=found, version_id="v", sha256="0" * 64)
-        receipt = make_receipt(
-            replace(ended, parent="another", parent_counts="all"), Observation(models=(model,))
-        )
-        with nullcontext() if sound else pytest.raises(Unsound, match="not a model of the run"):
-            assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["parent"] == "another"
+@pytest.mark.parametrize(
+    ("folder", "sound"),
+    [
+        ("models/experiments/AROA:i-1/second/1", True),
+        ("models/experiments/AROA:i-1/first/2", True),
+        ("models/experiments/AROA:i-1/another/1", False),
+        ("models/production", False),
+    ],
+)
+def test_a_receipt_names_models_of_the_runs_it_continues_alone(ended, folder, sound):
+    continuing = replace(ended, parent="second", parent_counts="all", ancestors=("first",))
+    key = f"{folder}/lstm_BTC-USD_1m.safetensors"
+    receipt = make_receipt(
+        continuing, Observation(models=(ModelSeen(key=key, version_id="v", sha256="0" * 64),))
+    )
+    with nullcontext() if sound else pytest.raises(Unsound, match="not a model of the run"):
+        assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["ancestors"] == ["first"]
 
 
 def test_the_documented_states_are_those_of_the_code():

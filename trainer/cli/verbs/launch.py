@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,10 +95,13 @@ def run(arguments: argparse.Namespace) -> int:
         from trainer.cli.views.watch import Watch
 
         view = work_view(work, plan, desk.describe(work))
+        continues = _continuing(parent, Planned(work=work.by_hash(), offers=offers, plan=plan), account)
+        kept = [f"continues {parent.run_id}: {_COUNTED[continues['parent_counts']]}"] if parent else []
         if arguments.dry_run:
             if not arguments.json:
                 show(view)
-            notes = _checked(work, plan, account, sweep=False)  # changes nothing, so it sweeps nothing
+            # a dry run changes nothing, so it sweeps nothing
+            notes = [*kept, *_checked(work, plan, account, sweep=False)]
             return _print_notes(arguments, work, plan, account, desk.describe(work), notes)
         console.line()
         console.show(view)
@@ -105,17 +109,14 @@ def run(arguments: argparse.Namespace) -> int:
             do = "Add -y to launch, or --dry-run to look."
             refuse_unasked(arguments, "this would spend money", do=do)
         console.update("asking the account whether it would launch this ...")
-        for note in _checked(work, plan, account, sweep=True):
+        for note in [*kept, *_checked(work, plan, account, sweep=True)]:
             console.line(f"note: {note}")
         _ask(arguments, plan)
         if desk.packages:
             console.line(desk.packages.keep())
         work = work.uploaded(account, console.update)
-        record = record_of(work, plan, account, preflight_at=began, now=utc_now())
+        record = replace(record_of(work, plan, account, preflight_at=began, now=utc_now()), **continues)
         planned = Planned(work=work, offers=offers, plan=plan)
-        if parent is not None:
-            record = continued(account.objects, record, parent, manifest_of(record, planned, account))
-            console.line(f"continues {parent.run_id}: {_COUNTED[record.parent_counts]}")
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             assert desk.bundle is not None
@@ -172,6 +173,18 @@ def _parent(arguments: argparse.Namespace, account: Account) -> RunRecord | None
     return read_parent(
         account.objects, arguments.resume, project=outputs.project, stack=outputs.stack, place=place
     )
+
+
+def _continuing(parent: RunRecord | None, planned: Planned, account: Account) -> dict[str, Any]:
+    """Return the fields of a record that name the run it continues, {} without one. Raises UsageError if
+    nothing of that counts. Before the question: an upload and a machine cost time and money.
+    """
+    if parent is None:
+        return {}
+    now = utc_now()
+    record = record_of(planned.work, planned.plan, account, preflight_at=now, now=now)
+    record = continued(account.objects, record, parent, manifest_of(record, planned, account))
+    return {name: getattr(record, name) for name in ("parent", "parent_counts", "ancestors")}
 
 
 def _resolved(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -358,7 +359,7 @@ def give_checkpoints(objects: Objects, run_id: str) -> None:
     objects.put(key=start_key(run_id, 1), body=start_to_json(start), create=True)
 
 
-def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, capsys, monkeypatch):
+def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("trainer.cli.verbs.launch.start", lambda cloud, run_id, **follow: follow["known"])
     objects = open_objects(rehearsed, read_stack(rehearsed, stack="dev").bucket)
     words = ("--rehearse", "--instance", "g6.xlarge", "--data", candles, "--detach")
@@ -367,8 +368,15 @@ def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, capsys, m
     assert launch(*words, "--resume", first.run_id) == 2
     assert "it finished nothing that counts" in capsys.readouterr().err
     give_checkpoints(objects, first.run_id)
-    assert launch(*words, "--epochs", 2, "--resume", first.run_id) == 2
-    assert "its models would become others: train.epochs was '15', now '2'" in capsys.readouterr().err
+    shutil.copy(candles / "BTC-USD_1m.parquet", tmp_path / "SOL-USD_1m.parquet")
+    before, elsewhere = objects_in(rehearsed), ("--data", tmp_path, "--set", "data.set=another")
+    for differs, why in ((("--epochs", 2), "train.epochs was '15', now '2'"), (elsewhere, "the input data/")):
+        for dry in ((), ("--dry-run",)):
+            assert launch(*words, *differs, "--resume", first.run_id, *dry) == 2
+            assert why in capsys.readouterr().err
+    assert objects_in(rehearsed) == before, "it is refused before anything is uploaded"
+    assert launch(*words, "--dry-run", "--resume", first.run_id) == 0
+    assert f"note: continues {first.run_id}: its finished work" in capsys.readouterr().out
     assert launch(*words, "--max-duration", "3h", "--resume", first.run_id) == 0
     second = closed(objects, capsys.readouterr().out.strip())
     assert (second.parent, second.parent_counts, first.parent) == (first.run_id, "all", "")

@@ -19,6 +19,7 @@ from trainer.targets.volatility import Volatility
 
 RECEIPT = {
     "parent": "",
+    "ancestors": [],
     "work": "train",
     "run_id": "run-1",
     "created_at": "2026-11-20T12:00:00Z",
