@@ -23,6 +23,7 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import models_of, outputs_of, scripts_of
 from trainer.runs.record import RunRecord
+from trainer.runs.repeated import reached_steps, steps_twice
 from trainer.runs.snapshots import (
     MOST_SNAPSHOT_BYTES,
     Snapshot,
@@ -84,6 +85,8 @@ def _going_on(objects: Objects, before: RunRecord, start: StartFile) -> StartFil
         outputs=tuple(outputs_of(left)),
         objects=copied,
         files=files,
+        reached=reached_steps(left.start, left.heartbeat, pieces=[one.piece for one in before.pieces]),
+        steps_twice=steps_twice(left.start, left.heartbeat),
     )
 
 
