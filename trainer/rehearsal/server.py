@@ -306,9 +306,11 @@ class Control:
             return {}
         if what == "interrupt":
             cloud = self._aws.cloud(self._aws.access(asked["account"]))
-            wanted = Interruption(share=float(asked["share"]), notice=bool(asked["notice"]))
+            share, notice = float(asked["share"]), float(asked["notice_seconds"])
+            wanted = Interruption(share=share, notice_seconds=notice)
             with cloud.lock:
-                cloud.interruptions[asked["run_id"]] = AskedInterruption(wanted=wanted)
+                it = AskedInterruption(wanted=wanted, attempt=int(asked["attempt"]))
+                cloud.interruptions[asked["run_id"]] = it
             return {}
         if what == "program":
             try:

@@ -19,6 +19,7 @@ from trainer.runs.boot import boot_steps
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
+from trainer.runs.repeated import steps_twice
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 from trainer.runs.spending import billed_seconds, checkpoints_sent, price_of, spent, spot_saved
 
@@ -63,6 +64,7 @@ def make_receipt(
         "files": _files(record, observed),
         "scripts": ranked(scripts_of(observed)) if record.leaves == "files" else [],
         "retries": result.retries if result else 0,
+        "steps_twice": steps_twice(observed.start, heartbeat) if record.work == "train" else None,
         "seconds": seconds(record, observed),
         "boot": boot_steps(record, result),
         "dollars": {

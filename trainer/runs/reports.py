@@ -377,7 +377,7 @@ def read_identity(fields: Fields) -> dict[str, Any]:
 def _model_progress(fields: Fields) -> dict[str, Any]:
     """Return one model's progress, without missing fields."""
     progress: dict[str, Any] = {"state": fields.choice("state", MODEL_STATES, "waiting")}
-    for key in ("epoch", "epochs", "step", "steps"):
+    for key in ("epoch", "epochs", "step", "steps", "began"):
         if fields.values.get(key) is not None:
             progress[key] = fields.whole(key, most=MOST_COUNT)
     for key in ("loss", "train_loss", "validation_loss"):
