@@ -219,13 +219,13 @@ def _by_signal(boot_log: str) -> bool:
 
 
 def last_complaint(boot_log: str) -> str:
-    """Return the last line in which the bootstrap says why it ended, without its prefix; '' if there
-    is none.
+    """Return the line in which the bootstrap, or the stage that failed, says why it ended, without its
+    prefix; '' if there is none.
     """
-    said = [
-        line.partition("bootstrap: ")[2].strip() for line in boot_log.splitlines() if "bootstrap: " in line
-    ]
-    said = [line for line in said if line and not line.startswith("powering off")]
+    said = [line.strip() for line in re.findall(r"(?m)\b(?:bootstrap|install): (.*\S)", boot_log)]
+    said = [line for line in said if not line.startswith("powering off")]
+    if len(said) > 1 and said[-1].startswith("failed: ") and not said[-1].startswith(f"failed: {said[-2]} ("):
+        said.pop()  # it names the stage, which has said more itself
     return said[-1][:MOST_NAME] if said else ""
 
 
