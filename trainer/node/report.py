@@ -91,6 +91,7 @@ def progress(status: Status) -> bytes:
         "phases": _instants(status.phases),
         "models_total": len(progressed.models),
         "models_done": len(status.models) + len(progressed.pieces_done),
+        "retries": progressed.retries,
         "rate": progressed.rate,
         "unit": progressed.unit,
         "message": cut(told or status.message),
