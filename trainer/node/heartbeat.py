@@ -63,8 +63,7 @@ class HeartbeatThread:
     def _run(self) -> None:
         parts_due = 0.0
         while not self._ended.is_set():
-            self._beat()
-            if time.monotonic() >= parts_due:
+            if self._beat() and time.monotonic() >= parts_due:
                 parts_due = time.monotonic() + PARTS_SECONDS
                 for parts in self._parts:
                     parts.send(go_on=self._goes_on)
@@ -78,13 +77,16 @@ class HeartbeatThread:
             self._beat()
         return not self._ended.is_set()
 
-    def _beat(self) -> None:
-        """Send a heartbeat, and look for a stop request."""
+    def _beat(self) -> bool:
+        """Send a heartbeat, and look for a stop request. Return whether S3 took the lease: while it hangs,
+        each further call would delay the next try by its time-outs.
+        """
         node, self._beat_at = self._node, time.monotonic()
-        self._send_heartbeat()
+        sent = self._send_heartbeat()
         self._look_at_progress()
         if not node.is_stopping() and node.uplink.exists(self._stop_key):
             node.stop("stop.json")
+        return sent
 
     def _look_at_progress(self) -> None:
         """Give up a node that stands still: whoever watches its workers and processes has not acted."""
@@ -101,13 +103,15 @@ class HeartbeatThread:
         why = f"{status.progress_bound:.0f} s are allowed there, and half as many more"
         node.fail(TrainingFailed(what, why=why, do="Read `mayfly logs`, and launch again."))
 
-    def _send_heartbeat(self) -> None:
-        """Renew the lease, and send the progress if it changed."""
+    def _send_heartbeat(self) -> bool:
+        """Renew the lease, and send the progress if it changed; return whether S3 took the lease."""
         uplink, status = self._node.uplink, self._node.status
-        uplink.try_send(self._lease_key, json.dumps(report.lease(status, utc_now())).encode())
+        if not uplink.try_send(self._lease_key, json.dumps(report.lease(status, utc_now())).encode()):
+            return False
         progress = report.progress(status)
         if progress != self._progress and uplink.try_send(self._progress_key, progress):
             self._progress = progress
+        return True
 
 
 def stacks() -> str:

@@ -19,6 +19,7 @@ from trainer.base.errors import TrainingFailed
 from trainer.node import piece_run
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.report import lease
+from trainer.runs.lease import read_lease
 from trainer.runs.record import utc_now
 
 __all__ = ["bundle", "node", "silence_of", "start"]  # fixtures
@@ -97,6 +98,19 @@ def test_the_lease_says_what_the_running_pieces_allow(node, start, monkeypatch):
     start("sleep 0.2")
     assert {one["progress_bound"] for one in said[1:]} == {900}
     assert all(one["progress_at"] <= one["at"] for one in said)
+
+
+def test_a_lease_is_renewed_while_nothing_moves(node):
+    thread, key = HeartbeatThread(node, lambda offset, most: b""), node.status.identity.keys.lease
+    node.moved()
+    node.status.progress_at -= timedelta(seconds=600)
+    renewed = []
+    for _ in range(2):
+        thread._send_heartbeat()
+        renewed.append(read_lease(node.uplink.s3.objects[key], utc_now()))
+    for read in renewed:
+        assert utc_now() - read.at < timedelta(seconds=300) <= read.at - read.progress_at
+        assert read.progress_bound == timedelta(seconds=900) and not read.is_stalled
 
 
 def test_the_heartbeat_gives_up_a_node_that_stands_still(node, caplog):

@@ -213,6 +213,25 @@ def test_a_long_log_delays_neither_lease_nor_stop_nor_end(tmp_path: Path, monkey
     assert one.stop_reason == "stop.json"
 
 
+def test_while_s3_hangs_the_lease_alone_is_tried(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("trainer.node.heartbeat.HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.node.heartbeat.PARTS_SECONDS", 0.0)
+    (tmp_path / "node.log").write_text("one\n")
+    tries = list[str]()
+
+    def try_send(key: str, body: bytes) -> bool:
+        tries.append(key.partition("/")[0] if key.startswith("live/") else key.rpartition("/")[2])
+        if "000001.log" in tries:
+            thread._ended.set()
+        return len(tries) > 5
+
+    one = node(SimpleNamespace(try_send=try_send, exists=lambda _: False), tmp_path)  # type: ignore[arg-type]
+    thread = HeartbeatThread(one, partial(read_file, tmp_path / "node.log"))
+    thread._run()
+    assert tries[:7] == ["live"] * 6 + ["progress.json"], "S3 takes the sixth"
+    assert tries[-1] == "000001.log"
+
+
 def test_the_last_of_the_log_outlasts_a_refusal(tmp_path: Path, monkeypatch) -> None:
     now, sent, refused = [0.0], dict[str, bytes](), list[str]()
     clock = SimpleNamespace(

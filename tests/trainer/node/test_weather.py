@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ReadTimeoutError
 
+from tests.disks import fill, small_disk
 from tests.manifests import PIECE, command, manifest
 from tests.nodes import bundle, node, put_start_file
 from tests.processes import await_end_of
@@ -188,14 +188,8 @@ def test_a_storm_without_end_is_one_line_and_an_exit_code(
 @pytest.fixture
 def disk(work: Work) -> Iterator[Path]:
     """The node's work folder on a disk of 20 MB."""
-    folder = work.node.work
-    words = ["mount", "-t", "tmpfs", "-o", "size=20m", "weather", str(folder)]
-    try:
-        subprocess.run(words, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a file system of 20 MB can't be mounted here: {error}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(work.node.work):
+        yield work.node.work
 
 
 FILLS = """
@@ -221,9 +215,7 @@ def test_a_command_that_fills_the_disk_is_heard_to_the_end(
 
 
 def test_a_disk_that_is_full_before_the_command_is_one_line(work: Work, disk: Path) -> None:
-    with (disk / "big").open("wb", buffering=0) as big, pytest.raises(OSError, match="No space left"):
-        while True:
-            big.write(bytes(4096))
+    fill(disk)
     assert work.run(SPEAKS) == 100
     error = work.result()["error"]
     assert error["what"] == "the disk is full" and "No space left on device" in error["why"]

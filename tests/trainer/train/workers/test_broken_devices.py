@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.disks import fill, small_disk
 from tests.jobs import job_of
 from tests.processes import await_end_of
 from trainer.job.job import Job
@@ -57,6 +58,10 @@ class Training:
     write_candles: Callable[..., Path]
     events: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
     def named(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == kind]
 
@@ -66,9 +71,10 @@ class Training:
             self.write_candles(self.folder / "candles", f"S{number}-USD", bars=600, seed=number)
         data = plan_and_open(job, self.folder / "candles", scratch=self.folder)
         choice = {**SHAPE, "pack": job.expert.pack, "micro_batch": job.expert.micro_batch}
-        folders = {"out": self.folder / "out", "checkpoints": self.folder / "c"}
+        folders = {"out": self.out, "checkpoints": self.folder / "c"}
         settings = WorkerSettings(job=job, data=data, choice=choice, **folders)
         known: dict[str, Any] = {"settings": settings, "emit": self.events.append}
+        self.out.mkdir(exist_ok=True)
         with Supervisor(kind="cpu", num_workers=workers, **known) as supervisor:
             outcome = supervisor.run(survey(job, data.plan).pieces)
         await_end_of({event["pid"] for event in self.events if "pid" in event})
@@ -120,3 +126,14 @@ def test_an_allocator_that_refuses_gets_smaller_packs_then_slices(training: Trai
     entry = lowered[-1]["entry"]
     assert (entry["pack"], entry["micro_batch"], lowered[-1]["shape"]) == (1, 16, "model=greedy")
     assert not any(event.get("charged", True) for event in training.named("retry"))
+
+
+def test_a_model_that_the_disk_has_no_room_for_has_failed(training: Training) -> None:
+    training.out.mkdir()
+    with small_disk(training.out):
+        fill(training.out)
+        outcome = training.run(job_of(**SMALL, batch=64, retries=1), symbols=2, workers=2)
+        assert [path.name for path in training.out.iterdir()] == ["big"], "no half of a model"
+    assert len(outcome.failed) == 2 and outcome.retries == 2
+    for event in outcome.failed.values():
+        assert event["reason"].startswith("OSError: [Errno 28] No space left on device")
