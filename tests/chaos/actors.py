@@ -26,7 +26,7 @@ from trainer.control import cloud as cloud_module
 from trainer.control import observe as observe_module
 from trainer.control import settle as settle_module
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import goes_on_alone, step
+from trainer.control.drive import goes_on_alone, leave, step
 from trainer.control.functions import sweep as sweep_module
 from trainer.control.functions.control import answer
 from trainer.control.functions.sweep import Clients, SweepSettings, sweep
@@ -87,6 +87,7 @@ def record_of(schedule: Schedule) -> RunRecord:
         budget_usd=schedule.budget_usd, estimated_usd=0.5, preflight_at=START - timedelta(seconds=5),
         created_at=START, deadline=START + timedelta(minutes=schedule.minutes), deadline_cause="max_duration",
         driver=schedule.driver,  # type: ignore[arg-type]
+        queue_seconds=schedule.queue_minutes * 60,
     )  # fmt: skip
 
 
@@ -468,6 +469,7 @@ class Desk:
         if overdue(look, self.cloud.now()):
             return  # exit code 110
         if schedule.detached and goes_on_alone(look.record) and look.record.stop_requested_at is None:
+            leave(self.cloud, look.record)
             return
         aws.after(0.0 if look.moved else pause, self._act)
 
@@ -505,7 +507,7 @@ class Simulation:
         self.aws.before_get.append(self._read)
         self.aws.on_put.append(self._written)
         healed = max((one.until for one in self.schedule.outages), default=0.0)
-        last = max(self.schedule.minutes * 60, healed)
+        last = max((self.schedule.minutes + self.schedule.queue_minutes) * 60, healed)
         self.ends_at = START + timedelta(seconds=last + 900 + self.schedule.shutting_down_seconds)
 
     def cloud_of(self) -> AwsCloud:

@@ -24,6 +24,7 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import models_of, outputs_of, scripts_of
 from trainer.runs.record import RunRecord
+from trainer.runs.repeated import reached_steps, steps_twice
 from trainer.runs.reports import CHECKPOINT_COUNTS, MOST_PROGRESS_BYTES, MOST_SENT, sent_by
 from trainer.runs.snapshots import (
     MOST_SNAPSHOT_BYTES,
@@ -85,6 +86,8 @@ def _going_on(objects: Objects, before: RunRecord, start: StartFile) -> StartFil
         finished=(*models_of(before, left), *(entry for entry in scripts_of(left) if entry["done"])),
         outputs=tuple(outputs_of(left)),
         sent=_sent(objects, before, left),
+        reached=reached_steps(left.start, left.heartbeat, pieces=[one.piece for one in before.pieces]),
+        steps_twice=steps_twice(left.start, left.heartbeat),
     )
     return _with_checkpoints(objects, before, left.start, start)
 

@@ -57,6 +57,7 @@ class Heartbeat(Lease):
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece
     models_total: int = 0
     models_done: int = 0
+    retries: int = 0  # of models whose worker died
     rate: float | None = None  # of all workers together, in `unit` a second
     unit: str = "windows"  # or chunks
     message: str = ""
@@ -98,6 +99,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         progress={name: _model_progress(model) for name, model in fields.tables("progress", most=MOST_SHOWN)},
         models_total=fields.whole("models_total", 0, most=MOST_MODELS),
         models_done=fields.whole("models_done", 0, most=MOST_MODELS),
+        retries=fields.whole("retries", 0, most=MOST_COUNT),
         rate=fields.number("rate", least=0),
         unit=fields.choice("unit", UNITS, "windows"),
         message=fields.text("message", "", most=MOST_TEXT),
@@ -377,7 +379,7 @@ def read_identity(fields: Fields) -> dict[str, Any]:
 def _model_progress(fields: Fields) -> dict[str, Any]:
     """Return one model's progress, without missing fields."""
     progress: dict[str, Any] = {"state": fields.choice("state", MODEL_STATES, "waiting")}
-    for key in ("epoch", "epochs", "step", "steps"):
+    for key in ("epoch", "epochs", "step", "steps", "began"):
         if fields.values.get(key) is not None:
             progress[key] = fields.whole(key, most=MOST_COUNT)
     for key in ("loss", "train_loss", "validation_loss"):

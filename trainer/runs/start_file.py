@@ -18,6 +18,7 @@ from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
 from trainer.runs.keys import of_experiment
 from trainer.runs.reports import (
+    MOST_COUNT,
     MOST_FILE_SIZE,
     MOST_FILES,
     MOST_MODELS,
@@ -56,6 +57,9 @@ class StartFile:
     files: tuple[SnapshotFile, ...] = ()
     sent: Mapping[str, int] = field(default_factory=dict)  # checkpoints by earlier attempts, counted
     instances: tuple[str, ...] = ()  # whose word counts; (): CreateFleet has not answered
+    # by unfinished piece: the most steps of its training that earlier attempts reported (`runs.repeated`)
+    reached: Mapping[str, int] = field(default_factory=dict)
+    steps_twice: int = 0  # that those attempts computed a second time
 
     @property
     def models(self) -> tuple[Mapping[str, Any], ...]:
@@ -85,6 +89,7 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         raise Unsound(f"the start file has format {str(fields.values.get('format'))[:40]}, not {FORMAT}")
     if (fields.text("run_id"), fields.whole("attempt")) != (run_id, attempt):
         raise Unsound(f"the start file is not that of attempt {attempt} of run {run_id}")
+    reached = fields.table("reached", most=MOST_MODELS).entries()
     start = StartFile(
         run_id=run_id,
         attempt=attempt,
@@ -94,6 +99,8 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
         sent=read_checkpoints(fields.table("sent")),
         instances=tuple(_ids(fields)),
+        reached={piece: steps.whole(most=MOST_COUNT) for piece, steps in reached.items()},
+        steps_twice=fields.whole("steps_twice", 0, most=MOST_COUNT),
     )
     _check_consistency(start)
     return start

@@ -18,6 +18,7 @@ from trainer.runs.receipt import FORMAT, PHASES, Receipt
 from trainer.runs.record import RUN_ID, WORK, AttemptEnd
 from trainer.runs.record_json import MOST_ANCESTORS, MOST_ATTEMPTS
 from trainer.runs.reports import (
+    MOST_COUNT,
     MOST_FILES,
     MOST_MODELS,
     model_entry,
@@ -91,6 +92,9 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "files": list(_files(fields, own)),
         "scripts": list(read_scripts(fields)),
         "retries": fields.whole("retries", 0),
+        "steps_twice": None
+        if fields.values.get("steps_twice") is None
+        else fields.whole("steps_twice", most=MOST_COUNT),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _dollars(fields.table("dollars")),

@@ -15,7 +15,7 @@ from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import carry, write_ids
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.record import Attempt, RunRecord, iso
 from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.store import Conflict, RecordMissing, carried_key, start_key
 
@@ -236,6 +236,40 @@ def test_of_two_callers_the_first_start_file_counts(lost):
     carry(objects, record, 2)
     assert len(objects.stored[start_key(record.run_id, 2)]) == 1
     assert all(len(versions) == 1 for key, versions in objects.stored.items() if key.startswith("resumed/"))
+
+
+def report(objects: MemoryObjects, keys: NodeKeys, **told: Any) -> None:
+    """Leave a node's last lease, and its progress with one piece."""
+    now = objects.cloud.now()
+    lease = {"instance_id": keys.instance_id, "at": iso(now), "lease_until": iso(now)}
+    piece = {"state": "training", "epochs": 9, "steps": 10, "step": 3, **told}
+    objects.write(keys.lease, json.dumps(lease).encode())
+    objects.write(keys.progress, json.dumps({"progress": {"BTC-USD": piece}}).encode())
+
+
+def test_what_was_reached_and_repeated_goes_from_attempt_to_attempt(lost):
+    objects, record, keys = lost
+    report(objects, keys, epoch=3, began=0)
+    start = carried(objects, record)
+    assert (start.reached, start.steps_twice) == ({"BTC-USD": 23}, 0)
+    second = replace(record, attempts=(attempt(1), attempt(2)), instances=(seen(), seen(attempt=2)))
+    report(objects, second.nodes[0], epoch=2, began=4)
+    third = carried(objects, second, 3)
+    assert (third.reached, third.steps_twice) == ({"BTC-USD": 23}, 9)  # 4 to 13
+    report(objects, keys, epoch=9, began=0)  # a late word of the first machine
+    assert carried(objects, second, 3) == third
+    # A third attempt that launched nothing began with nothing that counts.
+    report(objects, second.nodes[0], epoch=3, began=1)
+    del objects.stored[start_key(record.run_id, 3)]
+    never = replace(second, attempts=(*second.attempts, Attempt(number=3, cause="lost")))
+    fourth = carried(objects, never, 4)
+    assert (fourth.reached, fourth.steps_twice) == ({"BTC-USD": 23}, 22)
+
+
+def test_a_lost_machines_malformed_progress_counts_as_none(lost):
+    objects, record, keys = lost
+    report(objects, keys, epoch=-3, began=0)
+    assert (carried(objects, record).reached, carried(objects, record).steps_twice) == ({}, 0)
 
 
 def test_ids_are_added_once_and_kept(lost):

@@ -186,6 +186,9 @@ def _attempts(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield the attempts of a run that lost a machine: how each ended, and what it cost."""
     if len(receipt["attempts"]) > 1:
         yield "attempts", FittedTable(map(_attempt, receipt["attempts"]), right=("spent",), wraps=("end",))
+        if (twice := receipt.get("steps_twice")) is not None:
+            steps = counted(twice, "step was", "steps were")
+            yield "", f"{steps} computed twice, by the machines' reports"
 
 
 def _attempt(attempt: dict[str, Any]) -> dict[str, Cell]:

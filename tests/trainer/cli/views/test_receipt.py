@@ -103,6 +103,9 @@ def test_attempts_are_shown_once_a_machine_was_lost():
     assert "attempts" not in text_of({**RECEIPT, "attempts": [last]})
     text = text_of({**RECEIPT, "attempts": [first, last]})
     assert "the spot instance i-1 was taken back" in text and "the run's" in text
+    assert "computed twice" not in text  # of a script nobody knows
+    twice = text_of({**RECEIPT, "attempts": [first, last], "steps_twice": 1})
+    assert "1 step was computed twice, by the machines' reports" in twice
 
 
 def test_what_checkpoints_cost_is_beside_the_dollars():
