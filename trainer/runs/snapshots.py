@@ -30,8 +30,8 @@ TRAINING_SECONDS = MOST_SECONDS * LOOKS / (LOOKS + 1)  # between these two, at m
 MOST_COST = 0.01  # of the machine's price, where that leaves MOST_SECONDS
 # us-east-1, S3 standard, looked up 2026-11-24.
 PUT_USD, GB_MONTH_USD, DAYS_PER_MONTH = 0.005 / 1000, 0.023, 30.4
-# An old version goes one day after it was overwritten, counted from the next midnight UTC (S3 user guide,
-# "Lifecycle rules: based on an object's age", recalled, not looked up); until then it is billed.
+# An old version goes one day after it was overwritten, rounded up to the next midnight UTC (S3 user guide,
+# "Lifecycle rules: based on an object's age", as MinIO's 4c773f70 quotes it, looked up 2026-11-26).
 SUPERSEDED_DAYS = 2
 MOST_SNAPSHOT_BYTES = 16 * 2**20  # of a manifest; a file takes 300 bytes and its path
 MOST_NUMBER = 999_999  # 8 months at one every 20 seconds
