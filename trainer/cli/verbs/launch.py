@@ -42,6 +42,7 @@ from trainer.launch.preflight import Offers
 from trainer.launch.start import manifest_of, record_of, register
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
+from trainer.runs.index import note_shown
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import open_objects, read_record
@@ -328,6 +329,7 @@ def end_of_run(
     forget_ended(account.objects)
     view = receipt_view(receipt, account.outputs.experiment_days)
     say_json(receipt) if arguments.json else show(view)
+    note_shown(account.objects, receipt)
     where = _where(arguments)
     console.line()
     console.line("look at it:")
