@@ -39,7 +39,7 @@ from trainer.runs import record_json as record_json_module
 from trainer.runs import store as store_module
 from trainer.runs.actions import sweep_schedule
 from trainer.runs.deadline import armed_for
-from trainer.runs.index import INDEX_KEY, begin_run
+from trainer.runs.index import INDEX_KEY, begin_run, note_shown
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.record import Rung, RunPiece, RunRecord, iso
@@ -465,6 +465,8 @@ class Desk:
         if look.error is not None:
             aws.say(f"error: {look.error}")
         if look.record.state == "closed" and not look.observed.alive:
+            self.sim.shown += 1  # its receipt is printed
+            note_shown(self.cloud.objects, {"run_id": RUN, "state": str(look.record.outcome)})
             return
         if overdue(look, self.cloud.now()):
             return  # exit code 110
@@ -490,6 +492,7 @@ class Simulation:
     )  # one-time schedules that did their work: ids
     looks: list[Any] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
+    shown: int = 0  # desks that printed the receipt
     most_alive: int = 0
     unarmed: list[str] = field(default_factory=list)  # instances that no one-time schedule would have ended
     problems: list[str] = field(default_factory=list)  # what an actor raised that it must not
@@ -547,7 +550,7 @@ class Simulation:
         aws.kills.clear()
         for _ in range(14):
             aws.run_until(aws.now + timedelta(minutes=6))
-            if not self.is_open():
+            if not self.is_open() and not self.is_untold():
                 break
 
     def again(self) -> None:
@@ -573,6 +576,11 @@ class Simulation:
         return (stored is not None and record_at_once(stored.body).state != "closed") or (
             listed and stored is not None
         )
+
+    def is_untold(self) -> bool:
+        """Return whether the run has ended, and nobody has noted that its end was shown or sent."""
+        index = self.aws.bucket.newest(INDEX_KEY)
+        return index is not None and RUN.encode() in index.body.partition(b'"untold"')[2]
 
     # hooks
     # --------------------------------------------------------------------------------------------------------
@@ -652,7 +660,7 @@ class Simulation:
 
     def _control(self, event: dict[str, Any], tries: int = 0, *, forced: bool = False) -> None:
         aws = self.aws
-        if not forced and not self.is_open() and not aws.alive():
+        if not forced and not self.is_open() and not self.is_untold() and not aws.alive():
             return  # nothing that it could do
         if aws.down("control"):
             if not event:

@@ -43,6 +43,7 @@ from trainer.launch.preflight import Offers
 from trainer.launch.start import manifest_of, record_of, register
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
+from trainer.runs.index import note_shown
 from trainer.runs.launching import waiting_words
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
@@ -355,6 +356,7 @@ def end_of_run(
         receipt, account.outputs.experiment_days, checkpoint_days=account.outputs.checkpoint_days
     )
     say_json(receipt) if arguments.json else show(view)
+    note_shown(account.objects, receipt)
     where = _where(arguments)
     console.line()
     console.line("look at it:")
