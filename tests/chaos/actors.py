@@ -26,7 +26,7 @@ from trainer.control import cloud as cloud_module
 from trainer.control import observe as observe_module
 from trainer.control import settle as settle_module
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import goes_on_alone, step
+from trainer.control.drive import goes_on_alone, leave, step
 from trainer.control.functions import sweep as sweep_module
 from trainer.control.functions.control import answer
 from trainer.control.functions.sweep import Clients, SweepSettings, sweep
@@ -87,6 +87,7 @@ def record_of(schedule: Schedule) -> RunRecord:
         budget_usd=schedule.budget_usd, estimated_usd=0.5, preflight_at=START - timedelta(seconds=5),
         created_at=START, deadline=START + timedelta(minutes=schedule.minutes), deadline_cause="max_duration",
         driver=schedule.driver,  # type: ignore[arg-type]
+        queue_seconds=schedule.queue_minutes * 60,
     )  # fmt: skip
 
 
@@ -282,11 +283,10 @@ class Machine:
             return
         body = json.dumps({symbol: round(done, 3) for symbol, done in self.done.items()}).encode()
         sha256 = hashlib.sha256(body).hexdigest()
-        key = self.keys.snapshot_data(sha256)
-        known = self.aws.bucket.newest(key)
-        version = known.version_id if known else self._write(key, body, metadata={"sha256": sha256})
         number = len(self.snapshots) + 1
-        stored = SnapshotObject(sha256=sha256, size=len(body), version_id=version)
+        slot = 1 + number % 2  # the one that the newest snapshot does not need
+        version = self._write(self.keys.snapshot_data(slot), body, metadata={"sha256": sha256})
+        stored = SnapshotObject(sha256=sha256, size=len(body), version_id=version, slot=slot)
         snapshot = snapshot_of(
             {"checkpoint.json": (sha256, len(body))},
             {sha256: StoredContent(object=stored, offset=0)},
@@ -469,6 +469,7 @@ class Desk:
         if overdue(look, self.cloud.now()):
             return  # exit code 110
         if schedule.detached and goes_on_alone(look.record) and look.record.stop_requested_at is None:
+            leave(self.cloud, look.record)
             return
         aws.after(0.0 if look.moved else pause, self._act)
 
@@ -506,7 +507,7 @@ class Simulation:
         self.aws.before_get.append(self._read)
         self.aws.on_put.append(self._written)
         healed = max((one.until for one in self.schedule.outages), default=0.0)
-        last = max(self.schedule.minutes * 60, healed)
+        last = max((self.schedule.minutes + self.schedule.queue_minutes) * 60, healed)
         self.ends_at = START + timedelta(seconds=last + 900 + self.schedule.shutting_down_seconds)
 
     def cloud_of(self) -> AwsCloud:

@@ -89,7 +89,7 @@ class Ending:
         if machine.deadline is None:
             due = self.lived(instance)[0] + timedelta(minutes=1)
             return min(self._sweeps(due), default=None)
-        latest = START + timedelta(minutes=self.sim.schedule.minutes)
+        latest = START + timedelta(minutes=self.sim.schedule.minutes + self.sim.schedule.queue_minutes)
         due = max(min(machine.deadline, latest), self.lived(instance)[0])
         chances = list(self._sweeps(due)) if "L4" not in off else []
         if "L2" not in off and machine.kernel and instance.running_at <= machine.deadline:

@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 from trainer.base.errors import TrainingFailed
 from trainer.base.silence import HALF_MORE
 from trainer.node import report
+from trainer.node.node_log import read_file
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
 from trainer.runs import store
@@ -23,12 +25,14 @@ from trainer.runs.record import utc_now
 log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0
 PARTS_SECONDS = 5.0
+LAST_SECONDS = 30.0  # for the last of the log: whoever reads the result ends the machine 45 s later
+RETRY_SECONDS = 1.0
 
 
 class HeartbeatThread:
-    """The second thread, for as long as the `with` lasts."""
+    """The second thread, for as long as the `with` lasts. `read_log` returns bytes of the agent's log."""
 
-    def __init__(self, node: Node, log_file: Path) -> None:
+    def __init__(self, node: Node, read_log: Callable[[int, int], bytes]) -> None:
         identity = node.status.identity
         keys = identity.keys
         self._node = node
@@ -37,10 +41,11 @@ class HeartbeatThread:
         self._lease_key, self._progress_key = keys.lease, keys.progress
         self._progress = b""  # the last that was sent
         self._beat_at = 0.0
+        events = node.work / "events/events.jsonl"
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
-            Parts(node.uplink, path=log_file, prefix=keys.log, suffix=".log"),
-            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=keys.metrics, suffix=".jsonl"),
+            Parts(node.uplink, read=read_log, prefix=keys.log, suffix=".log"),
+            Parts(node.uplink, read=partial(read_file, events), prefix=keys.metrics, suffix=".jsonl"),
         )
 
     def __enter__(self) -> None:
@@ -48,10 +53,12 @@ class HeartbeatThread:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(timeout=30)
+        ends = time.monotonic() + LAST_SECONDS
+        self._thread.join(timeout=LAST_SECONDS)
         self._send_heartbeat()
         for parts in self._parts:
-            parts.send(final=True)
+            while not parts.send(final=True) and time.monotonic() < ends:
+                time.sleep(RETRY_SECONDS)
 
     def _run(self) -> None:
         parts_due = 0.0

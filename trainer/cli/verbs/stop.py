@@ -46,6 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
         forget_ended(cloud.objects)
     console.close()
     assert receipt is not None  # only a question lets a user leave
-    view = receipt_view(receipt, outputs.experiment_days)
+    view = receipt_view(receipt, outputs.experiment_days, checkpoint_days=outputs.checkpoint_days)
     say_json(receipt) if arguments.json else show(view)
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

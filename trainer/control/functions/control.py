@@ -155,7 +155,7 @@ class CallReport:
     settle_all: Callable[[], Settling]
     runs: dict[str, str] = field(default_factory=dict)  # id -> state or outcome
     retrains: dict[str, str] = field(default_factory=dict)  # name and scheduled time -> state
-    closed: list[Receipt] = field(default_factory=list)  # runs of desks that ended badly
+    closed: list[Receipt] = field(default_factory=list)  # runs that desks launched, and that ended badly
     problems: dict[str, str] = field(default_factory=dict)  # what has to be tried again -> the error
 
     def as_dict(self) -> dict[str, Any]:
@@ -172,11 +172,15 @@ class CallReport:
         return unfinished(self.home, self.problems)
 
     def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
-        """Add runs. A permanently unreadable record is reported, but is not a failure."""
+        """Add runs, and the errors of steps that failed. A permanently unreadable record is reported, but is
+        not a failure.
+        """
         for item in settled:
             record = item.look.record
+            if item.look.error is not None:
+                self.problems[item.run_id] = str(item.look.error)
             self.runs[item.run_id] = record.outcome or record.state
-            if item.receipt is not None and item.receipt["state"] != "done" and record.driver == "desk":
+            if item.receipt is not None and item.receipt["state"] != "done" and not record.is_scheduled:
                 self.closed.append(item.receipt)
         for run_id, error in problems.items():
             if isinstance(error, UnreadableRecord):

@@ -13,8 +13,8 @@ from tests.trainer.launch.test_start import OUTPUTS
 from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
-from trainer.base.errors import ConnectionFailed
-from trainer.control.drive import start
+from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.control.drive import start, step
 from trainer.control.functions import control
 from trainer.control.functions.control import answer
 from trainer.control.retrain import RetrainHome, overdue
@@ -103,6 +103,23 @@ def test_a_run_that_stays_unobservable_silences_no_metric(make_cloud, monkeypatc
         control.handler({}, context)
     assert access.metrics == ["SettlesDone", "RetrainsOverdue"]
     assert read_record(cloud.objects, record.run_id)[0].state == "running"
+
+
+def test_a_step_that_fails_for_one_run_is_told(make_cloud, monkeypatch):
+    cloud, record = make_cloud(driver="control")
+    called(cloud)
+    cloud.node_beats = cloud.node_works = False
+    cloud.clock = record.deadline + timedelta(minutes=1)
+
+    def refused(*, instance_ids):
+        raise PermissionDenied("not allowed to terminate it", why="UnauthorizedOperation")
+
+    monkeypatch.setattr(cloud, "terminate", refused)
+    told = called(cloud)
+    assert told["settled"] == {record.run_id: "expired"}
+    assert "not allowed to terminate it" in told["problems"][record.run_id]
+    monkeypatch.undo()
+    assert called(cloud)["problems"] == {}
 
 
 def test_a_start_that_waits_for_aws_goes_on_while_time_is_left(make_cloud):
@@ -279,10 +296,14 @@ def test_an_event_about_a_run_without_a_record_is_dropped(make_cloud, monkeypatc
     assert told["dropped"] == f"i-by-hand is of {by_hand}, which has no record" and not told["settled"]
 
 
-@pytest.mark.parametrize("attached", [True, False])
-def test_a_bad_end_under_an_attached_command_sends_no_message(make_cloud, attached):
+@pytest.mark.parametrize("desk", ["attached", "gone", "left"])
+def test_a_bad_end_under_an_attached_command_sends_no_message(make_cloud, desk):
     cloud, record = make_cloud()
-    start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    attached = desk == "attached"
+    if desk == "left":
+        start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    while step(cloud, record.run_id).moved:
+        pass
     (instance_id,) = cloud.machines
     cloud.end(instance_id, "Client.InstanceInitiatedShutdown")
     cloud.clock += timedelta(minutes=2)
