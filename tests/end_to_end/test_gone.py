@@ -16,7 +16,7 @@ from trainer.rehearsal.home import read_note
 def test_a_launch_ends_when_its_embedded_aws_is_gone(desk, candles, eventually):
     long = ("--epochs", "200", *sets("train.patience=200", "expert.tune=never"))
     run = desk.launch("--data", str(candles), "--symbols", "AAA", *long)
-    eventually(lambda: list(desk.home.glob("sandbox/*/.mayfly-sandbox")))
+    eventually(lambda: b'"state": "running"' in b"".join(desk.stored("runs/").values()))
     note = read_note(desk.home)
     assert note is not None
     os.kill(note.pid, signal.SIGKILL)

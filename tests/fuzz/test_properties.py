@@ -11,9 +11,9 @@ from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.properties import PROPERTIES
 
 FEW = settings(
-    max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-FEWER = settings(FEW, max_examples=15)
+FEWER = settings(FEW, max_examples=8)
 # 20 ms each
 WHOLE_FILES = (cards.model_predicts_or_is_refused, *data_files.PROPERTIES, *candle_files.PROPERTIES)
 
