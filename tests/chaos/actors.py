@@ -20,7 +20,7 @@ from tests.chaos.schedule import CONTROL_SECONDS, START, SWEEP_SECONDS, Schedule
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import goes_on_alone, step
+from trainer.control.drive import goes_on_alone, leave, step
 from trainer.control.functions.control import answer
 from trainer.control.functions.sweep import Clients, SweepSettings, sweep
 from trainer.control.progress import overdue
@@ -31,7 +31,7 @@ from trainer.rehearsal.world import Instance
 from trainer.runs import store as store_module
 from trainer.runs.actions import sweep_schedule
 from trainer.runs.deadline import armed_for
-from trainer.runs.index import INDEX_KEY, begin_run
+from trainer.runs.index import INDEX_KEY, begin_run, note_shown
 from trainer.runs.record import RunRecord
 from trainer.runs.store import receipt_key
 from trainer.store.production import promote
@@ -88,10 +88,13 @@ class Desk:
         if look.error is not None:
             aws.say(f"error: {look.error}")
         if look.record.state == "closed" and not look.observed.alive:
+            self.sim.shown += 1  # its receipt is printed
+            note_shown(self.cloud.objects, {"run_id": RUN, "state": str(look.record.outcome)})
             return
         if overdue(look, self.cloud.now()):
             return  # exit code 110
         if schedule.detached and goes_on_alone(look.record) and look.record.stop_requested_at is None:
+            leave(self.cloud, look.record)
             return
         aws.after(0.0 if look.moved else pause, self._act)
 
@@ -112,6 +115,7 @@ class Simulation:
     )  # one-time schedules that did their work: ids
     looks: list[Any] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
+    shown: int = 0  # desks that printed the receipt
     most_alive: int = 0
     records: Records = field(default_factory=Records)
     unarmed: list[str] = field(default_factory=list)  # instances that no one-time schedule would have ended
@@ -132,7 +136,7 @@ class Simulation:
         self.aws.before_get.append(self._read)
         self.aws.on_put.append(self._written)
         healed = max((one.until for one in self.schedule.outages), default=0.0)
-        last = max(self.schedule.minutes * 60 + 2 * self.schedule.queue_seconds, healed)
+        last = max((self.schedule.minutes + 2 * self.schedule.queue_minutes) * 60, healed)
         self.ends_at = START + timedelta(seconds=last + 900 + self.schedule.shutting_down_seconds)
 
     def cloud_of(self) -> AwsCloud:
@@ -172,7 +176,7 @@ class Simulation:
         aws.kills.clear()
         for _ in range(14):
             aws.run_until(aws.now + timedelta(minutes=6))
-            if not self.is_open():
+            if not self.is_open() and not self.is_untold():
                 break
 
     def again(self) -> None:
@@ -198,6 +202,11 @@ class Simulation:
         return (stored is not None and self.records.read(stored.body).state != "closed") or (
             listed and stored is not None
         )
+
+    def is_untold(self) -> bool:
+        """Return whether the run has ended, and nobody has noted that its end was shown or sent."""
+        index = self.aws.bucket.newest(INDEX_KEY)
+        return index is not None and RUN.encode() in index.body.partition(b'"untold"')[2]
 
     @property
     def _function_skew(self) -> timedelta:
@@ -290,7 +299,7 @@ class Simulation:
 
     def _control(self, event: dict[str, Any], tries: int = 0, *, forced: bool = False) -> None:
         aws = self.aws
-        if not forced and not self.is_open() and not aws.alive():
+        if not forced and not self.is_open() and not self.is_untold() and not aws.alive():
             return  # nothing that it could do
         if aws.down("control"):
             if not event:

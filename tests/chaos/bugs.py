@@ -14,6 +14,7 @@ from trainer.control import fleet as fleet_module
 from trainer.control import observe as observe_module
 from trainer.control.cloud import AwsCloud
 from trainer.control.fleet import FleetAnswer
+from trainer.control.functions import control as control_module
 from trainer.control.functions import sweep as sweep_module
 from trainer.node import snapshots as sender_module
 from trainer.runs import index as index_module
@@ -186,6 +187,31 @@ def index_left_before_the_record_is_closed() -> Iterable[tuple[Any, str, Any]]:
     yield drive_module, "_close", close
 
 
+def ends_that_control_did_not_see_untold() -> Iterable[tuple[Any, str, Any]]:
+    """Only what a call of control closed itself is told."""
+    right = index_module.RunIndex.without
+
+    def without(self: Any, closed: Iterable[str], unborn: Iterable[str] = ()) -> Any:
+        return replace(right(self, closed, unborn), untold=self.untold)
+
+    yield (
+        drive_module,
+        "take_out",
+        lambda objects, closed: index_module._change(objects, lambda index: without(index, closed)),
+    )
+
+
+def message_noted_before_it_is_sent() -> Iterable[tuple[Any, str, Any]]:
+    right = control_module.claim_messages
+
+    def claim(objects: Any, run_ids: Any, now: Any) -> tuple[str, ...]:
+        mine = right(objects, run_ids, now)
+        index_module.note_told(objects, mine)
+        return mine
+
+    yield control_module, "claim_messages", claim
+
+
 def record_written_before_the_index() -> Iterable[tuple[Any, str, Any]]:
     from tests.chaos import actors
 
@@ -334,7 +360,7 @@ def manifest_before_its_data() -> Iterable[tuple[Any, str, Any]]:
 
     def later(self: Any, body: Any, sha256: str, size: int) -> SnapshotObject:
         self.waiting = [*getattr(self, "waiting", ()), (body, sha256, size)]
-        return SnapshotObject(sha256=sha256, size=size, version_id="v-next")
+        return SnapshotObject(sha256=sha256, size=size, version_id="v-next", slot=900 + len(self.waiting))
 
     def manifest_first(self: Any, files: Any, at: Any) -> None:
         send_manifest(self, files, at)
@@ -353,7 +379,7 @@ def manifest_of_other_bytes() -> Iterable[tuple[Any, str, Any]]:
         if self.counts["objects"] % 3 == 0:
             return right(self, body, sha256, size)
         self.counts["objects"] += 1
-        return SnapshotObject(sha256=sha256, size=size, version_id="v1")
+        return SnapshotObject(sha256=sha256, size=size, version_id="v1", slot=900 + self.counts["objects"])
 
     yield sender_module.Snapshots, "_put", put
 

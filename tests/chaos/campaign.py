@@ -25,6 +25,7 @@ CHUNK = 50  # schedules that a process plays at a time
 MOST_STALLED = 40  # requests of a role before which it is stalled
 SHOWN = 10  # violations that the table prints
 
+FULL_TWICE = dict.fromkeys(range(1, 5), "refuse:InsufficientInstanceCapacity")  # both zones, on two walks
 FULL = frozenset({"g5.12xlarge us-east-1a on-demand"})
 # What a run meets, besides the deaths of its callers: each is enumerated with every one of them.
 SITUATIONS: dict[str, Schedule] = {
@@ -70,11 +71,11 @@ SITUATIONS: dict[str, Schedule] = {
     "no progress": Schedule(nodes=(NodeLife(fate="stalls", at=150.0), NodeLife()), minutes=30.0),
     "late words": Schedule(nodes=(NodeLife(fate="zombie", at=180.0), NodeLife(work=900.0)), minutes=40.0),
     "waits, then has room": Schedule(
-        markets=("on_demand",), full=FULL, full_until=400.0, queue_seconds=1200.0, poll=60.0
+        markets=("on_demand",), full=FULL, full_until=400.0, queue_minutes=20.0, poll=60.0
     ),
-    "waits in vain": Schedule(markets=("on_demand",), full=FULL, queue_seconds=400.0, poll=60.0),
+    "waits in vain": Schedule(markets=("on_demand",), full=FULL, queue_minutes=7.0, poll=60.0),
     "control waits": Schedule(
-        markets=("on_demand",), full=FULL, full_until=400.0, queue_seconds=1200.0, driver="control"
+        markets=("on_demand",), full=FULL, full_until=400.0, queue_minutes=20.0, driver="control"
     ),
     "a script": Schedule(work="script", nodes=(NodeLife(fate="hangs", at=150.0), NodeLife()), minutes=30.0),
     "a prepare run": Schedule(
@@ -85,6 +86,14 @@ SITUATIONS: dict[str, Schedule] = {
     ),
     "continues": Schedule(parent="all", nodes=(NodeLife(fate="hangs", at=60.0), NodeLife()), minutes=30.0),
     "continues from checkpoints": Schedule(parent="checkpoints"),
+    "detached, then taken back": Schedule(
+        detached=True,
+        markets=("spot", "on_demand"),
+        nodes=(NodeLife(fate="taken_unseen", at=130.0), NodeLife()),
+        minutes=30.0,
+    ),
+    "waits in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE),
+    "left in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE, detached=True),
     "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
 }
 RETURNS = ("", "look", "drive")

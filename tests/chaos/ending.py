@@ -39,7 +39,7 @@ class Ending:
     def latest(self) -> datetime:
         """Return the latest deadline that an instance may have: waiting for room takes nothing from it."""
         schedule, attempts = self.sim.schedule, len(self.record.attempts) if self.record else 1
-        return START + timedelta(minutes=schedule.minutes, seconds=schedule.queue_seconds * attempts)
+        return START + timedelta(minutes=schedule.minutes + schedule.queue_minutes * attempts)
 
     def state(self) -> dict[str, int]:
         """Return how many versions and things there are, besides the leases, which are the nodes' own."""

@@ -291,7 +291,7 @@ def manifests_follow_their_data(end: Ending) -> Iterator[str]:
             if not key.startswith(prefix) or "/data/" in key:
                 continue
             for item in json.loads(versions[0].body)["objects"]:
-                data = end.bucket.newest(machine.keys.snapshot_data(item["sha256"]), item["version_id"])
+                data = end.bucket.newest(machine.keys.snapshot_data(item["slot"]), item["version_id"])
                 if data is None or data.number > versions[0].number:
                     yield f"{key} was written before its data"
             if len(versions) > 1:
@@ -413,6 +413,21 @@ def no_actor_fails(end: Ending) -> Iterator[str]:
     yield from end.sim.problems
 
 
+def end_is_told(end: Ending) -> Iterator[str]:
+    """A desk shows the end, or control sends one message: whoever closed the run, and whoever died."""
+    if end.record is None or end.record.state != "closed":
+        return
+    sent, weather = len(end.sim.messages), end.sim.schedule
+    if not sent and not end.sim.shown:
+        yield "nobody was told"
+    faults = (weather.kills, weather.lost, weather.errors, weather.stalls, weather.delays, weather.outages,
+              weather.error_rate, weather.lost_rate)  # fmt: skip
+    if sent > 1 and not any(faults):
+        yield f"{sent} messages"
+    if end.sim.is_untold():
+        yield "it is still to be told"
+
+
 def repeating_changes_nothing(end: Ending) -> Iterator[str]:
     """Every actor is called once more: no object, no instance and no schedule changes."""
     if end.record is None or end.sim.is_open():
@@ -449,6 +464,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     work_counts,
     times_are_sound,
     no_actor_fails,
+    end_is_told,
     repeating_changes_nothing,
 )
 

@@ -25,6 +25,7 @@ from tests.chaos.bugs import (
     closed_with_an_open_launch,
     deadline_not_armed,
     deadline_tag_an_hour_late,
+    ends_that_control_did_not_see_untold,
     expired_exits_with_zero,
     finished_models_not_carried,
     index_left_before_the_record_is_closed,
@@ -33,6 +34,7 @@ from tests.chaos.bugs import (
     later_attempt_replaces_models,
     manifest_before_its_data,
     manifest_of_other_bytes,
+    message_noted_before_it_is_sent,
     missing_pieces_not_named,
     models_of_the_dead_forgotten,
     next_attempt_beside_the_last,
@@ -158,6 +160,12 @@ BUGS: dict[Patches, tuple[Schedule, ...]] = {
     late_instance_not_waited_for: (_UNCLEAR,),
     instance_of_an_unanswered_call_not_adopted: (_UNCLEAR,),
     index_left_before_the_record_is_closed: _TWO_CLOSERS,
+    ends_that_control_did_not_see_untold: (
+        Schedule(events="never", minutes=8.0, kills=frozenset({("desk", 21)})),
+    ),
+    message_noted_before_it_is_sent: (
+        Schedule(driver="control", detached=True, minutes=8.0, kills=frozenset({("control", 21)})),
+    ),
     record_written_before_the_index: (Schedule(kills=frozenset({("desk", 1)})),),
     budget_forgotten: (_COSTLY,),
     spot_price_in_the_budget: (_COSTLY,),

@@ -314,7 +314,9 @@ class Machine:
             return
         ranks = range(self.work.shards)
         self.sender.files.update({f"rank-{rank}.json": checkpoint(rank, self.done) for rank in ranks})
-        if self.sender.take():
+        taken = self.sender.take()
+        self.sender.check_lag()
+        if taken:
             self.snapshots.append((self.aws.now, dict(self.done)))
 
     def put_file(self, body: io.BytesIO, key: str, sha256: str, size: int) -> str:

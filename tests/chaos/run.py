@@ -82,7 +82,7 @@ def record_of(schedule: Schedule) -> RunRecord:
         budget_usd=schedule.budget_usd, estimated_usd=0.5, preflight_at=START - timedelta(seconds=5),
         created_at=START, deadline=START + timedelta(minutes=schedule.minutes), deadline_cause="max_duration",
         driver=schedule.driver, work="train" if work.leaves == "models" else schedule.work, leaves=work.leaves,
-        queue_seconds=schedule.queue_seconds, parent=PARENT if schedule.parent else "",
+        queue_seconds=schedule.queue_minutes * 60, parent=PARENT if schedule.parent else "",
         parent_counts=schedule.parent,
     )  # type: ignore[arg-type]  # fmt: skip
 
@@ -113,8 +113,8 @@ def leave_parent(bucket: Bucket, schedule: Schedule) -> None:
     bucket.write(parent_model(), b"weights", at, metadata={"sha256": sha256})
     body = checkpoint(0, PARENT_SECONDS)
     sha256 = hashlib.sha256(body).hexdigest()
-    data = bucket.write(keys.snapshot_data(sha256), body, at, metadata={"sha256": sha256})
-    stored = SnapshotObject(sha256=sha256, size=len(body), version_id=data.version_id)
+    data = bucket.write(keys.snapshot_data(1), body, at, metadata={"sha256": sha256})
+    stored = SnapshotObject(sha256=sha256, size=len(body), version_id=data.version_id, slot=1)
     files, parts = {"rank-0.json": (sha256, len(body))}, {sha256: StoredContent(object=stored, offset=0)}
     snapshot = snapshot_of(files, parts, run_id=PARENT, attempt=1, number=1, at=at)
     bucket.write(keys.snapshot(1), snapshot_to_json(snapshot), at)

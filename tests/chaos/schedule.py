@@ -83,7 +83,7 @@ class Schedule:
     fleet: Mapping[int, str] = field(default_factory=dict)  # call -> its answer, such as "refuse:CODE"
     full: frozenset[str] = frozenset()  # pools
     full_until: float = 0.0  # when they have room again; 0: never
-    queue_seconds: float = 0.0  # for which the run waits for room; 0: it does not
+    queue_minutes: float = 0.0  # for which it waits in line for capacity at most
     kills: frozenset[tuple[str, int]] = frozenset()  # role, after so many side effects
     lost: frozenset[tuple[str, int]] = frozenset()  # answers to side effects that never arrive
     errors: Mapping[tuple[str, int], str] = field(default_factory=dict)  # role, request -> code
@@ -137,7 +137,9 @@ def from_seed(seed: int, **fixed: Any) -> Schedule:
     if dice.random() < 0.1:
         values["full"] = frozenset(pools(values["markets"]))
         values["full_until"] = dice.choice((30.0, 300.0, 900.0, 0.0))
-        values["queue_seconds"] = dice.choice((120.0, 600.0, 1200.0))
+        values["queue_minutes"] = dice.choice((2.0, 10.0, 20.0))
+    elif dice.random() < 0.4:
+        values["queue_minutes"] = dice.choice((5.0, 15.0))
     values["work"] = dice.choice(("train", "train", "train", "ranks", "script", "prepare"))
     if values["work"] == "train" and dice.random() < 0.15:
         values["parent"] = dice.choice(("all", "checkpoints"))

@@ -66,7 +66,7 @@ def test_a_run_waits_for_room_until_its_line_ends():
     end = Ending(play(SITUATIONS["waits in vain"]))
     assert end.receipt["exit_code"] == CapacityError.exit_code
     (attempt,) = end.record.attempts
-    assert attempt.launches[-1].intended_at >= START + timedelta(seconds=400)
+    assert attempt.launches[-1].intended_at >= START + timedelta(seconds=420)
     assert not end.instances
 
 
@@ -171,7 +171,7 @@ def test_a_schedule_is_played_the_same_again():
 
 
 def test_a_run_has_these_side_effects():
-    assert side_effects(Schedule(events="never", minutes=8.0))["desk"] == 21
+    assert side_effects(Schedule(events="never", minutes=8.0))["desk"] == 22
 
 
 def test_a_violation_says_how_to_replay_it():

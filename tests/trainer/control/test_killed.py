@@ -169,6 +169,45 @@ def test_control_goes_on_where_a_desk_was_killed(make_cloud, killed, prepare):
             assert [piece for piece, _ in made(receipt)] == ["BTC-USD", "ETH-USD"], number
 
 
+def in_line(make_cloud):
+    """A run that finds every pool full for its first four minutes, and what opens them."""
+    cloud, record = make_cloud(deadline=LATE, queue_seconds=600.0)
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    opens = cloud.clock + timedelta(minutes=4)
+
+    def on_event(progress):
+        if cloud.clock > opens:
+            cloud.full.clear()
+
+    return cloud, record, on_event
+
+
+def test_control_goes_on_in_line_where_a_desk_was_killed(make_cloud, killed):
+    """The desk is killed anywhere; before it waits in line nothing has begun, after that control goes on."""
+    cloud, record, on_event = in_line(make_cloud)
+    drive(cloud, record, on_event=on_event)
+    waited = 0
+    for number in range(1, cloud.calls.index("arm_kill") + 1):
+        cloud, record, on_event = in_line(make_cloud)
+        cloud.kill_at = number
+        with pytest.raises(killed):
+            drive(cloud, record, on_event=on_event)
+        cloud.kill_at, cloud.full = None, set()
+        waits = read_record(cloud.objects, record.run_id)[0].outlives_its_desk
+        waited += waits and not cloud.fleets
+        goes_on = waits or bool(cloud.fleets)
+        for _ in range(90):
+            if settle_run(cloud, record.run_id, starts="control").receipt:
+                break
+            cloud.sleep(60)
+        receipt = read_receipt(cloud.objects, record.run_id)
+        assert receipt is not None and cloud.alive() == [], number
+        assert (receipt["state"], len(cloud.fleets)) == (("done", 1) if goes_on else ("interrupted", 0)), (
+            number
+        )
+    assert waited > 8
+
+
 @pytest.mark.parametrize("prepare", [one_lost, two_lost])
 def test_desk_and_control_at_once_make_one_instance_an_attempt(make_cloud, prepare):
     cloud, record = make_cloud()
