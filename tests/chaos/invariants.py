@@ -121,9 +121,9 @@ def start_files_stay(end: Ending) -> Iterator[str]:
 
 
 def waiting_takes_nothing(end: Ending) -> Iterator[str]:
-    """A machine that was waited for has the time that the run had when its wait began."""
+    """A walk over the ladder begins with the time that the run had when its wait began."""
     for attempt in end.record.attempts if end.record else ():
-        launch, queue = attempt.launches[-1] if attempt.launches else None, attempt.queue
+        launch, queue = next(iter(attempt.walk), None), attempt.queue
         if launch is None or queue is None or launch.deadline_cause != "max_duration":
             continue
         due = queue.deadline + (min(launch.intended_at, queue.until) - queue.since)
