@@ -35,7 +35,7 @@ WITHOUT_RUNS = (
 )
 # `make nightly` has these, with all others: on the embedded AWS three repeat the way of `launcher`, and control
 # goes on with an interrupted run once its desk was silent for two minutes of real time.
-NIGHTLY = ("spot", "four-gpus", "storage", "interruption")
+NIGHTLY = ("spot", "four-gpus", "storage", "interruption", "resume")
 WITH_RUNS = tuple(
     check.name for check in CHECKS if not check.not_embedded and check.name not in (*WITHOUT_RUNS, *NIGHTLY)
 )
