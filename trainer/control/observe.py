@@ -101,8 +101,14 @@ def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None =
         sound = [item for item in result.models if (item["key"], item["version_id"], item["sha256"]) in there]
         result = replace(result, models=tuple(sound))
     outputs, scripts = outputs_seen(objects, record)
-    found = {"models": models, "outputs": outputs, "scripts": scripts, "start": start}
-    return Observation(result=result, heartbeat=_last_report(objects, record, AT_ANY_TIME), **found)
+    return Observation(
+        result=result,
+        heartbeat=_last_report(objects, record, AT_ANY_TIME),
+        models=models,
+        outputs=outputs,
+        scripts=scripts,
+        start=start,
+    )
 
 
 def _folded(record: RunRecord, left: Observation) -> StartFile | None:
