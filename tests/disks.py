@@ -1,11 +1,15 @@
-"""A small file system in the place of a folder, where the machine lets a test mount one."""
+"""Disks that are full: a small file system in the place of a folder, where the machine lets a test mount one,
+and a file that takes so many bytes.
+"""
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,3 +35,20 @@ def fill(folder: Path) -> Path:
         while True:
             file.write(bytes(1 << 12))
     return big
+
+
+class FullDisk:
+    """A file on a disk with so much room, for the tests to write through."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self._file, self.room = file, room
+
+    def write(self, block: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written: int = self._file.write(bytes(block[: self.room]))
+        self.room -= written
+        return written
+
+    def close(self) -> None:
+        self._file.close()

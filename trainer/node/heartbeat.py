@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.files import read_block
 from trainer.base.silence import HALF_MORE
 from trainer.node import report
-from trainer.node.node_log import read_file
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
 from trainer.runs import store
@@ -45,7 +45,7 @@ class HeartbeatThread:
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
             Parts(node.uplink, read=read_log, prefix=keys.log, suffix=".log"),
-            Parts(node.uplink, read=partial(read_file, events), prefix=keys.metrics, suffix=".jsonl"),
+            Parts(node.uplink, read=partial(read_block, events), prefix=keys.metrics, suffix=".jsonl"),
         )
 
     def __enter__(self) -> None:

@@ -234,7 +234,7 @@ def test_events_file_and_step_rate_are_bounded(tmp_path):
     assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
 
 
-def test_a_full_disk_loses_an_event_and_nothing_else(tmp_path):
+def test_a_full_disk_ends_nothing_at_an_event(tmp_path):
     (tmp_path / "e.jsonl").symlink_to("/dev/full")
     EventFile(tmp_path / "e.jsonl", most_bytes=100).write({"event": "script_done"})
 

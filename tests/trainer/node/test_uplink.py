@@ -17,10 +17,10 @@ from tests.pieces import named
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.base.errors import TrainingFailed
+from trainer.base.files import read_block
 from trainer.node.announced import Announced
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
-from trainer.node.node_log import read_file
 from trainer.node.report import Status
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts, Uplink
@@ -173,7 +173,7 @@ def test_models_take_turns_while_s3_refuses(
 
 def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_path: Path) -> None:
     path = tmp_path / "node.log"
-    parts = Parts(uplink, read=partial(read_file, path), prefix="log/", suffix=".log")
+    parts = Parts(uplink, read=partial(read_block, path), prefix="log/", suffix=".log")
     parts.send()  # there is no file yet
     path.write_text("one\ntwo\nhalf a li")
     Outage(uplink, calls=2)
@@ -207,7 +207,7 @@ def test_a_long_log_delays_neither_lease_nor_stop_nor_end(tmp_path: Path, monkey
         return True
 
     one = node(SimpleNamespace(try_send=try_send, exists=lambda _: puts.count("log") > 5), tmp_path)  # type: ignore[arg-type]
-    thread = HeartbeatThread(one, partial(read_file, tmp_path / "node.log"))
+    thread = HeartbeatThread(one, partial(read_block, tmp_path / "node.log"))
     thread._run()
     assert [kind for kind in puts if kind in ("live", "log")] == [*["live", "log"] * 10, "live"]
     assert one.stop_reason == "stop.json"
@@ -226,7 +226,7 @@ def test_while_s3_hangs_the_lease_alone_is_tried(tmp_path: Path, monkeypatch) ->
         return len(tries) > 5
 
     one = node(SimpleNamespace(try_send=try_send, exists=lambda _: False), tmp_path)  # type: ignore[arg-type]
-    thread = HeartbeatThread(one, partial(read_file, tmp_path / "node.log"))
+    thread = HeartbeatThread(one, partial(read_block, tmp_path / "node.log"))
     thread._run()
     assert tries[:7] == ["live"] * 6 + ["progress.json"], "S3 takes the sixth"
     assert tries[-1] == "000001.log"
@@ -248,7 +248,7 @@ def test_the_last_of_the_log_outlasts_a_refusal(tmp_path: Path, monkeypatch) -> 
         return True
 
     one = node(SimpleNamespace(try_send=try_send, exists=lambda _: False), tmp_path)  # type: ignore[arg-type]
-    thread = HeartbeatThread(one, partial(read_file, tmp_path / "node.log"))
+    thread = HeartbeatThread(one, partial(read_block, tmp_path / "node.log"))
     thread._thread = threading.Thread(target=lambda: None)
     with thread:
         pass
@@ -257,7 +257,7 @@ def test_the_last_of_the_log_outlasts_a_refusal(tmp_path: Path, monkeypatch) -> 
 
 def test_a_part_that_hangs_as_the_node_ends_is_sent_once(uplink: Uplink, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "node.log").write_text("one\n")
-    parts = Parts(uplink, read=partial(read_file, tmp_path / "node.log"), prefix="log/", suffix=".log")
+    parts = Parts(uplink, read=partial(read_block, tmp_path / "node.log"), prefix="log/", suffix=".log")
     hangs, goes_on, sends = threading.Event(), threading.Event(), uplink.try_send
 
     def slow(key: str, body: bytes) -> bool:
