@@ -89,7 +89,11 @@ def _at_a_time(job: Job, pieces: Sequence[Piece], candidate: PlanCandidate, *, p
         return max(1, machine.num_workers)
     bars = max((piece.bars for piece in pieces), default=0)
     try:
-        known = {"memory_gib": machine.gpu_memory_gib, "features": len(job.data.inputs), "bars": bars}
+        known: dict[str, Any] = {
+            "memory_gib": machine.gpu_memory_gib,
+            "features": len(job.data.inputs),
+            "bars": bars,
+        }
         return machine.num_workers * fit(profile, job, **known).models
     except UsageError:  # a user's own model that has no formula
         return max(1, machine.num_workers)

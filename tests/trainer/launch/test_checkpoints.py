@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.jobs import job_of
@@ -20,7 +22,7 @@ BARS = {"BTC-USD": 200_000}
 LARGE = {"model": "transformer", "width": 1024, "blocks": 12, "heads": 16}
 
 
-def cost_of(job: Job, **more: bool) -> tuple[CheckpointCost | None, str]:
+def cost_of(job: Job, **more: Any) -> tuple[CheckpointCost | None, str]:
     """Return the cost, and its line in the plan."""
     made = plan_of(job, workload(job, BARS), offers_of(*job.machine.instance), **more)
     text = drawn(plan_view(made, job, ChosenCandles(bars=BARS, timeframe="1m", synthetic=False)), width=200)
