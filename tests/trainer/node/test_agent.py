@@ -22,6 +22,8 @@ MODELS = f"models/experiments/AROA1:i-1/{RUN}/1/"
 def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     machine.file_system, machine.plan = "fs-01:fsap-02", b'{"a": "plan"}'
     machine.s3.put_object(Bucket=machine.bucket, Key=f"runs/{RUN}/plan.json", Body=machine.plan)
+    look = "print('plan:', options.plan.read_text(), flush=True)\n"
+    machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
     machine.start()
     machine.wait_until_off()
     result = machine.result()
@@ -36,6 +38,7 @@ def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
         f"{MODELS}lstm_{symbol}_1m.{kind}" for symbol in ("A", "B") for kind in ("json", "safetensors")
     ]
     assert list(result["phases"]) == ["boot", "stage", "train", "upload", "end"]
+    assert f"{NODE}plan.json" not in machine.keys(NODE)  # it is in the bucket already
     began = [from_iso(at) for at in result["phases"].values()]
     assert began == sorted(began)
     note = "GPUs are CPU processes in a rehearsal"
@@ -53,7 +56,11 @@ def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     lease = machine.read(f"live/AROA1:i-1/{RUN}/1/0.json")
     assert len(lease) <= MOST_LEASE_BYTES and list(json.loads(lease))[-2:] == ["at", "lease_until"]
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
-    assert "the trainer runs on 4 cpu" in log and "inputs come only from S3: EFS fs-01" in log
+    assert (
+        "the trainer runs on 4 cpu" in log
+        and 'plan: {"a": "plan"}' in log
+        and "inputs come only from S3: EFS fs-01" in log
+    )
     assert (
         f"code: {machine.sandbox}/opt/mayfly/code/trainer/__init__.py" in log
     )  # from the bundle, not the checkout
@@ -73,29 +80,24 @@ def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_traces_and_results_are_sent_beside_the_metrics(machine: Any) -> None:
-    trace = (
-        "(options.out / 'trace').mkdir(); (options.out / 'trace/worker-0.json.gz').write_bytes(b'steps')\n"
-    )
-    trace += "(options.out / 'training_results.json').write_bytes(options.machine.read_bytes())\n"
-    machine.trainer = machine.trainer.replace("time.sleep(script", trace + "time.sleep(script")
-    machine.start()
-    machine.wait_until_off()
-    assert machine.result()["state"] == "done"
-    assert machine.read(f"{NODE}trace/worker-0.json.gz") == b"steps"
-    told = json.loads(machine.read(f"{NODE}training_results.json"))
-    assert (told["instance_type"], told["gpu_count"]) == ("p3.8xlarge", 4) and told["paid_seconds"] > 0
-
-
-def test_the_trainer_gets_documents_and_its_tuning_is_reported(machine: Any) -> None:
+def test_a_trainer_gets_what_the_launch_knew_and_what_it_adds_is_sent(machine: Any) -> None:
     tuned, profiles = {"cpu": {"a shape": {"pack": 1}}}, {"mine": {"memory_gib": 20}}
     machine.known = {"documents": {"measurements.json": tuned, "gpu_profiles.json": profiles}}
-    look = (
-        "import os; path = pathlib.Path(os.environ['MAYFLY_PROFILES']); print('profiles:', path.read_text(),"
-        " flush=True)\n"
-    )
-    look += "print('tuned:', path.with_name('measurements.json').read_text(), flush=True)\n"
-    machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
+    encoder, sha256 = b"weights", hashlib.sha256(b"weights").hexdigest()
+    machine.s3.put_object(Bucket=machine.bucket, Key=f"raw/.files/{sha256}", Body=encoder)
+    machine.job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256)
+    told = """
+import os
+profiles, model = pathlib.Path(os.environ["MAYFLY_PROFILES"]), json.loads(options.job.read_text())["model"]
+print("profiles:", profiles.read_text(), flush=True)
+print("tuned:", profiles.with_name("measurements.json").read_text(), flush=True)
+print("encoder:", (options.job.parent / model["encoder"]).read_text(), model["encoder_sha256"], flush=True)
+(options.out / "trace").mkdir()
+(options.out / "trace/worker-0.json.gz").write_bytes(b"steps")
+(options.out / "plan.json").write_text("made here")
+(options.out / "training_results.json").write_bytes(options.machine.read_bytes())
+"""
+    machine.trainer = machine.trainer.replace("time.sleep(script", f"{told}time.sleep(script")
     entry = {"strategy": "sequential", "pack": 1, "micro_batch": 64}
     found = {"event": "tuned", "profile": "cpu", "shape": "another", "entry": entry}
     nothing = {"event": "tuned", "profile": "cpu", "shape": "a third", "entry": None}
@@ -105,8 +107,13 @@ def test_the_trainer_gets_documents_and_its_tuning_is_reported(machine: Any) -> 
     result = machine.result()
     assert result["state"] == "done" and result["tuned"] == {"cpu": {"another": entry}}
     log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
-    assert f"profiles: {json.dumps(profiles)}" in log
-    assert f"tuned: {json.dumps(tuned)}" in log
+    assert f"profiles: {json.dumps(profiles)}" in log and f"tuned: {json.dumps(tuned)}" in log
+    assert f"encoder: weights {sha256}" in log
+    assert machine.read(f"{NODE}plan.json") == b"made here"
+    assert machine.read(f"{NODE}trace/worker-0.json.gz") == b"steps"
+    results = json.loads(machine.read(f"{NODE}training_results.json"))
+    assert (results["instance_type"], results["gpu_count"]) == ("p3.8xlarge", 4)
+    assert results["paid_seconds"] > 0
 
 
 def test_too_few_devices_end_the_run_before_anything_is_fetched(machine: Any) -> None:
@@ -129,27 +136,21 @@ def test_a_failed_smoke_test_ends_the_run_and_names_the_device(machine: Any) -> 
     assert error["code"] == 100
 
 
-def test_a_failed_model_leaves_its_neighbour_uploaded(machine: Any) -> None:
+def test_a_failed_model_and_a_spoilt_one_leave_their_neighbour_uploaded(machine: Any) -> None:
     failed = {"event": "model_failed", "model": "lstm_B_1m", "piece": "B", "reason": "killed twice"}
     retry = {"event": "retry", "model": "lstm_B_1m", "piece": "B", "reason": "killed"}
-    machine.script["events"][2:3] = [retry, failed]
-    machine.script["exit"] = 100
+    spoilt = model_done("A", sha256="0" * 64)
+    ends = [spoilt, retry, failed, model_done("C"), {"event": "ended"}]
+    machine.script = {"events": [started("A", "B", "C"), *ends], "exit": 100}
+    machine.job = job_of(symbols=("A", "B", "C"))
     machine.start()
     machine.wait_until_off()
     result = machine.result()
     assert (result["state"], result["exit_code"], result["retries"]) == ("failed", 100, 1)
-    assert [model["piece"] for model in result["models"]] == ["A"]
-    assert result["failed"] == [{**named("B"), "reason": "killed twice"}]
-
-
-def test_a_model_with_another_hash_is_not_uploaded(machine: Any) -> None:
-    machine.script["events"][1]["sha256"] = "0" * 64
-    machine.start()
-    machine.wait_until_off()
-    result = machine.result()
-    assert result["state"] == "failed"
-    assert [entry["piece"] for entry in result["failed"]] == ["A"]
+    assert [model["piece"] for model in result["models"]] == ["C"]
     assert f"{MODELS}lstm_A_1m.safetensors" not in machine.keys(MODELS)
+    reasons = {entry["piece"]: entry["reason"] for entry in result["failed"]}
+    assert reasons.keys() == {"A", "B"} and reasons["B"] == "killed twice"
 
 
 def test_stop_json_ends_the_trainer_and_keeps_finished_models(machine: Any) -> None:
@@ -182,25 +183,6 @@ def test_a_killed_trainer_is_a_failure_that_says_so(machine: Any) -> None:
     assert result["error"]["what"] == "the trainer was killed by signal 9"
 
 
-def test_the_trainer_gets_the_launchs_plan_and_encoder(machine: Any) -> None:
-    content, key = b'{"a": "plan"}', f"runs/{RUN}/plan.json"
-    machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=content)
-    machine.plan = content
-    encoder, sha256 = b"weights", hashlib.sha256(b"weights").hexdigest()
-    machine.s3.put_object(Bucket=machine.bucket, Key=f"raw/.files/{sha256}", Body=encoder)
-    machine.job = job_of(model="tcn", encoder="one.safetensors", encoder_sha256=sha256)
-    look = "print('plan:', options.plan.read_text(), flush=True)\n"
-    look += "model = json.loads(options.job.read_text())['model']; encoder = options.job.parent / model['encoder']\n"
-    look += "print('encoder:', encoder.read_text(), model['encoder_sha256'], flush=True)\n"
-    machine.trainer = machine.trainer.replace("time.sleep(script", look + "time.sleep(script")
-    machine.start()
-    machine.wait_until_off()
-    assert machine.result()["state"] == "done"
-    log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
-    assert 'plan: {"a": "plan"}' in log and f"encoder: weights {sha256}" in log
-    assert f"{NODE}plan.json" not in machine.keys(NODE)  # it is in the bucket already
-
-
 def test_a_plan_with_another_hash_is_not_trained_by(machine: Any) -> None:
     key = f"runs/{RUN}/plan.json"
     machine.s3.put_object(Bucket=machine.bucket, Key=key, Body=b"{}")
@@ -211,11 +193,3 @@ def test_a_plan_with_another_hash_is_not_trained_by(machine: Any) -> None:
     assert (result["state"], result["error"]["code"]) == ("failed", 100)
     assert result["error"]["what"] == f"input {key} can't be used" and "train" not in result["phases"]
     assert f"the manifest says {sha256}" in result["error"]["why"]
-
-
-def test_a_plan_that_the_trainer_made_is_sent(machine: Any) -> None:
-    made = "(options.out / 'plan.json').write_text('made here')\n"
-    machine.trainer = machine.trainer.replace("time.sleep(script", made + "time.sleep(script")
-    machine.start()
-    machine.wait_until_off()
-    assert machine.result()["state"] == "done" and machine.read(f"{NODE}plan.json") == b"made here"
