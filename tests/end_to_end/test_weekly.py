@@ -232,6 +232,7 @@ def test_the_weekly_example_is_retrained_and_announced(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(2_500)
 def test_a_full_and_an_interrupted_sunday(tmp_path: Path) -> None:
     """All of `make weekly`: schedule, prepare run, line, lost machine, models, messages."""
     run = subprocess.run(
@@ -240,11 +241,11 @@ def test_a_full_and_an_interrupted_sunday(tmp_path: Path) -> None:
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=1_200,
+        timeout=2_400,
     )
     assert run.returncode == 0, f"{run.stdout[-4000:]}{run.stderr[-4000:]}"
     full, interrupted = run.stdout.split("\n=== ")[1:]
     assert "every pool is full (InsufficientInstanceCapacity), next try at" in full
     assert "    | note: every pool was full: attempt 1 waited" in full
-    assert "    | note: attempt 1 lost its machine: the spot instance was taken back" in interrupted
+    assert "    | note: attempt 1 lost its machine: the spot instance i-" in interrupted
     assert [part.count("    | sunday, scheduled Sun ") for part in (full, interrupted)] == [1, 1]

@@ -57,11 +57,21 @@ def memory() -> MemoryObjects:
     return MemoryCloud(NOW).objects
 
 
-def record_and_plan():
-    plan = plan_of(JOB, workload(JOB, {"BTC-USD": 100_000}), OFFERS, place=REHEARSAL)
-    work = TrainingWork(job=JOB, code=build_bundle(), candles=CANDLES)
+def record_and_plan(job=JOB, **about):
+    plan = plan_of(job, workload(job, {"BTC-USD": 100_000}), OFFERS, place=REHEARSAL)
+    work = TrainingWork(job=job, code=build_bundle(), candles=CANDLES)
     account = Account(access=Access(place=REHEARSAL), outputs=OUTPUTS, objects=memory())
-    return record_of(work, plan, account, preflight_at=NOW - timedelta(seconds=5), now=NOW), plan
+    return record_of(work, plan, account, preflight_at=NOW - timedelta(seconds=5), now=NOW, **about), plan
+
+
+@pytest.mark.parametrize(
+    ("driver", "asked", "minutes"),
+    [("control", "", 60), ("control", "0", 0), ("control", "5h", 300), ("desk", "", 0), ("desk", "20m", 20)],
+)
+def test_a_scheduled_run_waits_an_hour_for_capacity(driver, asked, minutes):
+    """Unless its job says otherwise: nobody is there on a Sunday to choose another machine."""
+    record, _ = record_and_plan(with_settings(JOB, queue_timeout=asked), driver=driver)
+    assert (record.driver, record.queue_seconds) == (driver, minutes * 60)
 
 
 def registered(record, chosen, objects, *, job=JOB, offers=OFFERS, ssh_key=""):
