@@ -20,16 +20,16 @@ OWN = "${aws:userid}/*"
 INSTANCE_WRITES = tuple(
     f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/", "checkpoints/")
 )
-# What it reads by its newest version: code, its run, and after a lost answer whether a model that lies there
-# is its own.
-INSTANCE_READS = ("code/*", "runs/*", f"models/experiments/{OWN}")
-
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "checkpoints/"))
-# The only keys of its run that an instance with secrets reads.
+# The only keys of its run that an instance reads. The index of runs and records are not: a node learns no
+# other run's id.
 OWN_RUN_READS = (
     *("code/*.whl", "runs/*/manifest.json"),
     *(f"runs/*/attempts/*/{name}.json" for name in ("start", "stop")),
 )
+# A training also reads the plan of its bars and, after a lost answer, whether a model that lies there is its
+# own.
+INSTANCE_READS = (*OWN_RUN_READS, "runs/*/plan.json", f"models/experiments/{OWN}")
 # Copies of an earlier attempt's checkpoints, which the run's caller makes: no node reads another's own keys.
 RESUMED = "resumed/*"
 

@@ -39,6 +39,7 @@ def _quickly(python: list[str], name: str, *arguments: str, out: Path) -> tuple[
     return done.stdout, json.loads(out.read_text())
 
 
+@pytest.mark.nightly
 def test_the_tuners_choice_is_compared_with_a_larger_grid(quickly, tmp_path):
     said, found = quickly("tuner", "--seconds", "0.2", out=tmp_path / "found.json")
     (table,) = found["tables"]
@@ -46,6 +47,7 @@ def test_the_tuners_choice_is_compared_with_a_larger_grid(quickly, tmp_path):
     assert "<- the tuner's choice" in said and RATIO.search(said)
 
 
+@pytest.mark.nightly
 def test_the_memory_formula_is_compared_with_a_step(quickly, tmp_path):
     said, found = quickly("memory", out=tmp_path / "found.json")
     assert ("counted on a CPU" in said) != ("measured on the GPU" in said) and found["machine"]["chip"]

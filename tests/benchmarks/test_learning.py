@@ -27,6 +27,7 @@ def test_a_planted_order_of_series_is_found_a_shuffled_one_not():
     assert chance["low"] <= 0 <= chance["high"]
 
 
+@pytest.mark.nightly
 def test_random_walks_score_as_chance_and_a_look_ahead_is_seen():
     honest = [chance(seed) for seed in range(5)]
     assert min(row["test windows"] for row in honest) >= 10_000

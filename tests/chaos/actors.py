@@ -26,7 +26,7 @@ from trainer.control import cloud as cloud_module
 from trainer.control import observe as observe_module
 from trainer.control import settle as settle_module
 from trainer.control.cloud import AwsCloud
-from trainer.control.drive import goes_on_alone, step
+from trainer.control.drive import goes_on_alone, leave, step
 from trainer.control.functions import sweep as sweep_module
 from trainer.control.functions.control import answer
 from trainer.control.functions.sweep import Clients, SweepSettings, sweep
@@ -39,7 +39,7 @@ from trainer.runs import record_json as record_json_module
 from trainer.runs import store as store_module
 from trainer.runs.actions import sweep_schedule
 from trainer.runs.deadline import armed_for
-from trainer.runs.index import INDEX_KEY, begin_run
+from trainer.runs.index import INDEX_KEY, begin_run, note_shown
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.record import Rung, RunPiece, RunRecord, iso
@@ -87,6 +87,7 @@ def record_of(schedule: Schedule) -> RunRecord:
         budget_usd=schedule.budget_usd, estimated_usd=0.5, preflight_at=START - timedelta(seconds=5),
         created_at=START, deadline=START + timedelta(minutes=schedule.minutes), deadline_cause="max_duration",
         driver=schedule.driver,  # type: ignore[arg-type]
+        queue_seconds=schedule.queue_minutes * 60,
     )  # fmt: skip
 
 
@@ -282,11 +283,10 @@ class Machine:
             return
         body = json.dumps({symbol: round(done, 3) for symbol, done in self.done.items()}).encode()
         sha256 = hashlib.sha256(body).hexdigest()
-        key = self.keys.snapshot_data(sha256)
-        known = self.aws.bucket.newest(key)
-        version = known.version_id if known else self._write(key, body, metadata={"sha256": sha256})
         number = len(self.snapshots) + 1
-        stored = SnapshotObject(sha256=sha256, size=len(body), version_id=version)
+        slot = 1 + number % 2  # the one that the newest snapshot does not need
+        version = self._write(self.keys.snapshot_data(slot), body, metadata={"sha256": sha256})
+        stored = SnapshotObject(sha256=sha256, size=len(body), version_id=version, slot=slot)
         snapshot = snapshot_of(
             {"checkpoint.json": (sha256, len(body))},
             {sha256: StoredContent(object=stored, offset=0)},
@@ -465,10 +465,13 @@ class Desk:
         if look.error is not None:
             aws.say(f"error: {look.error}")
         if look.record.state == "closed" and not look.observed.alive:
+            self.sim.shown += 1  # its receipt is printed
+            note_shown(self.cloud.objects, {"run_id": RUN, "state": str(look.record.outcome)})
             return
         if overdue(look, self.cloud.now()):
             return  # exit code 110
         if schedule.detached and goes_on_alone(look.record) and look.record.stop_requested_at is None:
+            leave(self.cloud, look.record)
             return
         aws.after(0.0 if look.moved else pause, self._act)
 
@@ -489,6 +492,7 @@ class Simulation:
     )  # one-time schedules that did their work: ids
     looks: list[Any] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
+    shown: int = 0  # desks that printed the receipt
     most_alive: int = 0
     unarmed: list[str] = field(default_factory=list)  # instances that no one-time schedule would have ended
     problems: list[str] = field(default_factory=list)  # what an actor raised that it must not
@@ -506,7 +510,7 @@ class Simulation:
         self.aws.before_get.append(self._read)
         self.aws.on_put.append(self._written)
         healed = max((one.until for one in self.schedule.outages), default=0.0)
-        last = max(self.schedule.minutes * 60, healed)
+        last = max((self.schedule.minutes + self.schedule.queue_minutes) * 60, healed)
         self.ends_at = START + timedelta(seconds=last + 900 + self.schedule.shutting_down_seconds)
 
     def cloud_of(self) -> AwsCloud:
@@ -546,7 +550,7 @@ class Simulation:
         aws.kills.clear()
         for _ in range(14):
             aws.run_until(aws.now + timedelta(minutes=6))
-            if not self.is_open():
+            if not self.is_open() and not self.is_untold():
                 break
 
     def again(self) -> None:
@@ -572,6 +576,11 @@ class Simulation:
         return (stored is not None and record_at_once(stored.body).state != "closed") or (
             listed and stored is not None
         )
+
+    def is_untold(self) -> bool:
+        """Return whether the run has ended, and nobody has noted that its end was shown or sent."""
+        index = self.aws.bucket.newest(INDEX_KEY)
+        return index is not None and RUN.encode() in index.body.partition(b'"untold"')[2]
 
     # hooks
     # --------------------------------------------------------------------------------------------------------
@@ -651,7 +660,7 @@ class Simulation:
 
     def _control(self, event: dict[str, Any], tries: int = 0, *, forced: bool = False) -> None:
         aws = self.aws
-        if not forced and not self.is_open() and not aws.alive():
+        if not forced and not self.is_open() and not self.is_untold() and not aws.alive():
             return  # nothing that it could do
         if aws.down("control"):
             if not event:

@@ -22,6 +22,8 @@ CHUNK = 50  # schedules that a process plays at a time
 MOST_STALLED = 40  # requests of a role before which it is stalled
 SHOWN = 10  # violations that the table prints
 
+FULL_TWICE = dict.fromkeys(range(1, 5), "refuse:InsufficientInstanceCapacity")  # both zones, on two walks
+
 # What a run meets, besides the deaths of its callers: each is enumerated with every one of them.
 SITUATIONS: dict[str, Schedule] = {
     "nothing": Schedule(),
@@ -64,6 +66,14 @@ SITUATIONS: dict[str, Schedule] = {
         nodes=(NodeLife(fate="hangs", at=150.0), NodeLife(fate="spoils")), minutes=30.0
     ),
     "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
+    "detached, then taken back": Schedule(
+        detached=True,
+        markets=("spot", "on_demand"),
+        nodes=(NodeLife(fate="taken_unseen", at=130.0), NodeLife()),
+        minutes=30.0,
+    ),
+    "waits in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE),
+    "left in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE, detached=True),
 }
 RETURNS = ("", "look", "drive")
 

@@ -89,7 +89,7 @@ class Ending:
         if machine.deadline is None:
             due = self.lived(instance)[0] + timedelta(minutes=1)
             return min(self._sweeps(due), default=None)
-        latest = START + timedelta(minutes=self.sim.schedule.minutes)
+        latest = START + timedelta(minutes=self.sim.schedule.minutes + self.sim.schedule.queue_minutes)
         due = max(min(machine.deadline, latest), self.lived(instance)[0])
         chances = list(self._sweeps(due)) if "L4" not in off else []
         if "L2" not in off and machine.kernel and instance.running_at <= machine.deadline:
@@ -428,6 +428,21 @@ def no_actor_fails(end: Ending) -> Iterator[str]:
     yield from end.sim.problems
 
 
+def end_is_told(end: Ending) -> Iterator[str]:
+    """A desk shows the end, or control sends one message: whoever closed the run, and whoever died."""
+    if end.record is None or end.record.state != "closed":
+        return
+    sent, weather = len(end.sim.messages), end.sim.schedule
+    if not sent and not end.sim.shown:
+        yield "nobody was told"
+    faults = (weather.kills, weather.lost, weather.errors, weather.stalls, weather.delays, weather.outages,
+              weather.error_rate, weather.lost_rate)  # fmt: skip
+    if sent > 1 and not any(faults):
+        yield f"{sent} messages"
+    if end.sim.is_untold():
+        yield "it is still to be told"
+
+
 def repeating_changes_nothing(end: Ending) -> Iterator[str]:
     """Every actor is called once more: no object, no instance and no schedule changes."""
     if end.record is None or end.sim.is_open():
@@ -459,6 +474,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     work_counts,
     times_are_sound,
     no_actor_fails,
+    end_is_told,
     repeating_changes_nothing,
 )
 

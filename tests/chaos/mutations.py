@@ -31,6 +31,7 @@ from trainer.control import fleet as fleet_module
 from trainer.control import observe as observe_module
 from trainer.control.cloud import AwsCloud
 from trainer.control.fleet import FleetAnswer
+from trainer.control.functions import control as control_module
 from trainer.control.functions import sweep as sweep_module
 from trainer.runs import index as index_module
 from trainer.runs import launching, observation, outcome, receipt, reconcile, recovery, spending
@@ -236,6 +237,31 @@ def index_left_before_the_record_is_closed() -> Iterable[tuple[Any, str, Any]]:
     yield drive_module, "_close", close
 
 
+def ends_that_control_did_not_see_untold() -> Iterable[tuple[Any, str, Any]]:
+    """Only what a call of control closed itself is told."""
+    right = index_module.RunIndex.without
+
+    def without(self: Any, closed: Iterable[str], unborn: Iterable[str] = ()) -> Any:
+        return replace(right(self, closed, unborn), untold=self.untold)
+
+    yield (
+        drive_module,
+        "take_out",
+        lambda objects, closed: index_module._change(objects, lambda index: without(index, closed)),
+    )
+
+
+def message_noted_before_it_is_sent() -> Iterable[tuple[Any, str, Any]]:
+    right = control_module.claim_messages
+
+    def claim(objects: Any, run_ids: Any, now: Any) -> tuple[str, ...]:
+        mine = right(objects, run_ids, now)
+        index_module.note_told(objects, mine)
+        return mine
+
+    yield control_module, "claim_messages", claim
+
+
 def record_written_before_the_index() -> Iterable[tuple[Any, str, Any]]:
     from tests.chaos import actors
 
@@ -429,6 +455,12 @@ BUGS: dict[Patches, tuple[Schedule, ...]] = {
     late_instance_not_waited_for: (_UNCLEAR,),
     instance_of_an_unanswered_call_not_adopted: (_UNCLEAR,),
     index_left_before_the_record_is_closed: _TWO_CLOSERS,
+    ends_that_control_did_not_see_untold: (
+        Schedule(events="never", minutes=8.0, kills=frozenset({("desk", 21)})),
+    ),
+    message_noted_before_it_is_sent: (
+        Schedule(driver="control", detached=True, minutes=8.0, kills=frozenset({("control", 21)})),
+    ),
     record_written_before_the_index: (Schedule(kills=frozenset({("desk", 1)})),),
     budget_forgotten: (_COSTLY,),
     spot_price_in_the_budget: (_COSTLY,),

@@ -63,6 +63,7 @@ class Schedule:
     driver: str = "desk"
     markets: tuple[str, ...] = ("on_demand", "on_demand")
     detached: bool = False
+    queue_minutes: float = 0.0  # for which it waits in line for capacity at most
     poll: float = 30.0  # between two looks of a command
     stop_at: float = 0.0  # when the user asks for the end; 0: never
     returns: str = ""  # who comes after a killed command: "" nobody, "look" (any verb), "drive"
@@ -148,6 +149,7 @@ def from_seed(seed: int, **fixed: Any) -> Schedule:
     values["pending_seconds"] = dice.choice((3.0, 8.0, 40.0))
     values["shutting_down_seconds"] = dice.choice((2.0, 25.0, 240.0))
     values["shown_after"] = dice.choice((0.0, 0.0, 5.0, 60.0))
+    values["queue_minutes"] = dice.choice((0.0, 0.0, 5.0, 15.0))
     return Schedule(**(values | fixed))
 
 

@@ -12,6 +12,7 @@ from tests.end_to_end.test_run import kill_worker
 from tests.jobs import sets
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_of_folds_and_seeds_outlives_its_launcher(desk, candles, eventually):
     pooled = ("--symbols", "AAA,BBB", *sets("data.pooled=true", "name=pool"))

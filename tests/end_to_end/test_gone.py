@@ -11,6 +11,7 @@ from tests.jobs import sets
 from trainer.rehearsal.home import read_note
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_launch_ends_when_its_embedded_aws_is_gone(desk, candles, eventually):
     long = ("--epochs", "200", *sets("train.patience=200", "expert.tune=never"))

@@ -94,6 +94,7 @@ def test_a_killed_agents_run_is_closed_and_resumed(desk, script, eventually):
     assert (desk.folder / "pulled/out/made.txt").read_text() == "second"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_here_is_stopped_from_elsewhere(desk, script, eventually):
     run = desk.start("agent", "--here", "--rehearse", "--script", script, "--detach", "--json")

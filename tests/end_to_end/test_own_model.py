@@ -30,6 +30,7 @@ def bars(tmp_path: Path) -> Path:
     return tmp_path / "bars"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_own_model_trains_and_predicts_the_numbers_of_its_card(desk, bars, eventually):
     small = ("--set", "data.bars=6000", "--epochs", "2", "--symbols", "BTC-USD,ETH-USD,SOL-USD")

@@ -29,6 +29,7 @@ def kill_worker(desk, symbol: str, times: int, eventually) -> None:
         os.kill(eventually(lambda killed=killed: begun(killed))[0], signal.SIGKILL)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_without_a_terminal_the_first_ctrl_c_ends_the_run(desk, candles, eventually):
     run = desk.launch("--data", str(candles), "--symbols", "AAA", *ENDLESS)

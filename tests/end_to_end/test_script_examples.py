@@ -44,6 +44,7 @@ def laid_out(desk: Desk, name: str) -> Path:
     return folder / name / "job.toml"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(
     not list(WHEELS.glob("transformers-*.whl")),
@@ -80,6 +81,7 @@ for attempt in attempts:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(
     not list(WHEELS.glob("pytorch_lightning-*.whl")),

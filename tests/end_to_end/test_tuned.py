@@ -69,6 +69,7 @@ def stored(desk: Any, text: str) -> list[bytes]:
     return [body for body in files if text.encode() in body]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_second_run_takes_the_settings_that_the_first_tuned(launcher, candles):
     desk = launcher

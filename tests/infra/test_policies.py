@@ -68,7 +68,7 @@ def test_an_instance_writes_keys_under_its_own_id_alone() -> None:
     for instance_id, may in (("i-1", True), ("i-2", False)):
         keys = NodeKeys(role_id="AROA1", instance_id=instance_id, run_id="r", attempt=1)
         parts = (f"{keys.log}000001.log", f"{keys.models}lstm_A_1m.safetensors")
-        parts += (keys.snapshot(1), keys.snapshot_data("ab" * 32))
+        parts += (keys.snapshot(1), keys.snapshot_data(1))
         written = (keys.lease, keys.progress, keys.result, *parts)
         assert {may_write(key, "AROA1:i-1") for key in written} == {may}
     for prefix in OWN_PREFIXES:
@@ -78,10 +78,16 @@ def test_an_instance_writes_keys_under_its_own_id_alone() -> None:
             assert not may_write(key, "AROA1:i-1")
 
 
+OWN_RUN = (
+    *("code/*.whl", "runs/*/manifest.json", "runs/*/attempts/*/start.json", "runs/*/attempts/*/stop.json"),
+    "runs/*/plan.json",
+)
+
+
 def test_instance_reads_inputs_and_adds_results_and_nothing_else() -> None:
     assert [(one["Sid"], one["Action"], one["Resource"]) for one in INSTANCE["Statement"]] == [
         ("ReadInputs", "s3:GetObjectVersion", [f"{BUCKET}/raw/*", f"{BUCKET}/resumed/*"]),
-        ("ReadRun", "s3:GetObject", [f"{BUCKET}/code/*", f"{BUCKET}/runs/*", OWN[2]]),
+        ("ReadRun", "s3:GetObject", [f"{BUCKET}/{key}" for key in OWN_RUN] + [OWN[2]]),
         ("AddResults", "s3:PutObject", OWN),
     ]
 

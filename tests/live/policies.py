@@ -56,6 +56,7 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
         ("instance", "s3:PutObject", f"{objects}/models/experiments/{me}/x", True, as_me),
         ("instance", "s3:PutObject", f"{objects}/models/experiments/{other}/x", False, as_me),
         ("instance", "s3:PutObject", f"{objects}/runs/x/run.json", False, as_me),
+        ("instance", "s3:GetObject", f"{objects}/runs/index.json", False, as_me),
         ("instance", "s3:PutObject", f"{objects}/models/production/x", False, as_me),
         ("instance", "s3:PutObject", f"{objects}/checkpoints/{me}/x", True, as_me),
         ("instance", "s3:PutObject", f"{objects}/checkpoints/{other}/x", False, as_me),

@@ -34,7 +34,7 @@ from trainer.runs.reports import (
     read_result,
     read_scripts,
 )
-from trainer.runs.start_file import StartFile, stored_start
+from trainer.runs.start_file import StartFile, check_keys, stored_start
 from trainer.runs.store import Objects, Stored, given, start_key, stop_key
 from trainer.store.listing import card_of, stored_models
 
@@ -127,11 +127,16 @@ def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _start(objects: Objects, record: RunRecord) -> StartFile | None:
-    """Return the start file of the attempt that is launched, or of the last one."""
+    """Return the start file of the attempt that is launched, or of the last one. Raises ConfigError for one
+    that names what is not the run's: people who launch may write it.
+    """
     if not record.has_instances:
         return None
     number = record.attempt.number if record.attempt else 1
-    return stored_start(objects.get(key=start_key(record.run_id, number)), record.run_id, number)
+    start = stored_start(objects.get(key=start_key(record.run_id, number)), record.run_id, number)
+    if start is not None:
+        check_keys(start, record.lineage)
+    return start
 
 
 def _node_result(objects: Objects, record: RunRecord) -> NodeResult | None:
@@ -298,13 +303,15 @@ def _body(objects: Objects, key: str, first_bytes: int) -> bytes | None:
 
 
 def reports(cloud: Cloud, record: RunRecord) -> dict[int, Observation]:
-    """Return what the nodes of each attempt reported, by its number: last heartbeat and result. Raises
-    TrainerError.
+    """Return what each attempt began with and what its nodes reported, by its number: start file, last
+    heartbeat and result. Raises TrainerError.
     """
     seen, now = {}, cloud.now()
     for number, attempt in enumerate(record.attempts, 1):
         until = replace(record, attempts=record.attempts[:number])  # whose last attempt is this one
         seen[attempt.number] = Observation(
-            heartbeat=_last_report(cloud.objects, until, now), result=_node_result(cloud.objects, until)
+            heartbeat=_last_report(cloud.objects, until, now),
+            result=_node_result(cloud.objects, until),
+            start=_start(cloud.objects, until),
         )
     return seen

@@ -52,7 +52,7 @@ def continued(objects: Objects, record: RunRecord, parent: RunRecord, manifest: 
     if not finished and not has_checkpoints(objects, before, left.start):
         why = "it finished nothing that counts, and S3 has no checkpoints of it (they stay seven days)"
         raise UsageError(what, why=why, do=ANEW)
-    return replace(record, parent=parent.run_id, parent_counts=counts)
+    return replace(record, parent=parent.run_id, parent_counts=counts, ancestors=parent.lineage[1:])
 
 
 def what_counts(before: Manifest, now: Manifest, what: str) -> Counts:

@@ -21,7 +21,7 @@ from trainer.job.script import KIND
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.knowledge import known_tunings, own_profiles, profiles_of
 from trainer.launch.preflight import Offers
-from trainer.launch.uploads import pinned_encoder
+from trainer.launch.uploads import DeskFile, pinned_encoder
 from trainer.machines.chips import user_tables
 from trainer.models.pretrained import encoder_of
 from trainer.runs.manifest import DATA, GIVEN, Command, ManifestInput, ManifestPiece
@@ -59,10 +59,12 @@ def training_task(
     candles: ChosenCandles,
     objects: Objects,
     offers: Offers | None = None,
+    *,
+    encoder: DeskFile | None = None,
 ) -> Task:
     """Return the training of a job, which has its symbols and timeframe; without `offers` on this machine.
 
-    Raises DataError if the bucket lacks the job's encoder.
+    `encoder`: the job's, while it is not uploaded. Raises DataError if the bucket lacks it otherwise.
     """
     job = job.without_desk()
     inputs = [_candle_file(item) for item in sorted(candles.inputs, key=lambda item: item.key)]
@@ -70,8 +72,8 @@ def training_task(
         sha256, size = hashlib.sha256(candles.bars_plan).hexdigest(), len(candles.bars_plan)
         key, path = bars_plan_key(record.run_id), f"{GIVEN}/{PLAN_FILE}"
         inputs.append(ManifestInput(path=path, key=key, version_id="", sha256=sha256, bytes=size))
-    if (encoder := encoder_of(job.model)) and (entry := pinned_encoder(job, objects)):
-        job = replace(job, model=replace(encoder, encoder=entry["sha256"]))
+    if (model := encoder_of(job.model)) and (entry := pinned_encoder(job, objects, encoder)):
+        job = replace(job, model=replace(model, encoder=entry["sha256"]))
         inputs.append(ManifestInput(path=f"{GIVEN}/{entry['sha256']}", **entry))
     command = Command(
         name="train",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +38,12 @@ class DeskFile:
     bytes: int
     summary: Mapping[str, Any] = field(default_factory=dict)  # the data check's report on candles
 
+    def as_input(self, key: str, version_id: str = "") -> Input:
+        """Return it as the object of a key; without a version it is not uploaded yet."""
+        return Input(
+            key=key, version_id=version_id, sha256=self.sha256, bytes=self.bytes, summary=self.summary
+        )
+
 
 def upload_candles(
     files: Sequence[DeskFile], access: Access, *, bucket: str, data_set: str
@@ -53,15 +59,14 @@ def upload_candles(
             raise DataError(f"{count} files are called {name}", why=why, do="Rename one of them.")
     for file in files:
         refuse_large(file.place, file.bytes)
-    entries = _upload({file.path: file for file in files}, access, bucket=bucket, folder=f"{RAW}{data_set}/")
-    return tuple(Input(**entry, summary=file.summary) for entry, file in zip(entries, files, strict=True))
+    return _upload({file.path: file for file in files}, access, bucket=bucket, folder=f"{RAW}{data_set}/")
 
 
 def upload_data(files: Sequence[DeskFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
     """Put files under their hash; return the entries of the manifest's inputs, with their paths."""
     by_hash = {file.sha256: file for file in files}
-    entries = _upload(by_hash, access, bucket=bucket, folder=DATA_PREFIX)
-    sent = dict(zip(by_hash, entries, strict=True))
+    inputs = _upload(by_hash, access, bucket=bucket, folder=DATA_PREFIX)
+    sent = {item.sha256: item.pinned() for item in inputs}
     return [{"path": file.path, **sent[file.sha256]} for file in files]
 
 
@@ -80,9 +85,9 @@ def encoder_file(job: Job) -> DeskFile | None:
     return DeskFile(place=place, path=place.name, sha256=encoder.encoder_sha256, bytes=place.stat().st_size)
 
 
-def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
-    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if the bucket
-    lacks it.
+def pinned_encoder(job: Job, objects: Objects, at_desk: DeskFile | None = None) -> dict[str, Any] | None:
+    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if neither the
+    bucket nor the desk, from which it will be uploaded, has it.
     """
     encoder = encoder_of(job.model)
     if encoder is None:
@@ -90,6 +95,8 @@ def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
     sha256 = encoder.encoder_sha256
     key = f"{DATA_PREFIX}{sha256}"
     stored = objects.head(key=key) if sha256 else None
+    if stored is None and at_desk is not None:
+        return at_desk.as_input(key).pinned()
     if stored is None:
         why = f"there is no {key}" if sha256 else "the job does not pin it"
         do = "Launch, or publish, from a desk that has it."
@@ -97,19 +104,17 @@ def pinned_encoder(job: Job, objects: Objects) -> dict[str, Any] | None:
     return Input(key=key, version_id=stored.version_id, sha256=sha256, bytes=stored.size).pinned()
 
 
-def _upload(
-    files: Mapping[str, DeskFile], access: Access, *, bucket: str, folder: str
-) -> Iterable[dict[str, Any]]:
-    """Upload files by name, several at a time, each unless its key has its bytes; return their entries."""
+def _upload(files: Mapping[str, DeskFile], access: Access, *, bucket: str, folder: str) -> tuple[Input, ...]:
+    """Upload files by name, several at a time, each unless its key has its bytes; return their objects."""
     one = partial(_upload_one, access.client("s3", timeout_seconds=120.0), bucket)
     failing = f"cannot upload data to s3://{bucket}/{folder}"
     with aws_errors(failing), ThreadPoolExecutor(_PARALLEL) as pool:
-        return list(pool.map(one, (f"{folder}{name}" for name in files), files.values()))
+        return tuple(pool.map(one, (f"{folder}{name}" for name in files), files.values()))
 
 
-def _upload_one(client: Any, bucket: str, key: str, file: DeskFile) -> dict[str, Any]:
+def _upload_one(client: Any, bucket: str, key: str, file: DeskFile) -> Input:
     if file.summary:
         index, body = f"{INDEX}{file.sha256}.json", json.dumps(file.summary, indent=1).encode()
         client.put_object(Bucket=bucket, Key=index, Body=body, ContentType="application/json")
     version_id = put_file(file.place, key, file.sha256, client, bucket=bucket)
-    return Input(key=key, version_id=version_id, sha256=file.sha256, bytes=file.bytes).pinned()
+    return file.as_input(key, version_id)

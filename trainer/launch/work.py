@@ -22,7 +22,7 @@ from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND as SCRIPT
 from trainer.launch.bundle import BundleName
-from trainer.launch.inputs import ChosenCandles, Input
+from trainer.launch.inputs import RAW, ChosenCandles, Input
 from trainer.launch.knowledge import known_rates
 from trainer.launch.known_times import KnownTimes, known_times
 from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
@@ -145,23 +145,32 @@ class TrainingWork(WeighedWork):
         """Return its pieces without estimates, for a machine that nobody prices."""
         return workload(self.job, self.candles.bars).pieces
 
+    def by_hash(self) -> TrainingWork:
+        """Return the work with its inputs as an upload will pin them, but for their versions."""
+        if not self.files:
+            return self
+        folder = f"{RAW}{self.job.data.set}/"
+        inputs = tuple(file.as_input(f"{folder}{file.path}") for file in self.files)
+        return replace(self, candles=replace(self.candles, inputs=inputs))
+
     def uploaded(self, account: Account, say: Callable[[str], None]) -> TrainingWork:
         """Upload what is at the desk, and return the work with its inputs pinned."""
         bucket, data_set = account.outputs.bucket, self.job.data.set
         if self.encoder:
             say(f"uploading the encoder, {_megabytes([self.encoder.bytes])}, unless it is in the bucket ...")
             upload_data([self.encoder], account.access, bucket=bucket)
+        sent = replace(self, encoder=None)
         if not self.files:
-            return self
+            return sent
         size = _megabytes(file.bytes for file in self.files)
         say(f"uploading {_files(self.files)}, {size}, to s3://{bucket}/raw/{data_set}/ ...")
         inputs = upload_candles(self.files, account.access, bucket=bucket, data_set=data_set)
-        return replace(self, candles=replace(self.candles, inputs=inputs))
+        return replace(sent, candles=replace(self.candles, inputs=inputs))
 
     def task(
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
     ) -> Task:
-        return training_task(record, self.job, self.candles, account.objects, offers)
+        return training_task(record, self.job, self.candles, account.objects, offers, encoder=self.encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +225,14 @@ class ScriptWork(WeighedWork):
 
     def pieces(self) -> tuple[Piece, ...]:
         return pieces_of(self.job, (), timeframe="")
+
+    def by_hash(self) -> ScriptWork:
+        """Return the work with its inputs as an upload will pin them, but for their versions."""
+        entries = tuple(
+            {"path": file.path, **file.as_input(f"{DATA_PREFIX}{file.sha256}").pinned()}
+            for file in self.folder
+        )
+        return replace(self, inputs=entries or self.inputs)
 
     def uploaded(self, account: Account, say: Callable[[str], None]) -> ScriptWork:
         if not self.folder:

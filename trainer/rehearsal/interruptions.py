@@ -78,8 +78,12 @@ def _machine_of(world: World, run_id: str, attempt: int, now: datetime) -> Insta
 def _share_done(machine: Instance, asked: AskedInterruption, buckets: Collection[KeptBucket]) -> float:
     """Return the share that the machine reports, 0 if it has reported nothing since the last look."""
     tags = machine.tags
-    own = {"role_id": tags.get("role_id", ""), "instance_id": machine.id, "run_id": tags["run_id"]}
-    keys = NodeKeys(**own, attempt=asked.attempt)
+    keys = NodeKeys(
+        role_id=tags.get("role_id", ""),
+        instance_id=machine.id,
+        run_id=tags["run_id"],
+        attempt=asked.attempt,
+    )
     versions = [version for bucket in buckets for version in bucket.versions(keys.progress)]
     if not versions or versions[0].sha256 == asked.read or versions[0].file is None:
         return 0.0

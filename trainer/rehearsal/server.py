@@ -192,10 +192,14 @@ class EmbeddedAws:
                 self.front.cloud(name)
 
     def busy(self) -> bool:
-        """Return whether any instance of any account is alive, or a function that was called still runs."""
+        """Return whether any instance of any account is alive, a function that was called still runs, or
+        control has yet to settle a run: its one-time schedules are armed.
+        """
         for cloud in self.front.clouds():
             with cloud.lock:
                 if cloud.world.alive(cloud.clock.now()):
+                    return True
+                if cloud.fire_schedules and cloud.world.is_expecting():
                     return True
                 if any(thread.is_alive() for thread in (*cloud.in_flight, *cloud.invocations)):
                     return True

@@ -20,6 +20,7 @@ from trainer.runs.lease import LONGEST_BOOT
 from trainer.runs.record import RUN_ID, WORK, RunRecord, from_iso, iso
 
 MOST_ATTEMPTS = 1_000
+MOST_ANCESTORS = 1_000
 MOST_QUEUE_SECONDS = 86_400.0  # a job may not wait as long
 MOST_RECORD_BYTES = 16 * 1024 * 1024
 # AIDA...; AROA...:<session name>, of 64 of these characters at most; a root user's is the account's id (IAM
@@ -103,8 +104,10 @@ def _check_consistency(record: RunRecord) -> None:
         "no outcome although it has ended": record.state in ("ending", "closed") and record.outcome is None,
         "no time of its end": record.state == "ending" and record.ending_at is None,
         "an invalid parent": bool(record.parent) != bool(record.parent_counts)
-        or not re.fullmatch(f"({RUN_ID})?", record.parent)
-        or record.parent == record.run_id,
+        or bool(record.ancestors and not record.parent)
+        or len(record.ancestors) > MOST_ANCESTORS
+        or len(set(record.lineage)) < len(record.lineage)
+        or not all(re.fullmatch(RUN_ID, name) for name in record.lineage[1:]),
         "an invalid kind of work": not re.fullmatch(WORK, record.work),
     }
     for what, is_so in wrong.items():

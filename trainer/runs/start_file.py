@@ -9,7 +9,7 @@ snapshots that verified, so that what an earlier machine writes later changes no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,11 +24,12 @@ from trainer.runs.reports import (
     MOST_MODELS,
     MOST_RESULT_BYTES,
     model_entry,
+    read_checkpoints,
     read_outputs,
     script_entry,
 )
-from trainer.runs.snapshots import SnapshotFile, SnapshotObject, flaws_of, read_file
-from trainer.runs.store import Stored, carried_key
+from trainer.runs.snapshots import SnapshotFile, StoredObject, flaws_of, read_file
+from trainer.runs.store import Stored, carried_key, start_key
 
 FORMAT = 1
 MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does
@@ -37,7 +38,7 @@ INSTANCE_ID = "i-[0-9a-z]+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarriedObject(SnapshotObject):
+class CarriedObject(StoredObject):
     """A copy of one object of an earlier attempt's snapshot, in the version that its caller verified."""
 
     key: str
@@ -54,6 +55,7 @@ class StartFile:
     outputs: tuple[Mapping[str, Any], ...] = ()  # files that earlier attempts left in MAYFLY_OUT
     objects: tuple[CarriedObject, ...] = ()
     files: tuple[SnapshotFile, ...] = ()
+    sent: Mapping[str, int] = field(default_factory=dict)  # checkpoints by earlier attempts, counted
     instances: tuple[str, ...] = ()  # whose word counts; (): CreateFleet has not answered
     # by unfinished piece: the most steps of its training that earlier attempts reported (`runs.repeated`)
     reached: Mapping[str, int] = field(default_factory=dict)
@@ -95,6 +97,7 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         outputs=read_outputs(fields, name="outputs"),
         objects=tuple(_object(item, run_id, attempt) for item in fields.rows("objects", most=MOST_FILES)),
         files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
+        sent=read_checkpoints(fields.table("sent")),
         instances=tuple(_ids(fields)),
         reached={piece: steps.whole(most=MOST_COUNT) for piece, steps in reached.items()},
         steps_twice=fields.whole("steps_twice", 0, most=MOST_COUNT),
@@ -114,6 +117,15 @@ def stored_start(stored: Stored | None, run_id: str, attempt: int) -> StartFile 
     except Unsound as error:
         what, do = f"cannot read {stored.key}", "Its earlier versions are in the bucket."
         raise ConfigError(what, why=str(error), do=do) from error
+
+
+def check_keys(start: StartFile, runs: Collection[str]) -> None:
+    """Raise ConfigError if a start file names a model or a file of another run than these."""
+    for entry in (*start.models, *start.outputs):
+        if (of_experiment(str(entry["key"])) or ("",))[0] not in runs:
+            why = f"it names {str(entry['key'])[:120]!r}, which is not of {' or '.join(sorted(runs)[:3])}"
+            do = "Its earlier versions are in the bucket."
+            raise ConfigError(f"cannot use {start_key(start.run_id, start.attempt)}", why=why, do=do)
 
 
 def _finished(fields: Fields) -> dict[str, Any]:

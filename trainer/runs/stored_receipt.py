@@ -5,6 +5,7 @@ A receipt may be of another version, or forged. `runs.receipt` makes them, `docs
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, get_args
 
 from trainer.base.errors import ConfigError
@@ -15,7 +16,7 @@ from trainer.runs.keys import of_experiment
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.receipt import FORMAT, PHASES, Receipt
 from trainer.runs.record import RUN_ID, WORK, AttemptEnd
-from trainer.runs.record_json import MOST_ATTEMPTS
+from trainer.runs.record_json import MOST_ANCESTORS, MOST_ATTEMPTS
 from trainer.runs.reports import (
     MOST_COUNT,
     MOST_FILES,
@@ -68,7 +69,9 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
     if not fields.table("job").values:
         raise Unsound("the receipt has no job")
     parent = fields.text("parent", pattern=RUN_ID)
-    own = "" if parent else run_id  # its keys; what it took over has those of the runs before it
+    names = fields.value("ancestors", []).items(most=MOST_ANCESTORS)
+    ancestors = [name.text(pattern=RUN_ID) for name in names]
+    own = {run_id, parent, *ancestors} - {""}  # whose keys it may name: what it took over keeps them
     checked: Receipt = {
         **fields.values,
         "exit_code": fields.whole("exit_code", most=255),
@@ -84,6 +87,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
         "left_out": [item.text(most=MOST_TEXT) for item in fields.value("left_out").items(most=MOST_MODELS)],
         "parent": parent,
+        "ancestors": ancestors,
         "work": fields.text("work", pattern=WORK),
         "files": list(_files(fields, own)),
         "scripts": list(read_scripts(fields)),
@@ -95,7 +99,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _dollars(fields.table("dollars")),
         "data": read_data(fields.table("data")),
-        "checkpoints": read_checkpoints(fields.table("checkpoints")),
+        "checkpoints": _checkpoints(fields.table("checkpoints")),
         "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "place": fields.text("place"),
@@ -108,17 +112,21 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
     return checked
 
 
-def _files(fields: Fields, run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return the candle files of a refresh, or those that a command left, by keys of the run; '': of any."""
+def _files(fields: Fields, runs: Collection[str]) -> tuple[dict[str, Any], ...]:
+    """Return the candle files of a refresh, or those that a command left, by keys of these runs."""
     first = next(fields.rows("files", most=MOST_FILES), None)
     if fields.text("work") == "prepare" or (first and first.values.get("key") is None):
         return read_candle_files(fields)
     files = read_outputs(fields)
     for item in files:  # of any of its attempts
-        made_by = (of_experiment(item["key"]) or ("",))[0]
-        if made_by != (run_id or made_by) or not made_by:
+        if (of_experiment(item["key"]) or ("",))[0] not in runs:
             raise Unsound(f"the receipt has the file {item['key'][:120]!r}, which is not the run's")
     return files
+
+
+def _checkpoints(fields: Fields) -> dict[str, Any]:
+    counts = read_checkpoints(fields)
+    return {**counts, **_numbers(fields, ("usd",))} if counts else {}
 
 
 def _remains(fields: Fields) -> dict[str, Any]:
@@ -147,13 +155,13 @@ def _instance(fields: Fields) -> dict[str, Any]:
     return {**fields.values, **texts, "proof": fields.text("proof", "")}
 
 
-def _model(fields: Fields, run_id: str) -> dict[str, Any]:
-    """Return a model. Its key names the run ('': any), and a model's file: it is downloaded under the last
+def _model(fields: Fields, runs: Collection[str]) -> dict[str, Any]:
+    """Return a model. Its key names one of these runs, and a model's file: it is downloaded under the last
     part of its key.
     """
     key = fields.text("key", most=1024)
     made_by, _, file = of_experiment(key) or ("", 0, "")
-    if made_by != (run_id or made_by) or not is_model_file(file):
+    if made_by not in runs or not is_model_file(file):
         raise Unsound(f"{fields.name}.key is {key[:120]!r}, not a model of the run")
     return model_entry(fields)
 

@@ -11,11 +11,12 @@ import pytest
 
 from tests.records import at, created, seen
 from tests.trainer.control.conftest import SHA256, MemoryObjects, write_snapshot
+from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import carry, write_ids
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import Attempt, RunRecord, iso
-from trainer.runs.start_file import StartFile, read_start
+from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.store import Conflict, RecordMissing, carried_key, start_key
 
 OLD, NEW = b"weights after an hour", b"weights after two hours"
@@ -84,17 +85,17 @@ def spoil_manifest(objects: MemoryObjects, keys: NodeKeys) -> None:
 
 
 def spoil_data(objects: MemoryObjects, keys: NodeKeys) -> None:
-    del objects.stored[keys.snapshot_data(digest(NEW))]
+    del objects.stored[keys.snapshot_data(20)]
 
 
 def spoil_hash(objects: MemoryObjects, keys: NodeKeys) -> None:
     """Leave other bytes under a hash that the node claims: the copy's own hash is S3's."""
-    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored = objects.stored[keys.snapshot_data(20)]
     stored[-1] = replace(stored[-1], body=b"w" * len(NEW))
 
 
 def spoil_size(objects: MemoryObjects, keys: NodeKeys) -> None:
-    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored = objects.stored[keys.snapshot_data(20)]
     stored[-1] = replace(stored[-1], size=1)
 
 
@@ -105,6 +106,40 @@ def test_the_newest_snapshot_that_verifies_wins(lost, spoil):
     write_snapshot(objects, keys, 2, {"a.pt": NEW})
     spoil(objects, keys)
     assert [file.sha256 for file in carried(objects, record).files] == [digest(OLD)]
+
+
+def test_an_object_whose_slot_has_another_is_read_by_its_version(lost):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    write_snapshot(objects, keys, 2, {"a.pt": NEW})
+    objects.write(keys.snapshot_data(20), b"of a later try", sha256=digest(b"of a later try"))
+    assert [file.sha256 for file in carried(objects, record).files] == [digest(NEW)]
+
+
+def test_a_finished_models_checkpoint_stays_where_it_is(lost):
+    objects, record, keys = lost
+    name = "lstm_BTC-USD_1m"
+    write_snapshot(objects, keys, 1, {f"{name}/10/data": OLD, "lstm_ETH-USD_1m/20/data": NEW})
+    objects.write(keys.result, json.dumps({"state": "done", "models": [write_model(objects, keys)]}).encode())
+    start = carried(objects, record)
+    assert [file.path for file in start.files] == ["lstm_ETH-USD_1m/20/data"]
+    assert [item.sha256 for item in start.objects] == [digest(NEW)]
+    assert objects.body(keys.snapshot_data(10)) == OLD
+
+
+def test_what_all_attempts_sent_is_counted(lost):
+    objects, record, keys = lost
+    counts = {"snapshots": 3, "objects": 4, "bytes": 500}
+    durable = {"number": 3, "at": "2026-11-20T12:00:00Z", "lag_seconds": 1.0, **counts}
+    objects.write(keys.progress, json.dumps({"durable": durable}).encode())
+    assert carried(objects, record).sent == counts
+    instances = (seen(), seen(instance_id="i-2", attempt=2))
+    record = replace(record, attempts=(*record.attempts, attempt(2)), instances=instances)
+    (second,) = record.nodes
+    assert second != keys
+    result = {"state": "failed", "checkpoints": counts}
+    objects.write(second.result, json.dumps(result).encode())
+    assert carried(objects, record, 3).sent == {"snapshots": 6, "objects": 8, "bytes": 1000}
 
 
 def test_without_a_snapshot_of_its_own_an_attempt_passes_its_start_on(lost):
@@ -171,6 +206,19 @@ def test_pieces_of_a_script_count_once_their_files_are_listed(lost):
     start = carried(objects, record)
     assert [item["piece"] for item in start.scripts] == ["BTC-USD"]
     assert [item["file"] for item in start.outputs] == ["a.csv"]
+
+
+@pytest.mark.parametrize("parent", ["", "20261101-120000-crypto-p4r3"])
+def test_a_start_file_that_names_another_runs_model_is_refused(lost, parent):
+    objects, record, keys = lost
+    stranger = replace(keys, run_id="20261102-120000-crypto-0th3")
+    stored, finished = objects.stored[start_key(record.run_id, 1)][-1], write_model(objects, stranger)
+    forged = StartFile(run_id=record.run_id, attempt=1, finished=(finished,))
+    objects.put(key=stored.key, body=start_to_json(forged), if_match=stored.etag)
+    with pytest.raises(ConfigError, match=f"it names '{stranger.models}.* not of "):
+        carry(objects, replace(record, parent=parent, parent_counts="all" if parent else ""), 2)
+    carry(objects, replace(record, parent=stranger.run_id, parent_counts="all"), 2)
+    assert start_of(objects, record).finished[0]["key"] == finished["key"]
 
 
 def test_of_two_callers_the_first_start_file_counts(lost):

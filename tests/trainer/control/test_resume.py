@@ -100,7 +100,7 @@ def test_a_third_run_begins_with_what_the_first_left(ended):
         cloud.objects, replace(new, run_id=f"{CHILD}-2"), replace(second, outcome="expired"), training()
     )
     start = first_start(cloud.objects, third)
-    assert (third.parent, start.finished) == (CHILD, first.finished)
+    assert (third.parent, third.ancestors, start.finished) == (CHILD, (parent.run_id,), first.finished)
     assert [item.key for item in start.objects] == [carried_key(third.run_id, 1, digest(OLD))]
 
 
@@ -247,7 +247,7 @@ def test_a_run_that_left_nothing_is_refused(ended):
     cloud, parent, keys, new = ended
     write_snapshot(cloud.objects, keys, 1, {})
     write_snapshot(cloud.objects, keys, 2, {"a.pt": OLD})
-    del cloud.objects.stored[keys.snapshot_data(digest(OLD))]  # its seven days are over
+    del cloud.objects.stored[keys.snapshot_data(20)]  # its seven days are over
     with pytest.raises(UsageError, match="finished nothing that counts, and S3 has no checkpoints"):
         resumed(cloud.objects, new, parent)
 

@@ -20,7 +20,8 @@ MODELS = f"models/experiments/AROA1:i-1/{RUN}/1/"
 
 
 def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
-    machine.file_system = "fs-01:fsap-02"
+    machine.file_system, machine.plan = "fs-01:fsap-02", b'{"a": "plan"}'
+    machine.s3.put_object(Bucket=machine.bucket, Key=f"runs/{RUN}/plan.json", Body=machine.plan)
     machine.start()
     machine.wait_until_off()
     result = machine.result()
@@ -43,10 +44,8 @@ def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     assert result["boot"]["baked"] is False
     assert result["boot"]["environment"] > 0 and sum(result["boot"].values()) < 600
     assert result["data"] == {"bars": 7, "synthetic": True}
-    assert (result["inputs"]["s3_files"], result["inputs"]["cache_files"]) == (
-        1,
-        0,
-    )  # there is no such file system
+    inputs = result["inputs"]
+    assert (inputs["s3_files"], inputs["cache_files"]) == (2, 0)  # there is no such file system
     assert result["inputs"]["cache_failed"].startswith("EFS fs-01 could not be mounted: ")
     assert result["python_packages"] == "the desk's .venv"
     progress = json.loads(machine.read(f"{NODE}progress.json"))

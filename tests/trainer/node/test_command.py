@@ -295,6 +295,27 @@ def test_a_process_is_reaped_after_its_group_is_killed(tmp_path, monkeypatch):
     assert signalled == [("Z", signal.SIGKILL)]
 
 
+@pytest.mark.parametrize(("lines", "waits"), [(5, 6), (0, 1)])
+def test_its_last_lines_are_read_while_they_come(tmp_path, lines, waits):
+    """A busy machine reads slowly; a process that left the session may keep the pipe open for ever."""
+    keys = {"folder": tmp_path, "environment": {"PATH": os.defpath}, "grace_seconds": 1, "mark": "X=1"}
+
+    class Reader:
+        joined = 0
+
+        def is_alive(self) -> bool:
+            return True
+
+        def join(self, timeout: float) -> None:
+            self.joined += 1
+            process.output.num_blocks += self.joined <= lines
+
+    with CommandProcess(["true"], **keys) as process:
+        process._reader.join()
+        reader = process._reader = Reader()
+    assert reader.joined == waits
+
+
 def test_variables_of_a_command_are_replaced_or_refused():
     words = ("$PYTHON", "$OUT", "${GPUS}x$DEVICE", "$$OUT")
     known = {"PYTHON": "python", "OUT": "/out", "GPUS": "8", "DEVICE": "cuda"}

@@ -540,7 +540,7 @@ READ_OF_RUNS = (
 ROBBED = {
     "instance": {
         *(*OWN_WRITES, *MODEL_KEYS, *READ_OF_RUNS, "read models/experiments/OWN/r1/1/x"),
-        *("read runs/r0/run.json", "read runs/r0/receipt.json"),
+        "read runs/r0/plan.json",
     },
     "script": {*OWN_WRITES, *MODEL_KEYS, *READ_OF_RUNS},
     "prepare": {*OWN_WRITES, *READ_OF_RUNS},
@@ -557,7 +557,8 @@ def tries_of(s3: Any, bucket: str, own: str) -> dict[str, tuple[str, dict[str, A
     ends = {"live/": "r1/1/x", "attempts/": "r1/1/0/x", "models/experiments/": "r1/1/x"}
     ends |= {"checkpoints/": "r1/1/0/x"}
     keys = [f"{prefix}{other}/{end}" for prefix, end in ends.items() for other in (*others, f"x/{own}")]
-    keys += [f"runs/r0/{name}.json" for name in ("run", "manifest", "receipt", *ATTEMPT)] + ["resumed/r0/2/x"]
+    names = ("run", "manifest", "receipt", "plan", *ATTEMPT)
+    keys += [*(f"runs/r0/{name}.json" for name in names), "runs/index.json", "resumed/r0/2/x"]
     mine = [f"{prefix}{own}/{end}" for prefix, end in ends.items()]
     tries: dict[str, tuple[str, dict[str, Any]]] = {}
     for key in (*mine, *keys):

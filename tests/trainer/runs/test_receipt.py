@@ -18,7 +18,7 @@ from trainer.base.strict_json import Unsound
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
-from trainer.runs.record import RunPiece
+from trainer.runs.record import Reached, RunPiece
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.stored_receipt import receipt_from_json
 
@@ -227,7 +227,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 
 
 def test_the_documented_receipt_is_the_produced_one(ended):
-    ended = replace(ended, left_out=("b.csv: high is not above zero in a bar of B",))
+    ended = replace(ended, left_out=("b.csv: high is not above zero in a bar of B",), ancestors=("r0",))
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
     assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
 
@@ -236,6 +236,22 @@ def value(piece: str, score: float | None, *, better: str = "min", **fields: Any
     """Return the end of a script for one of its values."""
     best = {} if score is None else {"metric": fields.pop("metric", "mse"), "value": score, "better": better}
     return {"piece": piece, "done": True, "best": best, **fields}
+
+
+def test_retries_count_over_all_machines(ended):
+    reached = Reached(phase="train", left=1, steps=9, retries=2)
+    first = replace(ended.attempts[0], ended_at=at(200), cause="lost", reached=reached)
+    second = replace(ended, attempts=(first, replace(ended.attempts[0], number=2)))
+    told = [
+        make_receipt(record, Observation(result=one))["retries"]
+        for record, one in (
+            (ended, result(retries=3)),
+            (second, result(retries=3)),
+            (second, None),
+            (replace(ended, attempts=(first,)), result(state="interrupted", retries=2)),  # told twice
+        )
+    ]
+    assert told == [3, 5, 2, 2]
 
 
 def test_values_are_sorted_by_their_score_and_the_best_wins():
@@ -322,15 +338,23 @@ def test_a_receipts_model_lies_in_its_runs_folder(ended, folder):
             receipt_from_json(body, ended.run_id)
 
 
-def test_a_run_that_continues_another_has_models_of_other_runs(ended):
-    key = "models/experiments/AROA:i-1/another/1/lstm_BTC-USD_1m.safetensors"
-    for found, sound in ((key, True), ("models/production/lstm_BTC-USD_1m.safetensors", False)):
-        model = ModelSeen(key=found, version_id="v", sha256="0" * 64)
-        receipt = make_receipt(
-            replace(ended, parent="another", parent_counts="all"), Observation(models=(model,))
-        )
-        with nullcontext() if sound else pytest.raises(Unsound, match="not a model of the run"):
-            assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["parent"] == "another"
+@pytest.mark.parametrize(
+    ("folder", "sound"),
+    [
+        ("models/experiments/AROA:i-1/second/1", True),
+        ("models/experiments/AROA:i-1/first/2", True),
+        ("models/experiments/AROA:i-1/another/1", False),
+        ("models/production", False),
+    ],
+)
+def test_a_receipt_names_models_of_the_runs_it_continues_alone(ended, folder, sound):
+    continuing = replace(ended, parent="second", parent_counts="all", ancestors=("first",))
+    key = f"{folder}/lstm_BTC-USD_1m.safetensors"
+    receipt = make_receipt(
+        continuing, Observation(models=(ModelSeen(key=key, version_id="v", sha256="0" * 64),))
+    )
+    with nullcontext() if sound else pytest.raises(Unsound, match="not a model of the run"):
+        assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["ancestors"] == ["first"]
 
 
 def test_the_documented_states_are_those_of_the_code():

@@ -12,6 +12,7 @@ from tests.records import NOON, at, created, described, intent, make_record, see
 from trainer.runs.observation import Observation
 from trainer.runs.record import Attempt, Queue, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.start_file import StartFile
 from trainer.runs.timeline import as_rows, timeline
 
 FULL = "InsufficientInstanceCapacity"
@@ -58,7 +59,8 @@ BEAT = Heartbeat(
 REPORTS = {
     1: Observation(heartbeat=BEAT),
     2: Observation(
-        result=NodeResult(state="done", phases={"boot": at(430), "train": at(450), "end": at(870)})
+        start=StartFile(run_id="r", attempt=2, finished=({"piece": "BTC-USD"},)),
+        result=NodeResult(state="done", phases={"boot": at(430), "train": at(450), "end": at(870)}),
     ),
 }
 
@@ -77,6 +79,7 @@ def test_all_attempts_are_told_in_order_with_reasons():
         (1, "node", "last heartbeat"),
         (1, "aws", "i-1 ended, described terminated"),
         (1, "desk", "lost its machine"),
+        (2, "desk", "begins with 1 finished piece and 0 files of checkpoints"),
         (2, "aws", "created i-2"),
         (2, "desk", "armed the second schedule"),
         (2, "node", "reported done"),
@@ -89,6 +92,16 @@ def test_all_attempts_are_told_in_order_with_reasons():
     assert told.index((1, "desk", "lost its machine")) < told.index((2, "aws", "created i-2"))
 
 
+def test_an_attempt_that_begins_anew_says_so():
+    empty = Observation(start=StartFile(run_id="r", attempt=1))
+    (told,) = [
+        one for one in timeline(record_of_two_attempts(), {1: empty, 2: empty}) if "begins" in one.what
+    ]
+    assert (told.attempt, told.why) == (2, "S3 has nothing of earlier work that verifies")
+    resumed = replace(record_of_two_attempts(), parent="r0", parent_counts="all")
+    assert [one.attempt for one in timeline(resumed, {1: empty}) if "begins" in one.what] == [1]
+
+
 def test_the_timeline_names_who_drives_and_when_it_tries_again():
     refused = intent(outcome="refused", error_code=FULL, called_at=at(2), calls=1)
     waiting = Attempt(number=1, launches=(refused,), queue=waiting_from(3))
@@ -96,6 +109,17 @@ def test_the_timeline_names_who_drives_and_when_it_tries_again():
     last = timeline(record, {})[-1]
     assert (last.by, last.what, last.at) == ("control", "next try", at(30))
     assert [event.what for event in timeline(record, {})][-2] == "stop requested"
+
+
+def test_the_timeline_says_when_control_went_on():
+    launched = Attempt(number=1, launches=(intent(called_at=at(2), calls=1),))
+    record = make_record(attempts=(launched,)).handed_over(at(30)).ended("failed", None, at(40))
+    told = [(event.by, event.what) for event in timeline(record, {}) if event.by != "aws"]
+    assert told[0] == ("desk", "registered") and told[-2:] == [
+        ("control", "goes on with it"),
+        ("control", "ends: failed"),
+    ]
+    assert {by for by, _ in told[:-2]} == {"desk"}
 
 
 def test_a_failed_report_says_why():

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ from trainer.launch.preflight import Offers
 from trainer.launch.start import manifest_of, record_of, register
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
+from trainer.runs.index import note_shown
+from trainer.runs.launching import waiting_words
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import open_objects, read_record
@@ -94,10 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
         from trainer.cli.views.watch import Watch
 
         view = work_view(work, plan, desk.describe(work))
+        continues = _continuing(parent, Planned(work=work.by_hash(), offers=offers, plan=plan), account)
+        kept = [f"continues {parent.run_id}: {_COUNTED[continues['parent_counts']]}"] if parent else []
         if arguments.dry_run:
             if not arguments.json:
                 show(view)
-            notes = _checked(work, plan, account, sweep=False)  # changes nothing, so it sweeps nothing
+            # a dry run changes nothing, so it sweeps nothing
+            notes = [*kept, *_checked(work, plan, account, sweep=False)]
             return _print_notes(arguments, work, plan, account, desk.describe(work), notes)
         console.line()
         console.show(view)
@@ -105,17 +111,14 @@ def run(arguments: argparse.Namespace) -> int:
             do = "Add -y to launch, or --dry-run to look."
             refuse_unasked(arguments, "this would spend money", do=do)
         console.update("asking the account whether it would launch this ...")
-        for note in _checked(work, plan, account, sweep=True):
+        for note in [*kept, *_checked(work, plan, account, sweep=True)]:
             console.line(f"note: {note}")
         _ask(arguments, plan)
         if desk.packages:
             console.line(desk.packages.keep())
         work = work.uploaded(account, console.update)
-        record = record_of(work, plan, account, preflight_at=began, now=utc_now())
+        record = replace(record_of(work, plan, account, preflight_at=began, now=utc_now()), **continues)
         planned = Planned(work=work, offers=offers, plan=plan)
-        if parent is not None:
-            record = continued(account.objects, record, parent, manifest_of(record, planned, account))
-            console.line(f"continues {parent.run_id}: {_COUNTED[record.parent_counts]}")
         asking = None if arguments.detach else question(console)
         with StopSignal(asking).installed() as stop:  # from here on a run's end is stored in its record
             assert desk.bundle is not None
@@ -172,6 +175,18 @@ def _parent(arguments: argparse.Namespace, account: Account) -> RunRecord | None
     return read_parent(
         account.objects, arguments.resume, project=outputs.project, stack=outputs.stack, place=place
     )
+
+
+def _continuing(parent: RunRecord | None, planned: Planned, account: Account) -> dict[str, Any]:
+    """Return the fields of a record that name the run it continues, {} without one. Raises UsageError if
+    nothing of that counts. Before the question: an upload and a machine cost time and money.
+    """
+    if parent is None:
+        return {}
+    now = utc_now()
+    record = record_of(planned.work, planned.plan, account, preflight_at=now, now=now)
+    record = continued(account.objects, record, parent, manifest_of(record, planned, account))
+    return {name: getattr(record, name) for name in ("parent", "parent_counts", "ancestors")}
 
 
 def _resolved(
@@ -303,7 +318,7 @@ def detached(
     else:
         say(record.run_id)
     where, until = _where(arguments), f"{iso(deadline.at)}, set by {CAUSES[deadline.cause]}"
-    console.line(f"detached: {', '.join(instances) or record.host} continues, and ends by {until}")
+    console.line(f"detached: {going_on(record, instances)} by {until}")
     commands = {
         "follow it": f"logs {record.run_id} -f",
         "look at it": f"status {record.run_id} -f",
@@ -312,6 +327,17 @@ def detached(
     for title, command in commands.items():
         console.prompt(f"{title + ':':<12}{mayfly()} {command}{where}\n")  # as below a receipt
     return 0
+
+
+def going_on(record: RunRecord, instances: list[str]) -> str:
+    """Return what goes on with a run that its command leaves."""
+    if record.has_instances and record.state in ("starting", "recovering"):
+        waits = waiting_words(record)
+        begins = (
+            f"{waits}; control starts its machine" if waits else "it lost its machine; control starts another"
+        )
+        return f"{begins}, and it ends"
+    return f"{', '.join(instances) or record.host} continues, and ends"
 
 
 def end_of_run(
@@ -326,8 +352,11 @@ def end_of_run(
 
     console.close()
     forget_ended(account.objects)
-    view = receipt_view(receipt, account.outputs.experiment_days)
+    view = receipt_view(
+        receipt, account.outputs.experiment_days, checkpoint_days=account.outputs.checkpoint_days
+    )
     say_json(receipt) if arguments.json else show(view)
+    note_shown(account.objects, receipt)
     where = _where(arguments)
     console.line()
     console.line("look at it:")

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.records import DEADLINE, at, intent, make_record, starting
 from tests.sessions import forget_sessions
 from tests.trainer.cli.conftest import Terminal
 from trainer.aws.stack import read_stack
 from trainer.cli.main import main
-from trainer.runs.record import RunRecord, utc_now
+from trainer.cli.verbs.launch import going_on
+from trainer.runs.record import Queue, RunRecord, utc_now
 from trainer.runs.snapshots import SnapshotFile
 from trainer.runs.start_file import CarriedObject, StartFile, start_to_json
 from trainer.runs.store import Objects, carried_key, open_objects, read_record, start_key, swap_record
@@ -249,6 +252,20 @@ def test_a_quota_of_nothing_ends_a_launch_before_any_write(as_aws, aws_server, c
     assert objects_in(as_aws) == before
 
 
+def test_a_run_that_is_left_says_who_goes_on():
+    """With its machine, in line for capacity, and between two machines."""
+    queue = Queue(since=at(3), until=at(600), deadline=DEADLINE, next_at=at(30), first=1, walks=2)
+    full = intent(outcome="refused", error_code="InsufficientInstanceCapacity")
+    waiting = starting(full)
+    waiting = replace(waiting, attempts=(replace(waiting.attempts[0], queue=queue),))
+    assert going_on(make_record(state="running"), ["i-1"]) == "i-1 continues, and ends"
+    line = going_on(waiting, [])
+    assert line.startswith("waiting for capacity since 12:00:03 UTC: g5.12xlarge on-demand in us-east-1a")
+    assert line.endswith("the last one at 12:10:00; control starts its machine, and it ends")
+    lost = going_on(make_record(state="recovering"), ["i-1"])
+    assert lost == "it lost its machine; control starts another, and it ends"
+
+
 def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candles, capsys):
     access, outputs = stack
     connect(access)
@@ -358,7 +375,7 @@ def give_checkpoints(objects: Objects, run_id: str) -> None:
     objects.put(key=start_key(run_id, 1), body=start_to_json(start), create=True)
 
 
-def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, capsys, monkeypatch):
+def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("trainer.cli.verbs.launch.start", lambda cloud, run_id, **follow: follow["known"])
     objects = open_objects(rehearsed, read_stack(rehearsed, stack="dev").bucket)
     words = ("--rehearse", "--instance", "g6.xlarge", "--data", candles, "--detach")
@@ -367,8 +384,15 @@ def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, capsys, m
     assert launch(*words, "--resume", first.run_id) == 2
     assert "it finished nothing that counts" in capsys.readouterr().err
     give_checkpoints(objects, first.run_id)
-    assert launch(*words, "--epochs", 2, "--resume", first.run_id) == 2
-    assert "its models would become others: train.epochs was '15', now '2'" in capsys.readouterr().err
+    shutil.copy(candles / "BTC-USD_1m.parquet", tmp_path / "SOL-USD_1m.parquet")
+    before, elsewhere = objects_in(rehearsed), ("--data", tmp_path, "--set", "data.set=another")
+    for differs, why in ((("--epochs", 2), "train.epochs was '15', now '2'"), (elsewhere, "the input data/")):
+        for dry in ((), ("--dry-run",)):
+            assert launch(*words, *differs, "--resume", first.run_id, *dry) == 2
+            assert why in capsys.readouterr().err
+    assert objects_in(rehearsed) == before, "it is refused before anything is uploaded"
+    assert launch(*words, "--dry-run", "--resume", first.run_id) == 0
+    assert f"note: continues {first.run_id}: its finished work" in capsys.readouterr().out
     assert launch(*words, "--max-duration", "3h", "--resume", first.run_id) == 0
     second = closed(objects, capsys.readouterr().out.strip())
     assert (second.parent, second.parent_counts, first.parent) == (first.run_id, "all", "")

@@ -19,8 +19,8 @@ from trainer.train.precision import cpu_has_bf16_recurrence
 
 pytestmark = pytest.mark.slow
 
-STEPS = 30
-FEW_STEPS = 15  # where what is compared would differ at the first step already
+STEPS = 16
+FEW_STEPS = 6  # where what is compared would differ at the first step already
 MODELS = 3
 JOB = job_of(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
 RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}

@@ -34,7 +34,6 @@ from trainer.train.packs.strategy import form_pack
 from trainer.train.ranks.group import Ranks
 
 ENDS = "2020-01-01T00:00:00Z"
-WAYS = (FROZEN, UNFREEZE, FINE_TUNED)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,9 @@ def on_rank(ranks: Ranks, job: Job, layout: str) -> list[float]:
     return losses_and_weights(job, layout_of(ranks, layout, job), ranks.sum_)
 
 
-@pytest.mark.parametrize("training", WAYS)
+@pytest.mark.parametrize(
+    "training", [UNFREEZE, *(pytest.param(way, marks=pytest.mark.nightly) for way in (FROZEN, FINE_TUNED))]
+)
 def test_two_ranks_train_a_head_as_one_process_does(training: str, encoder: Path, two_ranks: TwoRanks):
     sizes = {
         **SETTINGS["transformer"],

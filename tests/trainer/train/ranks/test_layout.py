@@ -71,11 +71,14 @@ def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[
 @pytest.mark.parametrize(
     "job",
     [
-        job_for("lstm", micro_batch=2),
-        with_settings(job_for("tcn"), activation_checkpointing=True),
-        with_settings(TRANSFORMER, activation_checkpointing=True, micro_batch=2, ema=0.9),
+        pytest.param(job_for("lstm", micro_batch=2), marks=pytest.mark.nightly, id="lstm"),
+        pytest.param(with_settings(job_for("tcn"), activation_checkpointing=True), id="tcn"),
+        pytest.param(
+            with_settings(TRANSFORMER, activation_checkpointing=True, micro_batch=2, ema=0.9),
+            marks=pytest.mark.nightly,
+            id="transformer",
+        ),
     ],
-    ids=lambda job: job.model.name,
 )
 def test_fsdp_has_the_losses_and_weights_of_ddp(two_ranks: TwoRanks, job: Job):
     first, second = two_ranks(losses_beside, job, torch.float64)
