@@ -71,7 +71,9 @@ AGAIN = """
 import os, runpy, sys
 script, data, *attempts = sys.argv[1:]
 for attempt in attempts:
-    out, checkpoints, epochs = attempt.split(":")
+    out, checkpoints, epochs, *before = attempt.split(":")
+    if before:
+        os.rename(*before, checkpoints)
     os.environ |= {"MAYFLY_DATA": data, "MAYFLY_OUT": out, "MAYFLY_CHECKPOINTS": checkpoints}
     os.environ |= {"MAYFLY_NOTICE": f"{out}/notice"}
     sys.argv = [script, "--epochs", epochs]
@@ -90,8 +92,9 @@ def test_lightnings_example_goes_on_from_its_checkpoints(tmp_path):
     for wheel in WHEELS.glob("*.whl"):
         if f"\n{wheel.name.split('-')[0].replace('_', '-')}==" in f"\n{needed}":
             zipfile.ZipFile(wheel).extractall(tmp_path / "packages")
-    # Three epochs; then one on a machine that is lost, and two where its checkpoints are.
-    attempts = [f"{tmp_path}/{name}" for name in ("whole:{0}/a:3", "first:{0}/b:1", "second:{0}/b:3")]
+    # Three epochs; then one on each of three machines, whose folders have other names.
+    taken = ("whole:{0}/a:3", "first:{0}/b:1", "second:{0}/c:2:{0}/b", "third:{0}/d:3:{0}/c")
+    attempts = [f"{tmp_path}/{name}" for name in taken]
     words = [str(EXAMPLES / "lightning" / "train.py"), str(EXAMPLES / "plain-torch" / "points")]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "packages"), "CUDA_VISIBLE_DEVICES": ""}
     ended = subprocess.run(
@@ -103,6 +106,6 @@ def test_lightnings_example_goes_on_from_its_checkpoints(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     epochs = [line.split()[1] for line in ended.stdout.splitlines() if line.startswith("epoch ")]
-    assert epochs == list("123123") and ended.stdout.count("resumes from last.ckpt") == 1
-    weights = [torch.load(tmp_path / name / "autoencoder.ckpt")["state_dict"] for name in ("whole", "second")]
+    assert epochs == list("123123") and ended.stdout.count("resumes from last.ckpt") == 2
+    weights = [torch.load(tmp_path / name / "autoencoder.ckpt")["state_dict"] for name in ("whole", "third")]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

@@ -65,7 +65,8 @@ autoencoder = LitAutoEncoder(features=rows.shape[1])
 trainer = pl.Trainer(
     max_epochs=options.epochs,
     default_root_dir=checkpoints,
-    callbacks=[ModelCheckpoint(dirpath=checkpoints, save_last=True)],
+    # Without a counter last.ckpt is the newest on every machine, not only on the first.
+    callbacks=[ModelCheckpoint(dirpath=checkpoints, save_last=True, enable_version_counter=False)],
     logger=CSVLogger(out),
     enable_progress_bar=False,
 )
