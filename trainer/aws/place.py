@@ -21,6 +21,7 @@ class Place:
     plan_note: str = ""
     receipt_note: str = ""
     no_stack: str = ""  # what to do where there is none; '': create it
+    old_stack: str = ""  # what to do where it is another version's; '': update it
     no_retrain: str = (  # what to do where its stack has no such retrain
         "Write times and budgets into the setting `retrains` of Pulumi.<stack>.yaml, and run pulumi up."
     )
@@ -64,6 +65,7 @@ REHEARSAL = Place(
     no_retrain="Write times and budgets to a file, and run mayfly rehearse --settings FILE (docs/runs.md).",
     no_down="mayfly rehearse --stop ends its AWS.",
     no_stack="A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse.",
+    old_stack="The next launch with --rehearse brings it up to date: mayfly launch --rehearse --dry-run.",
     poll_seconds=1.0,  # a look takes six requests, and a node reports every three seconds
     answer_seconds=300.0,  # the embedded AWS runs the sweeper on this machine, however busy that is
     function_seconds=300.0,

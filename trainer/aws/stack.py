@@ -61,6 +61,7 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
         outputs = StackOutputs.from_json(text)
     except ValueError as error:
         what, do = f"the outputs of stack '{stack}' don't fit", f"Run pulumi up --stack {stack}."
+        do = access.place.old_stack or do
         raise ConfigError(what, why=str(error), do=do) from error
     if outputs.region != region:
         why, do = f"its bucket is in {outputs.region}", f"Set AWS_REGION={outputs.region}."

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError
 
@@ -31,9 +32,12 @@ def test_a_rehearsal_is_not_advised_to_be_one(applied):
 def test_outputs_of_another_version_say_what_they_lack(applied):
     applied.client("ssm").put_parameter(Name="/mayfly/mayfly/old", Value='{"format": 1}', Type="String")
     with pytest.raises(
-        ConfigError, match=r"the outputs of stack 'old' don't fit \(stack outputs have format 1"
+        ConfigError,
+        match=r"outputs of stack 'old' don't fit \(stack outputs have format 1.* --rehearse --dry-run",
     ):
         read_stack(applied, stack="old")
+    with pytest.raises(ConfigError, match=r"Run pulumi up --stack old\."):
+        read_stack(dataclasses.replace(applied, place=ACCOUNT), stack="old")
 
 
 def test_outputs_name_the_instance_role_by_its_unique_id(applied):
