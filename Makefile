@@ -3,7 +3,7 @@
 
 help:
 	@echo "make demo    rehearse a run on the embedded AWS (no account, no GPU); DATA=DIR takes your candles"
-	@echo "make weekly  watch two Sundays of a scheduled retrain, on a clock that is moved (two minutes)"
+	@echo "make weekly  watch two Sundays of a scheduled retrain, full pools and a lost machine too, on a moved clock (three minutes)"
 	@echo "make test    format, lint, types, import rules and the tests, in about eight minutes on two idle cores"
 	@echo "make quick   a first look in a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"

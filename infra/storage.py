@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pulumi
@@ -23,7 +24,7 @@ class ModelStore(Component):
 
     bucket: pulumi.Output[str]
 
-    def __init__(self, name: str, stack: Stack, *, retention: Retention) -> None:
+    def __init__(self, name: str, stack: Stack, *, retention: Retention, life_minutes: int) -> None:
         super().__init__(name, stack)
         opts = pulumi.ResourceOptions.merge(self.importable, self._kept())
         bucket = aws.s3.Bucket("bucket", bucket=stack.bucket, force_destroy=False, opts=opts)
@@ -60,7 +61,7 @@ class ModelStore(Component):
         aws.s3.BucketLifecycleConfiguration(
             "lifecycle",
             bucket=bucket.id,
-            rules=expiry(retention),
+            rules=expiry(retention, life_minutes=life_minutes),
             opts=self._kept(policy),
         )
         self.bucket = bucket.bucket
@@ -83,16 +84,17 @@ def encrypted(kms_key: str) -> aws.s3.BucketServerSideEncryptionConfigurationRul
     return rule(apply_server_side_encryption_by_default=by_key, bucket_key_enabled=True)
 
 
-def expiry(retention: Retention) -> list[Any]:
+def expiry(retention: Retention, *, life_minutes: int) -> list[Any]:
     """Return the expiry rules; models of runs have one only where days are set. If two rules match an object,
-    S3 applies the shorter time.
+    S3 applies the shorter time. `life_minutes`: of the longest run.
     """
 
     def rule(name: str, prefix: str, **ends: dict[str, Any]) -> dict[str, Any]:
         return {"id": name, "status": "Enabled", "filter": {"prefix": prefix}, **ends}
 
     days = retention.experiment_days
-    kept = {"days": retention.checkpoint_days}
+    # From its upload on, which may be as long before the end of the run as that lives.
+    kept = {"days": retention.checkpoint_days + math.ceil(life_minutes / (24 * 60))}
     models = [rule("experiments", "models/experiments/", expiration={"days": days})] if days else []
     return [
         rule(
@@ -109,7 +111,7 @@ def expiry(retention: Retention) -> list[Any]:
             expiration={"days": 30},
             noncurrent_version_expiration={"noncurrent_days": 1},
         ),
-        # What nodes send, and its copies for later attempts.
+        # What nodes send, and its copies for later attempts. A node overwrites what is superseded.
         *(
             rule(name, f"{name}/", expiration=kept, noncurrent_version_expiration={"noncurrent_days": 1})
             for name in ("checkpoints", "resumed")

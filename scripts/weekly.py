@@ -9,6 +9,10 @@ publishes a job, and is not needed again. The clock is moved to Sunday, and the 
 function, which starts a small machine. It runs the job's refresh script, which brings new bars. Control adds
 them to the set, plans the run and starts its machine, which trains and powers itself off. Control writes the
 receipt and reports the outcome to a webhook. Permissions are not checked here; the tests' embedded AWS does.
+
+On the first Sunday every pool is full when the training is to start: it waits in line, and goes on once there
+is capacity. On the second AWS takes the training's spot machine back half-way, without notice: control starts
+another, which goes on from the last checkpoint. A script is not interrupted, since it keeps no checkpoints.
 """
 
 from __future__ import annotations
@@ -36,11 +40,14 @@ from trainer.cli.main import main as mayfly
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.rehearsal import lambdas
+from trainer.rehearsal.account import EmbeddedAccount
+from trainer.rehearsal.interruptions import AskedInterruption, Interruption
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry
+from trainer.rehearsal.world import AwsError, Pool
+from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import Objects, open_objects
+from trainer.runs.store import Objects, open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 
 NAME = "sunday"
@@ -62,10 +69,13 @@ secrets = ["API_KEY"]
 hidden = 8
 lookback = 20
 [train]
-epochs = 1
+epochs = 80
+patience = 80
 batch = 128
+checkpoint_seconds = 1
 [machine]
 instance = ["g6.xlarge"]
+market = ["spot", "on_demand"]
 """
 SCRIPT_JOB = """name = "weekly-script"
 [script]
@@ -80,7 +90,27 @@ max_duration = "30m"
 FETCH = Path(__file__).with_name("weekly_fetch.py")
 TRAIN = Path(__file__).with_name("weekly_train.py")
 SECRET = "key-of-the-exchange"
-PATIENCE_SECONDS = 500.0  # of real time, for one run on a busy machine
+PATIENCE_SECONDS = 900.0  # of real time, for one run on a busy machine
+TAKEN_AT = Interruption(share=0.1, notice=False)  # at a node's first report or the next, of one in 3 seconds
+
+
+@dataclass(kw_only=True)
+class WeatherAccount(EmbeddedAccount):
+    """An account whose pools of the training's type may be full."""
+
+    full: bool = False
+
+    def check_launch(self, request: dict[str, Any], image: dict[str, Any], pool: Pool, count: int) -> None:
+        """Refuse the training's machine while its pools are full."""
+        if self.full and pool.instance_type == "g6.xlarge":
+            what = f"We currently do not have sufficient {pool.instance_type} capacity in the zone"
+            raise AwsError("InsufficientInstanceCapacity", what, 500)
+
+
+class WeatherAws(EmbeddedAws):
+    """The embedded AWS with such accounts."""
+
+    account_type = WeatherAccount
 
 
 @dataclass(kw_only=True)
@@ -131,7 +161,9 @@ class Weeks:
             told = bool(
                 entry and entry.told_at and lambdas.wait_for_invocations(self.aws.cloud(self.access)) is None
             )
-            line = f"{entry.state}{self._run(entry)}{self._machines(entry)}" if entry else ""
+            line = (
+                f"{entry.state}{self._run(entry)}{self._machines(entry)}{self._wait(entry)}" if entry else ""
+            )
             if line and line != shown:
                 yield line
                 shown = line
@@ -166,6 +198,37 @@ class Weeks:
         if self.receipt(coming)["work"] == "script":
             return f"{self.size(coming)} files of raw/prices/"
         return f"{self.size(coming):,} bars, of {len(self.objects.list(prefix='raw/main/'))} files"
+
+    def fill(self) -> None:
+        """Leave no capacity for the training's machine, until it waits for it."""
+        self._weather.full = True
+
+    def take_back(self, coming: datetime) -> None:
+        """Let AWS take back the machine of a scheduled time's training."""
+        run_id = run_id_of(NAME, coming)
+        with self._weather.lock:
+            self._weather.interruptions[run_id] = AskedInterruption(wanted=TAKEN_AT)
+
+    @property
+    def _weather(self) -> WeatherAccount:
+        cloud = self.aws.cloud(self.access)
+        assert isinstance(cloud, WeatherAccount)
+        return cloud
+
+    def _wait(self, entry: ScheduledRun) -> str:
+        """Return that a training waits in line, once; from then on there is capacity."""
+        cloud = self.aws.cloud(self.access)
+        if not (isinstance(cloud, WeatherAccount) and cloud.full and entry.run_id):
+            return ""
+        attempt = read_record(self.objects, entry.run_id)[0].attempt
+        if attempt is None or attempt.queue is None or not attempt.waits:
+            return ""
+        cloud.full = False
+        until, last = f"{attempt.queue.next_at:%H:%M:%S}", attempt.launches[-1].error_code
+        return f", every pool is full ({last}), next try at {until}; there is capacity from now on"
+
+    def _line(self, entry: ScheduledRun) -> str:
+        return f"{entry.state}{self._run(entry)}{self._machines(entry)}{self._wait(entry)}"
 
     def _run(self, entry: ScheduledRun) -> str:
         run_id = entry.run_id or entry.prepare_run_id
@@ -252,7 +315,7 @@ def main(words: Sequence[str] = ()) -> int:
     print("starting the embedded AWS and applying infra/ to it (permissions are not checked: make test does)")
     with (
         tempfile.TemporaryDirectory(prefix="mayfly-weekly-") as folder,
-        EmbeddedAws(programs=rehearsal_environment().programs, fork_nodes=True) as aws,
+        WeatherAws(programs=rehearsal_environment().programs, fork_nodes=True) as aws,
         weeks(aws, {"retrains": json.dumps(SETTINGS)}) as story,
     ):
         os.environ.update(desk_variables(story.access))
@@ -267,7 +330,11 @@ def main(words: Sequence[str] = ()) -> int:
         if code := mayfly(["retrains", "publish", NAME, "--job", "job.toml"]):
             return code
         print("\nThe desk is switched off. From here on only the clock is moved.", flush=True)
-        for _ in range(2):
+        for number in range(2):
+            if number == 0:
+                story.fill()
+            elif not of_script:
+                story.take_back(next(story.schedule.times(aws.cloud(story.access).clock.now())))
             coming = story.next_sunday()
             print(f"\n=== {story.schedule.local(coming):%A %Y-%m-%d %H:%M} in New York", flush=True)
             for line in story.watch(coming):
@@ -281,6 +348,8 @@ def main(words: Sequence[str] = ()) -> int:
         mayfly(["retrains", "history", NAME])
         first, second = (story.size(entry.scheduled_at) for entry in story.entries())
         done = [entry.state for entry in story.entries()] == ["done", "done"] and first < second
+        notes = [" ".join(entry.notes) for entry in story.entries()]
+        done &= "waited" in notes[0] and (of_script or "lost its machine" in notes[1])
     print(f"\n{'two Sundays' if done else 'it failed'}, in {time.monotonic() - began:.0f} s", flush=True)
     return 0 if done else 1
 

@@ -27,6 +27,9 @@ import pytest
 from tests.forks import made_once
 from tests.jobs import sets
 from tests.network import HOOK
+from trainer.aws.access import Access
+from trainer.rehearsal.client import ACCOUNT, Server
+from trainer.rehearsal.home import read_note
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "trainer" / "rehearsal" / "fork_client.py"
@@ -116,6 +119,12 @@ class Desk:
                 if (key := json.loads(note.read_text())["key"]).startswith(prefix):
                     newest[key] = note.with_suffix("").read_bytes()
         return newest
+
+    def access(self) -> Access:
+        """Return access to the embedded AWS that runs here."""
+        note = read_note(self.home)
+        assert note is not None
+        return Server(note=note, lease="").access(ACCOUNT)
 
     def processes(self) -> list[int]:
         """Return what still runs for this desk: its server, its functions, its nodes."""

@@ -77,10 +77,10 @@ def save(cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str) -> No
     (keys,) = record.nodes
     node, body = own_access(cloud, access, keys.instance_id).client("s3"), b"weights after an hour"
     sha256, size = hashlib.sha256(body).hexdigest(), len(body)
-    data = {"Key": keys.snapshot_data(sha256), "Metadata": {"sha256": sha256}}
+    data = {"Key": keys.snapshot_data(1), "Metadata": {"sha256": sha256}}
     put = node.put_object(Bucket=bucket, Body=body, **data)
     there = StoredContent(
-        object=SnapshotObject(sha256=sha256, size=size, version_id=put["VersionId"]), offset=0
+        object=SnapshotObject(sha256=sha256, size=size, version_id=put["VersionId"], slot=1), offset=0
     )
     about = {"run_id": run_id, "attempt": keys.attempt, "number": 1, "at": utc_now()}
     made = snapshot_of({"a.pt": (sha256, size)}, {sha256: there}, **about)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from botocore.exceptions import ClientError
 
 from tests.jobs import job_of
 from tests.manifests import manifest
+from tests.processes import await_stop_of
 from tests.records import intent
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
@@ -165,6 +167,34 @@ def stop_when(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
                 act() if act else node.stop("stop.json")
 
         monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
+
+    return arrange
+
+
+@pytest.fixture
+def silence_of(node: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], list[int]]:
+    """Return a function that stops each process of the command for which a condition holds, and lets its bound
+    pass then. It returns the processes it has stopped.
+    """
+
+    def arrange(holds: Callable[[int], bool]) -> list[int]:
+        now, stopped = [0.0], list[int]()
+        node.clock = lambda: now[0]
+        look = piece_run.PieceRun._look_at_progress
+
+        def looked(run: Any) -> None:
+            look(run)
+            pid = run._process.pid
+            if pid not in stopped and run._process.output.num_blocks and holds(len(stopped)):
+                stopped.append(pid)
+                os.kill(pid, signal.SIGSTOP)
+                await_stop_of(pid)
+                run._looked_at = float("-inf")
+                look(run)  # what it did until now
+                now[0] += run.progress_bound + 1
+
+        monkeypatch.setattr(piece_run.PieceRun, "_look_at_progress", looked)
+        return stopped
 
     return arrange
 

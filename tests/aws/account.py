@@ -7,6 +7,7 @@ Each method overrides one of `trainer.rehearsal.account.EmbeddedAccount`, which 
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class CheckedAccount(EmbeddedAccount):
     redeliveries: list[retries.Redelivery] = field(default_factory=list)
     retries: list[retries.AsyncInvocation] = field(default_factory=list)  # of events, until they are due
     tried: dict[str, retries.AsyncInvocation] = field(default_factory=dict)  # by request id
+    # Of the call that this thread carries out: `error`, with which the launches of its fleet are refused
+    refused_launches: threading.local = field(default_factory=threading.local)
     metrics: Metrics = field(default_factory=Metrics)
     alarms: dict[str, Alarm] = field(default_factory=dict)
     alarms_at: datetime | None = None  # when they were evaluated last
@@ -78,7 +81,9 @@ class CheckedAccount(EmbeddedAccount):
 
     def before(self, call: Call, principal: Principal | None) -> None:
         """Check the caller's policies; then raise the fault that a test asked for, if one is due."""
+        self.refused_launches.error = None
         authorization.authorize(self, call, principal)
+        self.refused_launches.error = authorization.refused_launches(self, call, principal)
         with self.lock:
             self.calls.append((call.service, call.operation))
             if not call.params.get("DryRun"):  # faults don't apply to dry runs
@@ -106,10 +111,12 @@ class CheckedAccount(EmbeddedAccount):
         authorization.require_permission(self, function_name, service, source_arn)
 
     def check_launch(self, request: dict[str, Any], image: dict[str, Any], pool: Pool, count: int) -> None:
-        """Raise AwsError for a full pool, a refusal that a test asked for, a quota that is used up, and for a
-        request that EC2 would refuse.
+        """Raise AwsError for a full pool, a refusal that a test asked for, a quota that is used up, a right that
+        the caller of a fleet lacks, and for a request that EC2 would refuse.
         """
         self.world.raise_refusal()
+        if error := getattr(self.refused_launches, "error", None):
+            raise error
         launches.check_request(self, request, pool)
         if self.world.is_full(pool):
             what = f"We currently do not have sufficient {pool.instance_type} capacity in the zone"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from tests.aws.api_actions import listing, questions_of
+from tests.aws.ec2_actions import launches_of
 from tests.aws.iam_policies import (
     Authorization,
     Decision,
@@ -52,6 +53,20 @@ def authorize(cloud: CheckedAccount, call: Call, principal: Principal | None) ->
         _demand(cloud, call.service, principal, identity, asked)
     if principal and call.service == "s3" and call.operation in _OBJECT_READS:
         _hide_absence(cloud, call, principal, identity)
+
+
+def refused_launches(cloud: CheckedAccount, call: Call, principal: Principal | None) -> AwsError | None:
+    """Return the error with which EC2 refuses the launches of a fleet that its caller may create: it is in the
+    fleet's answer.
+    """
+    if principal is None or call.operation != "CreateFleet" or call.params.get("DryRun"):
+        return None
+    try:
+        for asked in launches_of(cloud, call):
+            _demand(cloud, call.service, principal, identity_of(cloud, principal, call.service), asked)
+    except AwsError as error:
+        return error
+    return None
 
 
 def demand(cloud: CheckedAccount, principal: Principal, service: str, asked: Authorization) -> None:

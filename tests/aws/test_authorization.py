@@ -18,6 +18,7 @@ from tests.aws.account import CheckedAccount, Decisions
 from tests.iam import instance_policy
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
+from trainer.control.fleet import read_answer, read_failure
 from trainer.rehearsal.nodes import role_credentials
 from trainer.rehearsal.server import EmbeddedAws
 
@@ -275,6 +276,32 @@ def test_instances_are_ended_by_who_may_by_their_tags(desk: Any, user: Callable[
     assert missing[0] == "InvalidInstanceID.NotFound"
     ec2.terminate_instances(InstanceIds=[own])
     assert (desk.state(own), desk.state(other)) == ("terminated", "running")
+
+
+@pytest.mark.parametrize("missing", ["ec2:RunInstances", "iam:PassRole", "ec2:CreateTags"])
+def test_a_refused_launch_is_an_error_in_a_fleets_answer(
+    desk: Any, user: Callable[..., Access], missing: str
+) -> None:
+    """With HTTP 200, and without an instance; sources in `ec2_actions`. The product reads both."""
+    rights = {"ec2:CreateFleet", "ec2:RunInstances", "ec2:CreateTags", "iam:PassRole"} - {missing}
+    somebody = user({"Action": sorted(rights), "Resource": "*"})
+    answer = replace(desk, access=somebody).fleet()
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200 and answer["Instances"] == []
+    (error,) = answer["Errors"]
+    assert error["ErrorCode"] == "UnauthorizedOperation" and f"perform: {missing} on" in error["ErrorMessage"]
+    read = read_answer(answer)
+    assert (read.kind, read.code, read.of_the_call) == ("refused", "UnauthorizedOperation", False)
+    assert desk.ec2.describe_instances()["Reservations"] == []
+    assert desk.launched(token="t2"), "the next call is another's"
+
+
+def test_a_fleet_that_its_caller_may_not_create_fails(desk: Any, user: Callable[..., Access]) -> None:
+    somebody = user({"Action": ["ec2:RunInstances", "ec2:CreateTags", "iam:PassRole"], "Resource": "*"})
+    fleet = replace(desk, access=somebody).fleet
+    code, message, status = refused(fleet)
+    assert (code, status) == ("UnauthorizedOperation", 403) and "ec2:CreateFleet" in message
+    answer = read_failure(ClientError({"Error": {"Code": code, "Message": message}}, "CreateFleet"))
+    assert (answer.kind, answer.code, answer.of_the_call) == ("refused", code, True)
 
 
 def test_listing_goes_by_the_prefix_that_is_asked_for(access: Access, user: Callable[..., Access]) -> None:

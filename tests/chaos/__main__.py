@@ -7,15 +7,7 @@ import itertools
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.chaos.campaign import (
-    campaign,
-    every_crash,
-    every_layer,
-    every_pair,
-    every_stall,
-    layers_off,
-    seeded,
-)
+from tests.chaos.campaign import all_parts, campaign
 from tests.chaos.mutations import BUGS, MOST_SCHEDULES, finds, search
 
 
@@ -32,11 +24,7 @@ def main() -> int:
     if options.bugs:
         return look_for_bugs()
     seeds = range(options.first, options.first + options.number)
-    layers = layers_off(seeds[: options.number // 5])
-    pairs = every_pair() if options.pairs else ()
-    table = campaign(
-        itertools.chain(every_crash(), every_stall(), every_layer(), pairs, layers, seeded(seeds))
-    )
+    table = campaign(all_parts(seeds, pairs=options.pairs))
     print(table.text())
     return 1 if table.violations else 0
 

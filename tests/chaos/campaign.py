@@ -5,28 +5,33 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tests.chaos.actors import play
 from tests.chaos.invariants import overrun, violations
-from tests.chaos.schedule import LAYERS, NodeLife, Outage, Schedule, from_seed
+from tests.chaos.run import WORKS
+from tests.chaos.schedule import CODES, FATES, LAYERS, OUT_OF_ORDER, NodeLife, Outage, Schedule, from_seed
 
 CHUNK = 50  # schedules that a process plays at a time
 MOST_STALLED = 40  # requests of a role before which it is stalled
 SHOWN = 10  # violations that the table prints
 
+FULL_TWICE = dict.fromkeys(range(1, 5), "refuse:InsufficientInstanceCapacity")  # both zones, on two walks
+FULL = frozenset({"g5.12xlarge us-east-1a on-demand"})
 # What a run meets, besides the deaths of its callers: each is enumerated with every one of them.
 SITUATIONS: dict[str, Schedule] = {
     "nothing": Schedule(),
     "control drives": Schedule(driver="control"),
-    "first zone full": Schedule(full=frozenset({"g5.12xlarge us-east-1a on-demand"})),
+    "first zone full": Schedule(full=FULL),
     "throttled answer": Schedule(fleet={1: "refuse:RequestLimitExceeded"}),
     "throttled call": Schedule(fleet={1: "raise:RequestLimitExceeded"}),
     "lost answer": Schedule(fleet={1: "lost"}),
@@ -63,9 +68,38 @@ SITUATIONS: dict[str, Schedule] = {
     "silent, then a spoilt model": Schedule(
         nodes=(NodeLife(fate="hangs", at=150.0), NodeLife(fate="spoils")), minutes=30.0
     ),
+    "no progress": Schedule(nodes=(NodeLife(fate="stalls", at=150.0), NodeLife()), minutes=30.0),
+    "late words": Schedule(nodes=(NodeLife(fate="zombie", at=180.0), NodeLife(work=900.0)), minutes=40.0),
+    "waits, then has room": Schedule(
+        markets=("on_demand",), full=FULL, full_until=400.0, queue_minutes=20.0, poll=60.0
+    ),
+    "waits in vain": Schedule(markets=("on_demand",), full=FULL, queue_minutes=7.0, poll=60.0),
+    "control waits": Schedule(
+        markets=("on_demand",), full=FULL, full_until=400.0, queue_minutes=20.0, driver="control"
+    ),
+    "a script": Schedule(work="script", nodes=(NodeLife(fate="hangs", at=150.0), NodeLife()), minutes=30.0),
+    "a prepare run": Schedule(
+        work="prepare", driver="control", nodes=(NodeLife(fate="hangs", at=150.0), NodeLife()), minutes=30.0
+    ),
+    "ranks": Schedule(
+        work="ranks", markets=("spot", "on_demand"), nodes=(NodeLife(fate="taken", at=150.0), NodeLife())
+    ),
+    "continues": Schedule(parent="all", nodes=(NodeLife(fate="hangs", at=60.0), NodeLife()), minutes=30.0),
+    "continues from checkpoints": Schedule(parent="checkpoints"),
+    "detached, then taken back": Schedule(
+        detached=True,
+        markets=("spot", "on_demand"),
+        nodes=(NodeLife(fate="taken_unseen", at=130.0), NodeLife()),
+        minutes=30.0,
+    ),
+    "waits in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE),
+    "left in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE, detached=True),
     "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
 }
 RETURNS = ("", "look", "drive")
+ROLES = ("desk", "desk2", "control", "sweeper")
+Part = Callable[[], Iterable[tuple[str, Schedule]]]  # of a campaign
+LOST_BY = {"taken_unseen": "spot", "panics": "on_demand", "dies": "on_demand", "zombie": "on_demand"}
 
 
 @dataclass
@@ -78,6 +112,7 @@ class Table:
     violations: list[tuple[Schedule, list[str]]] = field(default_factory=list)
     overruns: dict[str, float] = field(default_factory=dict)  # worst, by kind
     seconds: float = 0.0
+    interrupted: bool = False
 
     def add(self, other: Table) -> None:
         self.schedules.update(other.schedules)
@@ -101,6 +136,8 @@ class Table:
             f"{'crash points':<34}{self.crash_points:>9,}",
             f"{'violations':<34}{len(self.violations):>9,}",
         ]
+        if self.interrupted:
+            lines.append("interrupted: not every schedule was played")
         rate = total / self.seconds if self.seconds else 0.0
         lines.append(f"{'seconds':<34}{self.seconds:>9.0f}    {rate:.0f} schedules a second")
         for schedule, broken in self.violations[:SHOWN]:
@@ -127,22 +164,52 @@ def check(kind: str, schedule: Schedule) -> Table:
 def check_all(work: Iterable[tuple[str, Schedule]]) -> Table:
     """Check schedules one after the other."""
     table = Table()
-    for kind, schedule in work:
-        table.add(check(kind, schedule))
+    before = gc.get_threshold()
+    gc.set_threshold(
+        50_000
+    )  # a schedule's objects go with it: the usual looks for cycles take a tenth of the time
+    try:
+        for kind, schedule in work:
+            table.add(check(kind, schedule))
+    finally:
+        gc.set_threshold(*before)
     return table
 
 
-def campaign(work: Iterable[tuple[str, Schedule]], *, processes: int = 0) -> Table:
-    """Check schedules on every core."""
-    began, table, items = time.monotonic(), Table(), iter(work)
-    chunks = iter(lambda: list(itertools.islice(items, CHUNK)), [])
+def check_part(part: Part) -> Table:
+    """Check the schedules of a part, which its process makes itself."""
+    return check_all(part())
+
+
+def campaign(parts: Iterable[Part], *, processes: int = 0) -> Table:
+    """Check the schedules of all parts on every core, and print violations as they are found."""
+    began, table = time.monotonic(), Table()
     with ProcessPoolExecutor(processes or os.cpu_count() or 1) as pool:
-        for part in pool.map(check_all, chunks):
-            table.add(part)
-            for schedule, broken in part.violations:
-                print("\n".join((*broken, f"    replay: {schedule}")), file=sys.stderr)
+        try:
+            for found in pool.map(check_part, parts):
+                table.add(found)
+                for schedule, broken in found.violations:
+                    print("\n".join((*broken, f"    replay: {schedule}")), file=sys.stderr, flush=True)
+        except KeyboardInterrupt:  # the table is of what was played
+            pool.shutdown(cancel_futures=True)
+            table.interrupted = True
     table.seconds = time.monotonic() - began
     return table
+
+
+def all_parts(seeds: Sequence[int], *, pairs: bool = True) -> Iterator[Part]:
+    """Yield the whole campaign: seeds, seeds without layers, and every enumeration by situation."""
+    for make, numbers in ((seeded, seeds), (layers_off, seeds[: len(seeds) // 5])):
+        for first in range(0, len(numbers), CHUNK):
+            yield partial(make, numbers[first : first + CHUNK])
+    yield from (every_node_death, every_code, every_outage)
+    for enumerate_, situation in itertools.product(
+        (every_crash, every_layer, every_stall), SITUATIONS.values()
+    ):
+        yield partial(enumerate_, (situation,))
+    if pairs:
+        for situation, returns, role in itertools.product(SITUATIONS.values(), RETURNS[1:], ROLES):
+            yield partial(every_pair, (situation,), (returns,), (role,))
 
 
 def side_effects(schedule: Schedule) -> dict[str, int]:
@@ -150,23 +217,31 @@ def side_effects(schedule: Schedule) -> dict[str, int]:
     return dict(play(schedule).aws.effects)
 
 
-def every_crash() -> Iterator[tuple[str, Schedule]]:
+def every_crash(
+    situations: Iterable[Schedule] = tuple(SITUATIONS.values()),
+) -> Iterator[tuple[str, Schedule]]:
     """Yield each situation with its callers killed at each side effect, and each way in which another comes."""
-    for situation in SITUATIONS.values():
+    for situation in situations:
         for role, most in side_effects(situation).items():
             for number, returns in itertools.product(range(most + 1), RETURNS):
                 killed = frozenset({(role, number)})
                 yield "every crash point", replace(situation, kills=killed, returns=returns)
 
 
-def every_pair() -> Iterator[tuple[str, Schedule]]:
+def every_pair(
+    situations: Iterable[Schedule] = tuple(SITUATIONS.values()),
+    returned: Sequence[str] = RETURNS[1:],
+    roles: Sequence[str] = ROLES,
+) -> Iterator[tuple[str, Schedule]]:
     """Yield each situation with two deaths: of one caller twice, or of two. After the first, another desk drives on or,
     if control is the one to die as well, any command looks.
     """
-    for situation in SITUATIONS.values():
-        for returns in ("look", "drive"):
+    for situation in situations:
+        for returns in returned:
             alone = replace(situation, returns=returns, returns_after=20.0)
             for role, most in side_effects(alone).items():
+                if role not in roles:
+                    continue
                 for first in range(most + 1):
                     once = replace(alone, kills=frozenset({(role, first)}))
                     for other, more in side_effects(once).items():
@@ -175,11 +250,13 @@ def every_pair() -> Iterator[tuple[str, Schedule]]:
                                 yield "every pair", replace(once, kills=once.kills | {(other, second)})
 
 
-def every_stall() -> Iterator[tuple[str, Schedule]]:
+def every_stall(
+    situations: Iterable[Schedule] = tuple(SITUATIONS.values()),
+) -> Iterator[tuple[str, Schedule]]:
     """Yield each situation with a caller that sleeps in each of its requests, and with each of them on its way for
     long, while the others go on.
     """
-    for situation in SITUATIONS.values():
+    for situation in situations:
         for two_desks in (False, True):
             calm = replace(situation, two_desks=two_desks)
             for role, most in play(calm).aws.requests.items():
@@ -190,11 +267,13 @@ def every_stall() -> Iterator[tuple[str, Schedule]]:
                         yield "every late request", replace(calm, delays={(role, number): 20.0})
 
 
-def every_layer() -> Iterator[tuple[str, Schedule]]:
+def every_layer(
+    situations: Iterable[Schedule] = tuple(SITUATIONS.values()),
+) -> Iterator[tuple[str, Schedule]]:
     """Yield each situation with one layer alone: the desk dies at each side effect, and control is out of order until
     half an hour after the deadline.
     """
-    for situation in SITUATIONS.values():
+    for situation in situations:
         if situation.driver == "control":
             continue
         gone = (Outage("control", 0.0, situation.minutes * 60 + 1800.0),)
@@ -215,12 +294,43 @@ def layers_off(seeds: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
         yield f"{layer} alone", from_seed(seed, off=frozenset(LAYERS) - {layer})
 
 
+def every_node_death() -> Iterator[tuple[str, Schedule]]:
+    """Yield each kind of work with its machine lost at each of its writes to S3, in each way."""
+    for work, (fate, market) in itertools.product(WORKS, LOST_BY.items()):
+        calm = Schedule(work=work, markets=(market, "on_demand"), minutes=30.0, nodes=(NodeLife(work=200.0),))
+        (machine,) = play(calm).machines.values()
+        for number in range(1, machine.writes + 1):
+            lives = NodeLife(work=200.0, fate=fate, writes=number), NodeLife(work=200.0)
+            yield "every write of a node", replace(calm, nodes=lives)
+
+
+def every_code() -> Iterator[tuple[str, Schedule]]:
+    """Yield each error code of AWS as the answer to the first two launches, in each form, for each driver."""
+    for code, form, driver in itertools.product(
+        CODES, ("refuse", "raise", "failed", "both"), ("desk", "control")
+    ):
+        if form != "failed" or code.startswith(("Internal", "Service", "Server", "Unavailable")):
+            word = (
+                f"{form}:{code}"  # `failed` made an instance all the same, as only an error of AWS's own can
+            )
+            yield "every error code", Schedule(fleet={1: word, 2: word}, driver=driver, minutes=30.0)
+
+
+def every_outage() -> Iterator[tuple[str, Schedule]]:
+    """Yield each service, function and network out of order, from each phase of a run on, shortly and for long."""
+    spans = itertools.product((0.0, 3.0, 60.0, 200.0, 290.0), (40.0, 400.0, 2000.0))
+    for what, (since, seconds), driver in itertools.product(OUT_OF_ORDER, spans, ("desk", "control")):
+        lives = NodeLife(fate="hangs", at=150.0), NodeLife()
+        outage = Outage(what, since, since + seconds)
+        yield "every outage", Schedule(outages=(outage,), driver=driver, nodes=lives, minutes=30.0)
+
+
 def all_off(seeds: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
-    """Yield seeds with every layer switched off, and nobody else who could end an instance."""
+    """Yield each fate with every layer switched off, and nobody else who could end an instance."""
     gone = (Outage("control", 0.0, 20_000.0),)
-    life = NodeLife(fate="hangs", work=9000.0)
     for seed in seeds:
         dead = frozenset({("desk", 8 + seed % 5)})
+        life = NodeLife(fate=FATES[seed % len(FATES)], work=9000.0)
         yield (
             "all layers off",
             Schedule(seed=seed, off=frozenset(LAYERS), kills=dead, outages=gone, nodes=(life,), minutes=8.0),

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.chaos.aws import Access, Aws
+from tests.chaos.aws import Aws
+from tests.chaos.clients import Access
 from tests.chaos.schedule import Schedule
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError

@@ -6,123 +6,28 @@ receipt, exit code.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
-from tests.chaos.actors import PRICES, RUN, SYMBOLS, Machine, Simulation, record_at_once
-from tests.chaos.schedule import START, SWEEP_SECONDS
-from trainer.rehearsal.world import Instance
-from trainer.runs.deadline import armed_for
+from tests.chaos.actors import Simulation
+from tests.chaos.ending import SLACK, Ending
+from tests.chaos.run import PARENT_SECONDS, PRICES, RUN, model_name, parent_model
+from tests.chaos.schedule import SWEEP_SECONDS
+from trainer.runs.keys import of_experiment
 from trainer.runs.observation import FORGOTTEN_AFTER, UNANSWERED
 from trainer.runs.outcome import exit_code
-from trainer.runs.record import RunRecord, from_iso
+from trainer.runs.record import from_iso
 from trainer.runs.recovery import MOST_LOST
 from trainer.runs.start_file import read_start
 from trainer.runs.store import start_key
 from trainer.runs.stored_receipt import receipt_from_json
+from trainer.store.production import PRODUCTION
 
-SLACK = timedelta(seconds=30)  # requests take time, and a clock may be off by seconds
-PRECISION = timedelta(seconds=60)  # of a one-time schedule
-
-Invariant = Callable[["Ending"], Iterator[str]]
-
-
-class Ending:
-    """A simulation that is over: what its record and receipt say, and what is true."""
-
-    def __init__(self, sim: Simulation, off: frozenset[str] | None = None) -> None:
-        self.off = sim.schedule.off if off is None else off
-        self.sim, self.aws, self.bucket = sim, sim.aws, sim.aws.bucket
-        self.records = self.bucket.objects.get(f"runs/{RUN}/run.json", [])
-        self.receipts = self.bucket.objects.get(f"runs/{RUN}/receipt.json", [])
-        self.record: RunRecord | None = record_at_once(self.records[-1].body) if self.records else None
-        self.receipt: dict[str, Any] | None = json.loads(self.receipts[-1].body) if self.receipts else None
-        self.written_at = self.receipts[-1].at if self.receipts else self.aws.now
-        self.instances = list(self.aws.everything.values())
-        self.bounds = {one.id: self.bound(one) for one in self.instances}
-
-    def state(self) -> dict[str, int]:
-        """Return how many versions and things there are, besides the leases, which are the nodes' own."""
-        versions = {key: len(found) for key, found in self.bucket.objects.items() if "live/" not in key}
-        return versions | {"instances": len(self.aws.everything), "schedules": len(self.aws.world.schedules)}
-
-    def workers(self) -> list[Machine]:
-        """Return the machines whose word counts, by attempt."""
-        attempts = self.record.attempts if self.record else ()
-        ids = [name for attempt in attempts if attempt.launches for name in attempt.launches[-1].instance_ids]
-        return [self.sim.machines[name] for name in ids if name in self.sim.machines]
-
-    def start_written(self, attempt: int) -> datetime:
-        return self.bucket.objects[start_key(RUN, attempt)][0].at
-
-    def first_of(self, symbol: str, *, before: datetime) -> Machine | None:
-        """Return a machine that had finished a symbol before."""
-        return next((one for one in self.workers() if one.uploaded.get(symbol, before) < before), None)
-
-    def begun_after(self, at: datetime) -> bool:
-        """Return whether an attempt began after an instant."""
-        return any(self.start_written(one.attempt) > at for one in self.workers())
-
-    def lived(self, instance: Instance) -> tuple[datetime, datetime]:
-        """Return when an instance was there: from its launch until it was told to end."""
-        return instance.description["LaunchTime"], instance.shutting_down_at or self.aws.now
-
-    def billed(self, instance: Instance) -> float:
-        """Return the seconds that AWS bills: from `running` on, a minute at least."""
-        ended = self.lived(instance)[1]
-        ran = (ended - instance.running_at).total_seconds()
-        return max(ran, 60.0) if ran > 0 else 0.0
-
-    def price(self, instance: Instance) -> float:
-        return PRICES["spot" if instance.description.get("InstanceLifecycle") == "spot" else "on_demand"]
-
-    def bound(self, instance: Instance) -> datetime | None:
-        """Return by when an instance has to have ended; None if no layer could end it.
-
-        Each layer that is on names the first moment after the deadline at which it was able to.
-        """
-        machine, off = self.sim.machines[instance.id], self.off
-        if machine.deadline is None:
-            due = self.lived(instance)[0] + timedelta(minutes=1)
-            return min(self._sweeps(due), default=None)
-        latest = START + timedelta(minutes=self.sim.schedule.minutes)
-        due = max(min(machine.deadline, latest), self.lived(instance)[0])
-        chances = list(self._sweeps(due)) if "L4" not in off else []
-        if "L2" not in off and machine.kernel and instance.running_at <= machine.deadline:
-            chances.append(min(machine.deadline, latest) - machine.skew)
-        if "L3" not in off:
-            chances += self._schedule_fires(machine, due)
-        return min(chances) + SLACK if chances else None
-
-    def _sweeps(self, due: datetime) -> Iterator[datetime]:
-        """Yield the first sweep that nothing hurt."""
-        shown = timedelta(seconds=max(240.0, self.sim.schedule.shown_after))
-        late = {word.partition(":")[0] for word in self.sim.schedule.fleet.values()} & {"late"}
-        hidden = shown if late or self.sim.schedule.shown_after else timedelta(0)
-        whole = (began for began, fine in self.sim.sweeps if fine and began >= due)
-        first = next(whole, None)
-        if first is not None:
-            yield first + hidden
-
-    def _schedule_fires(self, machine: Machine, due: datetime) -> list[datetime]:
-        """Return when its one-time schedules have to have worked, if nothing was out of order then."""
-        assert machine.deadline is not None
-        at = armed_for(machine.deadline)
-        if due > at:  # it began after that: the sweeper has it
-            return []
-        weather = self.sim.schedule
-        if any(one.what in ("scheduler", "ec2", "sweeper") for one in weather.outages) or weather.error_rate:
-            return []
-        roles = {
-            role
-            for role, _ in (*weather.kills, *weather.lost, *weather.errors, *weather.stalls, *weather.delays)
-        }
-        hidden = machine.aws.hidden[machine.instance.id] > at
-        return [] if "sweeper" in roles or hidden else [at + PRECISION]
+Invariant = Callable[[Ending], Iterator[str]]
 
 
 def ends_in_time(end: Ending) -> Iterator[str]:
@@ -213,6 +118,17 @@ def start_files_stay(end: Ending) -> Iterator[str]:
                 now.instances
             ):
                 yield f"the start file of attempt {attempt} was changed from {before} to {now}"
+
+
+def waiting_takes_nothing(end: Ending) -> Iterator[str]:
+    """A walk over the ladder begins with the time that the run had when its wait began."""
+    for attempt in end.record.attempts if end.record else ():
+        launch, queue = next(iter(attempt.walk), None), attempt.queue
+        if launch is None or queue is None or launch.deadline_cause != "max_duration":
+            continue
+        due = queue.deadline + (min(launch.intended_at, queue.until) - queue.since)
+        if launch.deadline < due - SLACK:
+            yield f"attempt {attempt.number} waited, and its deadline is {end_text(end, launch.deadline)}"
 
 
 def every_run_ends(end: Ending) -> Iterator[str]:
@@ -325,25 +241,92 @@ def models_are_kept(end: Ending) -> Iterator[str]:
         elif stored is not None and stored.metadata.get("sha256") != item["sha256"]:
             yield f"the receipt has the model {item['key']} with another hash"
     kept = {item["piece"]: item for item in models.values()}
-    for machine in end.workers():
-        for symbol, at in machine.uploaded.items():
-            name, entry = f"lstm_{symbol}_1m", machine.reports[f"lstm_{symbol}_1m"]
+    for machine in end.workers() if end.sim.record.leaves == "models" else ():
+        for task, at in machine.uploaded.items():
+            name, entry = model_name(task), machine.reports[task]
             if machine.life.fate == "spoils" or machine.alive:
                 continue
-            if symbol not in kept:
+            if task not in kept:
                 yield f"{name} was reported by {machine.instance.id}, and the receipt does not have it"
                 continue
-            known_first = end.first_of(symbol, before=at)
-            if kept[symbol]["key"] != entry["key"] and known_first is None and end.begun_after(at):
-                yield f"{name} of {machine.instance.id} was replaced by {kept[symbol]['key']}"
+            known_first = end.first_of(task, before=at)
+            if kept[task]["key"] != entry["key"] and known_first is None and end.begun_after(at):
+                yield f"{name} of {machine.instance.id} was replaced by {kept[task]['key']}"
+
+
+def outputs_are_kept(end: Ending) -> Iterator[str]:
+    """What a script left before its machine ended is in the receipt, and is the object that its node listed."""
+    if end.receipt is None or end.sim.record.leaves != "files":
+        return
+    files = {item["file"]: item for item in end.receipt["files"]}
+    for item in files.values():
+        stored = end.bucket.newest(item["key"], item["version_id"])
+        if stored is None or hashlib.sha256(stored.body).hexdigest() != item["sha256"]:
+            yield f"the receipt has the file {item['file']}, and S3 does not"
+    done = {item["piece"] for item in end.receipt["scripts"] if item["done"]}
+    for machine in end.workers():
+        for task in machine.uploaded if not machine.alive else ():
+            if task not in done or f"{task}.txt" not in files:
+                yield f"{task} was done by {machine.instance.id}, and the receipt says {done}, {sorted(files)}"
+
+
+def late_words_change_nothing(end: Ending) -> Iterator[str]:
+    """What a machine writes after the next attempt's start file was written is not in the receipt."""
+    if end.receipt is None:
+        return
+    begun = {one.attempt: end.start_written(one.attempt) for one in end.workers()}
+    for item in (*end.receipt["models"], *(one for one in end.receipt["files"] if "key" in one)):
+        made = of_experiment(item["key"])
+        stored = end.bucket.newest(item["key"], item["version_id"])
+        later = [at for number, at in begun.items() if made and made[0] == RUN and number > made[1]]
+        if stored is not None and later and stored.at > min(later):
+            yield f"the receipt has {item['key']}, which was written after the next attempt had begun"
+
+
+def manifests_follow_their_data(end: Ending) -> Iterator[str]:
+    """Every object of a checkpoint's manifest is in S3 when the manifest is written."""
+    for machine in end.sim.machines.values():
+        prefix = machine.keys.checkpoints
+        for key, versions in end.bucket.objects.items():
+            if not key.startswith(prefix) or "/data/" in key:
+                continue
+            for item in json.loads(versions[0].body)["objects"]:
+                data = end.bucket.newest(machine.keys.snapshot_data(item["slot"]), item["version_id"])
+                if data is None or data.number > versions[0].number:
+                    yield f"{key} was written before its data"
+            if len(versions) > 1:
+                yield f"{key} was written over"
+
+
+def production_has_each_once(end: Ending) -> Iterator[str]:
+    """A model enters production once, with the bytes of its receipt."""
+    known = {item["sha256"] for item in end.receipt["models"]} if end.receipt else set()
+    for key, versions in end.bucket.objects.items():
+        if not key.startswith(PRODUCTION):
+            continue
+        made = [one.metadata.get("sha256", "") for one in versions]
+        if len(set(made)) < len(made):
+            yield f"{key} was promoted {len(made)} times"
+        if set(made) - known:
+            yield f"{key} has other bytes than the receipt"
 
 
 def nothing_is_trained_twice(end: Ending) -> Iterator[str]:
     """A model that was in S3 when an attempt's start file was written is not begun again, and one under way goes on
     from the newest whole snapshot.
     """
+    counts = end.sim.schedule.parent
     for machine in end.workers():
         written_at = end.start_written(machine.attempt)
+        if counts == "all" and "BTC-USD" in machine.trained:
+            yield f"BTC-USD is trained again by {machine.instance.id}: the run's parent had finished it"
+        least = (
+            min((seconds - PARENT_SECONDS[one] for one, seconds in machine.trained.items()), default=0.0)
+            if counts
+            else 0.0
+        )
+        if least < -0.01:
+            yield f"{machine.instance.id} begins {-least:.0f} s before the checkpoint of the run's parent"
         earlier = [one for one in end.workers() if one.attempt < machine.attempt]
         for symbol, seconds in machine.trained.items():
             by = [
@@ -382,7 +365,7 @@ def strangers_count_for_nothing(end: Ending) -> Iterator[str]:
     working = {machine.instance.id for machine in end.workers()}
     for item in end.receipt["models"]:
         owner = item["key"].partition(":")[2].partition("/")[0]
-        if owner not in working:
+        if owner not in working and item["key"] != parent_model():
             yield f"the receipt has {item['key']} by {owner}, and the run's machines are {sorted(working)}"
 
 
@@ -391,11 +374,13 @@ def no_symbol_is_missing(end: Ending) -> Iterator[str]:
     if end.receipt is None:
         return
     named = {item["piece"] for item in (*end.receipt["models"], *end.receipt["failed"])}
-    for symbol in SYMBOLS:
-        if symbol not in named:
-            yield f"{symbol} is missing from the receipt"
-    if end.receipt["state"] == "done" and len(end.receipt["models"]) != len(SYMBOLS):
-        yield f"done, with {len(end.receipt['models'])} models"
+    named |= {item["piece"] for item in end.receipt["scripts"]}
+    for piece in end.sim.record.pieces:
+        if piece.piece not in named:
+            yield f"{piece.piece} is missing from the receipt"
+    made = [*end.receipt["models"], *(item for item in end.receipt["scripts"] if item["done"])]
+    if end.receipt["state"] == "done" and len(made) != len(end.sim.record.pieces):
+        yield f"done, with {len(made)} of {len(end.sim.record.pieces)} pieces"
 
 
 def work_counts(end: Ending) -> Iterator[str]:
@@ -428,6 +413,21 @@ def no_actor_fails(end: Ending) -> Iterator[str]:
     yield from end.sim.problems
 
 
+def end_is_told(end: Ending) -> Iterator[str]:
+    """A desk shows the end, or control sends one message: whoever closed the run, and whoever died."""
+    if end.record is None or end.record.state != "closed":
+        return
+    sent, weather = len(end.sim.messages), end.sim.schedule
+    if not sent and not end.sim.shown:
+        yield "nobody was told"
+    faults = (weather.kills, weather.lost, weather.errors, weather.stalls, weather.delays, weather.outages,
+              weather.error_rate, weather.lost_rate)  # fmt: skip
+    if sent > 1 and not any(faults):
+        yield f"{sent} messages"
+    if end.sim.is_untold():
+        yield "it is still to be told"
+
+
 def repeating_changes_nothing(end: Ending) -> Iterator[str]:
     """Every actor is called once more: no object, no instance and no schedule changes."""
     if end.record is None or end.sim.is_open():
@@ -445,6 +445,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     one_for_each_intent,
     no_instance_is_given_up,
     start_files_stay,
+    waiting_takes_nothing,
     every_run_ends,
     one_receipt,
     terminated_is_true,
@@ -452,6 +453,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     bill_within_bounds,
     budget_holds,
     models_are_kept,
+    outputs_are_kept,
+    late_words_change_nothing,
+    manifests_follow_their_data,
+    production_has_each_once,
     nothing_is_trained_twice,
     few_attempts,
     strangers_count_for_nothing,
@@ -459,6 +464,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     work_counts,
     times_are_sound,
     no_actor_fails,
+    end_is_told,
     repeating_changes_nothing,
 )
 

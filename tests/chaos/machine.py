@@ -7,16 +7,18 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.chaos.actors import Desk, Simulation, simulated
+from tests.chaos.actors import Desk, Simulation
 from tests.chaos.invariants import violations
-from tests.chaos.schedule import CODES, PASSING, START, NodeLife, Outage, Schedule
+from tests.chaos.replaced import simulated
+from tests.chaos.run import WORKS
+from tests.chaos.schedule import CODES, OUT_OF_ORDER, PASSING, START, NodeLife, Outage, Schedule
 
 ROLES = st.sampled_from(("desk", "control", "sweeper"))
 LIVES = st.builds(
     NodeLife,
     boot=st.sampled_from((15.0, 200.0)),
     work=st.sampled_from((60.0, 300.0, 3000.0)),
-    fate=st.sampled_from(("works", "stays_on", "fails", "never_reports", "forges")),
+    fate=st.sampled_from(("works", "stays_on", "fails", "never_reports", "forges", "zombie")),
 )
 WORDS = st.one_of(
     st.sampled_from(("lost", "unsent", "empty", "both", "late:60", "late:200", "failed:InternalError")),
@@ -35,8 +37,9 @@ class Weather(RuleBasedStateMachine):
         driver=st.sampled_from(("desk", "control")),
         nodes=st.lists(LIVES, min_size=1, max_size=4).map(tuple),
         shown_after=st.sampled_from((0.0, 30.0)),
+        work=st.sampled_from(tuple(WORKS)),
     )
-    def begin(self, minutes, budget, markets, driver, nodes, shown_after):
+    def begin(self, minutes, budget, markets, driver, nodes, shown_after, work):
         schedule = Schedule(
             minutes=minutes,
             budget_usd=budget,
@@ -44,9 +47,10 @@ class Weather(RuleBasedStateMachine):
             driver=driver,
             nodes=nodes,
             shown_after=shown_after,
+            work=work,
         )
         self.sim = Simulation(schedule)
-        with simulated(self.sim.aws):
+        with simulated(self.sim.aws, self.sim.records):
             self.sim.begin()
 
     @property
@@ -55,7 +59,7 @@ class Weather(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((0.3, 1.0, 7.0, 45.0, 130.0, 400.0, 1500.0)))
     def time_passes(self, seconds):
-        with simulated(self.sim.aws):
+        with simulated(self.sim.aws, self.sim.records):
             self.sim.aws.run_until(self.sim.aws.now + timedelta(seconds=seconds))
 
     @rule(role=ROLES, after=st.integers(1, 6))
@@ -82,7 +86,7 @@ class Weather(RuleBasedStateMachine):
         self.sim.weather(fleet={**self.sim.schedule.fleet, self.sim.aws.fleet_calls + after: word})
 
     @rule(
-        what=st.sampled_from(("s3", "ec2", "scheduler", "control", "sweeper", "net:desk", "net:node")),
+        what=st.sampled_from(OUT_OF_ORDER),
         seconds=st.sampled_from((20.0, 200.0, 1200.0)),
     )
     def something_is_out_of_order(self, what, seconds):
@@ -91,19 +95,19 @@ class Weather(RuleBasedStateMachine):
 
     @rule()
     def another_command_comes(self):
-        with simulated(self.sim.aws):
+        with simulated(self.sim.aws, self.sim.records):
             Desk(self.sim, begins=False, role="desk2")
 
     @precondition(lambda self: self.sim.machines)
-    @rule(fate=st.sampled_from(("_hang", "_die", "_panic", "_noticed", "_taken")))
+    @rule(fate=st.sampled_from(("_hang", "_stall", "_die", "_panic", "_noticed", "_taken")))
     def a_machine_ends(self, fate):
-        with simulated(self.sim.aws):
+        with simulated(self.sim.aws, self.sim.records):
             getattr(list(self.sim.machines.values())[-1], fate)()
 
     def teardown(self):
         if not hasattr(self, "sim"):
             return
-        with simulated(self.sim.aws):
+        with simulated(self.sim.aws, self.sim.records):
             healed = max((one.until for one in self.sim.schedule.outages), default=0.0)
             self.sim.ends_at = max(self.sim.ends_at, START + timedelta(seconds=healed + 900))
             self.sim.finish()

@@ -19,10 +19,16 @@ BOOT_SECONDS = 240  # boot allowance of the simulated type
 # Every code of the table, each of which a request may fail with.
 CODES = tuple(sorted({code for _, codes in ROWS for code in codes if code.isalpha() or "." in code}))
 PASSING = ("InternalError", "ServiceUnavailable", "SlowDown", "ThrottlingException", "ReadTimeoutError")
+# What an outage may be of: services, functions, and the networks of callers and nodes.
+OUT_OF_ORDER = (
+    "s3", "ec2", "scheduler", "cloudwatch", "control", "sweeper", "net:desk", "net:node", "net:control", "net:sweeper",
+)  # fmt: skip
 FATES = (
     "works",
     "never_reports",
     "hangs",
+    "stalls",
+    "zombie",
     "dies",
     "panics",
     "taken",
@@ -42,6 +48,7 @@ class NodeLife:
     work: float = 200.0
     fate: str = "works"
     at: float = 100.0  # when its fate comes
+    writes: int = 0  # to S3, right after the last of which its fate comes instead; 0: at its time
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,10 @@ class Schedule:
     minutes: float = 20.0  # until the run's deadline
     budget_usd: float = 0.0
     driver: str = "desk"
+    work: str = "train"  # what the run's command does: `run.WORKS`
+    parent: str = (
+        ""  # what counts of the run that it continues: "all" or "checkpoints"; "": it continues none
+    )
     markets: tuple[str, ...] = ("on_demand", "on_demand")
     detached: bool = False
     poll: float = 30.0  # between two looks of a command
@@ -71,6 +82,8 @@ class Schedule:
     nodes: tuple[NodeLife, ...] = (NodeLife(),)
     fleet: Mapping[int, str] = field(default_factory=dict)  # call -> its answer, such as "refuse:CODE"
     full: frozenset[str] = frozenset()  # pools
+    full_until: float = 0.0  # when they have room again; 0: never
+    queue_minutes: float = 0.0  # for which it waits in line for capacity at most
     kills: frozenset[tuple[str, int]] = frozenset()  # role, after so many side effects
     lost: frozenset[tuple[str, int]] = frozenset()  # answers to side effects that never arrive
     errors: Mapping[tuple[str, int], str] = field(default_factory=dict)  # role, request -> code
@@ -83,8 +96,10 @@ class Schedule:
     codes: tuple[str, ...] = PASSING
     outages: tuple[Outage, ...] = ()
     off: frozenset[str] = frozenset()  # layers that are switched off
+    promotes: bool = False  # whether control and a desk put its models into production, at once
     desk_skew: float = 0.0
     node_skew: float = 0.0
+    function_skew: float = 0.0  # of control and sweeper
     events: str = "once"  # EC2's events: once, never, late, twice
     latency: float = 0.05
     pending_seconds: float = 8.0
@@ -118,13 +133,16 @@ def from_seed(seed: int, **fixed: Any) -> Schedule:
     values["nodes"] = tuple(_life(dice) for _ in range(6))
     values["fleet"] = _answers(dice)
     if dice.random() < 0.1:
-        values["full"] = frozenset(
-            {
-                f"g5.12xlarge us-east-1{zone} {market.replace('_', '-')}"
-                for zone, market in zip("abc", values["markets"], strict=False)
-                if dice.random() < 0.5
-            }
-        )
+        values["full"] = frozenset(pool for pool in pools(values["markets"]) if dice.random() < 0.5)
+    if dice.random() < 0.1:
+        values["full"] = frozenset(pools(values["markets"]))
+        values["full_until"] = dice.choice((30.0, 300.0, 900.0, 0.0))
+        values["queue_minutes"] = dice.choice((2.0, 10.0, 20.0))
+    elif dice.random() < 0.4:
+        values["queue_minutes"] = dice.choice((5.0, 15.0))
+    values["work"] = dice.choice(("train", "train", "train", "ranks", "script", "prepare"))
+    if values["work"] == "train" and dice.random() < 0.15:
+        values["parent"] = dice.choice(("all", "checkpoints"))
     values["kills"] = _kills(dice)
     values["lost"] = frozenset((_role(dice), dice.randint(1, 14)) for _ in range(dice.choice((0, 0, 1, 2))))
     values["errors"] = {
@@ -141,14 +159,24 @@ def from_seed(seed: int, **fixed: Any) -> Schedule:
     if dice.random() < 0.2:
         values["error_rate"], values["lost_rate"] = dice.choice((0.02, 0.1)), dice.choice((0.0, 0.05))
     values["outages"] = _outages(dice)
+    values["promotes"] = values["work"] in ("train", "ranks") and dice.random() < 0.2
     values["desk_skew"] = dice.choice((0.0, 0.0, -200.0, 150.0, 2.0))
     values["node_skew"] = dice.choice((0.0, 0.0, 2.0, -2.0))
+    values["function_skew"] = dice.choice((0.0, 0.0, 0.0, 2.0, -2.0))
     values["events"] = dice.choice(("once", "once", "never", "late", "twice"))
     values["latency"] = dice.choice((0.02, 0.05, 0.4))
     values["pending_seconds"] = dice.choice((3.0, 8.0, 40.0))
     values["shutting_down_seconds"] = dice.choice((2.0, 25.0, 240.0))
     values["shown_after"] = dice.choice((0.0, 0.0, 5.0, 60.0))
     return Schedule(**(values | fixed))
+
+
+def pools(markets: tuple[str, ...]) -> list[str]:
+    """Return the pools of a ladder, as the world names them."""
+    return [
+        f"g5.12xlarge us-east-1{zone} {market.replace('_', '-')}"
+        for zone, market in zip("abc", markets, strict=False)
+    ]
 
 
 def _role(dice: random.Random) -> str:
@@ -166,6 +194,7 @@ def _life(dice: random.Random) -> NodeLife:
         work=dice.choice((30.0, 200.0, 500.0, 3000.0)),
         fate=fate,
         at=dice.uniform(0.0, 500.0),
+        writes=dice.randint(1, 12) if dice.random() < 0.3 else 0,
     )
 
 
@@ -181,9 +210,10 @@ def _answers(dice: random.Random) -> dict[int, str]:
 
 
 def _outages(dice: random.Random) -> tuple[Outage, ...]:
-    what = ("s3", "ec2", "scheduler", "control", "sweeper", "net:desk", "net:node", "net:control")
     found = []
     for _ in range(dice.choice((0, 0, 1, 1, 2))):
         since = dice.uniform(0.0, 1500.0)
-        found.append(Outage(dice.choice(what), since, since + dice.choice((20.0, 120.0, 700.0, 2000.0))))
+        found.append(
+            Outage(dice.choice(OUT_OF_ORDER), since, since + dice.choice((20.0, 120.0, 700.0, 2000.0)))
+        )
     return tuple(found)

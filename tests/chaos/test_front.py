@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -16,7 +15,7 @@ from trainer.control.cloud import AwsCloud
 from trainer.rehearsal.world import Delays
 
 pytestmark = pytest.mark.slow
-SEEDS = int(os.environ.get("CHAOS_SEEDS", "24"))  # scripts/chaos: a few hundred
+SEEDS, MORE_SEEDS = 24, 300
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +56,16 @@ def front_side(access, outputs, account, record) -> Side:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_front_and_simulator_answer_alike(applied, seed):
+    answer_alike(applied, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(SEEDS, MORE_SEEDS))
+def test_front_and_simulator_answer_alike_at_length(applied, seed):
+    answer_alike(applied, seed)
+
+
+def answer_alike(applied, seed):
     access, outputs, account, ladder = applied
     now = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=seed)
     record = make_record(

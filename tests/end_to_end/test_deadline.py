@@ -14,9 +14,6 @@ import pytest
 
 from tests.desk import QUICK
 from tests.jobs import sets
-from trainer.aws.access import Access
-from trainer.rehearsal.client import ACCOUNT, Server
-from trainer.rehearsal.home import read_note
 from trainer.runs.deadline import armed_for
 from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
@@ -24,13 +21,6 @@ from trainer.runs.record_json import record_from_json
 GROUP = "mayfly-dev"
 LONG = ("--epochs", "10000", *sets("train.patience=10000", "expert.tune=never"))  # tuning: test_tuned.py
 BUDGET = "1.5"  # 439 seconds of a p3.8xlarge with its disk, far below the default of half an hour
-
-
-def access_of(home: Path) -> Access:
-    """Return access to the embedded AWS that runs at a desk."""
-    note = read_note(home)
-    assert note is not None
-    return Server(note=note, lease="").access(ACCOUNT)
 
 
 def timer_instant(sandbox: Path) -> datetime | None:
@@ -71,7 +61,7 @@ def test_ctrl_c_asks_and_a_left_run_has_one_deadline(desk, candles, eventually):
     run_id, deadline = left["run_id"], from_iso(left["deadline"])
     assert left["deadline_cause"] == "budget"
 
-    access = access_of(desk.home)
+    access = desk.access()
     ec2, scheduler, s3 = (access.client(name) for name in ("ec2", "scheduler", "s3"))
     (bucket,) = (entry["Name"] for entry in s3.list_buckets()["Buckets"])
     record = record_from_json(s3.get_object(Bucket=bucket, Key=f"runs/{run_id}/run.json")["Body"].read())

@@ -5,6 +5,9 @@ schedule to its models and its message. `make weekly` shows another.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +22,7 @@ import pytest
 from scripts.weekly import NAME, SECRET, SETTINGS, Weeks, desk_variables, weeks
 from tests.aws.queues import queued, subscribe_queue
 from tests.aws.server import CheckedAws
+from tests.desk import ROOT
 from tests.jobs import sets
 from tests.retrains import CONFIG, RETRAINS
 from tests.sessions import forget_sessions
@@ -225,3 +229,22 @@ def test_the_weekly_example_is_retrained_and_announced(
         and f"mayfly receipts {receipt['run_id']}" in posted
     )
     assert f"mayfly {NAME}: done" in [message["Subject"] for message in queued(story.access)]
+
+
+@pytest.mark.nightly
+def test_a_full_and_an_interrupted_sunday(tmp_path: Path) -> None:
+    """All of `make weekly`: schedule, prepare run, line, lost machine, models, messages."""
+    run = subprocess.run(
+        [sys.executable, "-m", "scripts.weekly"],
+        cwd=ROOT,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=1_200,
+    )
+    assert run.returncode == 0, f"{run.stdout[-4000:]}{run.stderr[-4000:]}"
+    full, interrupted = run.stdout.split("\n=== ")[1:]
+    assert "every pool is full (InsufficientInstanceCapacity), next try at" in full
+    assert "    | note: every pool was full: attempt 1 waited" in full
+    assert "    | note: attempt 1 lost its machine: the spot instance was taken back" in interrupted
+    assert [part.count("    | sunday, scheduled Sun ") for part in (full, interrupted)] == [1, 1]

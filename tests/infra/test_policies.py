@@ -68,7 +68,7 @@ def test_an_instance_writes_keys_under_its_own_id_alone() -> None:
     for instance_id, may in (("i-1", True), ("i-2", False)):
         keys = NodeKeys(role_id="AROA1", instance_id=instance_id, run_id="r", attempt=1)
         parts = (f"{keys.log}000001.log", f"{keys.models}lstm_A_1m.safetensors")
-        parts += (keys.snapshot(1), keys.snapshot_data("ab" * 32))
+        parts += (keys.snapshot(1), keys.snapshot_data(1))
         written = (keys.lease, keys.progress, keys.result, *parts)
         assert {may_write(key, "AROA1:i-1") for key in written} == {may}
     for prefix in OWN_PREFIXES:

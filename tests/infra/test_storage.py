@@ -94,8 +94,12 @@ def test_nothing_of_value_expires_by_default(program: Recorded) -> None:
 
 
 def test_checkpoints_go_after_days_that_can_be_set() -> None:
-    for days, retention in ((7, Retention()), (30, Retention(checkpoint_days=30))):
-        made = {one["id"]: one for one in expiry(retention)}
+    """So many after the run: what it sent when it began counts from then on."""
+    for days, minutes, retention in (
+        (8, 720, Retention()),
+        (37, 7 * 24 * 60, Retention(checkpoint_days=30)),
+    ):
+        made = {one["id"]: one for one in expiry(retention, life_minutes=minutes)}
         for name in ("checkpoints", "resumed"):
             assert made[name]["filter"] == {"prefix": f"{name}/"}
             assert made[name]["expiration"] == {"days": days}
@@ -103,8 +107,12 @@ def test_checkpoints_go_after_days_that_can_be_set() -> None:
 
 
 def test_models_of_runs_expire_where_days_are_set() -> None:
-    default = {one["id"] for one in expiry(Retention())}
-    more = {one["id"]: one for one in expiry(Retention(experiment_days=30)) if one["id"] not in default}
+    default = {one["id"] for one in expiry(Retention(), life_minutes=720)}
+    more = {
+        one["id"]: one
+        for one in expiry(Retention(experiment_days=30), life_minutes=720)
+        if one["id"] not in default
+    }
     assert list(more) == ["experiments"]
     assert more["experiments"]["filter"] == {"prefix": "models/experiments/"}
     assert more["experiments"]["expiration"] == {"days": 30}

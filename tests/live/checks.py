@@ -160,6 +160,13 @@ CHECKS = (
         minutes=20,
         quota=SPOT,
     ),
+    gpu(
+        "resume",
+        "a stopped run is continued by another",
+        runs.resume,
+        dollars=0.82,
+        minutes=25,
+    ),
     gpu("storage", "two runs with cache and key", runs.storage, dollars=0.90, minutes=30, stack=THROWAWAY),
     gpu(
         "image",

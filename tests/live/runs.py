@@ -12,9 +12,11 @@ from typing import Any
 from tests.live.context import ROOT, Live, require
 from trainer.aws.access import aws_errors
 from trainer.aws.stack_outputs import secrets_path
+from trainer.control.observe import reports
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import from_iso
+from trainer.runs.reports import Heartbeat
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
@@ -28,6 +30,7 @@ SMALL = (
     "--set",
     "train.batch=128",
 )
+STOPPED = (0, 130)  # exit codes of `stop`, which has the run's
 HALF_HOUR = "0.41"  # dollars, of a g6.xlarge: the deadline of its runs
 # Small models, which would train for long: by the plan within the half hour.
 ENDLESS = ("--epochs", "40000", "--set", "train.patience=40000", "--set", "expert.tune=never", *SMALL)
@@ -224,6 +227,37 @@ def interruption(live: Live) -> None:
         reason = read_record(live.cloud.objects, run_id)[0].instances[0].reason
         taken = ("Server.SpotInstanceTermination", "Client.InstanceInitiatedShutdown")  # or it was faster
         require(reason in taken, f"EC2's reason is {reason}")
+
+
+def resume(live: Live) -> None:
+    """Stop a run once S3 has a checkpoint of it, and have another run go on from there."""
+    within = timedelta(minutes=15)
+
+    def told(run_id: str) -> Heartbeat | None:
+        seen = reports(live.cloud, read_record(live.cloud.objects, run_id)[0]).get(1)
+        return seen.heartbeat if seen else None
+
+    def durable(run_id: str) -> bool:
+        beat = told(run_id)
+        return beat is not None and bool(beat.durable)
+
+    def begun(run_id: str) -> list[int]:
+        beat = told(run_id)
+        pieces = beat.progress.values() if beat else ()
+        return [
+            piece["began"] for piece in pieces if "began" in piece and piece.get("steps")
+        ]  # it takes steps
+
+    with detached(live, *ENDLESS) as first:
+        live.until(lambda: durable(first), f"a checkpoint of {first} in S3", within=within)
+        show(live, live.mayfly("stop", first, codes=STOPPED), state="stopped")
+    with detached(live, *ENDLESS, "--resume", first) as second:
+        steps = live.until(lambda: begun(second), f"the training of {second}", within=within)
+        live.say(f"{second} goes on from step {steps[0]} of {first}")
+        receipt = live.mayfly("stop", second, codes=STOPPED)
+        show(live, receipt, state="stopped")
+    require(receipt["parent"] == first, f"{second} continues {receipt['parent'] or 'nothing'}")
+    require(steps[0] > 0, f"{second} began its training anew")
 
 
 def _training(live: Live, run_id: str, *, but: str = "") -> str:

@@ -10,9 +10,10 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -60,6 +61,44 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+class LineFile:
+    """A file that lines are appended to, each at once. Lines that a full disk refuses wait in memory, and are
+    written, in order, before the next one. Their number is the writers' to bound.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._file = path, path.open("ab", buffering=0)
+        self._waiting, self._lock = bytearray(), threading.RLock()  # a signal handler may log, too
+
+    def append(self, line: bytes) -> None:
+        """Append a line with its end, after those that wait."""
+        with self._lock, suppress(OSError):
+            self._waiting += line
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Return at most so many bytes from an offset on, as if those that wait were in the file."""
+        with self._lock:
+            block = read_block(self._path, offset, most)
+            if len(block) < most:
+                beyond = offset + len(block) - self._path.stat().st_size
+                block += self._waiting[beyond : beyond + most - len(block)]
+            return block
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_block(path: Path, offset: int, most: int) -> bytes:
+    """Return at most so many bytes of a file, from an offset on; none of one that does not exist yet."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
+        return file.read(most)
+    return b""
 
 
 class HeldFolder:

@@ -19,14 +19,18 @@ from typing import Any
 
 from trainer.base.strict_json import Unsound
 from trainer.control.observe import left_behind
+from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import models_of, outputs_of, scripts_of
 from trainer.runs.record import RunRecord
+from trainer.runs.repeated import reached_steps, steps_twice
+from trainer.runs.reports import CHECKPOINT_COUNTS, MOST_PROGRESS_BYTES, MOST_SENT, sent_by
 from trainer.runs.snapshots import (
     MOST_SNAPSHOT_BYTES,
     Snapshot,
     SnapshotFile,
+    SnapshotObject,
     read_snapshot,
     snapshot_numbers,
 )
@@ -77,14 +81,26 @@ def write_ids(objects: Objects, run_id: str, attempt: int, instance_ids: tuple[s
 def _going_on(objects: Objects, before: RunRecord, start: StartFile) -> StartFile:
     """Return a start file with what the attempts of a record finished, and their newest checkpoints."""
     left = left_behind(objects, before)
-    copied, files = _checkpoints(objects, before, left.start, start)
-    return replace(
+    start = replace(
         start,
         finished=(*models_of(before, left), *(entry for entry in scripts_of(left) if entry["done"])),
         outputs=tuple(outputs_of(left)),
-        objects=copied,
-        files=files,
+        sent=_sent(objects, before, left),
+        reached=reached_steps(left.start, left.heartbeat, pieces=[one.piece for one in before.pieces]),
+        steps_twice=steps_twice(left.start, left.heartbeat),
     )
+    return _with_checkpoints(objects, before, left.start, start)
+
+
+def _sent(objects: Objects, before: RunRecord, left: Observation) -> dict[str, int]:
+    """Return how much the attempts of a record sent of CHECKPOINTS, by the words of their nodes."""
+    own = dict(left.result.checkpoints) if left.result else {}
+    for keys in () if own else before.nodes:
+        stored = given(partial(objects.get, key=keys.progress, first_bytes=MOST_PROGRESS_BYTES + 1))
+        own = own or sent_by(stored.body if stored else b"")
+    earlier = left.start.sent if left.start else {}
+    counts = {name: min(earlier.get(name, 0) + own.get(name, 0), MOST_SENT) for name in CHECKPOINT_COUNTS}
+    return counts if any(counts.values()) else {}
 
 
 def _continuing(objects: Objects, record: RunRecord, start: StartFile) -> StartFile:
@@ -92,13 +108,11 @@ def _continuing(objects: Objects, record: RunRecord, start: StartFile) -> StartF
     parent, _ = read_record(objects, record.parent, seen=True)
     before = last_begun(objects, parent)
     left = left_behind(objects, before)
-    copied, files = _checkpoints(objects, before, left.start, start)
-    start = replace(start, objects=copied, files=files)
-    if record.parent_counts != "all":
-        return start
-    pieces = {piece.piece for piece in record.pieces}
-    done = tuple(entry for entry in finished_of(objects, before, left) if entry["piece"] in pieces)
-    return replace(start, finished=done, outputs=tuple(_there(objects, outputs_of(left))))
+    if record.parent_counts == "all":
+        pieces = {piece.piece for piece in record.pieces}
+        done = tuple(entry for entry in finished_of(objects, before, left) if entry["piece"] in pieces)
+        start = replace(start, finished=done, outputs=tuple(_there(objects, outputs_of(left))))
+    return _with_checkpoints(objects, before, left.start, start)
 
 
 def last_begun(objects: Objects, parent: RunRecord) -> RunRecord:
@@ -142,18 +156,21 @@ def _there(objects: Objects, entries: list[dict[str, Any]]) -> list[dict[str, An
         return [entry for entry, there in zip(entries, pool.map(is_there, entries), strict=True) if there]
 
 
-def _checkpoints(
+def _with_checkpoints(
     objects: Objects, before: RunRecord, earlier: StartFile | None, start: StartFile
-) -> tuple[tuple[CarriedObject, ...], tuple[SnapshotFile, ...]]:
-    """Copy the objects of the newest snapshot that verifies, else of those that the earlier attempt began
-    with; return the copies, and the files in them.
+) -> StartFile:
+    """Return a start file with copies of the objects of the newest snapshot that verifies, else of those that
+    the earlier attempt began with, and the files in them. Finished models go on from nothing.
     """
+    made = {str(model["key"]).rpartition("/")[2].removesuffix(MODEL_SUFFIX) for model in start.models}
     for sources, files in _candidates(objects, before, earlier):
-        copied = _copied(objects, sources, start)
+        needed = tuple(file for file in files if file.path.partition("/")[0] not in made)
+        held = {file.object for file in needed}
+        copied = _copied(objects, [source for source in sources if source.sha256 in held], start)
         if copied is not None:
-            return copied, files
+            return replace(start, objects=copied, files=needed)
         log.warning("a snapshot of %s does not verify; an older one is tried", before.run_id)
-    return (), ()
+    return start
 
 
 def _candidates(objects: Objects, before: RunRecord, earlier: StartFile | None) -> list[Candidate]:
@@ -170,11 +187,12 @@ def _snapshots(objects: Objects, before: RunRecord) -> Iterator[Candidate]:
         for number in snapshot_numbers(names)[:MOST_SNAPSHOTS]:
             snapshot = _snapshot(objects, keys, number)
             if snapshot is not None:
-                sources = (
-                    CarriedObject(key=keys.snapshot_data(item.sha256), **vars(item))
-                    for item in snapshot.objects
-                )
-                yield tuple(sources), snapshot.files
+                yield tuple(_source(keys, item) for item in snapshot.objects), snapshot.files
+
+
+def _source(keys: NodeKeys, item: SnapshotObject) -> CarriedObject:
+    key = keys.snapshot_data(item.slot)
+    return CarriedObject(key=key, sha256=item.sha256, size=item.size, version_id=item.version_id)
 
 
 def _snapshot(objects: Objects, keys: NodeKeys, number: int) -> Snapshot | None:

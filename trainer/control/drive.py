@@ -30,7 +30,7 @@ from trainer.control.progress import (
     progress_of,
     unconfirmed_receipt,
 )
-from trainer.control.stop import StopSignal, Wish, request_stop
+from trainer.control.stop import StopSignal, Wish, leave_to_control, request_stop
 from trainer.runs.actions import (
     Action,
     ArmKill,
@@ -109,6 +109,7 @@ def drive(
         if overdue(look, cloud.now()):
             return unconfirmed_receipt(look)
         if signal.wish is Wish.LEAVE and goes_on_alone(look.record):
+            leave(cloud, look.record)
             return None
     raise AssertionError("a run is followed until it is closed")
 
@@ -123,25 +124,34 @@ def start(
     stop: StopSignal | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunRecord:
-    """Drive a run until its instance exists and both schedules are armed (or it ended), and leave it to
-    itself.
+    """Drive a run until its instance exists and both schedules are armed, or until it waits in line for
+    capacity (or it ended); then leave it to control. Return the record.
     """
     signal, pause = stop or StopSignal(), poll_seconds
     for look in follow(
         cloud, run_id, known=known, poll_seconds=pause, on_event=on_event, stop=signal, sleep=sleep
     ):
-        if look.record.state == "closed" or (
-            goes_on_alone(look.record) and look.record.stop_requested_at is None
-        ):
+        if look.record.state == "closed":
             return look.record
+        if goes_on_alone(look.record) and look.record.stop_requested_at is None:
+            return leave(cloud, look.record)
     raise AssertionError("a run is followed until it is closed")
 
 
-def goes_on_alone(record: RunRecord) -> bool:
-    """Return whether a run no longer needs its command: its instance exists and both schedules are armed, or
-    it has none.
+def leave(cloud: Cloud, record: RunRecord) -> RunRecord:
+    """Let control go on with a run that its desk leaves: at its next event, instead of two minutes after the
+    desk's last sign, as where this can't be stored. Return the record.
     """
-    if not record.has_instances:
+    with suppress(TrainerError):
+        return leave_to_control(cloud, record.run_id)
+    return record
+
+
+def goes_on_alone(record: RunRecord) -> bool:
+    """Return whether a run no longer needs its command: its instance exists and both schedules are armed, it
+    waits in line for capacity, or no instance does it.
+    """
+    if not record.has_instances or (record.attempt is not None and record.attempt.waits):
         return True
     return record.last_launch is not None and record.last_launch.kill_armed_at is not None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
@@ -22,6 +22,7 @@ from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
 from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
 from trainer.runs.receipt import outputs_of
 from trainer.runs.record import RunRecord
+from trainer.runs.repeated import reached_steps, steps_twice
 from trainer.runs.reports import (
     MOST_OUTPUTS_BYTES,
     MOST_PROGRESS_BYTES,
@@ -41,6 +42,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 ASKED_AT_ONCE = 10  # as many connections as boto3 keeps open
 S3_SECONDS = 120.0  # for asking about the models or files of one run; 2,000 take 16 s at 80 ms each
+AT_ANY_TIME = datetime(9999, 1, 1, tzinfo=timezone.utc)  # of a report that is read for its counts alone
 MOST_BOOT_LOG_BYTES = 256 * 1024  # bootstrap.sh sends no more; EC2 keeps 64 KB of a console
 
 
@@ -55,13 +57,12 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         names = [sweep_schedule(run_id), *(kill_schedule(run_id, item.number) for item in record.attempts)]
     armed = {name: cloud.scheduled(name=name) for name in names}
     now = cloud.now()
-    beats = filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes))
     launching = record.state == "starting" and record.has_instances and may_start
     start = _start(objects, record) if launching else None
     seen = Observation(
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
-        heartbeat=max(beats, key=lambda beat: beat.at, default=None),
+        heartbeat=_last_report(objects, record, now),
         result=_node_result(objects, record),
         stop_written=bool(
             attempt
@@ -90,7 +91,8 @@ def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None =
     """
     start = _start(objects, record)
     if start is None and record.attempt is not None and record.attempt.number > 1:
-        return left_behind(objects, record.as_of(record.attempt.number - 1))
+        left = left_behind(objects, record.as_of(record.attempt.number - 1))
+        return replace(left, start=_folded(record, left), heartbeat=None)
     if unread := result is None:
         result = _node_result(objects, record)
     models = models_seen(objects, record, result)
@@ -99,7 +101,23 @@ def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None =
         sound = [item for item in result.models if (item["key"], item["version_id"], item["sha256"]) in there]
         result = replace(result, models=tuple(sound))
     outputs, scripts = outputs_seen(objects, record)
-    return Observation(result=result, models=models, outputs=outputs, scripts=scripts, start=start)
+    return Observation(
+        result=result,
+        heartbeat=_last_report(objects, record, AT_ANY_TIME),
+        models=models,
+        outputs=outputs,
+        scripts=scripts,
+        start=start,
+    )
+
+
+def _folded(record: RunRecord, left: Observation) -> StartFile | None:
+    """Return the start file of an attempt with the steps that the attempt itself repeated and reached."""
+    if left.start is None:
+        return None
+    reached = reached_steps(left.start, left.heartbeat, pieces=[one.piece for one in record.pieces])
+    twice = steps_twice(left.start, left.heartbeat)
+    return replace(left.start, steps_twice=twice, reached=reached)
 
 
 def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:
@@ -242,6 +260,11 @@ def _seen(stored: Stored) -> ModelSeen:
     return ModelSeen(key=stored.key, version_id=stored.version_id, sha256=stored.sha256)
 
 
+def _last_report(objects: Objects, record: RunRecord, now: datetime) -> Heartbeat | None:
+    beats = filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes))
+    return max(beats, key=lambda beat: beat.at, default=None)
+
+
 def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | None:
     """Return a node's last report. A malformed lease or progress counts as missing: then the boot allowance
     decides.
@@ -286,9 +309,8 @@ def reports(cloud: Cloud, record: RunRecord) -> dict[int, Observation]:
     seen, now = {}, cloud.now()
     for number, attempt in enumerate(record.attempts, 1):
         until = replace(record, attempts=record.attempts[:number])  # whose last attempt is this one
-        beats = filter(None, (_heartbeat(cloud.objects, keys, now) for keys in until.nodes))
         seen[attempt.number] = Observation(
-            heartbeat=max(beats, key=lambda beat: beat.at, default=None),
+            heartbeat=_last_report(cloud.objects, until, now),
             result=_node_result(cloud.objects, until),
             start=_start(cloud.objects, until),
         )

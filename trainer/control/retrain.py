@@ -48,9 +48,9 @@ from trainer.retrains.published import (
     verified_job,
 )
 from trainer.retrains.schedule import RetrainSchedule, is_name, read_schedules
-from trainer.retrains.summary import PersonMessage, repeated_summary, scheduled_summary
+from trainer.retrains.summary import PersonMessage, repeated_summary, run_notes, scheduled_summary
 from trainer.runs.record import iso
-from trainer.runs.store import Conflict, read_record, record_key
+from trainer.runs.store import Conflict, UnreadableRecord, read_record, record_key
 from trainer.runs.stored_receipt import read_receipt
 
 GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come
@@ -354,8 +354,18 @@ def _after_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
             raise
         except TrainerError as error:  # keep the cost of the run
             return spent.ended("failed", error, home.cloud.now())
-        spent = replace(spent, promoted=promoted, notes=(*notes, *entry.notes))
+        spent = replace(spent, promoted=promoted, notes=(*_met(home, entry.run_id), *notes, *entry.notes))
     return spent.ended("done" if receipt["state"] == "done" else "failed", receipt["error"], home.cloud.now())
+
+
+def _met(home: RetrainHome, run_id: str) -> tuple[str, ...]:
+    """Return what a run that is done met on its way. A record that can't be read takes nothing from its
+    end.
+    """
+    try:
+        return run_notes(read_record(home.cloud.objects, run_id, seen=True)[0])
+    except UnreadableRecord:
+        return ()
 
 
 def _registered(

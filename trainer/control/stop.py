@@ -1,10 +1,12 @@
-"""Ctrl-C at the desk, and the request to stop a run: a field of the record that every caller obeys."""
+"""Ctrl-C at the desk, and what is stored of it in the record: the request to stop, which every caller obeys,
+and that the desk leaves the run to control.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import Enum
 from types import FrameType
@@ -106,14 +108,35 @@ class StopSignal:
 
 def request_stop(cloud: Cloud, run_id: str, *, seen: bool = False) -> RunRecord:
     """Store the request in the run's record and return the record. `seen`: it is known to exist."""
-    while True:
-        record, etag = read_record(cloud.objects, run_id, seen=seen)
-        seen = True
+
+    def stopping(record: RunRecord) -> RunRecord:
         if record.stop_requested_at is not None or record.state in ("ending", "closed"):
             return record
-        stopping = replace(record, stop_requested_at=cloud.now())
-        try:
-            swap_record(cloud.objects, stopping, etag)
-        except Conflict:
-            continue
-        return stopping
+        return replace(record, stop_requested_at=cloud.now())
+
+    return _change(cloud, run_id, stopping, seen=seen)
+
+
+def leave_to_control(cloud: Cloud, run_id: str) -> RunRecord:
+    """Store that control goes on with a run of a desk, and return the record. One that has ended, or that no
+    instance does, stays as it is.
+    """
+
+    def left(record: RunRecord) -> RunRecord:
+        if record.driver == "control" or record.state in ("ending", "closed") or not record.has_instances:
+            return record
+        return record.handed_over(cloud.now())
+
+    return _change(cloud, run_id, left, seen=True)
+
+
+def _change(cloud: Cloud, run_id: str, change: Callable[[RunRecord], RunRecord], *, seen: bool) -> RunRecord:
+    """Change a record by compare-and-swap, after a lost race on the newer one; return it."""
+    while True:
+        record, etag = read_record(cloud.objects, run_id, seen=seen)
+        seen, changed = True, change(record)
+        if changed == record:
+            return record
+        with suppress(Conflict):
+            swap_record(cloud.objects, changed, etag)
+            return changed

@@ -60,7 +60,10 @@ class TrainSettings:
         choices=PRECISIONS,
     )
     checkpoint_seconds: int = setting(
-        60, "Seconds of training between checkpoints of a model; 0: none.", least=0, most=1_000_000
+        120,
+        "Seconds of training between checkpoints of a model, at most; on an instance often fewer. 0: none.",
+        least=0,
+        most=1_000_000,
     )
     distributed: str = setting(
         "auto",

@@ -19,6 +19,7 @@ from trainer.job.machine import MachineSettings
 from trainer.job.pieces import KINDS
 from trainer.job.pieces.piece import Piece
 from trainer.launch.candidates import PlanCandidate, Weighed, hours
+from trainer.launch.checkpoints import CheckpointCost, checkpoint_cost
 from trainer.launch.gpu_table import OnGpus, instead
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -56,6 +57,7 @@ class LaunchPlan(RunPlan):
     prices_are: str  # the source of the prices, as text
     baking: Baking | None = None  # savings of a baked image on the first candidate, where there are images
     storage: StorageCost
+    checkpoints: CheckpointCost | None = None  # on the first candidate; None: the command keeps none
     gpus: tuple[OnGpus, ...] = ()  # the model on all GPUs of other types, if GPUs train it together
 
     @property
@@ -104,6 +106,7 @@ class LaunchPlan(RunPlan):
             "prices_are": self.prices_are,
             "baking": self.baking.to_dict() if self.baking else None,
             "storage": self.storage.to_dict(),
+            "checkpoints": self.checkpoints.to_dict() if self.checkpoints else None,
             "gpus": [row.to_dict() for row in self.gpus],
         }
 
@@ -172,6 +175,9 @@ def make_plan(
         region=region,
         prices_are=offers.priced.basis,
         storage=storage or storage_cost("s3", throughput="", input_bytes=0),
+        checkpoints=checkpoint_cost(job, weighed.pieces, usable[0], place=place)
+        if keeps_checkpoints
+        else None,
         baking=None if place.chip else _baking(usable[0], offers, boots or {}),
         gpus=table,
     )

@@ -116,12 +116,19 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
     return Footprint(
         rows=bars * (numbers + 2 * 8 / model.bars_out),  # two indices per window or chunk
         weights=(1 + averages) * weights + (copies - 1) * trained,
-        copies=(1 + (1 + averages if job.train.checkpoint_seconds else 0)) * weights
-        + (2 * trained if job.train.checkpoint_seconds else 0),
+        copies=checkpoint_bytes(job, features=features) if job.train.checkpoint_seconds else weights,
         kept=part.kept,
         workspace=part.workspace + (STREAM_WORKSPACE if streams else 0),
         assumed=part.assumed,
     )
+
+
+def checkpoint_bytes(job: Job, *, features: int) -> float:
+    """Return the bytes of a checkpoint of one model: weights, best weights, average, Adam's moments. 0 for a
+    user's own model that nobody has measured.
+    """
+    cost = job.model.cost(features=features, outputs=job.target.outputs)
+    return FLOAT * ((2 + (1 if job.train.ema else 0)) * cost.weights + 2 * cost.trained)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,17 +7,19 @@ own machine `mayfly agent` starts it. Exits with the code in result.json. Never 
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from trainer.aws.access import Access, aws_error
 from trainer.aws.place import ACCOUNT, HERE, REHEARSAL
 from trainer.base import environment
-from trainer.base.errors import TrainerError, TrainingFailed
+from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
 from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
 from trainer.job.machine import MachineSettings
@@ -27,6 +29,7 @@ from trainer.node.command import run_command
 from trainer.node.devices import check_torch, find_devices, import_torch, own_devices, smoke_test
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import own_identity, read_identity
+from trainer.node.node_log import NodeLog
 from trainer.node.origins import Origins
 from trainer.node.sampling import Sampling
 from trainer.node.shared import Node
@@ -39,17 +42,18 @@ from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 OWN_SMOKE_SECONDS = 300.0  # of import and of smoke test on the caller's own machine, whose disk may be slow
 
 
 def main() -> int:
     """Do the node's work and return its exit code."""
     settings = environment.agent_environment()
-    log_file = settings.work / "node.log"
+    node_log = NodeLog(settings.work / "node.log")
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(message)s",
-        handlers=[logging.StreamHandler(), logging.FileHandler(log_file)],
+        handlers=[logging.StreamHandler(), node_log],
     )
     logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
     status = report.Status(
@@ -68,6 +72,8 @@ def main() -> int:
 
     status.progress_bound = float(status.identity.boot_seconds or FIRST_SECONDS)
     node.uplink.moved = node.moved
+    if cache := node.origins.cache:
+        node.origins.cache = replace(cache, moved=node.moved)
     node.moved()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -76,7 +82,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     notices = spot_notices(node, settings.metadata_endpoint)
-    with Sampling(node), HeartbeatThread(node, log_file), notices or nullcontext():
+    with Sampling(node), HeartbeatThread(node, node_log.read), notices or nullcontext():
         return run(node)
 
 
@@ -104,14 +110,24 @@ def run(node: Node) -> int:
     except TrainerError as raised:
         error = raised
         log.error("%s", raised)
+    except OSError as raised:
+        if raised.errno not in FULL:
+            error = _bug(raised)
+            raise
+        error = TrainingFailed("the disk is full", why=str(raised), do=node.place.more_disk)
+        log.error("%s", error)
     except BaseException as raised:  # a bug of ours: report it before the machine ends
-        why = f"{type(raised).__name__}: {raised}"
-        error = TrainingFailed("the node's agent failed", why=why, do="Read `mayfly logs`.")
-        log.exception("the agent failed")
+        error = _bug(raised)
         raise
     finally:
         exit_code = finish(node, error)
     return exit_code
+
+
+def _bug(raised: BaseException) -> TrainingFailed:
+    log.exception("the agent failed")
+    why = f"{type(raised).__name__}: {raised}"
+    return TrainingFailed("the node's agent failed", why=why, do="Read `mayfly logs`.")
 
 
 def fetch_manifest(node: Node) -> Manifest:
@@ -169,7 +185,7 @@ def check_devices(node: Node, manifest: Manifest) -> None:
 
 
 def finish(node: Node, error: TrainerError | None) -> int:
-    """Write result.json and return its exit code."""
+    """Write result.json and return its exit code; that of the error if S3 never takes it."""
     node.enter("end")
     status = node.status
     reason = node.end_reason
@@ -178,7 +194,11 @@ def finish(node: Node, error: TrainerError | None) -> int:
     ended = report.ending(status=status, stop_reason=reason, error=error, now=utc_now())
     unfinished = "stopped before it was done" if node.end_reason else "the run ended before it was done"
     value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
-    node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
+    try:
+        node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
+    except ConnectionFailed as unsent:
+        log.error("%s", unsent)
+        return unsent.exit_code
     log.info("ended %s, exit code %d", value["state"], value["exit_code"])
     return int(value["exit_code"])
 

@@ -46,6 +46,7 @@ class InputCache:
 
     folder: int  # descriptor of the entries' folder
     clock: Callable[[], float] = time.time
+    moved: Callable[[], None] = lambda: None  # called after each block: bytes are progress
 
     def take(self, entry: ManifestInput, target: Path) -> Taken:
         """Copy an input to `target` if its bytes match the manifest; return the outcome.
@@ -64,13 +65,26 @@ class InputCache:
             status = os.fstat(source)
             if not stat.S_ISREG(status.st_mode) or status.st_size != entry.bytes:
                 return "refused"
-            if _copied(source, target, most=status.st_size) != entry.sha256:
+            if self._copied(source, target, most=status.st_size) != entry.sha256:
                 return "refused"
             with suppress(OSError):  # another user's file
                 os.utime(source)  # mark as used, against `prune`
         finally:
             os.close(source)
         return "taken"
+
+    def _copied(self, source: int, target: Path, *, most: int) -> str:
+        """Copy a file and return the sha256 of its bytes; '' if it is longer than `most` bytes."""
+        digest, left = hashlib.sha256(), most
+        with target.open("wb") as file:
+            while block := _read(source):
+                left -= len(block)
+                if left < 0:
+                    return ""
+                digest.update(block)
+                file.write(block)
+                self.moved()
+        return digest.hexdigest()
 
     def add(self, entry: ManifestInput, source: Path) -> None:
         """Add an input's bytes by a rename, which replaces anything of that name. Raises CacheUnusable."""
@@ -83,6 +97,7 @@ class InputCache:
                 with source.open("rb") as file:
                     while block := file.read(BLOCK_BYTES):
                         _write(target, block)
+                        self.moved()
                 os.fsync(target)  # NFS reports write errors here or at the close
             finally:
                 os.close(target)
@@ -145,19 +160,6 @@ def _name(entry: ManifestInput) -> str:
 
 def _unusable(what: str, error: OSError) -> CacheUnusable:
     return CacheUnusable(f"{what}: {error.strerror}")
-
-
-def _copied(source: int, target: Path, *, most: int) -> str:
-    """Copy a file and return the sha256 of its bytes; '' if it is longer than `most` bytes."""
-    digest, left = hashlib.sha256(), most
-    with target.open("wb") as file:
-        while block := _read(source):
-            left -= len(block)
-            if left < 0:
-                return ""
-            digest.update(block)
-            file.write(block)
-    return digest.hexdigest()
 
 
 def _read(source: int) -> bytes:

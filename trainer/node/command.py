@@ -28,6 +28,7 @@ from typing import Any
 import trainer
 from trainer.base import environment
 from trainer.base.errors import Stopped, TrainingFailed
+from trainer.base.files import whole_file
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
 from trainer.job.script_values import variables_of
@@ -146,12 +147,19 @@ def _snapshots(node: Node, manifest: Manifest, folders: CommandFolders) -> Abstr
     """
     if not node.place.has_instances:
         return nullcontext()
+    machine = machine_document(node, manifest)
+
+    def tell(seconds: int) -> None:
+        with whole_file(folders.given / MACHINE_FILE) as new:
+            new.write_text(json.dumps({**machine, "checkpoint_seconds": seconds}))
+
     return Snapshots(
         node,
         folders.checkpoints,
         whole_with="manifest.json" if manifest.command.leaves == "models" else "",
         folders=[piece.piece for piece in manifest.pieces if piece.values],
-        usd_per_hour=machine_document(node, manifest).get("usd_per_hour"),
+        usd_per_hour=machine.get("usd_per_hour"),
+        tell=tell,
     )
 
 

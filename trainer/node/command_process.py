@@ -27,7 +27,8 @@ log = logging.getLogger("trainer.node")
 MOST_LOG_BYTES = 64 * 2**20  # of one start's output; the pieces of a run share it
 LEAST_LOG_BYTES = 1 << 20
 STAMP_BYTES = 25  # of a line's time and end in the log
-READER_SECONDS = 1.0  # for the last lines; a process that left the session may hold the pipe open
+READER_SECONDS = 1.0  # for a further line; a process that left the session may hold the pipe open
+MOST_READER_SECONDS = 30.0  # for all of them
 _BLOCK = 8 * 1024  # most bytes of a line that are read at once
 
 
@@ -91,7 +92,14 @@ class CommandProcess:
         if not self._owner.kill_all(*self._marks):
             log.warning("it forks faster than it can be killed: its machine ends all the same")
         self._child.wait()
-        self._reader.join(timeout=READER_SECONDS)
+        self._await_last_lines()
+
+    def _await_last_lines(self) -> None:
+        """Wait until its output is read, while lines come: the last ones say why it ended."""
+        ends, read = time.monotonic() + MOST_READER_SECONDS, -1
+        while self._reader.is_alive() and read != self.output.num_blocks and time.monotonic() < ends:
+            read = self.output.num_blocks
+            self._reader.join(timeout=READER_SECONDS)
 
     @property
     def pid(self) -> int:

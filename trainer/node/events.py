@@ -16,12 +16,12 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from trainer.base.files import LineFile
 from trainer.base.strict_json import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.base.text import some_of
 from trainer.node.redaction import Redaction
@@ -106,17 +106,16 @@ class EventFile:
 
     def __init__(self, path: Path, *, most_bytes: int, now: Callable[[], datetime] = utc_now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file, self._most, self._now, self._written = path.open("ab", buffering=0), most_bytes, now, 0
+        self._file, self._most, self._now, self._written = LineFile(path), most_bytes, now, 0
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event, in one write of a whole line; a full disk, which the command may have filled,
-        loses it.
+        """Append one event, in one write of a whole line. While the disk is full, which the command may have
+        filled, it waits.
         """
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
         if self._written <= self._most:
-            with suppress(OSError):
-                self._file.write(line)
+            self._file.append(line)
 
 
 @dataclass(kw_only=True)

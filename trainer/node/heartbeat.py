@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.files import read_block
 from trainer.base.silence import HALF_MORE
 from trainer.node import report
 from trainer.node.shared import Node
@@ -23,12 +25,14 @@ from trainer.runs.record import utc_now
 log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0
 PARTS_SECONDS = 5.0
+LAST_SECONDS = 30.0  # for the last of the log: whoever reads the result ends the machine 45 s later
+RETRY_SECONDS = 1.0
 
 
 class HeartbeatThread:
-    """The second thread, for as long as the `with` lasts."""
+    """The second thread, for as long as the `with` lasts. `read_log` returns bytes of the agent's log."""
 
-    def __init__(self, node: Node, log_file: Path) -> None:
+    def __init__(self, node: Node, read_log: Callable[[int, int], bytes]) -> None:
         identity = node.status.identity
         keys = identity.keys
         self._node = node
@@ -37,10 +41,11 @@ class HeartbeatThread:
         self._lease_key, self._progress_key = keys.lease, keys.progress
         self._progress = b""  # the last that was sent
         self._beat_at = 0.0
+        events = node.work / "events/events.jsonl"
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
-            Parts(node.uplink, path=log_file, prefix=keys.log, suffix=".log"),
-            Parts(node.uplink, path=node.work / "events/events.jsonl", prefix=keys.metrics, suffix=".jsonl"),
+            Parts(node.uplink, read=read_log, prefix=keys.log, suffix=".log"),
+            Parts(node.uplink, read=partial(read_block, events), prefix=keys.metrics, suffix=".jsonl"),
         )
 
     def __enter__(self) -> None:
@@ -48,16 +53,17 @@ class HeartbeatThread:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(timeout=30)
+        ends = time.monotonic() + LAST_SECONDS
+        self._thread.join(timeout=LAST_SECONDS)
         self._send_heartbeat()
         for parts in self._parts:
-            parts.send(final=True)
+            while not parts.send(final=True) and time.monotonic() < ends:
+                time.sleep(RETRY_SECONDS)
 
     def _run(self) -> None:
         parts_due = 0.0
         while not self._ended.is_set():
-            self._beat()
-            if time.monotonic() >= parts_due:
+            if self._beat() and time.monotonic() >= parts_due:
                 parts_due = time.monotonic() + PARTS_SECONDS
                 for parts in self._parts:
                     parts.send(go_on=self._goes_on)
@@ -71,13 +77,16 @@ class HeartbeatThread:
             self._beat()
         return not self._ended.is_set()
 
-    def _beat(self) -> None:
-        """Send a heartbeat, and look for a stop request."""
+    def _beat(self) -> bool:
+        """Send a heartbeat, and look for a stop request. Return whether S3 took the lease: while it hangs,
+        each further call would delay the next try by its time-outs.
+        """
         node, self._beat_at = self._node, time.monotonic()
-        self._send_heartbeat()
+        sent = self._send_heartbeat()
         self._look_at_progress()
         if not node.is_stopping() and node.uplink.exists(self._stop_key):
             node.stop("stop.json")
+        return sent
 
     def _look_at_progress(self) -> None:
         """Give up a node that stands still: whoever watches its workers and processes has not acted."""
@@ -94,13 +103,15 @@ class HeartbeatThread:
         why = f"{status.progress_bound:.0f} s are allowed there, and half as many more"
         node.fail(TrainingFailed(what, why=why, do="Read `mayfly logs`, and launch again."))
 
-    def _send_heartbeat(self) -> None:
-        """Renew the lease, and send the progress if it changed."""
+    def _send_heartbeat(self) -> bool:
+        """Renew the lease, and send the progress if it changed; return whether S3 took the lease."""
         uplink, status = self._node.uplink, self._node.status
-        uplink.try_send(self._lease_key, json.dumps(report.lease(status, utc_now())).encode())
+        if not uplink.try_send(self._lease_key, json.dumps(report.lease(status, utc_now())).encode()):
+            return False
         progress = report.progress(status)
         if progress != self._progress and uplink.try_send(self._progress_key, progress):
             self._progress = progress
+        return True
 
 
 def stacks() -> str:

@@ -15,7 +15,8 @@ class Progress:
     """Progress of the models, from the trainer's events."""
 
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # model -> its piece, as planned
-    pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # piece -> epoch, step, loss, state
+    # piece -> epoch, step, loss, state, and `began`: its steps of a training when this machine began with it
+    pieces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     done: tuple[Mapping[str, Any], ...] = ()  # model_done events
     failed: tuple[Mapping[str, Any], ...] = ()
     rates: Mapping[int, float] = field(default_factory=dict)  # worker -> `unit` a second, of those at work
@@ -49,10 +50,13 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "started":
         models = {item["model"]: identity_of(item) for item in event["models"]}
         done = event.get("finished", ())  # by an earlier attempt
-        waiting = {
+        began = {piece: entry["began"] for piece, entry in progress.pieces.items() if "began" in entry}
+        waiting: dict[str, dict[str, Any]] = {
             entry["piece"]: {"state": "done" if entry["piece"] in done else "waiting"}
             for entry in models.values()
         }
+        for piece in began.keys() & waiting.keys():
+            waiting[piece]["began"] = began[piece]
         empty = Progress(tuned=progress.tuned, retries=progress.retries)  # it may have been restarted
         return replace(empty, models=models, pieces=waiting, data=dict(event.get("data", {})))
     if kind == "tuning":
@@ -82,7 +86,10 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
         others = {place: rate for place, rate in progress.rates.items() if place != event.get("worker")}
         progress = replace(progress, rates=others)
     if kind == "model_started":
-        return _with_piece(progress, piece, state="training")
+        began = progress.pieces.get(piece, {}).get("began", 0)
+        return _with_piece(progress, piece, state="training", began=began)
+    if kind == "resumed" and event.get("lost_steps") is None:  # those before were taken on another machine
+        return _with_piece(progress, piece, began=event["step"])
     if kind in ("progress", "script"):  # of a training, of a script's numbers
         shown = {key: event[key] for key in (*COUNTS, "loss") if event.get(key) is not None}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}

@@ -14,6 +14,7 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -25,6 +26,7 @@ from typing import Any
 
 from trainer.base import environment
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
+from trainer.base.files import whole_file
 from trainer.base.own_file import in_bundle
 from trainer.base.symbols import file_flaw
 from trainer.node.events import MOST_BYTES, EventFile
@@ -80,9 +82,9 @@ def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
     unchecked: list[str] = json.loads((given / "unchecked.json").read_bytes())
     secrets = job["data"]["secrets"]
     added: list[str] = []
+    before = _as_given(data, out, given)
     if name := job["data"]["refresh"]:
         events.write({"event": "message", "message": "refreshing the data set"})
-        before = {path.name: _marks(path) for path in data.iterdir()}
         run_script(_script(name), data)
         added = added_files(data, before)
     events.write({"event": "message", "message": "checking candles"})
@@ -98,6 +100,26 @@ def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
         print(f"{name}: {sum(held['bars'] for held in entry['holds'])} bars", flush=True)
         told = {key: entry[key] for key in ("file", "sha256", "bytes")}
         events.write({"event": "file", **told, "added": name in added})
+
+
+def _as_given(data: Path, out: Path, given: Path) -> dict[str, Any]:
+    """Return the marks of the set's files, and remove what an earlier start of this refresh, which was ended
+    on the way, has left beside them: half a file would become one of the set's.
+    """
+    noted = given / "marks.json"
+    if not noted.exists():
+        marks = {path.name: _marks(path) for path in data.iterdir()}
+        with whole_file(noted) as new:
+            new.write_text(json.dumps(marks))
+        return marks
+    before: dict[str, Any] = json.loads(noted.read_bytes())
+    left = [path for path in data.iterdir() if path.name not in before]
+    for path in (*left, *(out / name for name in ("new", "files", "index"))):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return before
 
 
 def _script(name: str) -> Path:
@@ -217,9 +239,9 @@ def _check(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[s
         raise DataError("the candles can't be checked", why=why, do=_DO) from error
 
 
-def _marks(path: Path) -> tuple[int, int, int, int]:
+def _marks(path: Path) -> list[int]:
     status = path.lstat()
-    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns
+    return [status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 if __name__ == "__main__":

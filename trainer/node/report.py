@@ -15,7 +15,7 @@ from trainer.base.strict_json import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
-from trainer.runs.lease import LEASE
+from trainer.runs.lease import LEASE, LONGEST_BOUND
 from trainer.runs.record import iso
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, NODE_STEPS
 from trainer.runs.samples import NodeSample
@@ -73,7 +73,8 @@ def lease(status: Status, now: datetime) -> dict[str, Any]:
     moved = {}
     if status.progress_at is not None:  # another thread may have moved it after `now`
         at = iso(min(status.progress_at, now))
-        moved = {"progress_at": at, "progress_bound": math.ceil(status.progress_bound)}
+        bound = min(math.ceil(status.progress_bound), int(LONGEST_BOUND.total_seconds()))
+        moved = {"progress_at": at, "progress_bound": bound}
     return {**_header(status.identity), **moved, "at": iso(now), "lease_until": iso(now + LEASE)}
 
 
@@ -90,6 +91,7 @@ def progress(status: Status) -> bytes:
         "phases": _instants(status.phases),
         "models_total": len(progressed.models),
         "models_done": len(status.models) + len(progressed.pieces_done),
+        "retries": progressed.retries,
         "rate": progressed.rate,
         "unit": progressed.unit,
         "message": cut(told or status.message),

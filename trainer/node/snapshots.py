@@ -6,18 +6,23 @@ together: one checkpoint of Mayfly's trainer, which counts once its manifest.jso
 piece; else all of CHECKPOINTS. A unit that changes while it is read is read again, and in the end stays as
 the snapshot before has it. The folder is untrusted: no link is followed, and number, names and bytes are
 bounded.
+
+Mayfly's trainer writes as often as the machine file says (`checkpoint_seconds`), which follows from what a
+snapshot takes and costs; a command of the user's writes when it likes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import logging
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,8 +30,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import error_code
-from trainer.base.errors import ConnectionFailed, NotVersioned
-from trainer.job.model_names import MODEL_SUFFIX
+from trainer.base.errors import ConnectionFailed, NotVersioned, TrainerError, TrainingFailed
 from trainer.node.inside import State, entries_inside, open_inside, sha256_of, state_of
 from trainer.node.outputs import flaw
 from trainer.node.shared import Node
@@ -34,8 +38,12 @@ from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.record import iso, utc_now
 from trainer.runs.reports import MOST_FILES
 from trainer.runs.snapshots import (
+    LOOKS,
+    MOST_COST,
     MOST_DATA_BYTES,
+    MOST_SECONDS,
     SMALL_BYTES,
+    TRAINING_SECONDS,
     SnapshotObject,
     StoredContent,
     packs,
@@ -46,29 +54,32 @@ from trainer.runs.snapshots import (
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 0.5
-LEAST_SECONDS, MOST_SECONDS = 10.0, 120.0  # between two looks
+LEAST_SECONDS = 10.0  # between two snapshots, as MOST_SECONDS
 AGAIN_SECONDS = 5.0  # after S3 refused
 # Assumed, since AWS publishes monthly classes per type and no rate (Spot Instance Advisor, 2026-11-24).
 LOST_AFTER_SECONDS = {"spot": 10 * 3600.0, "on_demand": 30 * 24 * 3600.0}
-MOST_COST = 0.01  # of the machine's price
-MOST_REFUSED_SECONDS = 900.0  # then the run ends: it would pay for work that its machine can lose
+MOST_LAG_SECONDS = 900.0  # then the run ends: it would pay for work that its machine can lose
 TRIES = 3  # to read a state that does not change meanwhile
 NICE = 19
 MOST_LOOKED_AT = 100_000
+MOST_SAID = 20  # files of which the log says that they are not sent
 CHANGED = {"BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "IncompleteBody"}  # while it was sent
 Unit = dict[str, State]  # files that are consistent together, by path
 Files = dict[str, tuple[str, int]]  # path -> (sha256, size)
 
 
-def seconds_between(save_seconds: float, *, spot: bool, usd: float, usd_per_hour: float | None) -> float:
+def seconds_between(
+    save_seconds: float, *, spot: bool, usd: float, usd_per_hour: float | None, most: float = MOST_SECONDS
+) -> float:
     """Return the seconds between two snapshots: Young's and Daly's optimum from the measured seconds of one
-    and the rate of losses, longer where one costs more than 1 % of the machine's price, 120 at most.
+    and the rate of losses, longer where `usd` for one is more than 1 % of the machine's price, `most` at
+    most.
 
     J. W. Young, CACM 17(9), 1974; J. T. Daly, FGCS 22(3), 2006, first order: sqrt(2 x save x time to a loss).
     """
     optimum = math.sqrt(2 * save_seconds * LOST_AFTER_SECONDS["spot" if spot else "on_demand"])
     affordable = 3600 * usd / (MOST_COST * usd_per_hour) if usd_per_hour else 0.0
-    return min(MOST_SECONDS, max(LEAST_SECONDS, optimum, affordable))
+    return min(most, max(LEAST_SECONDS, optimum, affordable))
 
 
 class Snapshots:
@@ -86,19 +97,26 @@ class Snapshots:
         whole_with: str = "",
         folders: Collection[str] = (),
         usd_per_hour: float | None = None,
+        tell: Callable[[int], None] = lambda seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`tell` hands a trainer the seconds between checkpoints of a model, each time that they change."""
         self._node, self._folder, self._clock = node, folder, clock
         self._whole_with, self._folders, self._usd_per_hour = whole_with, folders, usd_per_hour
+        self._tell, self._told = tell, 0
         self._read: dict[str, tuple[State, str, int]] = {}  # path -> its last state that was hashed
         self._parts: dict[str, StoredContent] = {}  # sha256 -> place in S3
         self._units: dict[str, Files] = {}  # of the newest snapshot
         self._sent: Files | None = None  # of the newest snapshot; None: there is none
         self._number = self._stored = 0  # of tries, which have a key each; of the newest in S3
         self._at: datetime = utc_now()  # since when the newest state in S3 had been so
-        self._refused_since: float | None = None
+        self._current_at = clock()  # the same, by the clock
+        self._refused = False  # by S3, the last time
+        self._behind: TrainerError | None = None  # why S3 lacked a part of the state at the last look
+        self._too_many: TrainerError | None = None  # the same, of what one snapshot can't hold
+        self._on_disk: set[str] = set()  # names of units
+        self._left_out: set[str] = set()  # files that are never sent, as the log says
         self._save_seconds = self._usd = 0.0  # of the last one
-        self._spent_usd = 0.0
         self._ended = threading.Event()
         self.counts = {"snapshots": 0, "objects": 0, "bytes": 0}
         node.status.durable = self.durable
@@ -106,6 +124,7 @@ class Snapshots:
     def __enter__(self) -> Snapshots:
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch, name="snapshots' lag", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,16 +142,25 @@ class Snapshots:
         if not self._stored:
             return None
         lag = max((utc_now() - self._at).total_seconds(), 0.0)
-        return {"number": self._stored, "at": iso(self._at), "lag_seconds": round(lag, 1)}
+        return {"number": self._stored, "at": iso(self._at), "lag_seconds": round(lag, 1), **self.counts}
 
     @property
     def every_seconds(self) -> float:
+        """Return the seconds between two snapshots, or between two checkpoints of a trainer's model."""
+        return seconds_between(
+            self._save_seconds,
+            spot=bool(self._node.status.identity.spot_zone),
+            usd=self._usd,
+            usd_per_hour=self._usd_per_hour,
+            most=TRAINING_SECONDS if self._whole_with else MOST_SECONDS,
+        )
+
+    @property
+    def look_seconds(self) -> float:
         """Return the seconds between two looks."""
-        if self._refused_since is not None:
+        if self._refused:
             return AGAIN_SECONDS
-        spot = bool(self._node.status.identity.spot_zone)
-        price = self._usd_per_hour
-        return seconds_between(self._save_seconds, spot=spot, usd=self._usd, usd_per_hour=price)
+        return self.every_seconds / LOOKS if self._whole_with else self.every_seconds
 
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread alone, on Linux
@@ -143,52 +171,82 @@ class Snapshots:
             if self._clock() >= due:
                 began = self._clock()
                 self.take()
-                due = began + self.every_seconds
+                due = began + self.look_seconds
+
+    def _watch(self) -> None:
+        """Look at the lag while the other thread may hang."""
+        while not self._ended.wait(POLL_SECONDS):
+            self.check_lag()
+
+    def check_lag(self) -> None:
+        """End the run if S3 has lacked a part of the newest state for too long, whatever the reason. After
+        its command the last state has the patience of all uploads.
+        """
+        seconds = self._clock() - self._current_at
+        if seconds < MOST_LAG_SECONDS or self._node.status.phase == "upload":
+            return
+        do = "Launch again once S3 answers: what its machine computes meanwhile would be lost with it."
+        why = self._behind or ConnectionFailed("", why="a state is still being read and sent", do=do)
+        what = f"no checkpoint reached S3 for {seconds / 60:.0f} minutes"
+        self._node.fail(type(why)(what, why=why.why, do=why.do))
 
     def take(self) -> bool:
-        """Send the present state unless S3 has it; return whether it has now."""
+        """Send the present state unless S3 has it; return whether it has now what can be sent."""
         began, at = self._clock(), utc_now()
         before = dict(self.counts)
         try:
-            units = self._consistent()
-            units = {**self._unfinished(units), **units}
+            units, self._behind = self._consistent()
+            units = {**self._dropped(units), **units}
             files = {path: known for unit in units.values() for path, known in unit.items()}
             if files != (self._sent or {}):
                 self._send_manifest(files, at)
         except (*AWS_ERRORS, NotVersioned) as error:
-            self._refused(error)
+            log.warning("the checkpoints were not sent, they will be tried again: %s", error)
+            do = "Launch again once S3 answers: what its machine computes meanwhile would be lost with it."
+            self._refused, self._behind = True, ConnectionFailed("S3 refused", why=str(error), do=do)
             return False
         except OSError as error:
             log.warning("the checkpoints can't be read, they will be tried again: %s", error)
+            self._behind = TrainingFailed("MAYFLY_CHECKPOINTS can't be read", why=str(error))
             return False
-        self._units, self._at, self._refused_since = units, at, None
+        self._units, self._refused = units, False
         if self.counts["snapshots"] > before["snapshots"]:
             self._save_seconds = self._clock() - began
-            more = {name: self.counts[name] - before[name] for name in self.counts}
-            self._usd = snapshot_usd(puts=more["objects"] + 1, size=more["bytes"])
-            self._spent_usd += self._usd
-            self._node.status.checkpoints = {**self.counts, "usd": round(self._spent_usd, 6)}
-            log.info(
-                "checkpoints are in S3 as snapshot %d: %d files, %d new bytes",
-                self._stored,
-                len(files),
-                more["bytes"],
-            )
+            self._account({name: self.counts[name] - before[name] for name in self.counts}, len(files))
+        if self._behind is None:
+            self._at, self._current_at = at, began
         return True
 
-    def _refused(self, error: Exception) -> None:
-        """Note that S3 refused, and end the run if it has for too long."""
-        now = self._clock()
-        self._refused_since = now if self._refused_since is None else self._refused_since
-        log.warning("the checkpoints were not sent, they will be tried again: %s", error)
-        if (seconds := now - self._refused_since) >= MOST_REFUSED_SECONDS:
-            what = f"no checkpoint reached S3 for {seconds / 60:.0f} minutes"
-            do = "Launch again once S3 answers: what its machine computes meanwhile would be lost with it."
-            self._node.fail(ConnectionFailed(what, why=str(error), do=do))
+    def _account(self, more: Mapping[str, int], files: int) -> None:
+        """Count what the last snapshot cost, and adjust the interval to it."""
+        spent_usd = snapshot_usd(puts=more["objects"] + 1, size=more["bytes"])
+        self._usd = self._round_usd() if self._whole_with else spent_usd
+        self._node.status.checkpoints = dict(self.counts)
+        log.info(
+            "checkpoints are in S3 as snapshot %d: %d files, %d new bytes", self._stored, files, more["bytes"]
+        )
+        told = int(self.every_seconds)
+        if self._whole_with and told != self._told:
+            with suppress(OSError):  # a full disk: it is told with the next one
+                self._tell(told)
+                self._told = told
 
-    def _consistent(self) -> dict[str, Files]:
-        """Return the files of each unit, all with their contents in S3."""
+    def _round_usd(self) -> float:
+        """Return what it costs to send each model's checkpoint once: until it writes the next one."""
+        sizes: dict[str, int] = {}
+        for name, unit in self._units.items():
+            model = name.partition("/")[0]
+            if name in self._on_disk:
+                size = sum(size for _, size in unit.values())
+                sizes[model] = max(size, sizes.get(model, 0))
+        return snapshot_usd(puts=2 * LOOKS, size=sum(sizes.values()))
+
+    def _consistent(self) -> tuple[dict[str, Files], TrainerError | None]:
+        """Return the files of each unit, all with their contents in S3, and why S3 lacks a unit's newest
+        state, if it does.
+        """
         units: dict[str, Files] = {}
+        behind: TrainerError | None = None
         for number in range(1, TRIES + 1):
             seen = self._scan()
             units = {name: files for name, unit in seen.items() if (files := self._hashed(unit)) is not None}
@@ -200,23 +258,30 @@ class Snapshots:
             }
             if units.keys() == seen.keys() and self._scan() == seen:
                 break
-            if number == TRIES:  # it always changes: each file is whole, or the unit stays as it was
-                units |= {name: self._units[name] for name in seen.keys() - units.keys() & self._units.keys()}
-        return units
+            if number == TRIES and (changing := seen.keys() - units.keys()):  # they stay as they were
+                units |= {name: self._units[name] for name in changing & self._units.keys()}
+                behind = self._changing(sorted(changing)[0])
+        self._on_disk = set(units)
+        return units, behind or self._too_many
 
-    def _unfinished(self, units: Mapping[str, Files]) -> dict[str, Files]:
-        """Return the last checkpoints of models that have none on the disk any more and are not in S3 yet:
-        a trainer drops them with its model's file.
+    def _changing(self, name: str) -> TrainerError:
+        why = f"a file in {name or 'it'} changed each time that it was read"
+        do = "Write a checkpoint beside the old one, and rename it."
+        return TrainingFailed("MAYFLY_CHECKPOINTS never stands still", why=why, do=do)
+
+    def _dropped(self, units: Mapping[str, Files]) -> dict[str, Files]:
+        """Return the newest checkpoint of each model that has none on the disk any more: a trainer drops them
+        with its model's file, S3 keeps the newest as long as all others.
         """
         if not self._whole_with:
             return {}
-        made = {str(model["key"]).rpartition("/")[2] for model in self._node.status.models}
-        there = {name.partition("/")[0] for name in units}
-        return {
-            name: files
-            for name, files in self._units.items()
-            if (model := name.partition("/")[0]) not in there and f"{model}{MODEL_SUFFIX}" not in made
-        }
+        there, room = {name.partition("/")[0] for name in units}, MOST_FILES - sum(map(len, units.values()))
+        newest = {name.partition("/")[0]: name for name in sorted(self._units)}
+        kept: dict[str, Files] = {}
+        for model, name in newest.items():
+            if model not in there and (room := room - len(self._units[name])) >= 0:
+                kept[name] = self._units[name]
+        return kept
 
     def _scan(self) -> dict[str, Unit]:
         """Return the states of the files of each unit."""
@@ -229,6 +294,9 @@ class Snapshots:
             why = flaw(path, about, 0, hidden=True)
             if not why and not self._node.redaction.shows(path):
                 found[path] = state_of(about)
+            elif why and path not in self._left_out and len(self._left_out) < MOST_SAID:
+                self._left_out.add(path)
+                log.warning("%s of CHECKPOINTS is not sent: %s", path, why)
         self._read = {path: known for path, known in self._read.items() if path in found}
         units: dict[str, Unit] = {}
         for path, state in found.items():
@@ -247,13 +315,15 @@ class Snapshots:
     def _bounded(self, units: dict[str, Unit]) -> dict[str, Unit]:
         """Return the units that one snapshot holds."""
         files = total = 0
+        self._too_many = None
         kept: dict[str, Unit] = {}
         for name, unit in units.items():
             size = sum(state[1] for state in unit.values())
             if files + len(unit) > MOST_FILES or total + size > MOST_DATA_BYTES:
-                log.warning(
-                    "a part of CHECKPOINTS is not sent: %d files and %d bytes are too many", len(unit), size
-                )
+                what = "a part of MAYFLY_CHECKPOINTS is not sent"
+                why = f"{len(unit):,} files of {size:,} bytes{f' in {name}' if name else ''} are too many"
+                log.warning("%s: %s", what, why)
+                self._too_many = TrainingFailed(what, why=why, do="Keep fewer checkpoints there.")
                 continue
             kept[name], files, total = unit, files + len(unit), total + size
         return kept
@@ -324,12 +394,16 @@ class Snapshots:
             }
 
     def _put(self, body: Any, sha256: str, size: int) -> SnapshotObject:
-        """Send an object. A repeated call makes another version of the same bytes, checked by S3."""
-        key = self._node.status.identity.keys.snapshot_data(sha256)
+        """Send an object, as a version of the first slot that holds nothing of the newest snapshot or of the
+        next one.
+        """
+        taken = {part.object.slot for part in self._parts.values()}
+        slot = next(slot for slot in itertools.count(1) if slot not in taken)
+        key = self._node.status.identity.keys.snapshot_data(slot)
         version_id = self._node.uplink.put_file(body, key, sha256, size)
         self.counts["objects"] += 1
         self.counts["bytes"] += size
-        return SnapshotObject(sha256=sha256, size=size, version_id=version_id)
+        return SnapshotObject(sha256=sha256, size=size, version_id=version_id, slot=slot)
 
     def _send_manifest(self, files: Files, at: datetime) -> None:
         """List the files as the next snapshot. Each try has a number, whose key has one content."""

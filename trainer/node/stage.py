@@ -5,6 +5,7 @@ sha256.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import shutil
 import threading
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from trainer.aws.access import aws_error, error_code, meaning_of
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 # bucket's versioning is enabled, S3 may answer 404 for an object that exists (S3 User Guide, "Enabling
 # versioning", read 2026-11-22).
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+OUTAGE_SECONDS = 600.0  # below 1.5 times the shortest bound of a boot, after which the node gives itself up
+RENEWED = ("ExpiredToken", "ExpiredTokenException", "NoCredentialsError", "CredentialRetrievalError")
 Read = TypeVar("Read")
 AT_ONCE = 8
 BLOCK_BYTES = 1 << 20
@@ -84,21 +88,33 @@ def read_patiently(
     *,
     stopped: Callable[[], bool],
     pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Read:
-    """Read an object that a launch has written, retrying after PAUSES if S3 fails. Raises Stopped, or
-    botocore's error.
+    """Read an object that a launch has written, retrying after PAUSES if S3 fails, and for OUTAGE_SECONDS
+    while it does not answer or refuses everything. Raises Stopped, or botocore's error.
     """
-    for seconds in (*PAUSES, None):
+    began, waited = clock(), 0.0
+    for seconds in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
         if stopped():
             raise Stopped(f"stopped while fetching {key}")
         try:
             return read()
         except AWS_ERRORS as error:
-            if seconds is None:
+            over = max(waited, clock() - began) >= OUTAGE_SECONDS
+            if over if is_outage(error) else waited >= sum(PAUSES):
                 raise
             log.warning("%s is read again in %.1f s: %s", key, seconds, error)
             pause(seconds)
-    raise AssertionError("the last try returns or raises")
+            waited += seconds
+    raise AssertionError("a try returns or raises")
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether S3 may answer another time as it is: AWS fails or is out of reach, or the machine's
+    credentials have expired, which its metadata service renews.
+    """
+    known = meaning_of(error).error_class in ("throttling", "connection", "unclear")
+    return known or error_code(error) in RENEWED
 
 
 def _fetch(node: Node, entry: ManifestInput, target: Path) -> None:
@@ -111,6 +127,8 @@ def _fetch(node: Node, entry: ManifestInput, target: Path) -> None:
     try:
         sha256 = read_patiently(lambda: _download(node, entry, target), entry.key, stopped=node.is_stopping)
     except AWS_ERRORS as error:
+        if is_outage(error):
+            raise aws_error(error, f"input {entry.key} can't be read") from error
         raise _unreadable(entry, str(error)) from error
     if entry.sha256 and sha256 != entry.sha256:  # a prepare run's input may have no hash on record yet
         raise _unreadable(entry, f"its sha256 is {sha256}, the manifest says {entry.sha256}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,8 @@ class Uplink:
         while not self.try_send(key, json.dumps(value).encode()):
             if time.monotonic() > deadline:
                 why = f"S3 did not take it within {patience_seconds:.0f} s"
-                raise ConnectionFailed(f"{key} was not sent", why=why)
+                do = "Launch again: what it has sent before is in S3."
+                raise ConnectionFailed(f"{key} was not sent", why=why, do=do)
             time.sleep(RETRY_SECONDS)
 
     def try_send(self, key: str, body: bytes) -> bool:
@@ -124,31 +126,32 @@ class Uplink:
 
 class Parts:
     """A growing file, sent as numbered parts of whole lines: <prefix>000001<suffix>, <prefix>000002<suffix>
-    ...
+    ... `read` returns its bytes from an offset on, at most so many.
     """
 
-    def __init__(self, uplink: Uplink, *, path: Path, prefix: str, suffix: str) -> None:
-        self._uplink, self._path, self._prefix, self._suffix = uplink, path, prefix, suffix
+    def __init__(
+        self, uplink: Uplink, *, read: Callable[[int, int], bytes], prefix: str, suffix: str
+    ) -> None:
+        self._uplink, self._read, self._prefix, self._suffix = uplink, read, prefix, suffix
         self._offset, self._number = 0, 0
+        self._sending = threading.Lock()  # a call may hang while the node ends
 
-    def send(self, *, final: bool = False, go_on: Callable[[], bool] = lambda: True) -> None:
+    def send(self, *, final: bool = False, go_on: Callable[[], bool] = lambda: True) -> bool:
         """Send the lines added since the last part while `go_on`, which is asked before each part, returns
-        true.
+        true. Return whether S3 has accepted what was sent.
 
         After a refusal they are kept for the next call.
         """
-        while (body := self._next(final)) and go_on():
-            if not self._uplink.try_send(f"{self._prefix}{self._number + 1:06d}{self._suffix}", body):
-                return
-            self._offset += len(body)
-            self._number += 1
+        with self._sending:
+            while (body := self._next(final)) and go_on():
+                if not self._uplink.try_send(f"{self._prefix}{self._number + 1:06d}{self._suffix}", body):
+                    return False
+                self._offset += len(body)
+                self._number += 1
+            return True
 
     def _next(self, final: bool) -> bytes:
-        if not self._path.exists():
-            return b""
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            block = file.read(PART_BYTES)
+        block = self._read(self._offset, PART_BYTES)
         whole_lines = block[: block.rfind(b"\n") + 1]
         # A line longer than a part, or the last one of a writer that died, goes as it is.
         return whole_lines or (block if final or len(block) == PART_BYTES else b"")

@@ -124,13 +124,22 @@ def default_root() -> Path:
     return environment.rehearsal_home()
 
 
-def interrupt_run(run_id: str, wanted: Interruption, *, account: str = ACCOUNT) -> None:
-    """Ask this desk's embedded AWS to take a run's machine back. Raises ConfigError if it does not run."""
-    note = home.read_note(default_root())
+def interrupt_run(
+    run_id: str,
+    wanted: Interruption,
+    *,
+    attempt: int = 1,
+    account: str = ACCOUNT,
+    root: Path | None = None,
+) -> None:
+    """Ask the embedded AWS of `root` (default: this desk's) to take the machine of a run's attempt back.
+    Raises ConfigError if it does not run.
+    """
+    note = home.read_note(root or default_root())
     try:
         if note is None:
             raise ConnectionError("it has no note")
-        asked = {"account": account, "run_id": run_id, "share": wanted.share, "notice": wanted.notice}
+        asked = {"account": account, "run_id": run_id, "attempt": attempt, **vars(wanted)}
         _ask(note, "interrupt", asked)
     except OSError as error:
         what = "the embedded AWS was not told of the interruption"

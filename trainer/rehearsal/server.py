@@ -192,10 +192,14 @@ class EmbeddedAws:
                 self.front.cloud(name)
 
     def busy(self) -> bool:
-        """Return whether any instance of any account is alive, or a function that was called still runs."""
+        """Return whether any instance of any account is alive, a function that was called still runs, or
+        control has yet to settle a run: its one-time schedules are armed.
+        """
         for cloud in self.front.clouds():
             with cloud.lock:
                 if cloud.world.alive(cloud.clock.now()):
+                    return True
+                if cloud.fire_schedules and cloud.world.is_expecting():
                     return True
                 if any(thread.is_alive() for thread in (*cloud.in_flight, *cloud.invocations)):
                     return True
@@ -306,9 +310,11 @@ class Control:
             return {}
         if what == "interrupt":
             cloud = self._aws.cloud(self._aws.access(asked["account"]))
-            wanted = Interruption(share=float(asked["share"]), notice=bool(asked["notice"]))
+            share, notice = float(asked["share"]), float(asked["notice_seconds"])
+            wanted = Interruption(share=share, notice_seconds=notice)
             with cloud.lock:
-                cloud.interruptions[asked["run_id"]] = AskedInterruption(wanted=wanted)
+                it = AskedInterruption(wanted=wanted, attempt=int(asked["attempt"]))
+                cloud.interruptions[asked["run_id"]] = it
             return {}
         if what == "program":
             try:

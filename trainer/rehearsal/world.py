@@ -333,6 +333,15 @@ class World:
         """Drop a schedule, if it exists."""
         self.schedules.pop((group, name), None)
 
+    def is_expecting(self) -> bool:
+        """Return whether a one-time schedule has yet to fire: the run that armed it is not settled, which
+        control may still do.
+        """
+        return any(
+            one.enabled and one.next_at is not None and isinstance(one.expression, datetime)
+            for one in self.schedules.values()
+        )
+
     def fire_due(self, now: datetime) -> list[Firing]:
         """Return due firings, each once however late, and advance the schedules. Drops completed ones where
         they ask for it.

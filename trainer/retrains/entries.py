@@ -8,12 +8,14 @@ has its own record.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from trainer.base.errors import ConfigError, TrainerError
 from trainer.base.strict_json import Fields, Unsound
+from trainer.runs.index import TELLING
 from trainer.runs.record import iso, new_run_id
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import read_error
@@ -23,11 +25,11 @@ FORMAT = 2
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
 MOST_CALLS_AGAIN = 5  # later calls of one time that are noted and announced
-TELLING = timedelta(minutes=10)  # time after which a call that claimed the announcement counts as dead
 PREPARE_SUFFIX = "prep"
 SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
 EntryState = Literal["due", "waiting", "preparing", "training", "done", "failed", "skipped", "refused"]
 OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "preparing", "training")
+_SCHEDULED = re.compile(rf"(\d{{8}}-\d{{6}})-(.+)-[a-z0-9]{{{SUFFIX_LENGTH}}}", re.ASCII)
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -105,6 +107,20 @@ def prepare_run_id_of(retrain: str, scheduled_at: datetime) -> str:
     """Return the id of the prepare run of a scheduled time: that of its run, but for the suffix."""
     run_id = run_id_of(retrain, scheduled_at)
     return f"{run_id[:-SUFFIX_LENGTH]}{PREPARE_SUFFIX}{run_id[-(SUFFIX_LENGTH - len(PREPARE_SUFFIX)) :]}"
+
+
+def is_scheduled(run_id: str) -> bool:
+    """Return whether a run is that of a scheduled time, or the prepare run before it: its id follows from
+    both. Nobody else chooses an id of that form.
+    """
+    read = _SCHEDULED.fullmatch(run_id)
+    if read is None:
+        return False
+    try:
+        at = datetime.strptime(read[1], "%Y%m%d-%H%M%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return False
+    return run_id in (run_id_of(read[2], at), prepare_run_id_of(read[2], at))
 
 
 def entry_key(retrain: str, scheduled_at: datetime) -> str:

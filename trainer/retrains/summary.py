@@ -1,4 +1,4 @@
-"""Messages about scheduled runs, and about runs that failed without a command attached: a subject and ten
+"""Messages about scheduled runs, and about runs that ended without a command attached: a subject and ten
 lines. Pure.
 """
 
@@ -13,12 +13,13 @@ from trainer.base.errors import TrainerError
 from trainer.base.text import counted
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
-from trainer.runs.record import iso
+from trainer.runs.record import Attempt, RunRecord, iso
+from trainer.runs.recovery import lost_machine
 from trainer.targets.described import headline
 
 MOST_LINES = 10
 MOST_SUBJECT = 100  # characters, ASCII: what SNS takes (API reference, Publish, looked up 2026-11-22)
-MOST_MODELS, MOST_FAILED, MOST_LAST_LINES, MOST_LINE = 3, 2, 2, 200
+MOST_MODELS, MOST_FAILED, MOST_LAST_LINES, MOST_NOTES, MOST_LINE = 3, 2, 2, 2, 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,27 @@ def scheduled_summary(
         lines.append(f"to production: {', '.join(entry.promoted)}")
     if schedule is not None:
         lines.append(f"this month: ${month_usd:.2f} of ${schedule.budget_month:.2f}")
-    lines += [f"note: {note}" for note in entry.shown_notes[:1]]
+    lines += [f"note: {note}" for note in entry.shown_notes[:MOST_NOTES]]
     lines += _of_error(entry.error)
     if run_id := entry.run_id or entry.prepare_run_id:
         again = f"; to run it now: mayfly retrains run {entry.retrain}" if entry.state == "failed" else ""
         lines.append(f"more: mayfly receipts {run_id}, mayfly retrains history {entry.retrain}{again}")
     return _message(f"{entry.retrain}: {entry.state}", lines)
+
+
+def run_notes(record: RunRecord) -> tuple[str, ...]:
+    """Return what a run that is done met on its way: the machines that it lost, and its waits for
+    capacity.
+    """
+    waits = [_waited(item) for item in record.attempts if item.queue and item.created_at]
+    return (*map(lost_machine, record.lost), *waits)
+
+
+def _waited(attempt: Attempt) -> str:
+    assert attempt.queue is not None and attempt.created_at is not None
+    seconds = (attempt.created_at - attempt.queue.since).total_seconds()
+    lasted = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+    return f"every pool was full: attempt {attempt.number} waited {lasted} for capacity"
 
 
 def repeated_summary(entry: ScheduledRun, request_id: str) -> PersonMessage:
@@ -81,13 +97,19 @@ def untimely_summary(name: str, error: TrainerError, request_id: str) -> PersonM
     return _message(f"{name}: a call was refused", lines)
 
 
-def bad_end_summary(receipt: Mapping[str, Any]) -> PersonMessage:
-    """Return the message about a run that control closed and that was not done."""
-    lines = [f"run {receipt['run_id']} ended {receipt['state']} without a command attached"]
+def end_summary(receipt: Mapping[str, Any]) -> PersonMessage:
+    """Return the message about a run that ended without an attached command to show it."""
+    lines = [f"run {receipt['run_id']} ended without a command attached: {receipt['state']}"]
     lines += [*_of_receipt(receipt, None), *_of_error(receipt["error"])]
     return _message(
         f"run {receipt['run_id']}: {receipt['state']}", [*lines, f"more: mayfly receipts {receipt['run_id']}"]
     )
+
+
+def unread_end_summary(run_id: str, error: TrainerError) -> PersonMessage:
+    """Return the message about a run that ended and whose receipt can't be read."""
+    lines = [f"run {run_id} ended without a command attached", *_of_error(error.as_dict())]
+    return _message(f"run {run_id}: ended", lines)
 
 
 def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:

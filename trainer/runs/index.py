@@ -5,6 +5,10 @@ A run enters it before its record is written and leaves it after its record is c
 that an open run is always in it, whichever process is killed. A surplus entry (of a run that is closed, or
 that never began) costs one look, which removes it. An index that is missing or damaged is rebuilt from one
 listing of runs/.
+
+A run that leaves the open ones is `untold`, whoever closed it, until a command has shown its end or control
+has sent a message about it. Control claims a message before it sends it, and notes it after, so that one that
+was sent is repeated only if its sender died in between. A rebuilt index knows no untold runs.
 """
 
 from __future__ import annotations
@@ -12,10 +16,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
 
-from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.base.errors import ConnectionFailed, PermissionDenied, TrainerError
 from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.runs.record import RunRecord, iso
 from trainer.runs.store import Conflict, Objects, Stored, create_record, put_over
@@ -24,6 +30,7 @@ INDEX_KEY = "runs/index.json"
 FORMAT = 1
 LAST_ENDED = 20  # ended runs that the index names
 MOST_INDEX_BYTES, MOST_OPEN = 4 * 1024 * 1024, 20_000
+TELLING = timedelta(minutes=10)  # time after which a call that claimed a message counts as dead
 TRIES = 20  # against other commands that change it at the same time
 _RUN_ID = r"[\w.-]+"  # the index refuses any other id
 _RECORD = re.compile(rf"runs/({_RUN_ID})/run\.json")
@@ -31,23 +38,34 @@ _RECORD = re.compile(rf"runs/({_RUN_ID})/run\.json")
 
 @dataclass(frozen=True, kw_only=True)
 class RunIndex:
-    """Open runs with the instant of their entry, and the ids of the last runs that ended, oldest first."""
+    """Open runs with the instant of their entry, the ids of the last runs that ended, oldest first, and those
+    whose end nobody was told.
+    """
 
     open: Mapping[str, datetime] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+    untold: Mapping[str, datetime | None] = field(default_factory=dict)  # -> when its message was claimed
 
     def with_open(self, run_id: str, since: datetime) -> RunIndex:
         """Return the index with one more open run."""
-        return RunIndex(open={**self.open, run_id: since}, ended=self.ended)
+        return replace(self, open={**self.open, run_id: since})
 
     def without(self, closed: Iterable[str], unborn: Iterable[str] = ()) -> RunIndex:
-        """Return the index with closed runs moved to the last ended ones, and without entries of runs that
-        never began.
+        """Return the index with closed runs moved to the last ended ones, untold, and without entries of runs
+        that never began.
         """
         gone = set(closed)
         ended, out = sorted({*self.ended, *gone})[-LAST_ENDED:], gone | set(unborn)
         rest = {run_id: since for run_id, since in self.open.items() if run_id not in out}
-        return RunIndex(open=rest, ended=tuple(ended))
+        left = dict.fromkeys(sorted(gone & self.open.keys()))
+        return RunIndex(open=rest, ended=tuple(ended), untold={**left, **self.untold})
+
+    def claimable(self, run_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
+        """Return the untold runs among these whose message a call may send now: no other has claimed it, or
+        that call has died.
+        """
+        untold = [(run_id, self.untold[run_id]) for run_id in run_ids if run_id in self.untold]
+        return tuple(run_id for run_id, at in untold if at is None or now > at + TELLING)
 
 
 def begin_run(objects: Objects, record: RunRecord) -> None:
@@ -69,13 +87,47 @@ def enter_missing(objects: Objects) -> None:
     objects.
     """
     listed = _listed(objects).open
-    _change(objects, lambda index: RunIndex(open={**listed, **index.open}, ended=index.ended))
+    _change(objects, lambda index: replace(index, open={**listed, **index.open}))
 
 
 def take_out(objects: Objects, *, closed: Iterable[str], unborn: Iterable[str] = ()) -> RunIndex:
     """Remove runs from the index: those whose record is closed, and those without a record."""
     gone, never = tuple(closed), tuple(unborn)
     return _change(objects, lambda index: index.without(gone, never))
+
+
+def claim_messages(objects: Objects, run_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
+    """Claim the messages about untold runs; return the runs whose message is the caller's to send."""
+    wanted = tuple(run_ids)
+    mine: tuple[str, ...] = ()
+
+    def claim(index: RunIndex) -> RunIndex:
+        nonlocal mine
+        mine = index.claimable(wanted, now)
+        return replace(index, untold={**index.untold, **dict.fromkeys(mine, now)})
+
+    _change(objects, claim)
+    return mine
+
+
+def note_told(objects: Objects, run_ids: Iterable[str]) -> None:
+    """Note that a message about the end of these runs was sent, or that it needs none."""
+    told = frozenset(run_ids)
+
+    def without(index: RunIndex) -> RunIndex:
+        rest = {run_id: at for run_id, at in index.untold.items() if run_id not in told}
+        return replace(index, untold=rest)
+
+    _change(objects, without)
+
+
+def note_shown(objects: Objects, receipt: Mapping[str, Any]) -> None:
+    """Note that a command which was attached to a run has shown its end. If that fails, control sends a
+    message as well; it does where the command could not see the end.
+    """
+    if receipt["state"] != "unconfirmed":
+        with suppress(TrainerError):
+            note_told(objects, [str(receipt["run_id"])])
 
 
 def read_index(objects: Objects) -> RunIndex:
@@ -137,7 +189,18 @@ def _read(fields: Fields) -> RunIndex:
     return RunIndex(
         open={row.text("run_id", pattern=_RUN_ID): row.instant("since") for row in rows["open"]},
         ended=tuple(row.text("run_id", pattern=_RUN_ID) for row in rows["ended"]),
+        untold={
+            row.text("run_id", pattern=_RUN_ID): row.instant("claimed_at")
+            if row.values["claimed_at"]
+            else None
+            for row in fields.rows("untold", most=MOST_OPEN)  # missing in the index of an earlier version
+        },
     )
+
+
+def _read_untold(row: Fields) -> tuple[str, datetime | None]:
+    claimed = row.values.get("claimed_at") is not None
+    return row.text("run_id", pattern=_RUN_ID), row.instant("claimed_at") if claimed else None
 
 
 def _to_json(index: RunIndex) -> bytes:
@@ -145,5 +208,8 @@ def _to_json(index: RunIndex) -> bytes:
         "format": FORMAT,
         "open": [{"run_id": run_id, "since": iso(since)} for run_id, since in sorted(index.open.items())],
         "ended": [{"run_id": run_id} for run_id in index.ended],
+        "untold": [
+            {"run_id": run_id, "claimed_at": iso(at) if at else None} for run_id, at in index.untold.items()
+        ],
     }
     return json.dumps(document, indent=1).encode()

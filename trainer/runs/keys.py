@@ -97,9 +97,9 @@ class NodeKeys:
         """Return the key of a snapshot's manifest."""
         return f"{self.checkpoints}{number:06d}.json"
 
-    def snapshot_data(self, sha256: str) -> str:
-        """Return the key of an object of snapshots, which is named by its content."""
-        return f"{self.checkpoints}data/{sha256}"
+    def snapshot_data(self, slot: int) -> str:
+        """Return the key of a slot, whose versions are objects of snapshots."""
+        return f"{self.checkpoints}data/{slot:06d}"
 
     @property
     def _own(self) -> str:

@@ -163,14 +163,11 @@ def _before_an_instance(
 ) -> Ending | None:
     if record.stop_requested_at is not None:
         return stopped()
-    last_sign = max(record.created_at, launch.last_call_at if launch else record.created_at)
-    if record.attempt is not None and record.attempt.queue is not None:  # a launcher that waits is not gone
-        last_sign = max(last_sign, record.attempt.queue.next_at)
     # whether it looks for its instance, or did so before
     looks = launch is not None and (launch.is_open or launch.had_no_answer)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
-    is_first = record.attempt is None or record.attempt.number == 1  # a later one is gone on with by control
-    if is_first and record.driver == "desk" and not observed.may_start and now > last_sign + silent_for:
+    is_gone = record.driver == "desk" and not observed.may_start and now > record.last_sign + silent_for
+    if is_gone and not record.outlives_its_desk:  # else control goes on
         return interrupted("the launcher ended before an instance was started", "")
     if launch is None and now > record.created_at + START_WITHIN:
         return interrupted("the launcher slept before an instance was started", "")
@@ -219,13 +216,13 @@ def _by_signal(boot_log: str) -> bool:
 
 
 def last_complaint(boot_log: str) -> str:
-    """Return the last line in which the bootstrap says why it ended, without its prefix; '' if there
-    is none.
+    """Return the line in which the bootstrap, or the stage that failed, says why it ended, without its
+    prefix; '' if there is none.
     """
-    said = [
-        line.partition("bootstrap: ")[2].strip() for line in boot_log.splitlines() if "bootstrap: " in line
-    ]
-    said = [line for line in said if line and not line.startswith("powering off")]
+    said = [line.strip() for line in re.findall(r"(?m)\b(?:bootstrap|install): (.*\S)", boot_log)]
+    said = [line for line in said if not line.startswith("powering off")]
+    if len(said) > 1 and said[-1].startswith("failed: ") and not said[-1].startswith(f"failed: {said[-2]} ("):
+        said.pop()  # it names the stage, which has said more itself
     return said[-1][:MOST_NAME] if said else ""
 
 

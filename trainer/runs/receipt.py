@@ -19,8 +19,9 @@ from trainer.runs.boot import boot_steps
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
+from trainer.runs.repeated import steps_twice
 from trainer.runs.reports import LAST_LINES, MOST_LINE
-from trainer.runs.spending import billed_seconds, price_of, spent, spot_saved
+from trainer.runs.spending import billed_seconds, checkpoints_sent, price_of, spent, spot_saved
 
 FORMAT = 5
 PHASES = ("preflight", "capacity", "lost", "boot", "stage", "train", "upload", "terminate")
@@ -62,7 +63,8 @@ def make_receipt(
         "left_out": list(record.left_out),
         "files": _files(record, observed),
         "scripts": ranked(scripts_of(observed)) if record.leaves == "files" else [],
-        "retries": result.retries if result else 0,
+        "retries": _retries(record, observed),
+        "steps_twice": steps_twice(observed.start, heartbeat) if record.work == "train" else None,
         "seconds": seconds(record, observed),
         "boot": boot_steps(record, result),
         "dollars": {
@@ -74,7 +76,7 @@ def make_receipt(
         },
         "data": _data(result.data if result else heartbeat.data if heartbeat else {}),
         "inputs": dict(result.inputs) if result else {},
-        "checkpoints": dict(result.checkpoints) if result else {},
+        "checkpoints": checkpoints_sent(observed, most_usd=high),
         "devices": dict(result.devices) if result else {},
         "place": record.place,
         "host": record.host,
@@ -82,6 +84,13 @@ def make_receipt(
         "log_tail": log_tail(observed.boot_log) if result is None else "",
         "python_packages": result.python_packages if result else "",
     }
+
+
+def _retries(record: RunRecord, observed: Observation) -> int:
+    """Return how often models were retried, on all machines."""
+    lost = sum(attempt.reached.retries for attempt in record.lost if attempt.reached)
+    last = None if record.attempt in record.lost else observed.result or observed.heartbeat
+    return lost + (last.retries if last else 0)
 
 
 def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:

@@ -156,6 +156,7 @@ class Reached:
     phase: str
     left: int  # models that it had not finished
     steps: int  # of the pieces at work, in all
+    retries: int = 0  # of models whose worker died
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +243,7 @@ class RunRecord:
     pieces: tuple[RunPiece, ...] = ()  # that it makes; (): it makes none
     # Who starts it: the command at the desk or the control function. Anyone may settle it.
     driver: Driver = "desk"
+    handed_over_at: datetime | None = None  # when its desk left it to control, or control took it over
     work: str = "train"  # the name of its nodes' command (`runs.manifest`)
     leaves: Leaves = "models"  # what that may leave, and readers of its result take
     instance_role_id: str = ""  # unique id of the role of its instances
@@ -291,6 +293,28 @@ class RunRecord:
     def lost(self) -> tuple[Attempt, ...]:
         """Return the attempts that lost their machine."""
         return tuple(attempt for attempt in self.attempts if attempt.ended_at is not None)
+
+    @property
+    def outlives_its_desk(self) -> bool:
+        """Return whether control goes on with it if its desk is gone: it lost a machine, or it waited in line
+        for capacity.
+        """
+        return bool(self.lost) or (self.attempt is not None and self.attempt.queue is not None)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Return whether control registered it, for a retrain."""
+        return self.driver == "control" and self.handed_over_at is None
+
+    @property
+    def last_sign(self) -> datetime:
+        """Return the last instant at which its driver is known to have worked, or until which it waits."""
+        attempt, launch = self.attempt, self.last_launch
+        signs = [self.created_at, launch.last_call_at if launch else None]
+        signs += [attempt.queue.next_at if attempt and attempt.queue else None]
+        signs += [item.ended_at for item in self.lost]
+        signs += [seen.terminated_at for seen in self.instances]
+        return max(sign for sign in signs if sign)
 
     def as_of(self, number: int) -> RunRecord:
         """Return the record as of an attempt, whose keys and instances readers then ask for."""
@@ -375,6 +399,10 @@ class RunRecord:
     def with_next_attempt(self) -> RunRecord:
         """Return the record of a recovering run that launches once more."""
         return replace(self, state="starting", attempts=(*self.attempts, Attempt(number=self.next_number)))
+
+    def handed_over(self, now: datetime) -> RunRecord:
+        """Return the record of a run that control goes on with instead of its desk."""
+        return replace(self, driver="control", handed_over_at=now)
 
     def ended(self, outcome: Outcome, error: Mapping[str, Any] | None, now: datetime) -> RunRecord:
         """Return the record of a run whose end is decided, while the end of its instances is not yet

@@ -4,7 +4,8 @@ Pure.
 A machine is lost when AWS or somebody took it, or when it died by itself (`outcome.Ending.loss`). The run
 then waits until every instance is proven gone, so that there is never more than one live attempt, and starts
 again with what is in S3 (`control.carry`). Two that died at one place count as a fault of the job. Its driver
-starts the next attempt; control takes over from a desk that is gone.
+starts the next attempt; control takes over from a desk that is gone, also one that waited in line for
+capacity.
 """
 
 from __future__ import annotations
@@ -83,15 +84,12 @@ def powers_itself_off(
 
 
 def taken_over(record: RunRecord, observed: Observation, now: datetime) -> Store | None:
-    """Return the action with which control goes on with a run between two machines whose desk is gone."""
-    if record.driver != "desk" or not observed.may_take_over or not record.lost:
+    """Return the action with which control goes on with a run without a machine whose desk is gone."""
+    if record.driver != "desk" or not observed.may_take_over or not record.outlives_its_desk:
         return None
-    launch = record.last_launch
-    signs = [record.lost[-1].ended_at, launch.last_call_at if launch else None]
-    signs += [seen.terminated_at for seen in record.instances]
-    if now <= max(sign for sign in signs if sign) + LAUNCHER_SILENT:
+    if now <= record.last_sign + LAUNCHER_SILENT:
         return None
-    return Store(record=replace(record, driver="control"), why="its launcher is gone: control goes on")
+    return Store(record=record.handed_over(now), why="its launcher is gone: control goes on")
 
 
 def is_finished(record: RunRecord, observed: Observation) -> bool:
@@ -140,7 +138,7 @@ def _reached(heartbeat: Heartbeat | None) -> Reached | None:
         int(item.get("step", 0)) for item in heartbeat.progress.values() if item["state"] == "training"
     )
     left = max(heartbeat.models_total - heartbeat.models_done, 0)
-    return Reached(phase=heartbeat.phase, left=left, steps=steps)
+    return Reached(phase=heartbeat.phase, left=left, steps=steps, retries=heartbeat.retries)
 
 
 def _no_further(reached: Reached | None, before: Reached | None) -> bool:

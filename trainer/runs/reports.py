@@ -34,6 +34,7 @@ NODE_STATES = ("done", "failed", "stopped", "expired", "interrupted")
 MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 CHECKPOINT_COUNTS = ("snapshots", "objects", "bytes")
+MOST_SENT = 10**15  # of each: a terabyte every two minutes for a day
 ENDS = ("min", "max", "")  # of a metric: the better one; "": of a receipt of an earlier version
 UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
@@ -56,6 +57,7 @@ class Heartbeat(Lease):
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by piece
     models_total: int = 0
     models_done: int = 0
+    retries: int = 0  # of models whose worker died
     rate: float | None = None  # of all workers together, in `unit` a second
     unit: str = "windows"  # or chunks
     message: str = ""
@@ -97,6 +99,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
         progress={name: _model_progress(model) for name, model in fields.tables("progress", most=MOST_SHOWN)},
         models_total=fields.whole("models_total", 0, most=MOST_MODELS),
         models_done=fields.whole("models_done", 0, most=MOST_MODELS),
+        retries=fields.whole("retries", 0, most=MOST_COUNT),
         rate=fields.number("rate", least=0),
         unit=fields.choice("unit", UNITS, "windows"),
         message=fields.text("message", "", most=MOST_TEXT),
@@ -136,11 +139,25 @@ def share_reported(progress: bytes) -> float:
 
 
 def read_durable(fields: Fields) -> dict[str, Any]:
-    """Return number and age of the newest checkpoints in S3; {} if there are none."""
+    """Return number and age of the newest checkpoints in S3, and how much was sent; {} if there are none."""
     if not fields.values:
         return {}
-    lag = fields.value("lag_seconds").number(least=0, most=MOST_COUNT)
-    return {"number": fields.whole("number", most=MOST_COUNT), "at": fields.instant("at"), "lag_seconds": lag}
+    return {
+        "number": fields.whole("number", most=MOST_COUNT),
+        "at": fields.instant("at"),
+        "lag_seconds": fields.value("lag_seconds").number(least=0, most=MOST_COUNT),
+        **{name: fields.whole(name, 0, most=MOST_SENT) for name in CHECKPOINT_COUNTS},
+    }
+
+
+def sent_by(body: bytes) -> dict[str, Any]:
+    """Return the counts of checkpoints that a node sent, by its progress alone; {} if that says nothing."""
+    try:
+        fields = read_object(body, most_bytes=MOST_PROGRESS_BYTES, name="the progress")
+        durable = read_durable(fields.table("durable"))
+    except Unsound:
+        return {}
+    return {name: durable[name] for name in CHECKPOINT_COUNTS} if durable else {}
 
 
 def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ()) -> NodeResult:
@@ -176,13 +193,10 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
 
 
 def read_checkpoints(fields: Fields) -> dict[str, Any]:
-    """Return the counts of what was sent of CHECKPOINTS, and the dollars of requests and storage; {} if
-    nothing was reported.
-    """
+    """Return the counts of what was sent of CHECKPOINTS; {} if nothing was reported."""
     if not fields.values:
         return {}
-    counts = {name: fields.whole(name, most=MOST_COUNT) for name in CHECKPOINT_COUNTS}
-    return {**counts, "usd": fields.value("usd").number(least=0, most=MOST_COUNT)}
+    return {name: fields.whole(name, most=MOST_SENT) for name in CHECKPOINT_COUNTS}
 
 
 def read_candle_files(fields: Fields) -> tuple[dict[str, Any], ...]:
@@ -365,7 +379,7 @@ def read_identity(fields: Fields) -> dict[str, Any]:
 def _model_progress(fields: Fields) -> dict[str, Any]:
     """Return one model's progress, without missing fields."""
     progress: dict[str, Any] = {"state": fields.choice("state", MODEL_STATES, "waiting")}
-    for key in ("epoch", "epochs", "step", "steps"):
+    for key in ("epoch", "epochs", "step", "steps", "began"):
         if fields.values.get(key) is not None:
             progress[key] = fields.whole(key, most=MOST_COUNT)
     for key in ("loss", "train_loss", "validation_loss"):

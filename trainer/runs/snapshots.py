@@ -1,7 +1,10 @@
-"""Snapshots: states of a command's CHECKPOINTS in S3, each a manifest over objects named by their hash.
+"""Snapshots: states of a command's CHECKPOINTS in S3, each a manifest over versions of objects.
 
-    checkpoints/<own id>/<run>/<attempt>/<node>/data/<sha256>     one large file, or small ones end to end
-    checkpoints/<own id>/<run>/<attempt>/<node>/000001.json       the manifest, created once, after its data
+    checkpoints/<own id>/<run>/<attempt>/<node>/data/000001     one large file, or small ones end to end
+    checkpoints/<own id>/<run>/<attempt>/<node>/000001.json     the manifest, created once, after its data
+
+An object lies in a numbered slot. Once no file of the newest snapshot is in it, another object takes the
+slot, and the bucket's lifecycle ends the old version a day later: no node may delete.
 
 A node writes them (`node.snapshots`); whoever starts the next attempt reads them, as a stranger's: a manifest
 has no key in it, so it reaches no object outside its own node's prefix. Standard library only.
@@ -20,9 +23,16 @@ from trainer.base.symbols import folders_of, path_flaw
 from trainer.runs.record import iso
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES
 
-FORMAT = 1
-# us-east-1, S3 standard, looked up 2026-11-24. Checkpoints stay `retention.checkpoint_days`, 7 by default.
-PUT_USD, GB_MONTH_USD, KEPT_DAYS, DAYS_PER_MONTH = 0.005 / 1000, 0.023, 7, 30.4
+FORMAT = 2
+MOST_SECONDS = 120.0  # between two snapshots: the training that a lost machine may cost
+LOOKS = 4  # at CHECKPOINTS between two checkpoints of a trainer's model, the last of which finds the newest
+TRAINING_SECONDS = MOST_SECONDS * LOOKS / (LOOKS + 1)  # between these two, at most
+MOST_COST = 0.01  # of the machine's price, where that leaves MOST_SECONDS
+# us-east-1, S3 standard, looked up 2026-11-24.
+PUT_USD, GB_MONTH_USD, DAYS_PER_MONTH = 0.005 / 1000, 0.023, 30.4
+# An old version goes one day after it was overwritten, rounded up to the next midnight UTC (S3 user guide,
+# "Lifecycle rules: based on an object's age", as MinIO's 4c773f70 quotes it, looked up 2026-11-26).
+SUPERSEDED_DAYS = 2
 MOST_SNAPSHOT_BYTES = 16 * 2**20  # of a manifest; a file takes 300 bytes and its path
 MOST_NUMBER = 999_999  # 8 months at one every 20 seconds
 MOST_DATA_BYTES = 2**40  # of all objects of a snapshot
@@ -31,12 +41,19 @@ PACK_BYTES = 64 * 2**20  # of it: held in memory, and storage costs sixty times 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotObject:
-    """An object with content of files, in the version that its node wrote."""
+class StoredObject:
+    """An object with content of files, in the version that its writer made."""
 
     sha256: str
     size: int
     version_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotObject(StoredObject):
+    """An object of a node's snapshots, in the slot of its prefix whose key a version of it has."""
+
+    slot: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +88,19 @@ class StoredContent:
 
 
 def snapshot_usd(*, puts: int, size: int) -> float:
-    """Return the dollars of requests and of storage for the bytes that snapshots sent."""
-    return puts * PUT_USD + size / 1e9 * GB_MONTH_USD * KEPT_DAYS / DAYS_PER_MONTH
+    """Return the dollars of requests, and of storage until what was sent is superseded and gone."""
+    return puts * PUT_USD + size / 1e9 * GB_MONTH_USD * SUPERSEDED_DAYS / DAYS_PER_MONTH
+
+
+def hourly_usd(*, puts: int, size: int, seconds: float) -> float:
+    """Return the dollars an hour of snapshots of `size` new bytes each, `seconds` apart."""
+    return snapshot_usd(puts=puts, size=size) * 3600 / seconds
+
+
+def affordable_bytes(usd_per_hour: float, *, puts: int, seconds: float) -> int:
+    """Return the new bytes of a snapshot every `seconds` that cost MOST_COST of a machine's price."""
+    left = MOST_COST * usd_per_hour * seconds / 3600 - puts * PUT_USD
+    return max(0, int(left / snapshot_usd(puts=0, size=10**9) * 1e9))
 
 
 def packs(sizes: Mapping[str, int]) -> list[list[str]]:
@@ -148,8 +176,12 @@ def read_snapshot(body: bytes, *, run_id: str, attempt: int, number: int) -> Sna
 def _object(fields: Fields) -> SnapshotObject:
     if not (version_id := fields.text("version_id", most=1024)):
         raise Unsound(f"{fields.name} has no version")
-    size = fields.whole("size", most=MOST_FILE_SIZE)
-    return SnapshotObject(sha256=fields.value("sha256").sha256(), size=size, version_id=version_id)
+    size, slot = (
+        fields.whole("size", most=MOST_FILE_SIZE),
+        fields.value("slot").whole(least=1, most=MOST_NUMBER),
+    )
+    sha256 = fields.value("sha256").sha256()
+    return SnapshotObject(sha256=sha256, size=size, version_id=version_id, slot=slot)
 
 
 def read_file(fields: Fields) -> SnapshotFile:
@@ -181,7 +213,7 @@ def _check(snapshot: Snapshot) -> None:
             raise Unsound(f"the snapshot has {what}")
 
 
-def flaws_of(objects: Sequence[SnapshotObject], files: Sequence[SnapshotFile]) -> dict[str, bool]:
+def flaws_of(objects: Sequence[StoredObject], files: Sequence[SnapshotFile]) -> dict[str, bool]:
     """Return what can be wrong with files in objects, and whether it is: each lies within an object of the
     list, and no name occurs twice.
     """

@@ -8,10 +8,14 @@ nothing (`runs.spot_saving`). A call without an answer for which nobody looked i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from trainer.runs.observation import FORGOTTEN_AFTER, Observation
 from trainer.runs.record import InstanceSeen, RunRecord
+from trainer.runs.reports import CHECKPOINT_COUNTS
+from trainer.runs.snapshots import snapshot_usd
 from trainer.runs.spot_saving import MOST_LOST_SECONDS, SpotBill, saved_usd
 
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
@@ -40,6 +44,25 @@ def _perhaps_spent(record: RunRecord) -> float:
         for launch in launches
         if launch.given_up_at is not None and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
     )
+
+
+def checkpoints_sent(observed: Observation, *, most_usd: float) -> dict[str, Any]:
+    """Return how much the nodes of all attempts sent of their CHECKPOINTS, and the dollars of requests and
+    storage, which are in no bound of `spent`; {} for nothing.
+
+    Nobody but the nodes has counted it, so no word of theirs makes it more than the machines cost.
+    """
+    own: Mapping[str, Any] = {}
+    if observed.result is not None and observed.result.checkpoints:
+        own = observed.result.checkpoints
+    elif observed.heartbeat is not None:
+        own = observed.heartbeat.durable
+    earlier = observed.start.sent if observed.start else {}
+    counts = {name: earlier.get(name, 0) + own.get(name, 0) for name in CHECKPOINT_COUNTS}
+    if not counts["snapshots"]:
+        return {}
+    usd = snapshot_usd(puts=counts["snapshots"] + counts["objects"], size=counts["bytes"])
+    return {**counts, "usd": round(min(usd, most_usd), 6)}
 
 
 def spot_saved(record: RunRecord, observed: Observation, now: datetime | None) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainer.base.errors import ConfigError
@@ -18,15 +18,17 @@ from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
 from trainer.runs.keys import of_experiment
 from trainer.runs.reports import (
+    MOST_COUNT,
     MOST_FILE_SIZE,
     MOST_FILES,
     MOST_MODELS,
     MOST_RESULT_BYTES,
     model_entry,
+    read_checkpoints,
     read_outputs,
     script_entry,
 )
-from trainer.runs.snapshots import SnapshotFile, SnapshotObject, flaws_of, read_file
+from trainer.runs.snapshots import SnapshotFile, StoredObject, flaws_of, read_file
 from trainer.runs.store import Stored, carried_key, start_key
 
 FORMAT = 1
@@ -36,7 +38,7 @@ INSTANCE_ID = "i-[0-9a-z]+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarriedObject(SnapshotObject):
+class CarriedObject(StoredObject):
     """A copy of one object of an earlier attempt's snapshot, in the version that its caller verified."""
 
     key: str
@@ -53,7 +55,11 @@ class StartFile:
     outputs: tuple[Mapping[str, Any], ...] = ()  # files that earlier attempts left in MAYFLY_OUT
     objects: tuple[CarriedObject, ...] = ()
     files: tuple[SnapshotFile, ...] = ()
+    sent: Mapping[str, int] = field(default_factory=dict)  # checkpoints by earlier attempts, counted
     instances: tuple[str, ...] = ()  # whose word counts; (): CreateFleet has not answered
+    # by unfinished piece: the most steps of its training that earlier attempts reported (`runs.repeated`)
+    reached: Mapping[str, int] = field(default_factory=dict)
+    steps_twice: int = 0  # that those attempts computed a second time
 
     @property
     def models(self) -> tuple[Mapping[str, Any], ...]:
@@ -83,6 +89,7 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         raise Unsound(f"the start file has format {str(fields.values.get('format'))[:40]}, not {FORMAT}")
     if (fields.text("run_id"), fields.whole("attempt")) != (run_id, attempt):
         raise Unsound(f"the start file is not that of attempt {attempt} of run {run_id}")
+    reached = fields.table("reached", most=MOST_MODELS).entries()
     start = StartFile(
         run_id=run_id,
         attempt=attempt,
@@ -90,7 +97,10 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         outputs=read_outputs(fields, name="outputs"),
         objects=tuple(_object(item, run_id, attempt) for item in fields.rows("objects", most=MOST_FILES)),
         files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
+        sent=read_checkpoints(fields.table("sent")),
         instances=tuple(_ids(fields)),
+        reached={piece: steps.whole(most=MOST_COUNT) for piece, steps in reached.items()},
+        steps_twice=fields.whole("steps_twice", 0, most=MOST_COUNT),
     )
     _check_consistency(start)
     return start

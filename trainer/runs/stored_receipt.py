@@ -18,6 +18,7 @@ from trainer.runs.receipt import FORMAT, PHASES, Receipt
 from trainer.runs.record import RUN_ID, WORK, AttemptEnd
 from trainer.runs.record_json import MOST_ANCESTORS, MOST_ATTEMPTS
 from trainer.runs.reports import (
+    MOST_COUNT,
     MOST_FILES,
     MOST_MODELS,
     model_entry,
@@ -91,11 +92,14 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "files": list(_files(fields, own)),
         "scripts": list(read_scripts(fields)),
         "retries": fields.whole("retries", 0),
+        "steps_twice": None
+        if fields.values.get("steps_twice") is None
+        else fields.whole("steps_twice", most=MOST_COUNT),
         "seconds": _numbers(fields.table("seconds"), (*PHASES, "total")),
         "boot": read_boot(fields.table("boot"), STEPS),
         "dollars": _dollars(fields.table("dollars")),
         "data": read_data(fields.table("data")),
-        "checkpoints": read_checkpoints(fields.table("checkpoints")),
+        "checkpoints": _checkpoints(fields.table("checkpoints")),
         "devices": fields.table("devices").values,
         "inputs": read_inputs(fields.table("inputs")),
         "place": fields.text("place"),
@@ -118,6 +122,11 @@ def _files(fields: Fields, runs: Collection[str]) -> tuple[dict[str, Any], ...]:
         if (of_experiment(item["key"]) or ("",))[0] not in runs:
             raise Unsound(f"the receipt has the file {item['key'][:120]!r}, which is not the run's")
     return files
+
+
+def _checkpoints(fields: Fields) -> dict[str, Any]:
+    counts = read_checkpoints(fields)
+    return {**counts, **_numbers(fields, ("usd",))} if counts else {}
 
 
 def _remains(fields: Fields) -> dict[str, Any]:

@@ -7,7 +7,7 @@ decision with its instant, and a node's report its phases.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from trainer.runs.observation import Observation
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord, iso
 
 NODE, AWS = "node", "aws"
+DRIVER = "driver"  # in place of its name: it may have changed
 Reports = Mapping[int, Observation]  # attempt -> what its nodes reported
 
 
@@ -47,13 +48,22 @@ def timeline(record: RunRecord, reports: Reports) -> list[RunEvent]:
         *(event for number, seen in reports.items() for event in _reported(number, seen)),
         *_ended(record),
     ]
-    return sorted(events, key=lambda event: event.at)
+    named = (replace(one, by=_driver(record, one.at)) if one.by == DRIVER else one for one in events)
+    return sorted(named, key=lambda event: event.at)
+
+
+def _driver(record: RunRecord, at: datetime) -> str:
+    """Return who drove a run at an instant."""
+    return "desk" if record.handed_over_at is not None and at < record.handed_over_at else record.driver
 
 
 def _begun(record: RunRecord) -> Iterator[RunEvent]:
     rungs = f"{len(record.ladder)} pools to ask" if record.ladder else f"on {record.host}"
     why = f"continues {record.parent}; {rungs}" if record.parent else rungs
-    yield RunEvent(at=record.created_at, attempt=0, by=record.driver, what="registered", why=why)
+    yield RunEvent(at=record.created_at, attempt=0, by=DRIVER, what="registered", why=why)
+    if record.handed_over_at:
+        why = "its desk left it, or was gone"
+        yield RunEvent(at=record.handed_over_at, attempt=0, by=DRIVER, what="goes on with it", why=why)
 
 
 def _continues(record: RunRecord, attempt: Attempt, reports: Reports) -> Iterator[RunEvent]:
@@ -75,18 +85,16 @@ def _of_attempt(record: RunRecord, attempt: Attempt) -> Iterator[RunEvent]:
         yield from _of_launch(record, attempt.number, launch)
     if queue := attempt.queue:
         why = f"every pool was full; at most until {iso(queue.until.replace(microsecond=0))}"
-        yield RunEvent(
-            at=queue.since, attempt=attempt.number, by=record.driver, what="waits for capacity", why=why
-        )
+        yield RunEvent(at=queue.since, attempt=attempt.number, by=DRIVER, what="waits for capacity", why=why)
         tries = f"try {queue.walks} of the whole ladder"
         what = "next try" if attempt.waits else "last try of the ladder began"
-        yield RunEvent(at=queue.next_at, attempt=attempt.number, by=record.driver, what=what, why=tries)
+        yield RunEvent(at=queue.next_at, attempt=attempt.number, by=DRIVER, what=what, why=tries)
     if attempt.ended_at:
         what = "ended by the job's fault" if attempt.cause == "bug" else "lost its machine"
         yield RunEvent(
             at=attempt.ended_at,
             attempt=attempt.number,
-            by=record.driver,
+            by=DRIVER,
             what=what,
             why=_reason(attempt.error),
         )
@@ -98,10 +106,10 @@ def _of_launch(record: RunRecord, attempt: int, launch: Launch) -> Iterator[RunE
 
     pool = pool_name(record.ladder[launch.rung])
     deadline = f"deadline {iso(launch.deadline)}, by {launch.deadline_cause}"
-    yield event(launch.intended_at, record.driver, f"chose {pool}", deadline)
+    yield event(launch.intended_at, DRIVER, f"chose {pool}", deadline)
     if launch.called_at:
         again = f"call {launch.calls} under one token" if launch.calls > 1 else ""
-        yield event(launch.called_at, record.driver, f"called CreateFleet for {pool}", again)
+        yield event(launch.called_at, DRIVER, f"called CreateFleet for {pool}", again)
         said = f"{launch.error_code}: {launch.error_message}" if launch.error_message else launch.error_code
         answers = {
             "created": ("created " + ", ".join(launch.instance_ids), ""),
@@ -111,7 +119,7 @@ def _of_launch(record: RunRecord, attempt: int, launch: Launch) -> Iterator[RunE
         }
         yield event(launch.called_at, AWS, *answers[launch.outcome])
     if launch.kill_armed_at:
-        yield event(launch.kill_armed_at, record.driver, "armed the second schedule", deadline)
+        yield event(launch.kill_armed_at, DRIVER, "armed the second schedule", deadline)
 
 
 def _of_instance(seen: InstanceSeen) -> Iterator[RunEvent]:
@@ -148,11 +156,9 @@ def _ended(record: RunRecord) -> Iterator[RunEvent]:
         yield RunEvent(at=record.stop_requested_at, attempt=0, by="desk", what="stop requested")
     if record.ending_at:
         what = f"ends: {record.outcome}"
-        yield RunEvent(at=record.ending_at, attempt=0, by=record.driver, what=what, why=_reason(record.error))
+        yield RunEvent(at=record.ending_at, attempt=0, by=DRIVER, what=what, why=_reason(record.error))
     if record.closed_at:
-        yield RunEvent(
-            at=record.closed_at, attempt=0, by=record.driver, what="closed", why="its receipt is written"
-        )
+        yield RunEvent(at=record.closed_at, attempt=0, by=DRIVER, what="closed", why="its receipt is written")
 
 
 def _reason(error: Mapping[str, Any] | None) -> str:

@@ -164,7 +164,6 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.supervisor import Supervisor, worker_context
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
-    job = job.with_train(checkpoint_seconds=machine.seconds_between(job.train.checkpoint_seconds))
     kind, choice = choose_device(job, options.device)
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
@@ -218,8 +217,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     started = {"models": models, "workers": num_workers, "device": kind, "gpu_profile": profile}
     started["finished"] = [piece.title for piece in surveyed.pieces if piece.name in finished]
     emit({"event": "started", **started, "choice": chosen.choice, "data": surveyed.data})
-    folders = {"out": options.out, "checkpoints": checkpoints, "notice": notice_file()}
-    settings = WorkerSettings(job=job, data=data, **folders, machine=machine, choice=chosen.choice)
+    files = {"out": options.out, "checkpoints": checkpoints, "notice": notice_file()}
+    files["machine_file"] = options.machine
+    settings = WorkerSettings(job=job, data=data, **files, machine=machine, choice=chosen.choice)
     supervisor: Supervisor | RankSupervisor
     if together:
         supervisor = RankSupervisor(

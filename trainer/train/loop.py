@@ -107,12 +107,14 @@ def train(
     clock: Callable[[], float] = time.monotonic,
     total: Total = lambda losses_SM: losses_SM,
     heard: Heard = lambda: "",
+    interval: Callable[[], float] | None = None,
 ) -> None:
     """Train the runs of the roster, `places` models at a time, until it has no more, or `heard` says STOP.
 
     A free place is offered to the roster at once. Remaining models move into a new pack, made by `form`, when
     others join and when at most half of the pack is left; their results do not change. Reports `progress`
     about once a second and `epoch` after each epoch of each model. `total` adds up the losses of ranks.
+    `interval` returns the seconds between checkpoints, without it the job's; 0: none.
     """
     runs: list[Run] = []
     pack: Pack | None = None
@@ -155,8 +157,8 @@ def train(
                 roster.finished(run, model)
         # Checkpoints that are due, or that a notice asks for.
         word = heard()
-        if job.train.checkpoint_seconds:
-            _checkpoint(pack, runs, roster, job, clock(), unread, at_once=bool(word))
+        if seconds := job.train.checkpoint_seconds if interval is None else interval():
+            _checkpoint(pack, runs, roster, seconds, clock(), unread, at_once=bool(word))
         if word == STOP:
             roster.stopped([run for run in runs if run.active])
             return
@@ -303,15 +305,22 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
 
 
 def _checkpoint(
-    pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, now: float, unread: _Unread, *, at_once: bool
+    pack: Pack,
+    runs: Sequence[Run],
+    roster: Roster,
+    seconds: float,
+    now: float,
+    unread: _Unread,
+    *,
+    at_once: bool,
 ) -> None:
-    """Give the roster a copy of every active run whose checkpoint is due, or of all `at_once`. The first
-    interval starts when the run joins.
+    """Give the roster a copy of every active run whose last checkpoint is `seconds` old, or of all `at_once`.
+    The first interval starts when the run joins.
     """
     for number, run in enumerate(runs):
         if run.saved_at == -math.inf:
             run.saved_at = now
-        if run.active and (at_once or now - run.saved_at >= job.train.checkpoint_seconds):
+        if run.active and (at_once or now - run.saved_at >= seconds):
             unread.count(runs)
             run.saved_at = now
             began = time.perf_counter()

@@ -1,5 +1,5 @@
 """Expected hardware and price of a node, for its training: `--machine FILE`, JSON that the agent writes from
-the manifest.
+the manifest. While it trains the agent adds how far checkpoints are to be apart (`CheckpointInterval`).
 
 At a desk there is no file: hardware is not compared, no cost is computed, and checkpoints are as far apart as
 the job says.
@@ -7,6 +7,9 @@ the job says.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +19,10 @@ from trainer.base.strict_json import Unsound, read_object
 
 MOST_BYTES = 16 * 1024
 MOST_USD = 100_000.0
-MOST_CHECKPOINT_SECONDS = 120  # between checkpoints of a model on an instance, which may be gone at any time
+# Between checkpoints of a model on an instance, which may be gone at any time: four fifths of two minutes. In
+# the fifth the agent finds one and sends it (`node.snapshots`).
+MOST_CHECKPOINT_SECONDS = 96
+LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,24 @@ class MachineFacts:
         mine = self.checkpoint_seconds or of_job
         most = MOST_CHECKPOINT_SECONDS if self.instance_type else of_job
         return min(of_job, mine, most)
+
+
+class CheckpointInterval:
+    """Seconds between checkpoints of a model, as the machine file has them at this moment; 0: none."""
+
+    def __init__(
+        self, path: Path | None, of_job: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path, self._of_job, self._clock = path, of_job, clock
+        self._seconds, self._looked_at = of_job, float("-inf")
+
+    def __call__(self) -> int:
+        """Return the seconds. A file that can't be read changes nothing."""
+        if self._path is not None and self._clock() - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = self._clock()
+            with suppress(UsageError):
+                self._seconds = read_machine(self._path).seconds_between(self._of_job)
+        return self._seconds
 
 
 def read_machine(path: Path | None) -> MachineFacts:

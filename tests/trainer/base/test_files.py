@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from trainer.base.files import HELD, HeldFolder, open_plain, read_plain, whole_file
+from tests.disks import FullDisk
+from trainer.base.files import (
+    HELD,
+    HeldFolder,
+    LineFile,
+    open_plain,
+    read_block,
+    read_plain,
+    whole_file,
+)
 
 
 def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
@@ -113,3 +122,21 @@ def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
     assert read_plain(path, most_bytes=5) == read_plain(link, most_bytes=9) == b"12345"
     with pytest.raises(OSError, match="it has more than 4 bytes"):
         read_plain(path, most_bytes=4)
+
+
+def test_lines_that_a_full_disk_refuses_are_read_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    lines = LineFile(path)
+    disk = lines._file = FullDisk(lines._file, room=7)  # type: ignore[assignment]
+    for line in (b"one\n", b"two\n", b"three\n"):
+        lines.append(line)
+    assert path.read_bytes() == b"one\ntwo" == read_block(path, 0, 100)
+    whole = b"one\ntwo\nthree\n"
+    for offset in range(len(whole) + 1):
+        for most in range(1, len(whole) + 2):
+            assert lines.read(offset, most) == whole[offset : offset + most]
+    disk.room = 100
+    lines.append(b"four\n")
+    assert path.read_bytes() == whole + b"four\n" == lines.read(0, 100)
+    lines.close()
+    assert read_block(tmp_path / "none", 0, 100) == b""

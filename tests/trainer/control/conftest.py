@@ -55,11 +55,11 @@ def start_in(body: bytes, run_id: str, attempt: int) -> StartFile:
 def write_snapshot(objects: MemoryObjects, keys: NodeKeys, number: int, files: Mapping[str, bytes]) -> None:
     """Write a snapshot as a node does: each file's content as an object of its own, then the manifest."""
     parts: dict[str, StoredContent] = {}
-    for body in files.values():
-        sha256 = hashlib.sha256(body).hexdigest()
-        objects.write(keys.snapshot_data(sha256), body, sha256=sha256)
-        version_id = objects.stored[keys.snapshot_data(sha256)][-1].version_id
-        made = SnapshotObject(sha256=sha256, size=len(body), version_id=version_id)
+    for place, body in enumerate(dict.fromkeys(files.values())):
+        sha256, slot = hashlib.sha256(body).hexdigest(), 10 * number + place
+        objects.write(keys.snapshot_data(slot), body, sha256=sha256)
+        version_id = objects.stored[keys.snapshot_data(slot)][-1].version_id
+        made = SnapshotObject(sha256=sha256, size=len(body), version_id=version_id, slot=slot)
         parts[sha256] = StoredContent(object=made, offset=0)
     held = {path: (hashlib.sha256(body).hexdigest(), len(body)) for path, body in files.items()}
     about = {"run_id": keys.run_id, "attempt": keys.attempt, "number": number, "at": objects.cloud.clock}

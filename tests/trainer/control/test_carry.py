@@ -15,7 +15,7 @@ from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import carry, write_ids
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.record import Attempt, RunRecord, iso
 from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.store import Conflict, RecordMissing, carried_key, start_key
 
@@ -85,17 +85,17 @@ def spoil_manifest(objects: MemoryObjects, keys: NodeKeys) -> None:
 
 
 def spoil_data(objects: MemoryObjects, keys: NodeKeys) -> None:
-    del objects.stored[keys.snapshot_data(digest(NEW))]
+    del objects.stored[keys.snapshot_data(20)]
 
 
 def spoil_hash(objects: MemoryObjects, keys: NodeKeys) -> None:
     """Leave other bytes under a hash that the node claims: the copy's own hash is S3's."""
-    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored = objects.stored[keys.snapshot_data(20)]
     stored[-1] = replace(stored[-1], body=b"w" * len(NEW))
 
 
 def spoil_size(objects: MemoryObjects, keys: NodeKeys) -> None:
-    stored = objects.stored[keys.snapshot_data(digest(NEW))]
+    stored = objects.stored[keys.snapshot_data(20)]
     stored[-1] = replace(stored[-1], size=1)
 
 
@@ -106,6 +106,40 @@ def test_the_newest_snapshot_that_verifies_wins(lost, spoil):
     write_snapshot(objects, keys, 2, {"a.pt": NEW})
     spoil(objects, keys)
     assert [file.sha256 for file in carried(objects, record).files] == [digest(OLD)]
+
+
+def test_an_object_whose_slot_has_another_is_read_by_its_version(lost):
+    objects, record, keys = lost
+    write_snapshot(objects, keys, 1, {"a.pt": OLD})
+    write_snapshot(objects, keys, 2, {"a.pt": NEW})
+    objects.write(keys.snapshot_data(20), b"of a later try", sha256=digest(b"of a later try"))
+    assert [file.sha256 for file in carried(objects, record).files] == [digest(NEW)]
+
+
+def test_a_finished_models_checkpoint_stays_where_it_is(lost):
+    objects, record, keys = lost
+    name = "lstm_BTC-USD_1m"
+    write_snapshot(objects, keys, 1, {f"{name}/10/data": OLD, "lstm_ETH-USD_1m/20/data": NEW})
+    objects.write(keys.result, json.dumps({"state": "done", "models": [write_model(objects, keys)]}).encode())
+    start = carried(objects, record)
+    assert [file.path for file in start.files] == ["lstm_ETH-USD_1m/20/data"]
+    assert [item.sha256 for item in start.objects] == [digest(NEW)]
+    assert objects.body(keys.snapshot_data(10)) == OLD
+
+
+def test_what_all_attempts_sent_is_counted(lost):
+    objects, record, keys = lost
+    counts = {"snapshots": 3, "objects": 4, "bytes": 500}
+    durable = {"number": 3, "at": "2026-11-20T12:00:00Z", "lag_seconds": 1.0, **counts}
+    objects.write(keys.progress, json.dumps({"durable": durable}).encode())
+    assert carried(objects, record).sent == counts
+    instances = (seen(), seen(instance_id="i-2", attempt=2))
+    record = replace(record, attempts=(*record.attempts, attempt(2)), instances=instances)
+    (second,) = record.nodes
+    assert second != keys
+    result = {"state": "failed", "checkpoints": counts}
+    objects.write(second.result, json.dumps(result).encode())
+    assert carried(objects, record, 3).sent == {"snapshots": 6, "objects": 8, "bytes": 1000}
 
 
 def test_without_a_snapshot_of_its_own_an_attempt_passes_its_start_on(lost):
@@ -202,6 +236,40 @@ def test_of_two_callers_the_first_start_file_counts(lost):
     carry(objects, record, 2)
     assert len(objects.stored[start_key(record.run_id, 2)]) == 1
     assert all(len(versions) == 1 for key, versions in objects.stored.items() if key.startswith("resumed/"))
+
+
+def report(objects: MemoryObjects, keys: NodeKeys, **told: Any) -> None:
+    """Leave a node's last lease, and its progress with one piece."""
+    now = objects.cloud.now()
+    lease = {"instance_id": keys.instance_id, "at": iso(now), "lease_until": iso(now)}
+    piece = {"state": "training", "epochs": 9, "steps": 10, "step": 3, **told}
+    objects.write(keys.lease, json.dumps(lease).encode())
+    objects.write(keys.progress, json.dumps({"progress": {"BTC-USD": piece}}).encode())
+
+
+def test_what_was_reached_and_repeated_goes_from_attempt_to_attempt(lost):
+    objects, record, keys = lost
+    report(objects, keys, epoch=3, began=0)
+    start = carried(objects, record)
+    assert (start.reached, start.steps_twice) == ({"BTC-USD": 23}, 0)
+    second = replace(record, attempts=(attempt(1), attempt(2)), instances=(seen(), seen(attempt=2)))
+    report(objects, second.nodes[0], epoch=2, began=4)
+    third = carried(objects, second, 3)
+    assert (third.reached, third.steps_twice) == ({"BTC-USD": 23}, 9)  # 4 to 13
+    report(objects, keys, epoch=9, began=0)  # a late word of the first machine
+    assert carried(objects, second, 3) == third
+    # A third attempt that launched nothing began with nothing that counts.
+    report(objects, second.nodes[0], epoch=3, began=1)
+    del objects.stored[start_key(record.run_id, 3)]
+    never = replace(second, attempts=(*second.attempts, Attempt(number=3, cause="lost")))
+    fourth = carried(objects, never, 4)
+    assert (fourth.reached, fourth.steps_twice) == ({"BTC-USD": 23}, 22)
+
+
+def test_a_lost_machines_malformed_progress_counts_as_none(lost):
+    objects, record, keys = lost
+    report(objects, keys, epoch=-3, began=0)
+    assert (carried(objects, record).reached, carried(objects, record).steps_twice) == ({}, 0)
 
 
 def test_ids_are_added_once_and_kept(lost):

@@ -11,10 +11,11 @@ import pytest
 from tests.pieces import named
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, Stopped, UsageError
 from trainer.control.drive import drive as drive_run
-from trainer.control.drive import start
+from trainer.control.drive import start, step
 from trainer.control.fleet import FleetAnswer
 from trainer.control.observe import reports
 from trainer.control.progress import RunProgress
+from trainer.control.settle import settle_run
 from trainer.control.stop import StopSignal, Wish
 from trainer.runs import capacity
 from trainer.runs.capacity import full_from, to_bytes, with_full
@@ -397,7 +398,7 @@ def test_leaving_requests_no_stop(make_cloud):
     stop = StopSignal(ScriptedQuestion(None, Wish.LEAVE))
     assert drive(cloud, record, stop=stop, on_event=pressing(stop, "train")) is None
     left, _ = read_record(cloud.objects, record.run_id)
-    assert (left.state, left.stop_requested_at) == ("running", None)
+    assert (left.state, left.stop_requested_at, left.driver) == ("running", None, "control")
     assert drive(cloud, left)["state"] == "done"
 
 
@@ -527,6 +528,55 @@ def test_a_detached_launch_leaves_once_both_schedules_are_armed(make_cloud):
     assert (left.state, left.attempts[0].launches[0].instance_ids) == ("running", ("i-0000",))
     assert set(cloud.schedules) == {f"mayfly-{record.run_id}-sweep", f"mayfly-{record.run_id}-kill-1"}
     assert cloud.alive() == ["i-0000"]
+
+
+def test_control_goes_on_at_once_with_a_run_that_was_left(make_cloud):
+    cloud, record = make_cloud()
+    left = start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    assert (left.driver, left.handed_over_at) == ("control", cloud.clock)
+    cloud.end("i-0000", "Server.SpotInstanceTermination")
+    cloud.sleep(120)  # until it is gone
+    assert not step_moves_on(cloud, record), "a desk that comes back settles, and starts nothing"
+    assert settle_run(cloud, record.run_id, starts="control").look.record.state == "running"
+    assert list(cloud.machines) == ["i-0000", "i-0001"]
+
+
+def step_moves_on(cloud, record) -> bool:
+    """Look as a desk that drives until nothing moves; return whether it made a machine."""
+    while step(cloud, record.run_id).moved:
+        pass
+    return len(cloud.machines) > 1
+
+
+def test_a_run_that_cannot_be_handed_over_is_left_all_the_same(make_cloud, monkeypatch):
+    cloud, record = make_cloud()
+
+    def refused(*arguments, **named):
+        raise ConnectionFailed("no answer", why="ConnectTimeout")
+
+    monkeypatch.setattr("trainer.control.drive.leave_to_control", refused)
+    left = start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    assert (left.state, left.driver) == ("running", "desk")
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_run_in_line_is_left_to_control_at_once(make_cloud, detached):
+    cloud, record = make_cloud(queue_seconds=600.0)
+    cloud.full = {"us-east-1a", "us-east-1b"}
+    if detached:
+        left = start(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    else:
+        stop = StopSignal(ScriptedQuestion(Wish.LEAVE))
+        stop.press()
+        assert drive(cloud, record, stop=stop) is None
+        left = read_record(cloud.objects, record.run_id)[0]
+    assert (left.state, left.driver, left.attempt.waits) == ("starting", "control", True)
+    assert cloud.clock < record.created_at + timedelta(minutes=1)
+    cloud.full.clear()
+    assert not step_moves_on(cloud, record) and not cloud.machines, "its desk has left"
+    cloud.clock = left.attempt.queue.next_at
+    assert settle_run(cloud, record.run_id, starts="control").look.record.state == "running"
+    assert drive(cloud, record)["state"] == "done" and len(cloud.fleets) == 1
 
 
 def test_a_detached_launch_without_capacity_has_its_receipt(make_cloud):

@@ -32,7 +32,7 @@ from trainer.control.retrain import RetrainHome, advance
 from trainer.control.settle import settle_all, settle_run
 from trainer.retrains.entries import ScheduledRun, entry_key, prepare_run_id_of, run_id_of
 from trainer.retrains.published import published_key, read_published, verified_job
-from trainer.retrains.summary import bad_end_summary, scheduled_summary
+from trainer.retrains.summary import end_summary, scheduled_summary
 from trainer.runs.index import INDEX_KEY
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
@@ -104,7 +104,7 @@ def show(cloud: Any, run_id: str) -> None:
         drawn(receipt_view(receipt, 30))
         drawn(receipts_table([receipt]))
         learn_boot(cloud.objects, receipt)
-        bad_end_summary(receipt)
+        end_summary(receipt)
         entry = ScheduledRun(retrain="weekly", scheduled_at=AT, began_at=AT, updated_at=AT, state="done")
         scheduled_summary(entry, None, receipt, receipt, 0.0)
 

@@ -247,7 +247,7 @@ def test_a_run_that_left_nothing_is_refused(ended):
     cloud, parent, keys, new = ended
     write_snapshot(cloud.objects, keys, 1, {})
     write_snapshot(cloud.objects, keys, 2, {"a.pt": OLD})
-    del cloud.objects.stored[keys.snapshot_data(digest(OLD))]  # its seven days are over
+    del cloud.objects.stored[keys.snapshot_data(20)]  # its seven days are over
     with pytest.raises(UsageError, match="finished nothing that counts, and S3 has no checkpoints"):
         resumed(cloud.objects, new, parent)
 

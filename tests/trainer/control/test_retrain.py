@@ -25,9 +25,9 @@ from trainer.control.retrain import RetrainHome, advance, begin, tell, unfinishe
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.retrains.entries import TELLING, ScheduledRun, change_entry, entry_key, read_entry
+from trainer.retrains.entries import ScheduledRun, change_entry, entry_key, read_entry
 from trainer.retrains.published import published_key, read_published, verified_job, write_published
-from trainer.runs.index import read_index
+from trainer.runs.index import TELLING, read_index
 from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt

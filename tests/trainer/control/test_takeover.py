@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.trainer.control.conftest import MemoryObjects
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Unsound
 from trainer.control import takeover
+from trainer.control.settle import Settled, settle_run
 from trainer.control.takeover import take_over
 from trainer.launch.inputs import list_inputs
 from trainer.runs.keys import NodeKeys
@@ -262,3 +264,35 @@ def test_what_another_instance_wrote_is_not_read(run: PreparedRun) -> None:
         if key.startswith(run.keys.folder):
             run.objects.stored[key.replace(run.keys.folder, stranger.folder)] = run.objects.stored.pop(key)
     run.refused("is gone")
+
+
+def test_a_prepare_run_that_lost_its_machine_goes_on(make_cloud: Callable[..., Any]) -> None:
+    """Control replaces the machine, and the set gets what the second one left, once."""
+    job = {"name": "weekly", "data": {"set": "main", "stale": "skip"}}
+    cloud, record = make_cloud(driver="control", work="prepare", leaves="candles", pieces=(), job=job)
+    cloud.losses = {1: (timedelta(seconds=90), "Server.InternalError")}
+    cloud.node_works = False
+
+    def settled() -> Settled:
+        cloud.sleep(120)
+        return settle_run(cloud, record.run_id, starts="control")
+
+    first = settled().look.record
+    lost = PreparedRun(cloud.objects, first)
+    lost.add(body=b"half of them")  # it had begun to send them
+    del cloud.objects.stored[lost.keys.result]
+    while len(cloud.machines) < 2:
+        settled()
+    second = settled().look.record
+    assert (second.state, second.attempt.number if second.attempt else 0) == ("running", 2)
+    left = PreparedRun(cloud.objects, second)
+    left.add()
+    cloud.objects.write(left.keys.result, json.dumps({"state": "done", "files": left.files}).encode())
+    cloud.end("i-0001", "Client.InstanceInitiatedShutdown")
+    while (closed := settled()).receipt is None:
+        pass
+    receipt = closed.receipt
+    assert (receipt["state"], receipt["error"]) == ("done", None)
+    assert [attempt["cause"] for attempt in receipt["attempts"]] == ["lost", ""]
+    assert take_over(cloud.objects, closed.look.record, receipt) == "1 new file, 10,080 bars"
+    assert cloud.objects.body(f"raw/main/{FILE}") == BODY and len(cloud.fleets) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import job_of
+from tests.jobs import job_of, with_settings
 from tests.planned import offers_of, plan_of
 from tests.trainer.control.conftest import MemoryCloud, MemoryObjects
 from trainer.aws.access import Access
@@ -79,6 +79,18 @@ def test_a_new_record_has_deadline_budget_and_ladder():
     assert (record.budget_usd, record.ladder, record.job) == (2.0, plan.ladder, JOB.to_dict())
     assert record.estimated_usd == plan.first.dollars_p50
     assert record.left_out == LEFT_OUT
+
+
+@pytest.mark.parametrize(
+    ("driver", "written", "seconds"), [("desk", "", 0), ("control", "", 3600), ("control", "0", 0)]
+)
+def test_a_scheduled_run_waits_an_hour_for_capacity(driver, written, seconds):
+    job = with_settings(JOB, **{"machine.queue_timeout": written})
+    plan = plan_of(job, workload(job, {"BTC-USD": 100_000}), OFFERS, place=REHEARSAL)
+    work = TrainingWork(job=job, code=build_bundle(), candles=CANDLES)
+    account = Account(access=Access(place=REHEARSAL), outputs=OUTPUTS, objects=memory())
+    record = record_of(work, plan, account, preflight_at=NOW, now=NOW, driver=driver)
+    assert record.queue_seconds == seconds
 
 
 def test_plan_and_manifest_are_written_before_the_record():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from trainer.cli.sources.candles import find_candles
 from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
 from trainer.launch import uploads
-from trainer.launch.inputs import choose, list_inputs, overlapping, read_summary
-from trainer.launch.uploads import DeskFile, upload_candles
+from trainer.launch.bundle import BundleName
+from trainer.launch.inputs import ChosenCandles, choose, list_inputs, overlapping, read_summary
+from trainer.launch.uploads import DeskFile, upload_candles, upload_data
+from trainer.launch.work import ScriptWork, TrainingWork
 from trainer.runs.store import open_objects
+
+CODE = BundleName(sha256="c", lock_sha256="l")
 
 
 def local(path: Path, content: bytes) -> DeskFile:
@@ -45,6 +50,19 @@ def test_an_upload_is_pinned_by_version_and_hash_and_indexed(access, bucket, tmp
         == {**entry.pinned(), "key": "raw/main/a.parquet", "sha256": file.sha256, "bytes": 3}
     )
     assert found.summary == file.summary
+
+
+def test_work_by_hash_names_what_its_upload_will_pin(access, bucket, tmp_path):
+    file, candles = (
+        local(tmp_path / "a.parquet", b"one"),
+        ChosenCandles(timeframe="1m", bars={}, synthetic=False),
+    )
+    made = TrainingWork(job=job_of(), code=CODE, candles=candles, files=(file,)).by_hash().candles.inputs
+    sent = upload_candles([file], access, bucket=bucket, data_set=job_of().data.set)
+    assert made == tuple(replace(item, version_id="") for item in sent)
+    work = ScriptWork(job=job_of(), code=CODE, files={}, sha256="", folder=(file,), names=("s",))
+    entries = upload_data([file], access, bucket=bucket)
+    assert list(work.by_hash().inputs) == [{**entry, "version_id": ""} for entry in entries]
 
 
 def test_the_same_bytes_are_uploaded_once(access, bucket, tmp_path):

@@ -13,8 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,13 @@ import pytest
 from tests.processes import await_end_of
 from trainer.rehearsal import instance
 from trainer.rehearsal.instance import TOOLS, parse_calendar, prepare_sandbox
-from trainer.runs.lease import read_lease
+from trainer.runs.lease import read_lease, silent
+from trainer.runs.outcome import last_complaint
 
 BOOTSTRAP = Path(__file__).parents[3] / "trainer/node/bootstrap.sh"
 POWER = ("systemctl", "poweroff", "shutdown", "reboot", "halt", "nvidia-smi")
 RUN = "20261120-235912-test-k3v9"
+HELPER = BOOTSTRAP.read_text().partition("<<'PYTHON'\n")[2].partition("\nPYTHON\n")[0]
 UUTILS = Path("/usr/lib/cargo/bin/coreutils")
 
 
@@ -200,8 +206,88 @@ def test_code_with_another_sha256_is_never_run(machine: Any) -> None:
     assert not (machine.sandbox / "opt/mayfly/code").exists()
     # Its own log is all that such a machine can leave, and it does.
     log = machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
-    assert "the tag says 0000" in log
+    assert "the tag says 0000" in last_complaint(log)
     assert machine.own.secret_key not in log and machine.own.access_key not in log and "Signature" not in log
+
+
+def test_a_bundle_that_is_gone_is_one_line(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    user_data = machine.user_data
+
+    def bundle_gone() -> bytes:
+        for key in machine.keys("code/"):
+            machine.s3.delete_object(Bucket=machine.bucket, Key=key)
+        return user_data()
+
+    monkeypatch.setattr(machine, "user_data", bundle_gone)
+    machine.start()
+    machine.wait_until_off()
+    assert machine.exit_code() == 1
+    log = machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
+    # S3 answers 403 for a missing key where the role may not list.
+    told = r"code/\w{64}\.whl can't be fetched \(HTTP Error 403: Forbidden\): launch again, which uploads it"
+    assert re.fullmatch(told, last_complaint(log)) and "Traceback" not in log
+    assert log.rstrip().endswith("powering off, exit code 1")
+
+
+def test_a_refused_power_off_leaves_a_log_and_a_lease_that_ends(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then whoever reads its result terminates it, or its timer, its schedules and the sweeper do."""
+    prepare = instance.prepare_sandbox
+
+    def refuses(sandbox: Path) -> None:
+        prepare(sandbox)
+        stub = sandbox / "bin/poweroff"
+        stub.write_text(stub.read_text().replace("set -euo pipefail", "echo no power-off >&2; exit 1"))
+
+    monkeypatch.setattr(instance, "prepare_sandbox", refuses)
+    node = machine.start()
+    machine.wait_for((machine.sandbox / "run/user-data-exit").exists)
+    assert node.poll() != "poweroff" and machine.log().count("no power-off") == 2, "by systemd, and by force"
+    assert machine.result()["state"] == "done"
+    log = b"".join(machine.read(key) for key in machine.keys(f"attempts/AROA1:i-1/{RUN}/1/0/log/"))
+    assert log.rstrip().endswith(b"ended done, exit code 0")
+    lease = read_lease(machine.read(f"live/AROA1:i-1/{RUN}/1/0.json"), datetime.now(timezone.utc))
+    known: dict[str, Any] = {"launched_at": lease.at, "lease_until": lease.lease_until}
+    assert silent(**known, now=lease.lease_until + timedelta(seconds=31)), "the sweeper ends it"
+    assert armed(machine) == machine.deadline, "and its timer tries again"
+
+
+@pytest.mark.parametrize(("off", "is_set"), [(-3600, True), (3600, True), (30, False)])
+def test_a_clock_that_is_off_is_set_by_s3s(off: int, is_set: bool) -> None:
+    class S3(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:  # noqa: N802, the library's name
+            self.send_response_only(403)  # unsigned
+            self.send_header("Date", formatdate(time.time() - off, usegmt=True))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), S3) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        done = look_at_clock(f"http://127.0.0.1:{server.server_port}")
+    assert done.returncode == 0, done.stderr
+    if not is_set:
+        assert (done.stdout, done.stderr) == ("", "")
+        return
+    *_, at, apart = done.stdout.split()
+    assert abs(float(at) - (time.time() - off)) < 300 and abs(int(apart) - off) < 5
+    assert re.search(r"this machine.s clock was [+-]\d+ s off, and is set by S3.s", done.stderr)
+
+
+def test_a_clock_is_left_alone_where_s3_does_not_answer() -> None:
+    done = look_at_clock("http://127.0.0.1:1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def look_at_clock(endpoint: str) -> subprocess.CompletedProcess[str]:
+    """Run the bootstrap's look at its clock; this machine's stays as it is."""
+    script = HELPER.replace("time.clock_settime(time.CLOCK_REALTIME, ", "print('set to', ")
+    assert script != HELPER
+    known = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "MAYFLY_BUCKET": "b"}
+    words = [sys.executable, "-I", "-c", script, "clock"]
+    return subprocess.run(words, env=known, capture_output=True, text=True, timeout=500)
 
 
 def test_a_hung_trainer_ends_by_the_operating_systems_timer(machine: Any) -> None:
@@ -230,7 +316,7 @@ def test_an_image_without_its_python_leaves_a_log_and_a_lease(machine: Any) -> N
     machine.wait_until_off()
     assert machine.exit_code() == 103
     log = machine.read(f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log").decode()
-    assert "the image has no /nowhere/bin/python: set image_line" in log
+    assert last_complaint(log).startswith("the image has no /nowhere/bin/python: set image_line")
     assert log.rstrip().endswith("powering off, exit code 103")
 
 
@@ -285,8 +371,7 @@ def test_its_tools_are_not_those_that_differ_between_coreutils() -> None:
 
 def helper(*words: str, seconds: str) -> list[str]:
     """Return the command line by which the bootstrap bounds a command."""
-    python = BOOTSTRAP.read_text().partition("<<'PYTHON'\n")[2].partition("\nPYTHON\n")[0]
-    return [sys.executable, "-I", "-c", python, "run", seconds, *words]
+    return [sys.executable, "-I", "-c", HELPER, "run", seconds, *words]
 
 
 @pytest.mark.parametrize(("words", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)])

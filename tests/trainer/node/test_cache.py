@@ -104,6 +104,15 @@ def test_a_second_fill_asks_s3_for_nothing(fill: Callable[..., Origins], mount: 
     assert second.summary == "0 files from S3, 1 from the cache, 0 refused there"
 
 
+def test_bytes_copied_to_and_from_the_cache_are_progress(mount: Path, tmp_path: Path) -> None:
+    moves = list[str]()
+    cache = replace(open_cache(mount), moved=lambda: moves.append(""))
+    (tmp_path / "fetched").write_bytes(BARS)
+    cache.add(ENTRY, tmp_path / "fetched")
+    assert len(moves) == 1
+    assert cache.take(ENTRY, tmp_path / "taken") == "taken" and len(moves) == 2
+
+
 def poison(entry: Path, outside: Path) -> None:
     entry.write_bytes(OTHER)
 

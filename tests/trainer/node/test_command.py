@@ -234,7 +234,7 @@ def test_events_file_and_step_rate_are_bounded(tmp_path):
     assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
 
 
-def test_a_full_disk_loses_an_event_and_nothing_else(tmp_path):
+def test_a_full_disk_ends_nothing_at_an_event(tmp_path):
     (tmp_path / "e.jsonl").symlink_to("/dev/full")
     EventFile(tmp_path / "e.jsonl", most_bytes=100).write({"event": "script_done"})
 
@@ -293,6 +293,27 @@ def test_a_process_is_reaped_after_its_group_is_killed(tmp_path, monkeypatch):
     with run(["sh", "-c", "exit 3"], tmp_path) as process:
         assert wait_for(process) == process.poll() == 3
     assert signalled == [("Z", signal.SIGKILL)]
+
+
+@pytest.mark.parametrize(("lines", "waits"), [(5, 6), (0, 1)])
+def test_its_last_lines_are_read_while_they_come(tmp_path, lines, waits):
+    """A busy machine reads slowly; a process that left the session may keep the pipe open for ever."""
+    keys = {"folder": tmp_path, "environment": {"PATH": os.defpath}, "grace_seconds": 1, "mark": "X=1"}
+
+    class Reader:
+        joined = 0
+
+        def is_alive(self) -> bool:
+            return True
+
+        def join(self, timeout: float) -> None:
+            self.joined += 1
+            process.output.num_blocks += self.joined <= lines
+
+    with CommandProcess(["true"], **keys) as process:
+        process._reader.join()
+        reader = process._reader = Reader()
+    assert reader.joined == waits
 
 
 def test_variables_of_a_command_are_replaced_or_refused():

@@ -41,6 +41,18 @@ def test_a_model_waits_trains_and_is_done() -> None:
     assert done.data == {"bars": 7}
 
 
+def test_a_piece_keeps_the_step_with_which_this_machine_began() -> None:
+    begun = {"event": "model_started", "model": "lstm_A_1m", "piece": "A"}
+    resumed = {**begun, "event": "resumed", "epoch": 3}
+    assert after(STARTED, begun).pieces["A"] == {"state": "training", "began": 0}
+    there = after(STARTED, begun, {**resumed, "step": 23, "lost_steps": None})
+    assert there.pieces["A"]["began"] == 23
+    # Its worker dies: what it repeats then was taken on this machine.
+    again = reduce(advance, (begun, {**resumed, "step": 29, "lost_steps": 4}), there)
+    assert again.pieces["A"]["began"] == 23
+    assert advance(again, STARTED).pieces["A"] == {"state": "waiting", "began": 23}
+
+
 def test_the_rate_is_that_of_all_workers_until_the_end() -> None:
     training = after(STARTED, step("A", 0, 100.0), step("B", 1, 50.0), step("A", 0, 120.0))
     assert (training.rate, training.unit) == (170.0, "chunks")

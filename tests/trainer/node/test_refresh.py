@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,8 +18,9 @@ import pytest
 from tests.iam import assert_allowed_is_needed
 from tests.jobs import job_of
 from tests.manifests import manifest
-from tests.nodes import node
+from tests.nodes import node, silence_of
 from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared, unpacked
+from tests.processes import alive
 from trainer.bars import check
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.control.takeover import take_over
@@ -34,7 +36,7 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.reports import read_result
 from trainer.runs.store import open_objects, stop_key
 
-__all__ = ["node", "prepared"]  # fixtures
+__all__ = ["node", "prepared", "silence_of"]  # fixtures
 
 HEADER = "timestamp,symbol,open,high,low,close,volume"
 
@@ -118,6 +120,23 @@ assert os.environ["API_KEY"] == {SECRET!r}
     assert (run.folder / "out/files/new.csv").samefile(run.data / "new.csv")
     entry = json.loads((run.folder / f"out/index/{told['sha256']}.json").read_text())
     assert (entry["file"], entry["holds"][0]["bars"]) == ("new.csv", 50)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_restarted_refresh_begins_with_the_set_as_it_was(run: Refreshed) -> None:
+    class Ended(BaseException):
+        """A signal that ends the refresh after its script."""
+
+    def ended(out: Path, *_: Any) -> Any:
+        (out / "new").mkdir()
+        raise Ended
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Ended):
+        patch.setattr(refresh, "describe", ended)
+        run.run("(folder / 'half.csv').write_text('timesta'); (folder / 'scratch').mkdir()")
+    new = f"{HEADER}\n{BARS}"
+    fetch = f"assert os.listdir() == [{FIRST!r}]\n(folder / 'new.csv').write_text({new!r})"
+    assert run.run(fetch) == 0 and run.announced == {"new.csv": True}
 
 
 def test_the_scripts_group_is_killed_before_it_is_reaped(
@@ -253,6 +272,29 @@ def test_an_error_of_the_refresh_is_the_runs(
         TrainingFailed, match=r"added '\[API_KEY\].csv' \(it is empty\)\. Correct the refresh"
     ):
         refreshed(node, tmp_path, monkeypatch, source)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_stopped_refresh_is_restarted_on_the_set_as_it_was(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence_of: Any
+) -> None:
+    new, again = f"{HEADER}\n{BARS}", tmp_path / "again"
+    source = f"""
+import pathlib, sys, time
+folder, again = pathlib.Path(sys.argv[1]), pathlib.Path({str(again)!r})
+print("fetching", flush=True)
+if again.exists():
+    (folder / "new.csv").write_text({new!r})
+else:
+    (folder / "half.csv").write_text("timesta")
+    again.touch()
+    time.sleep(1000)
+"""
+    stopped = silence_of(lambda before: not before and again.exists())
+    refreshed(node, tmp_path, monkeypatch, source)
+    assert len(stopped) == 1 and not alive(stopped[0])
+    assert [entry["file"] for entry in node.status.files] == ["new.csv"]
 
 
 ADDS = f"""

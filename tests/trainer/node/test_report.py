@@ -11,10 +11,11 @@ import pytest
 
 from tests.pieces import named
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
+from trainer.base.silence import HALF_MORE, MOST_SECONDS
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
 from trainer.node.report import Status, ending, failed_models, lease, progress, result
-from trainer.runs.lease import read_lease, silent
+from trainer.runs.lease import LONGEST_BOUND, read_lease, silent
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, heartbeat, read_result
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -36,6 +37,12 @@ def end(
     status: Status, *, stop: str = "", error: TrainerError | None = None, now: datetime = NOON
 ) -> tuple[str, int]:
     return ending(status=status, stop_reason=stop, error=error, now=now)[:2]
+
+
+def test_a_bound_above_the_longest_spoils_no_lease() -> None:
+    one = status()
+    one.progress_at, one.progress_bound = NOON, HALF_MORE * MOST_SECONDS  # of a trainer, which acts first
+    assert read_lease(json.dumps(lease(one, NOON)).encode(), NOON).progress_bound == LONGEST_BOUND
 
 
 def test_complete_work_is_done_despite_a_stop_request() -> None:

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import manifest
 from tests.nodes import node
 from tests.trainer.node.test_report import NOON, status
+from trainer.base.errors import Stopped
 from trainer.base.strict_json import Unsound
+from trainer.node.agent import finish, idle_seconds_of
 from trainer.node.report import lease, progress
 from trainer.node.sampling import IdleWatch, Sampling, cpu_sample, cpu_times, sample_gpus
 from trainer.runs.lease import read_lease
@@ -123,6 +126,24 @@ def test_gpus_are_idle_while_all_of_them_are() -> None:
     for busy in (used(905, 0, 5), used(905, 0, None), used(905)):
         assert watch.seconds(busy) == 0
         assert [watch.seconds(used(at, 0, 0)) for at in (910, 915)] == [0, 5]
+
+
+def test_a_job_says_how_long_its_gpus_may_stand_idle() -> None:
+    assert idle_seconds_of(manifest(job={"machine": {"idle_stop": "20m"}})) == 1200
+    assert idle_seconds_of(manifest(job={"machine": {"idle_stop": None}})) == 0 == idle_seconds_of(manifest())
+
+
+def test_a_run_ended_for_idle_gpus_has_failed_and_says_so(node) -> None:
+    node.idle_seconds = 1200
+    node.enter("train")
+    sampling = Sampling(node)
+    for at in (0, 1200):
+        sampling.look_at_idle_gpus(used(at, 0, 1))
+    assert node.is_stopping() and finish(node, Stopped("the script was stopped")) == 100
+    result = json.loads(node.uplink.s3.objects[node.status.identity.keys.result])
+    assert (result["state"], result["exit_code"]) == ("failed", 100)
+    error = result["error"]
+    assert error["what"].startswith("GPUs nearly idle for 20 min") and "idle_stop" in error["why"]
 
 
 @pytest.mark.parametrize(

@@ -4,55 +4,26 @@ By the node's own clock, which only these tests move.
 
 from __future__ import annotations
 
+import json
 import logging
-import os
-import signal
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.nodes import bundle, node, reported, start
-from tests.processes import await_stop_of
+from tests.nodes import bundle, node, reported, run_task, silence_of, start, task_of
+from tests.processes import alive
 from trainer.base.errors import TrainingFailed
 from trainer.node import piece_run
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.report import lease
+from trainer.runs.lease import read_lease
 from trainer.runs.record import utc_now
 
-__all__ = ["bundle", "node", "start"]  # fixtures
+__all__ = ["bundle", "node", "silence_of", "start"]  # fixtures
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest.fixture
-def silence_of(node: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], list[int]]:
-    """Return a function that stops each process of the command for which a condition holds, and lets its bound
-    pass then. It returns the processes it has stopped.
-    """
-
-    def arrange(holds: Callable[[int], bool]) -> list[int]:
-        now, stopped = [0.0], list[int]()
-        node.clock = lambda: now[0]
-        look = piece_run.PieceRun._look_at_progress
-
-        def looked(run: Any) -> None:
-            look(run)
-            pid = run._process.pid
-            if pid not in stopped and run._process.output.num_blocks and holds(len(stopped)):
-                stopped.append(pid)
-                os.kill(pid, signal.SIGSTOP)
-                await_stop_of(pid)
-                run._looked_at = float("-inf")
-                look(run)  # what it did until now
-                now[0] += run.progress_bound + 1
-
-        monkeypatch.setattr(piece_run.PieceRun, "_look_at_progress", looked)
-        return stopped
-
-    return arrange
 
 
 def test_a_stopped_script_is_restarted_once_and_done(node, start, silence_of, caplog):
@@ -63,6 +34,19 @@ def test_a_stopped_script_is_restarted_once_and_done(node, start, silence_of, ca
     assert f"process {pid}: state T (stopped)" in caplog.text and "made no progress for 901 s" in caplog.text
     read = reported(node)
     assert (read.state, read.retries, read.scripts[0]["starts"]) == ("done", 1, 2)
+
+
+def test_a_stopped_trainer_is_restarted_once_and_done(node, bundle, silence_of):
+    """The process that watches the workers; one of its workers or ranks is its own affair."""
+    stopped = silence_of(lambda before: not before)
+    event = json.dumps({"event": "message", "message": "at work"})
+    text = (
+        f"echo begun; echo '{event}' >> $EVENTS/events.jsonl; [ -f again ] && exit 0; touch again; sleep 1000"
+    )
+    task = task_of(node, "train")
+    run_task(node, replace(task, command=replace(task.command, words=("sh", "-c", text), beside=())))
+    assert len(stopped) == 1 and not alive(stopped[0])
+    assert node.status.progress.message == "at work" and not reported(node).failed
 
 
 def test_a_script_that_hangs_twice_has_failed(node, start, silence_of):
@@ -116,8 +100,21 @@ def test_the_lease_says_what_the_running_pieces_allow(node, start, monkeypatch):
     assert all(one["progress_at"] <= one["at"] for one in said)
 
 
+def test_a_lease_is_renewed_while_nothing_moves(node):
+    thread, key = HeartbeatThread(node, lambda offset, most: b""), node.status.identity.keys.lease
+    node.moved()
+    node.status.progress_at -= timedelta(seconds=600)
+    renewed = []
+    for _ in range(2):
+        thread._send_heartbeat()
+        renewed.append(read_lease(node.uplink.s3.objects[key], utc_now()))
+    for read in renewed:
+        assert utc_now() - read.at < timedelta(seconds=300) <= read.at - read.progress_at
+        assert read.progress_bound == timedelta(seconds=900) and not read.is_stalled
+
+
 def test_the_heartbeat_gives_up_a_node_that_stands_still(node, caplog):
-    thread = HeartbeatThread(node, Path("node.log"))
+    thread = HeartbeatThread(node, lambda offset, most: b"")
     node.moved()
     thread._look_at_progress()
     assert not node.stop_reason

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.nodes import NOW, node, reported
-from trainer.base.errors import ConnectionFailed
+from trainer.base.errors import ConnectionFailed, TrainingFailed
 from trainer.node import snapshots as module
 from trainer.node.report import progress
 from trainer.node.shared import Node
-from trainer.node.snapshots import MOST_REFUSED_SECONDS, Snapshots, seconds_between
+from trainer.node.snapshots import MOST_LAG_SECONDS, Snapshots, seconds_between
 from trainer.runs.lease import Lease
-from trainer.runs.reports import heartbeat
+from trainer.runs.reports import heartbeat, sent_by
 from trainer.runs.snapshots import SMALL_BYTES, Snapshot, read_snapshot, snapshot_numbers
 
 __all__ = ["node"]  # a fixture
@@ -40,8 +42,9 @@ def newest(node: Node) -> Snapshot:
 def held(node: Node) -> dict[str, bytes]:
     """Return the files of the newest snapshot: path -> content."""
     keys, objects = node.status.identity.keys, node.uplink.s3.objects
+    slots = {one.sha256: one.slot for one in newest(node).objects}
     return {
-        file.path: objects[keys.snapshot_data(file.object)][file.offset : file.offset + file.size]
+        file.path: objects[keys.snapshot_data(slots[file.object])][file.offset : file.offset + file.size]
         for file in newest(node).files
     }
 
@@ -76,6 +79,22 @@ def test_unchanged_content_is_not_sent_twice(node: Node, folder: Path) -> None:
     assert newest(node).number == 2 and snapshots.counts["objects"] == 3
 
 
+def test_a_new_object_replaces_one_that_no_snapshot_needs(node: Node, folder: Path) -> None:
+    """No node may delete: what is replaced is an old version, which the bucket's lifecycle ends."""
+    snapshots, objects = Snapshots(node, folder), node.uplink.s3.objects
+    put(folder, kept=b"k" * (SMALL_BYTES + 1))
+    for step in range(6):
+        put(folder, large=b"%d" % step * (SMALL_BYTES + 1), small=b"%d" % step)
+        before = newest(node).objects if step else ()
+        bodies = {one.slot: objects[node.status.identity.keys.snapshot_data(one.slot)] for one in before}
+        puts = len(node.uplink.s3.puts)
+        assert snapshots.take()
+        assert held(node)["large"][:1] == held(node)["small"] == b"%d" % step
+        sent = node.uplink.s3.puts[puts:-1]
+        assert not {node.status.identity.keys.snapshot_data(slot) for slot in bodies} & set(sent)
+    assert len([key for key in objects if "/data/" in key]) == 5, "of two states, and one that never changed"
+
+
 def test_links_pipes_and_secrets_stay_behind(node: Node, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "node.log").write_text("the agent's")
     put(folder, kept=b"1", **{".metadata": b"2"})
@@ -100,7 +119,7 @@ def test_a_checkpoint_counts_once_its_manifest_is_there(node: Node, folder: Path
     assert set(held(node)) == {"m/20/data", "m/20/manifest.json"}
 
 
-def test_a_models_last_checkpoint_stays_until_it_is_in_s3(node: Node, folder: Path) -> None:
+def test_a_models_last_checkpoint_stays_in_s3(node: Node, folder: Path) -> None:
     snapshots = Snapshots(node, folder, whole_with="manifest")
     put(folder, a__10__data=b"ten", a__10__manifest=b"{}", b__10__manifest=b"{}")
     assert snapshots.take()
@@ -111,19 +130,20 @@ def test_a_models_last_checkpoint_stays_until_it_is_in_s3(node: Node, folder: Pa
     assert snapshots.take()
     assert set(held(node)) == {"a/10/data", "a/10/manifest", "b/20/manifest"}
     node.status.models.append({"key": "models/experiments/AROA:i-1/r/1/a.safetensors"})
+    put(folder, b__30__manifest=b"{3}")
     assert snapshots.take()
-    assert set(held(node)) == {"b/20/manifest"}
+    assert set(held(node)) == {"a/10/data", "a/10/manifest", "b/20/manifest", "b/30/manifest"}
+    assert held(node)["a/10/data"] == b"ten", "a finished model's stays, too"
 
 
 def test_what_was_sent_is_counted_in_the_result(node: Node, folder: Path) -> None:
     put(folder, a=b"x" * 1000)
     snapshots = Snapshots(node, folder)
     assert snapshots.take()
-    counted = reported(node).checkpoints
-    assert {name: counted[name] for name in ("snapshots", "objects", "bytes")} == snapshots.counts
-    assert counted["usd"] == pytest.approx(2 * 0.005 / 1000, rel=0.01)
+    assert reported(node).checkpoints == snapshots.counts == {"snapshots": 1, "objects": 1, "bytes": 1000}
     beat = heartbeat(LEASE, progress(node.status))
     assert beat.durable["number"] == 1 and 0 <= beat.durable["lag_seconds"] < 60
+    assert sent_by(progress(node.status)) == snapshots.counts and sent_by(b"{") == {}
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again(
@@ -212,12 +232,13 @@ def test_the_lag_is_in_the_progress_and_ends_the_run(node: Node, folder: Path) -
     put(folder, b=b"two")
     node.uplink.s3.refuses = True
     snapshots.take()
-    assert snapshots.every_seconds == module.AGAIN_SECONDS
-    now[0] += MOST_REFUSED_SECONDS - 1
+    assert snapshots.look_seconds == module.AGAIN_SECONDS
+    now[0] += MOST_LAG_SECONDS - 1
     snapshots.take()
+    snapshots.check_lag()
     assert not node.is_stopping()
     now[0] += 1
-    snapshots.take()
+    snapshots.check_lag()
     assert node.is_stopping() and isinstance(node.failure, ConnectionFailed)
     assert "no checkpoint reached S3 for 15 minutes" in str(node.failure) and "SlowDown" in str(node.failure)
 
@@ -229,7 +250,77 @@ def test_an_end_of_refusals_begins_the_bound_anew(node: Node, folder: Path) -> N
         put(folder, a=b"%f" % now[0])
         node.uplink.s3.refuses = refuses
         snapshots.take()
-        now[0] += MOST_REFUSED_SECONDS - 1
+        now[0] += MOST_LAG_SECONDS / 2 - 1
+        snapshots.check_lag()
+    assert not node.is_stopping()
+
+
+def test_a_save_that_hangs_ends_the_run(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, hangs, goes_on = [0.0], threading.Event(), threading.Event()
+    put_object = node.uplink.s3.put_object
+
+    def hanging(**called: Any) -> Any:
+        hangs.set()
+        assert goes_on.wait(60)
+        return put_object(**called)
+
+    monkeypatch.setattr(node.uplink.s3, "put_object", hanging)
+    monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    put(folder, a=b"one")
+    with Snapshots(node, folder, clock=lambda: now[0]) as snapshots:
+        assert hangs.wait(60)
+        snapshots.check_lag()
+        assert not node.is_stopping()
+        now[0] = MOST_LAG_SECONDS
+        snapshots.check_lag()
+        assert isinstance(node.failure, ConnectionFailed) and node.failure.exit_code == 103
+        assert "15 minutes (a state is still being read and sent)" in str(node.failure)
+        goes_on.set()
+    assert held(node) == {"a": b"one"}, "it still arrives, if it can"
+
+
+def test_a_state_that_never_stands_still_ends_the_run(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reads, sha256_of = [0.0], [0], module.sha256_of
+    snapshots = Snapshots(node, folder, clock=lambda: now[0])
+    put(folder, a=b"0")
+    assert snapshots.take()
+
+    def changing(body: Any) -> tuple[str, int]:
+        reads[0] += 1
+        put(folder, a=b"%d" % reads[0])
+        return sha256_of(body)
+
+    monkeypatch.setattr(module, "sha256_of", changing)
+    put(folder, a=b"1")
+    for _ in range(2):
+        assert snapshots.take() and held(node) == {"a": b"0"}
+        snapshots.check_lag()
+        assert node.is_stopping() == (now[0] > 0)
+        now[0] += MOST_LAG_SECONDS
+    assert isinstance(node.failure, TrainingFailed) and "changed each time" in str(node.failure)
+
+
+def test_more_than_a_snapshot_holds_ends_the_run(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module, "MOST_FILES", 2)
+    snapshots = Snapshots(node, folder, folders=["x", "y"], clock=lambda: now[0])
+    put(folder, x__a=b"0", y__a=b"0", y__b=b"0")
+    assert snapshots.take() and held(node) == {"x/a": b"0"}
+    now[0] = MOST_LAG_SECONDS
+    snapshots.check_lag()
+    assert "2 files of 2 bytes in y are too many" in str(node.failure)
+
+
+def test_no_lag_counts_once_the_command_has_ended(node: Node, folder: Path) -> None:
+    now = [0.0]
+    snapshots = Snapshots(node, folder, clock=lambda: now[0])
+    node.status.phase, now[0] = "upload", 2 * MOST_LAG_SECONDS
+    snapshots.check_lag()
     assert not node.is_stopping()
 
 
@@ -264,3 +355,25 @@ def test_the_interval_follows_save_time_losses_and_cost() -> None:
     assert seconds_between(0.0, **{**known, "usd": 0.0002}) == pytest.approx(72), "1 % of a dollar an hour"
     assert seconds_between(0.0, **{**known, "usd": 1.0}) == 120, "and never more"
     assert seconds_between(0.0, **{**known, "usd": 1.0, "usd_per_hour": None}) == module.LEAST_SECONDS
+
+
+def test_a_trainer_is_told_how_often_to_write(node: Node, folder: Path) -> None:
+    """By the time that a snapshot takes, and by what all checkpoints of its models cost."""
+    now, told, put_object = [0.0], list[int](), node.uplink.s3.put_object
+    node.status.identity = replace(node.status.identity, spot_zone="us-east-1a")
+
+    def slow(**called: Any) -> Any:
+        now[0] += 0.01
+        return put_object(**called)
+
+    node.uplink.s3.put_object = slow
+    with_price: dict[str, Any] = {"whole_with": "manifest", "tell": told.append, "clock": lambda: now[0]}
+    snapshots = Snapshots(node, folder, usd_per_hour=0.5, **with_price)
+    put(folder, a__10__data=b"ten", a__10__manifest=b"{}")
+    assert snapshots.take() and snapshots.take()
+    assert told == [int((2 * 0.02 * 36_000) ** 0.5)] == [37], "once"
+    assert snapshots.look_seconds == pytest.approx(snapshots.every_seconds / 4)
+    for number, (size, seconds) in enumerate([(20_000_000, 50), (80_000_000, 96)], 2):
+        put(folder, **{f"a__{number}0__data": b"%d" % number * size, f"a__{number}0__manifest": b"{}"})
+        assert snapshots.take() and told[-1] == seconds, "1 % of 50 cents an hour, two minutes at most"
+    assert snapshots.every_seconds + snapshots.look_seconds == 120

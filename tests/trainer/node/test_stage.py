@@ -11,13 +11,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    NoCredentialsError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+)
 
 from trainer.aws.place import ACCOUNT, REHEARSAL
-from trainer.base.errors import DataError, Stopped, TrainingFailed
+from trainer.base.errors import ConnectionFailed, DataError, Stopped, TrainingFailed
 from trainer.node.cache import InputCache, open_cache
 from trainer.node.origins import Origins
-from trainer.node.stage import PAUSES, SPARE_BYTES, fetch_inputs, read_patiently
+from trainer.node.stage import OUTAGE_SECONDS, PAUSES, SPARE_BYTES, fetch_inputs, read_patiently
 from trainer.runs.manifest import ManifestInput
 
 NOT_YET = ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
@@ -54,6 +60,57 @@ def test_an_object_that_never_comes_is_s3s_error_or_a_stop():
         read_patiently(
             never.read, "raw/main/a.parquet", stopped=lambda: len(never.pauses) > 8, pause=never.pauses.append
         )
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (
+            ClientError({"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}, "Get"),
+            True,
+        ),
+        (ClientError({"Error": {"Code": ""}, "ResponseMetadata": {"HTTPStatusCode": 500}}, "Get"), True),
+        (ReadTimeoutError(endpoint_url="s3"), True),
+        (ResponseStreamingError(error="the body stalls"), True),
+        (ClientError({"Error": {"Code": "ExpiredToken"}}, "Get"), True),
+        (NoCredentialsError(), True),
+        (ClientError({"Error": {"Code": "AccessDenied"}}, "Get"), False),
+        (NOT_YET, False),
+    ],
+)
+def test_an_outage_of_minutes_is_waited_out(error: Exception, is_one: bool):
+    now, asked = [0.0], [0]
+
+    def read() -> bytes:
+        asked[0] += 1
+        if now[0] < 120 + 5:  # two minutes, begun in the middle of a try
+            now[0] += 5
+            raise error
+        return b"{}"
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    known: Any = {"stopped": lambda: False, "pause": pause, "clock": lambda: now[0]}
+    if is_one:
+        assert read_patiently(read, "raw/main/a.csv", **known) == b"{}" and now[0] < 150
+    else:
+        with pytest.raises(type(error)):
+            read_patiently(read, "raw/main/a.csv", **known)
+        assert asked[0] == 1 + len(PAUSES)
+
+
+def test_an_outage_without_end_says_so_and_not_to_upload(tmp_path, monkeypatch):
+    s3, pauses = Files(1), list[float]()
+    monkeypatch.setitem(cast(Any, read_patiently).__kwdefaults__, "pause", pauses.append)
+
+    def refuse(**_: str) -> Any:
+        raise ConnectTimeoutError(endpoint_url="https://s3")
+
+    monkeypatch.setattr(s3, "get_object", refuse)
+    with pytest.raises(ConnectionFailed, match=r"input raw/x/0\.csv can't be read .*Check the network"):
+        fetch(s3, s3.entries, tmp_path)
+    assert OUTAGE_SECONDS <= sum(pauses) < OUTAGE_SECONDS + 20
 
 
 class Files:

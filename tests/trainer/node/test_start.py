@@ -36,7 +36,7 @@ def carry(node: Node, snapshot: Snapshot) -> dict[str, Any]:
     copied = []
     for one in snapshot.objects:
         key = carried_key("r", 1, one.sha256)
-        objects[key] = objects[keys.snapshot_data(one.sha256)]
+        objects[key] = objects[keys.snapshot_data(one.slot)]
         copied.append(CarriedObject(sha256=one.sha256, size=one.size, key=key, version_id="v1"))
     return {"objects": tuple(copied), "files": snapshot.files}
 
@@ -84,7 +84,7 @@ def test_a_command_goes_on_from_its_checkpoints(node: Node, start: Start) -> Non
     keys, stored = node.status.identity.keys, node.uplink.s3.objects
     sent = read_snapshot(stored[keys.snapshot(1)], run_id="r", attempt=1, number=1)
     assert [file.path for file in sent.files] == ["state"]
-    assert stored[keys.snapshot_data(sent.objects[0].sha256)] == b"step 9\n"
+    assert stored[keys.snapshot_data(sent.objects[0].slot)] == b"step 9\n"
     assert json.loads((node.work / COMMAND / "given/finished.json").read_text()) == []
 
 

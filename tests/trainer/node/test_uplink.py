@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from tests.pieces import named
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.base.errors import TrainingFailed
+from trainer.base.files import read_block
 from trainer.node.announced import Announced
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
@@ -170,7 +173,7 @@ def test_models_take_turns_while_s3_refuses(
 
 def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_path: Path) -> None:
     path = tmp_path / "node.log"
-    parts = Parts(uplink, path=path, prefix="log/", suffix=".log")
+    parts = Parts(uplink, read=partial(read_block, path), prefix="log/", suffix=".log")
     parts.send()  # there is no file yet
     path.write_text("one\ntwo\nhalf a li")
     Outage(uplink, calls=2)
@@ -204,10 +207,75 @@ def test_a_long_log_delays_neither_lease_nor_stop_nor_end(tmp_path: Path, monkey
         return True
 
     one = node(SimpleNamespace(try_send=try_send, exists=lambda _: puts.count("log") > 5), tmp_path)  # type: ignore[arg-type]
-    thread = HeartbeatThread(one, tmp_path / "node.log")
+    thread = HeartbeatThread(one, partial(read_block, tmp_path / "node.log"))
     thread._run()
     assert [kind for kind in puts if kind in ("live", "log")] == [*["live", "log"] * 10, "live"]
     assert one.stop_reason == "stop.json"
+
+
+def test_while_s3_hangs_the_lease_alone_is_tried(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("trainer.node.heartbeat.HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.node.heartbeat.PARTS_SECONDS", 0.0)
+    (tmp_path / "node.log").write_text("one\n")
+    tries = list[str]()
+
+    def try_send(key: str, body: bytes) -> bool:
+        tries.append(key.partition("/")[0] if key.startswith("live/") else key.rpartition("/")[2])
+        if "000001.log" in tries:
+            thread._ended.set()
+        return len(tries) > 5
+
+    one = node(SimpleNamespace(try_send=try_send, exists=lambda _: False), tmp_path)  # type: ignore[arg-type]
+    thread = HeartbeatThread(one, partial(read_block, tmp_path / "node.log"))
+    thread._run()
+    assert tries[:7] == ["live"] * 6 + ["progress.json"], "S3 takes the sixth"
+    assert tries[-1] == "000001.log"
+
+
+def test_the_last_of_the_log_outlasts_a_refusal(tmp_path: Path, monkeypatch) -> None:
+    now, sent, refused = [0.0], dict[str, bytes](), list[str]()
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
+    monkeypatch.setattr("trainer.node.heartbeat.time", clock)
+    (tmp_path / "node.log").write_text("the last words\n")
+
+    def try_send(key: str, body: bytes) -> bool:
+        if now[0] < 20:  # S3 took the result a moment ago
+            refused.append(key)
+            return False
+        sent[key.rpartition("/")[2]] = body
+        return True
+
+    one = node(SimpleNamespace(try_send=try_send, exists=lambda _: False), tmp_path)  # type: ignore[arg-type]
+    thread = HeartbeatThread(one, partial(read_block, tmp_path / "node.log"))
+    thread._thread = threading.Thread(target=lambda: None)
+    with thread:
+        pass
+    assert refused and sent == {"000001.log": b"the last words\n"}
+
+
+def test_a_part_that_hangs_as_the_node_ends_is_sent_once(uplink: Uplink, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "node.log").write_text("one\n")
+    parts = Parts(uplink, read=partial(read_block, tmp_path / "node.log"), prefix="log/", suffix=".log")
+    hangs, goes_on, sends = threading.Event(), threading.Event(), uplink.try_send
+
+    def slow(key: str, body: bytes) -> bool:
+        hangs.set()
+        return goes_on.wait(500) and sends(key, body)
+
+    monkeypatch.setattr(uplink, "try_send", slow)
+    other = threading.Thread(target=parts.send)
+    other.start()
+    assert hangs.wait(500)
+    with (tmp_path / "node.log").open("a") as file:
+        file.write("two\n")
+    last = threading.Thread(target=lambda: parts.send(final=True))
+    last.start()
+    goes_on.set()
+    for thread in (other, last):
+        thread.join(500)
+    assert b"".join(sent(uplink).values()) == b"one\ntwo\n"
 
 
 def sent(uplink: Uplink) -> dict[str, bytes]:

@@ -224,10 +224,10 @@ def test_nothing_is_told_of_a_machine_that_is_gone(machine: tuple[EmbeddedAccoun
 
 
 @pytest.mark.parametrize(
-    ("text", "share", "notice"), [("40%", 0.4, True), ("1%", 0.01, True), ("99%,no-notice", 0.99, False)]
+    ("text", "share", "notice"), [("40%", 0.4, 20), ("1%", 0.01, 20), ("99%,no-notice", 0.99, 0)]
 )
-def test_an_interruption_is_a_share_with_or_without_notice(text: str, share: float, notice: bool) -> None:
-    assert read_interruption(text) == Interruption(share=share, notice=notice)
+def test_an_interruption_is_a_share_with_or_without_notice(text: str, share: float, notice: float) -> None:
+    assert read_interruption(text) == Interruption(share=share, notice_seconds=notice)
 
 
 @pytest.mark.parametrize(
@@ -246,9 +246,9 @@ def reported(done: int, *steps: int) -> bytes:
     return json.dumps({"models_total": 4, "progress": pieces}).encode()
 
 
-@pytest.mark.parametrize(("notice", "state"), [(True, "running"), (False, "terminated")])
+@pytest.mark.parametrize(("notice", "state"), [(20, "running"), (0, "terminated")])
 def test_a_job_is_interrupted_when_its_share_is_done(
-    aws_server: EmbeddedAws, desk: Any, notice: bool, state: str
+    aws_server: EmbeddedAws, desk: Any, notice: float, state: str
 ) -> None:
     cloud, s3 = aws_server.cloud(desk.access), desk.access.client("s3")
     cloud.clock = StoppedClock(NOW)
@@ -258,7 +258,7 @@ def test_a_job_is_interrupted_when_its_share_is_done(
     bucket = f"progress-{cloud.account}-{state}"
     s3.create_bucket(Bucket=bucket)
     key = NodeKeys(role_id="AROA1", instance_id=first, run_id="r1", attempt=1).progress
-    cloud.interruptions["r1"] = AskedInterruption(wanted=Interruption(share=0.4, notice=notice))
+    cloud.interruptions["r1"] = AskedInterruption(wanted=Interruption(share=0.4, notice_seconds=notice))
 
     def look() -> None:
         interrupt_due(cloud.world, cloud.interruptions, cloud.buckets.values(), NOW)
@@ -270,8 +270,20 @@ def test_a_job_is_interrupted_when_its_share_is_done(
         assert cloud.world.instances[first].taken_at is None
     s3.put_object(Bucket=bucket, Key=key, Body=reported(1, 7))
     look()
-    seconds = 20 if notice else 0
-    assert cloud.world.instances[first].taken_at == later(seconds)
-    assert cloud.world.instances[first].is_noticed(NOW) is notice
+    assert cloud.world.instances[first].taken_at == later(notice)
+    assert cloud.world.instances[first].is_noticed(NOW) is bool(notice)
     assert (desk.state(first), desk.state(second)) == (state, "running")
     assert cloud.interruptions == {}
+
+
+def test_a_later_attempt_is_interrupted_at_once(aws_server: EmbeddedAws, desk: Any) -> None:
+    cloud = aws_server.cloud(desk.access)
+    cloud.clock = StoppedClock(NOW)
+    later_one = AskedInterruption(wanted=Interruption(share=0, notice_seconds=120), attempt=2)
+    cloud.interruptions["r1"] = later_one
+    desk.launched(token="1", market="spot", tags={"run_id": "r1", "attempt": "1"})
+    interrupt_due(cloud.world, cloud.interruptions, cloud.buckets.values(), NOW)
+    assert cloud.interruptions == {"r1": later_one}
+    second = desk.launched(token="2", market="spot", tags={"run_id": "r1", "attempt": "2"})
+    interrupt_due(cloud.world, cloud.interruptions, cloud.buckets.values(), NOW)
+    assert cloud.world.instances[second].taken_at == later(120) and cloud.interruptions == {}

@@ -25,6 +25,7 @@ from trainer.base.files import whole_file
 from trainer.rehearsal import kept_bucket
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
+from trainer.rehearsal.world import StoredSchedule
 from trainer.runs.record import from_iso, iso
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
@@ -357,4 +358,25 @@ def test_a_function_that_still_runs_keeps_the_server() -> None:
         assert aws.busy()
         told.set()
         call.join()
+        assert not aws.busy()
+
+
+def test_a_run_that_nobody_settled_keeps_the_server() -> None:
+    """Its one-time schedules are armed before its machine, and deleted as it is closed: control may do it."""
+    with EmbeddedAws(run_nodes=False) as aws:
+        cloud = aws.cloud(aws.account())
+        with cloud.lock:
+            armed = StoredSchedule(
+                group="g",
+                name="sweep",
+                expression=cloud.clock.now() + timedelta(hours=1),
+                target={},
+                enabled=True,
+                delete_after_completion=True,
+                start=cloud.clock.now(),
+            )
+            cloud.world.put_schedule(armed)
+        assert aws.busy()
+        with cloud.lock:
+            cloud.world.delete_schedule("g", "sweep")
         assert not aws.busy()

@@ -165,9 +165,13 @@ def schedule(world: World, text: str, *, name: str = "s") -> None:
 
 
 def test_a_one_time_schedule_fires_once_and_vanishes(world: World) -> None:
+    schedule(world, "rate(2 minutes)", name="standing")
+    assert not world.is_expecting()
+    world.delete_schedule("g", "standing")
     schedule(world, "at(2026-11-20T12:01:00)")
-    assert world.fire_due(later(59)) == []
+    assert world.fire_due(later(59)) == [] and world.is_expecting()
     (firing,) = world.fire_due(later(61))
+    assert not world.is_expecting()
     assert (firing.at, firing.completed) == (later(60), True)
     assert world.fire_due(later(62)) == []
     assert world.schedules == {}

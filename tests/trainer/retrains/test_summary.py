@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from tests.records import make_record
 from tests.trainer.conftest import METRICS
 from tests.trainer.retrains.test_decision import SUNDAY, WEEKLY, entry
 from trainer.base.errors import Interrupted
-from trainer.retrains.summary import MOST_LINES, bad_end_summary, scheduled_summary
+from trainer.retrains.entries import is_scheduled, prepare_run_id_of, run_id_of
+from trainer.retrains.summary import MOST_LINES, end_summary, run_notes, scheduled_summary
+from trainer.runs.record import Attempt, Queue
+
+HOUR = timedelta(hours=1)
 
 BETTER = {**METRICS, "test": {**METRICS["test"], "accuracy": 0.61}}
 
@@ -89,13 +97,42 @@ def test_skipped_times_and_unwatched_runs_are_reported() -> None:
     gone = scheduled_summary(entry(SUNDAY + timedelta(days=7), state="refused"), None, None, None, 0.0)
     assert gone.text.startswith("weekly, scheduled Sun 2026-11-29 03:00 UTC: refused")
     late = {"what": "too late", "why": "", "do": "Give it more time."}
-    bad = bad_end_summary(receipt(state="expired", error=late, models=[]))
+    bad = end_summary(receipt(state="expired", error=late, models=[]))
     assert bad.subject == "mayfly run 20261122-030000-weekly-abcdef: expired"
     assert "do: Give it more time." in bad.text
 
 
 def test_a_text_from_a_node_brings_no_control_characters() -> None:
     failed = [{"piece": "A\x1b[2J", "reason": "x\ny"}]
-    message = bad_end_summary(receipt(run_id="r\u202e", state="failed", failed=failed, error=None))
+    message = end_summary(receipt(run_id="r\u202e", state="failed", failed=failed, error=None))
     assert message.subject == "mayfly run r?: failed"
     assert "\x1b" not in message.text and "x y" in message.text
+
+
+def test_a_run_that_lost_its_machine_and_waited_says_so() -> None:
+    at, gone = SUNDAY, {"what": "the spot instance was taken back", "why": "Server.SpotInstanceTermination"}
+    queue = Queue(since=at, until=at + HOUR, deadline=at + HOUR, next_at=at + HOUR / 2, first=2, walks=9)
+    first = Attempt(
+        number=1, created_at=at + HOUR / 2, ended_at=at + HOUR, cause="lost", error=gone, queue=queue
+    )
+    second = Attempt(number=2, created_at=at + HOUR, queue=replace(queue, since=at + HOUR - HOUR / 60))
+    assert run_notes(make_record(attempts=(first, second))) == (
+        "attempt 1 lost its machine: the spot instance was taken back (Server.SpotInstanceTermination)",
+        "every pool was full: attempt 1 waited 30 minutes for capacity",
+        "every pool was full: attempt 2 waited 60 s for capacity",
+    )
+
+
+@pytest.mark.parametrize(
+    ("run_id", "scheduled"),
+    [
+        (run_id_of("weekly", SUNDAY), True),
+        (prepare_run_id_of("a-b-c", SUNDAY), True),
+        ("20261122-030000-weekly-abcdef", False),  # of a desk, whose suffix is random
+        ("20261120-120000-crypto-k3v9", False),
+        ("20261340-030000-weekly-abcdef", False),
+        ("x", False),
+    ],
+)
+def test_a_scheduled_run_is_known_by_its_id(run_id: str, scheduled: bool) -> None:
+    assert is_scheduled(run_id) is scheduled

@@ -4,14 +4,28 @@ made anew.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
 from trainer.base.errors import ConnectionFailed
-from trainer.runs.index import INDEX_KEY, LAST_ENDED, RunIndex, begin_run, enter_missing, read_index, take_out
+from trainer.runs.index import (
+    INDEX_KEY,
+    LAST_ENDED,
+    TELLING,
+    RunIndex,
+    begin_run,
+    claim_messages,
+    enter_missing,
+    note_told,
+    read_index,
+    take_out,
+)
 from trainer.runs.store import Conflict, create_record, open_objects, receipt_key
 
+START = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 OLD, NEW = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
 
 
@@ -25,6 +39,26 @@ def test_a_run_is_in_the_index_until_it_is_taken_out(objects, make_record):
     begin_run(objects, record)
     assert read_index(objects) == RunIndex(open={OLD: record.created_at})
     take_out(objects, closed=[OLD])
+    assert read_index(objects) == RunIndex(ended=(OLD,), untold={OLD: None})
+
+
+def test_a_message_is_one_callers_until_its_claim_is_old(objects, make_record):
+    for run_id in (OLD, NEW):
+        begin_run(objects, make_record(run_id=run_id))
+        take_out(objects, closed=[run_id])
+        take_out(objects, closed=[run_id])  # by another who looked at once
+    assert claim_messages(objects, [OLD, "another"], START) == (OLD,)
+    assert claim_messages(objects, [OLD, NEW], START + TELLING) == (NEW,)
+    note_told(objects, [NEW])
+    take_out(objects, closed=[NEW])
+    assert read_index(objects).untold == {OLD: START}
+    assert claim_messages(objects, [OLD, NEW], START + TELLING * 1.1) == (OLD,)
+
+
+def test_the_index_of_an_earlier_version_has_no_untold_runs(objects):
+    old = {"format": 1, "open": [], "ended": [{"run_id": OLD}]}
+    objects.put(key=INDEX_KEY, body=json.dumps(old).encode())
+    objects.list = None
     assert read_index(objects) == RunIndex(ended=(OLD,))
 
 
@@ -63,6 +97,7 @@ def test_a_missing_index_is_made_from_one_listing(objects, make_record):
         b'{"format": 1, "open": [{"run_id": "../x", "since": "2026-11-20T12:00:00Z"}]}',
         b'{"format": 1, "open": [{"run_id": "x"}]}',
         b'{"format": 1, "ended": ["x"]}',
+        b'{"format": 1, "untold": [{"run_id": "x", "claimed_at": 3}]}',
     ],
     ids=lambda body: str(body[:30]),
 )

@@ -519,12 +519,19 @@ def test_a_pool_that_a_zone_does_not_sell_is_left_out_of_later_walks():
     assert again.last_launch.rung == 1
 
 
-def test_a_launcher_that_waits_in_line_is_not_dead():
+def test_control_goes_on_in_line_for_a_launcher_that_is_gone():
     record = starting(refused(FULL), refused(FULL, 1), queue_seconds=HOUR)
     waiting = only_store(reconcile(record, Observation(), at(10)))
     queue = replace(waiting.attempt.queue, next_at=at(190))
     waiting = replace(waiting, attempts=(replace(waiting.attempt, queue=queue),))
-    assert isinstance(reconcile(waiting, Observation(may_start=False), at(310))[0], Wait)
-    assert only_store(reconcile(waiting, Observation(may_start=False), at(311))).outcome == "interrupted"
-    mine = replace(waiting, driver="control")
-    assert isinstance(reconcile(mine, Observation(may_start=False), at(400))[0], Wait)
+    by_status = Observation(may_start=False)
+    by_control = replace(by_status, may_take_over=True)
+    assert isinstance(reconcile(waiting, by_control, at(310))[0], Wait)  # it wrote that it waits until 190
+    assert isinstance(
+        reconcile(waiting, by_status, at(311))[0], Wait
+    )  # who looks starts nothing, ends nothing
+    taken = only_store(reconcile(waiting, by_control, at(311)))
+    assert (taken.driver, taken.handed_over_at, taken.state) == ("control", at(311), "starting")
+    assert only_store(reconcile(taken, Observation(), at(312))).last_launch.outcome == "intended"
+    late = only_store(reconcile(waiting, by_status, waiting.deadline))
+    assert late.outcome == "expired"

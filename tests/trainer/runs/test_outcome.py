@@ -12,7 +12,7 @@ import pytest
 from tests.records import NOON, at, created, launched, seen
 from trainer.runs.lease import LEASE
 from trainer.runs.observation import Observation
-from trainer.runs.outcome import ending_of
+from trainer.runs.outcome import ending_of, last_complaint
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import Heartbeat
 
@@ -109,3 +109,22 @@ def test_an_expired_run_names_instant_and_cause(ended, cause, why, remedy):
     assert ending.outcome == "expired"
     assert ending.error["what"] == "the run reached its deadline at 2026-11-20T12:30:00Z"
     assert ending.error["why"] == why and remedy in ending.error["do"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "why"),
+    [
+        ("code/x.whl has sha256 00, the tag says 11", "code/x.whl has sha256 00, the tag says 11"),
+        ("", "failed: fetch the code (exit code 1)"),
+    ],
+)
+def test_a_failed_boot_says_what_its_stage_said(ended, stage, why):
+    said = ["fetch the code", *([stage] if stage else []), "failed: fetch the code (exit code 1)"]
+    boot_log = "".join(f"bootstrap: {line}\n" for line in (*said, "powering off, exit code 1"))
+    assert last_complaint(boot_log) == why
+    record = ended("Client.InstanceInitiatedShutdown")
+    found = ending_of(record, Observation(boot_log=boot_log), at(70))
+    assert found.outcome == "failed" and found.error["why"].endswith(f"; {why}")
+    assert last_complaint("install: there is no lock\nbootstrap: failed: install (exit code 103)") == (
+        "there is no lock"
+    )

@@ -18,7 +18,7 @@ from trainer.base.strict_json import Unsound
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
-from trainer.runs.record import RunPiece
+from trainer.runs.record import Reached, RunPiece
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.stored_receipt import receipt_from_json
 
@@ -236,6 +236,22 @@ def value(piece: str, score: float | None, *, better: str = "min", **fields: Any
     """Return the end of a script for one of its values."""
     best = {} if score is None else {"metric": fields.pop("metric", "mse"), "value": score, "better": better}
     return {"piece": piece, "done": True, "best": best, **fields}
+
+
+def test_retries_count_over_all_machines(ended):
+    reached = Reached(phase="train", left=1, steps=9, retries=2)
+    first = replace(ended.attempts[0], ended_at=at(200), cause="lost", reached=reached)
+    second = replace(ended, attempts=(first, replace(ended.attempts[0], number=2)))
+    told = [
+        make_receipt(record, Observation(result=one))["retries"]
+        for record, one in (
+            (ended, result(retries=3)),
+            (second, result(retries=3)),
+            (second, None),
+            (replace(ended, attempts=(first,)), result(state="interrupted", retries=2)),  # told twice
+        )
+    ]
+    assert told == [3, 5, 2, 2]
 
 
 def test_values_are_sorted_by_their_score_and_the_best_wins():

@@ -88,13 +88,13 @@ def lose(record: RunRecord, now: datetime = at(300), reason: str = TAKEN, **chan
 
 
 def test_a_run_that_lost_its_machine_recovers():
-    record = lose(running(), heartbeat=beat(at(250), steps=70))
+    record = lose(running(), heartbeat=replace(beat(at(250), steps=70), retries=2))
     (lost,) = record.lost
     assert (record.state, record.outcome, record.error) == ("recovering", None, None)
     assert (lost.cause, lost.ended_at, lost.reached) == (
         "lost",
         at(300),
-        Reached(phase="train", left=2, steps=70),
+        Reached(phase="train", left=2, steps=70, retries=2),
     )
     assert lost.error["code"] == 105
     assert record.instances[0].signed_at == at(250)
@@ -324,7 +324,8 @@ def test_control_goes_on_with_a_run_whose_desk_is_gone(state):
     late = at(61) + LAUNCHER_SILENT + timedelta(seconds=1)
     by_control = look(record, may_start=False, may_take_over=True)
     taken = only_store(reconcile(record, by_control, late))
-    assert (taken.driver, taken.state) == ("control", record.state)
+    assert (taken.driver, taken.state, taken.handed_over_at) == ("control", record.state, late)
+    assert not taken.is_scheduled and make_record(driver="control").is_scheduled
     assert isinstance(reconcile(record, by_control, at(100))[0], Wait)
     by_status = look(record, may_start=False)
     assert isinstance(reconcile(record, by_status, late)[0], Wait)

@@ -27,14 +27,16 @@ RUN, NOON = "20261121-080000-r-1", datetime(2026, 11, 20, 12, tzinfo=timezone.ut
 PACK, LARGE, A, B = ("ab" * 32, "cd" * 32, "0a" * 32, "0b" * 32)
 NAMED: dict[str, Any] = {"run_id": RUN, "attempt": 1, "number": 3}
 OBJECTS = {
-    PACK: SnapshotObject(sha256=PACK, size=10, version_id="v1"),
-    LARGE: SnapshotObject(sha256=LARGE, size=99, version_id="v2"),
+    PACK: SnapshotObject(sha256=PACK, size=10, version_id="v1", slot=1),
+    LARGE: SnapshotObject(sha256=LARGE, size=99, version_id="v2", slot=12),
 }
 PARTS = {
     A: StoredContent(object=OBJECTS[PACK], offset=0),
     B: StoredContent(object=OBJECTS[PACK], offset=4),
     LARGE: StoredContent(object=OBJECTS[LARGE], offset=0),
-    "ef" * 32: StoredContent(object=SnapshotObject(sha256="ef" * 32, size=1, version_id="v0"), offset=0),
+    "ef" * 32: StoredContent(
+        object=SnapshotObject(sha256="ef" * 32, size=1, version_id="v0", slot=2), offset=0
+    ),
 }
 FILES = {"m/.metadata": (A, 4), "m/b": (B, 6), "m/same": (B, 6), "large": (LARGE, 99), "empty": (A, 0)}
 SNAPSHOT = snapshot_of(FILES, PARTS, at=NOON, **NAMED)
@@ -50,7 +52,7 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
 def test_its_keys_lie_under_its_nodes_own_id() -> None:
     keys = NodeKeys(role_id="AROA1", instance_id="i-1", run_id=RUN, attempt=2)
     assert keys.snapshot(7) == f"checkpoints/AROA1:i-1/{RUN}/2/0/000007.json"
-    assert keys.snapshot_data(A) == f"{keys.checkpoints}data/{A}"
+    assert keys.snapshot_data(12) == f"{keys.checkpoints}data/000012"
 
 
 def test_the_newest_manifest_is_first() -> None:
@@ -70,13 +72,15 @@ def test_small_files_share_objects_and_large_ones_do_not() -> None:
 @pytest.mark.parametrize(
     ("crafted", "says"),
     [
-        ({"format": 2}, "format 2"),
+        ({"format": 1}, "format 1"),
         ({"run_id": "another"}, "not number 3 of attempt 1"),
         ({"attempt": 2}, "not number 3 of attempt 1"),
         ({"number": 4}, "not number 3 of attempt 1"),
         ({"at": "yesterday"}, "at is none of ours"),
         ({"objects": [{**OBJECT, "version_id": ""}]}, "no version"),
         ({"objects": [{**OBJECT, "size": 6 * 2**30}]}, "size is"),
+        ({"objects": [{**OBJECT, "slot": 0}]}, "slot is"),
+        ({"objects": [{**OBJECT, "slot": "../x"}]}, "slot is"),
         ({"objects": [OBJECT, OBJECT]}, "an object twice"),
         ({"objects": []}, "outside the objects"),
         ({"files": []}, "an object without a file"),

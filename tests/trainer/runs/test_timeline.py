@@ -111,6 +111,17 @@ def test_the_timeline_names_who_drives_and_when_it_tries_again():
     assert [event.what for event in timeline(record, {})][-2] == "stop requested"
 
 
+def test_the_timeline_says_when_control_went_on():
+    launched = Attempt(number=1, launches=(intent(called_at=at(2), calls=1),))
+    record = make_record(attempts=(launched,)).handed_over(at(30)).ended("failed", None, at(40))
+    told = [(event.by, event.what) for event in timeline(record, {}) if event.by != "aws"]
+    assert told[0] == ("desk", "registered") and told[-2:] == [
+        ("control", "goes on with it"),
+        ("control", "ends: failed"),
+    ]
+    assert {by for by, _ in told[:-2]} == {"desk"}
+
+
 def test_a_failed_report_says_why():
     result = NodeResult(state="failed", phases={"end": at(90)}, failed=({"piece": "BTC-USD"},))
     record = make_record(attempts=(Attempt(number=1, launches=(created(),)),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,17 @@ from trainer.data.read.reading import read_candles
 from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.targets.direction import Direction
-from trainer.train.inputs.source import Source, SourceCache, code_sha256, plan_and_open, read_source
+from trainer.train.checkpoint_files import CheckpointManifest
+from trainer.train.inputs.source import (
+    Source,
+    SourceCache,
+    code_sha256,
+    made_of,
+    plan_and_open,
+    read_source,
+)
 from trainer.train.packs.pack import new_model
-from trainer.train.piece import open_piece, outputs_of_trained
+from trainer.train.piece import check_given, open_piece, outputs_of_trained
 from trainer.train.predict.readers import outputs_of
 
 
@@ -86,6 +95,47 @@ def test_a_model_is_scored_on_one_thread(tmp_path, write_candles):
         assert (set(seen), torch.get_num_threads()) == ({1}, 2)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({}, ""),
+        ({"torch": "2.99"}, f"torch 2.99 wrote it, this is {torch.__version__}"),  # of another image
+        ({"precision": "bf16"}, "it was written in bf16, this machine trains in fp32"),
+        ({"code": "f" * 64}, "other code of training wrote it"),
+        ({"settings": "0" * 64}, "it has other settings of the job"),
+        ({"data": "0" * 64}, "it has other bars"),
+    ],
+)
+@pytest.mark.parametrize("shards", [1, 3])  # of one process, or of three ranks: any number goes on from both
+def test_given_checkpoints_are_checked_before_anything_trains(checked, tmp_path, other, why, shards):
+    piece, job, data, made = checked
+    place = tmp_path / piece.name / "000000000009"
+    place.mkdir(parents=True)
+    files = {f"shard-{number}-of-{shards}.safetensors": "5" * 64 for number in range(shards)}
+    empty = {"choice": {}, "state": {}, "run": {}, "tensors": {}}
+    CheckpointManifest(model=piece.name, made=replace(made, **other), shards=files, **empty).write(place)
+
+    def check() -> None:
+        check_given([piece], job, data, folder=tmp_path, precision="fp32")
+
+    if not why:
+        return check()
+    with pytest.raises(TrainingFailed, match="the checkpoints of SIG-USD can't be continued here") as told:
+        check()
+    assert told.value.why.startswith(why) and ";" not in told.value.why, "it differs in one thing"
+    return None
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory, write_candles):
+    """A piece, its job and data, and what a checkpoint has to share with this machine."""
+    folder = tmp_path_factory.mktemp("checked")
+    write_candles(folder, "SIG-USD", bars=900)
+    job = job_of(batch=64, lookback=20, hidden=4)
+    piece, data = piece_of(job), plan_and_open(job, folder, scratch=folder)
+    return piece, job, data, made_of(piece, job, data, precision="fp32")
 
 
 def test_a_worker_reads_a_symbol_once_for_its_models(tmp_path, write_candles):

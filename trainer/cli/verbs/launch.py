@@ -43,6 +43,8 @@ from trainer.launch.preflight import Offers
 from trainer.launch.start import manifest_of, record_of, register
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
+from trainer.runs.index import note_shown
+from trainer.runs.launching import waiting_words
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import open_objects, read_record
@@ -316,7 +318,7 @@ def detached(
     else:
         say(record.run_id)
     where, until = _where(arguments), f"{iso(deadline.at)}, set by {CAUSES[deadline.cause]}"
-    console.line(f"detached: {', '.join(instances) or record.host} continues, and ends by {until}")
+    console.line(f"detached: {going_on(record, instances)} by {until}")
     commands = {
         "follow it": f"logs {record.run_id} -f",
         "look at it": f"status {record.run_id} -f",
@@ -325,6 +327,17 @@ def detached(
     for title, command in commands.items():
         console.prompt(f"{title + ':':<12}{mayfly()} {command}{where}\n")  # as below a receipt
     return 0
+
+
+def going_on(record: RunRecord, instances: list[str]) -> str:
+    """Return what goes on with a run that its command leaves."""
+    if record.has_instances and record.state in ("starting", "recovering"):
+        waits = waiting_words(record)
+        begins = (
+            f"{waits}; control starts its machine" if waits else "it lost its machine; control starts another"
+        )
+        return f"{begins}, and it ends"
+    return f"{', '.join(instances) or record.host} continues, and ends"
 
 
 def end_of_run(
@@ -339,8 +352,11 @@ def end_of_run(
 
     console.close()
     forget_ended(account.objects)
-    view = receipt_view(receipt, account.outputs.experiment_days)
+    view = receipt_view(
+        receipt, account.outputs.experiment_days, checkpoint_days=account.outputs.checkpoint_days
+    )
     say_json(receipt) if arguments.json else show(view)
+    note_shown(account.objects, receipt)
     where = _where(arguments)
     console.line()
     console.line("look at it:")

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             if receipt is None:
                 do = f"mayfly status {run_id} shows its progress."
                 raise UsageError(f"run {run_id} has no receipt yet", why="it has not ended", do=do)
-            view = receipt_view(receipt, outputs.experiment_days)
+            view = receipt_view(receipt, outputs.experiment_days, checkpoint_days=outputs.checkpoint_days)
             say_json(receipt) if arguments.json else show(view)
             return 0
         problems = settle_unwatched(access, outputs).problems

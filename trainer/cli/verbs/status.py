@@ -26,6 +26,7 @@ from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.observe import reports
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
+from trainer.runs.index import note_shown
 from trainer.runs.record import from_iso, iso
 from trainer.runs.reports import share_done
 from trainer.runs.samples import NodeSample
@@ -86,6 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             shown = runs_shown(cloud)
         forget_ended(cloud.objects)
+        if arguments.follow:
+            show(_detail(shown[0], days))
+            note_shown(cloud.objects, shown[0]["receipt"])
+            return 0
     if arguments.json:
         say_json({"runs": shown})
     elif arguments.run:

@@ -16,6 +16,7 @@ from trainer.cli.views.watch import Watch
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive
 from trainer.control.stop import StopSignal, Wish, request_stop
+from trainer.runs.index import note_shown
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.stored_receipt import read_receipt
 
@@ -44,8 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
                     stop=stop,
                 )
         forget_ended(cloud.objects)
-    console.close()
-    assert receipt is not None  # only a question lets a user leave
-    view = receipt_view(receipt, outputs.experiment_days)
-    say_json(receipt) if arguments.json else show(view)
+        console.close()
+        assert receipt is not None  # only a question lets a user leave
+        view = receipt_view(receipt, outputs.experiment_days, checkpoint_days=outputs.checkpoint_days)
+        say_json(receipt) if arguments.json else show(view)
+        note_shown(cloud.objects, receipt)
     return EXIT_CODES["unconfirmed"] if receipt["state"] == "unconfirmed" else 0

@@ -12,6 +12,7 @@ from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, line
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.launch.candidates import PlanCandidate
+from trainer.launch.checkpoints import CheckpointCost
 from trainer.launch.gpu_table import COUNTS, OnGpus
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan
@@ -20,6 +21,7 @@ from trainer.machines.baking import Baking
 from trainer.machines.storage import StorageCost
 from trainer.models.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
+from trainer.runs.snapshots import MOST_COST
 
 LONG_REHEARSAL_SECONDS = 900.0
 LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
@@ -163,6 +165,8 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     slow = "; in brackets: nine of ten runs are faster" if plan.first.is_estimated else ""
     yield styled(f"Prices: {plan.prices_are}. Times: {plan.times_are}{slow}.", "dim")
     yield styled(_storage(plan.storage), "dim")
+    if plan.checkpoints:
+        yield styled(_checkpoints(plan.checkpoints), "dim")
     if plan.baking:
         yield styled(_baking(plan.baking), "dim")
     if plan.place.plan_note:
@@ -180,6 +184,21 @@ def _storage(cost: StorageCost) -> str:
         return f"Storage: S3, {kept}; nodes read it free of charge."
     moved = f"{money(cost.add_usd)} to add them once, {money(cost.read_usd)} a run to read them"
     return f"Storage: S3 with a cache on EFS, {kept}, {moved}."
+
+
+def _checkpoints(cost: CheckpointCost) -> str:
+    """Return what checkpoints cost, or what a script may write for 1 % of its machine's price."""
+    often = f"at least every {duration(cost.seconds)}"
+    if not cost.bytes:
+        size = cost.affordable_bytes / 1e6
+        return (
+            f"Checkpoints: to S3 {often}; up to {size:,.0f} MB of them each time cost less than"
+            f" {MOST_COST:.0%} of the machine's price."
+        )
+    usd = max(cost.usd_per_hour, 0.0001)
+    price = f"{money(usd)} an hour, {cost.share:.2%} of the machine's price"
+    why = "; that is more than 1 %, but a lost machine may cost no more training" if cost.is_over else ""
+    return f"Checkpoints: {cost.bytes / 1e6:,.1f} MB to S3 {often}, {price}{why}."
 
 
 def _baking(baking: Baking) -> str:

@@ -37,11 +37,13 @@ GAINS = {  # mark and meaning
 }
 
 
-def receipt_view(receipt: dict[str, Any], experiment_days: int) -> RenderableType:
-    """Return a receipt as labelled blocks. `experiment_days`: that the stack keeps what a run stored; 0: for
-    ever.
+def receipt_view(
+    receipt: dict[str, Any], experiment_days: int, *, checkpoint_days: int = 0
+) -> RenderableType:
+    """Return a receipt as labelled blocks. The days are those that the stack keeps what a run stored (0: for
+    ever), and its newest checkpoints after the run (0: not known).
     """
-    return lines("", Blocks(_entries(receipt, experiment_days)))
+    return lines("", Blocks(_entries(receipt, experiment_days, checkpoint_days)))
 
 
 def set_by(item: dict[str, Any]) -> str:
@@ -49,15 +51,25 @@ def set_by(item: dict[str, Any]) -> str:
     return f"set by {CAUSES.get(item['deadline_cause'], item['deadline_cause'])}"
 
 
-def _entries(receipt: dict[str, Any], days: int) -> Iterator[tuple[str, RenderableType]]:
+def _entries(
+    receipt: dict[str, Any], days: int, checkpoint_days: int
+) -> Iterator[tuple[str, RenderableType]]:
     made = _WORK.get(receipt["work"], _outputs)
-    for part in (_outcome, _time, _dollars, _attempts, _machines, made, partial(_kept, days=days), _ends):
+    kept = partial(_kept, days=days, checkpoint_days=checkpoint_days)
+    for part in (_outcome, _time, _dollars, _attempts, _machines, made, kept, _ends):
         if blocks := list(part(receipt)):
             yield from (blocks if part is _outcome else [("", ""), *blocks])
 
 
-def _kept(receipt: dict[str, Any], *, days: int) -> Iterator[tuple[str, RenderableType]]:
-    """Yield the date after which S3 deletes the models or files of a run, if there is one."""
+def _kept(
+    receipt: dict[str, Any], *, days: int, checkpoint_days: int
+) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the date after which S3 deletes the models or files of a run, if there is one, and that until
+    which its checkpoints stay.
+    """
+    if receipt["checkpoints"] and checkpoint_days and receipt["closed_at"]:
+        until = expiry(from_iso(receipt["closed_at"]), checkpoint_days)
+        yield "kept", f"the newest checkpoints until {until} (retention.checkpoint_days = {checkpoint_days})"
     stored = "models" if receipt["work"] == "train" else "files"
     after = expiry(from_iso(receipt["created_at"]), days)
     if after and receipt[stored] and receipt["work"] != "prepare":
@@ -134,8 +146,9 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     for price in dict.fromkeys(prices):
         yield "", price
     if sent := receipt["checkpoints"]:
-        size, usd = sent["bytes"] / 1e6, max(sent["usd"], 0.0001)
-        yield "", f"checkpoints: {size:,.1f} MB sent to S3, {money(usd)} for requests and a week's storage"
+        size, usd, high = sent["bytes"] / 1e6, max(sent["usd"], 0.0001), dollars["spent_high"]
+        share = f", {sent['usd'] / high:.2%} of that" if high else ""
+        yield "", f"besides, checkpoints: {size:,.1f} MB sent to S3, {money(usd)}{share}"
 
 
 def spent(dollars: dict[str, float]) -> str:
@@ -173,6 +186,9 @@ def _attempts(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield the attempts of a run that lost a machine: how each ended, and what it cost."""
     if len(receipt["attempts"]) > 1:
         yield "attempts", FittedTable(map(_attempt, receipt["attempts"]), right=("spent",), wraps=("end",))
+        if (twice := receipt.get("steps_twice")) is not None:
+            steps = counted(twice, "step was", "steps were")
+            yield "", f"{steps} computed twice, by the machines' reports"
 
 
 def _attempt(attempt: dict[str, Any]) -> dict[str, Cell]:

@@ -20,20 +20,20 @@ from trainer.aws.access import Access, aws_errors, own_access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
-from trainer.base.errors import ConfigError, TrainerError, UsageError
+from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError, UsageError
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.retrain import RetrainHome, advance, begin, overdue, publisher, tell, unfinished
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
 from trainer.retrains.decision import refuse_untimely
-from trainer.retrains.entries import ScheduledRun
+from trainer.retrains.entries import ScheduledRun, is_scheduled
 from trainer.retrains.schedule import is_name
-from trainer.retrains.summary import PersonMessage, bad_end_summary, untimely_summary
-from trainer.runs.index import read_index
-from trainer.runs.receipt import Receipt
+from trainer.retrains.summary import PersonMessage, end_summary, unread_end_summary, untimely_summary
+from trainer.runs.index import INDEX_KEY, claim_messages, note_told, read_index
 from trainer.runs.record import from_iso, iso
 from trainer.runs.store import UnreadableRecord, read_record
+from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 
-LOOKS_OF_A_DESK = 3  # of a command attached to a run, within which it sees its end
+LOOKS_OF_A_DESK = 3  # of a command attached to a run, within which it sees and shows its end
 LEFT_AT_END = 60.0  # seconds of the invocation reserved for the work after the last look
 
 
@@ -114,36 +114,33 @@ def answer(
         time_is_left=time_is_left,
         sleep=sleep,
     )
-    report = CallReport(home=home, settle_all=settle)
+    report = CallReport(
+        home=home, settle_all=settle, await_desks=lambda: sleep(LOOKS_OF_A_DESK * poll_seconds)
+    )
     if instance_id is not None:
         run_id = home.cloud.run_of(instance_id=str(instance_id))
         if run_id is None:
             return {**report.as_dict(), "dropped": f"{instance_id} is not an instance of this stack's runs"}
         try:
-            record, _ = read_record(home.cloud.objects, run_id)
+            read_record(home.cloud.objects, run_id)
         except UsageError:  # started by hand, with tags of a run: only the sweeper cares for it
             return {**report.as_dict(), "dropped": f"{instance_id} is of {run_id}, which has no record"}
-        # a command that is attached to it closes it itself
-        if record.driver == "desk":
-            sleep(LOOKS_OF_A_DESK * poll_seconds)
-        was_open = run_id in read_index(home.cloud.objects).open
         report.settled([settle_run(home.cloud, run_id, starts="control")], {})
-        if was_open:
-            report.bad_ends()
         mine = [entry for entry in report.unfinished() if run_id in (entry.run_id, entry.prepare_run_id)]
         report.advance(mine)
         if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
             report.settle()
+        report.tell_ends()
         return report.as_dict()
     if "retrain" in event:
         report.begin(str(event["retrain"]), from_iso(str(event["scheduled_time"])), request_id)
     report.advance(report.unfinished())
     report.settle()
-    report.bad_ends()
     entries = report.unfinished()
     report.advance(entries)
     if any(entry.state == "preparing" for entry in entries):
         report.settle()
+    report.tell_ends()
     return report.as_dict()
 
 
@@ -153,9 +150,9 @@ class CallReport:
 
     home: RetrainHome
     settle_all: Callable[[], Settling]
+    await_desks: Callable[[], None]  # until commands that are attached have shown the ends that they saw
     runs: dict[str, str] = field(default_factory=dict)  # id -> state or outcome
     retrains: dict[str, str] = field(default_factory=dict)  # name and scheduled time -> state
-    closed: list[Receipt] = field(default_factory=list)  # runs of desks that ended badly
     problems: dict[str, str] = field(default_factory=dict)  # what has to be tried again -> the error
 
     def as_dict(self) -> dict[str, Any]:
@@ -172,24 +169,55 @@ class CallReport:
         return unfinished(self.home, self.problems)
 
     def settled(self, settled: Iterable[Settled], problems: Mapping[str, TrainerError]) -> None:
-        """Add runs. A permanently unreadable record is reported, but is not a failure."""
+        """Add runs, and the errors of steps that failed. A permanently unreadable record is reported, but is
+        not a failure.
+        """
         for item in settled:
             record = item.look.record
+            if item.look.error is not None:
+                self.problems[item.run_id] = str(item.look.error)
             self.runs[item.run_id] = record.outcome or record.state
-            if item.receipt is not None and item.receipt["state"] != "done" and record.driver == "desk":
-                self.closed.append(item.receipt)
         for run_id, error in problems.items():
             if isinstance(error, UnreadableRecord):
                 self.runs[run_id] = "unreadable"
             else:
                 self.problems[run_id] = str(error)
 
-    def bad_ends(self) -> None:
-        """Publish a summary of each failed run of a desk that this call closed. Scheduled runs have their own
-        summaries.
+    def tell_ends(self) -> None:
+        """Publish a message about each run that ended, whoever closed it, and whose end no command has shown.
+        Scheduled runs are in the messages of their times.
         """
-        for receipt in self.closed:
-            self._publish(str(receipt["run_id"]), bad_end_summary(receipt))
+        objects = self.home.cloud.objects
+        try:
+            untold = read_index(objects).untold
+            scheduled = [run_id for run_id in untold if is_scheduled(run_id)]
+            if scheduled:
+                note_told(objects, scheduled)
+            waiting = [run_id for run_id in untold if run_id not in scheduled]
+            if waiting:
+                self.await_desks()
+            mine = claim_messages(objects, waiting, self.home.cloud.now()) if waiting else ()
+        except TrainerError as error:
+            self.problems[INDEX_KEY] = str(error)
+            return
+        for run_id in mine:
+            try:
+                self.home.publish(self._end_of(run_id))
+                note_told(objects, [run_id])
+            except TrainerError as error:  # a later call sends it; the others' are sent all the same
+                self.problems[run_id] = str(error)
+
+    def _end_of(self, run_id: str) -> PersonMessage:
+        """Return the message about an ended run. Raises ConnectionFailed while S3 does not show its
+        receipt.
+        """
+        try:
+            receipt = read_receipt(self.home.cloud.objects, run_id)
+        except UnreadableReceipt as error:
+            return unread_end_summary(run_id, error)
+        if receipt is None:
+            raise ConnectionFailed(f"run {run_id} is closed, but S3 does not return its receipt yet")
+        return end_summary(receipt)
 
     def begin(self, name: str, scheduled_at: datetime, request_id: str) -> None:
         """Begin a scheduled time. One that is not now is refused and announced: no later call may begin

@@ -1,7 +1,8 @@
 """Events of a training: JSON lines for programs, dense lines for people (`trainer.cli` draws them for `mayfly
 train`).
 
-The node agent reads `events.jsonl` while it grows, so each event is a single write of a whole line.
+The node agent reads `events.jsonl` while it grows, so each event is a single write of a whole line;
+a disk that is full ends no training.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer.base.files import LineFile
 from trainer.base.text import printable, some_of
 from trainer.targets.described import shown
 
@@ -29,13 +31,15 @@ class EventLog:
         self._file = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / "events.jsonl").open("ab", buffering=0)
+            self._file = LineFile(folder / "events.jsonl")
 
     def emit(self, event: dict[str, Any]) -> None:
-        """Write one event. NaN and infinity, which JSON lacks, become null."""
+        """Write one event, at once or when a full disk has room again. NaN and infinity, which JSON lacks,
+        become null.
+        """
         if self._file is not None:
             stamped = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"), **event}
-            self._file.write((json.dumps(finite(stamped), allow_nan=False) + "\n").encode())
+            self._file.append((json.dumps(finite(stamped), allow_nan=False) + "\n").encode())
         self._show(event)
 
 

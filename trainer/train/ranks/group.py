@@ -104,7 +104,8 @@ class AgreedClock:
 
     Every rank must read it equally often. Ranks that read the same time make the same decisions by time
     (progress reports, checkpoints). Rank 0 also sends the number of readings until the next agreement, so
-    that there are about two a second at any speed of the steps, and what it has heard.
+    that there are about two a second at any speed of the steps, what it has heard, and its seconds between
+    checkpoints.
     """
 
     def __init__(
@@ -113,8 +114,9 @@ class AgreedClock:
         *,
         clock: Callable[[], float] = time.monotonic,
         notice: Heard = lambda: "",
+        interval: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._ranks, self._clock, self._notice = ranks, clock, notice
+        self._ranks, self._clock, self._notice, self._interval = ranks, clock, notice, interval
         self._word = ""
         self._agree(readings=1)
 
@@ -133,10 +135,14 @@ class AgreedClock:
             self._word = ""
         return word
 
+    def interval(self) -> float:
+        """Return the seconds between checkpoints that rank 0 had at the last agreement."""
+        return self._seconds
+
     def _agree(self, *, readings: int) -> None:
         word = self._notice() if self._ranks.is_first else ""
-        numbers = [self._clock(), readings, WORDS.index(word)]
-        self._now, agreed, heard = self._ranks.numbers_of_first(numbers)
+        numbers = [self._clock(), readings, WORDS.index(word), self._interval()]
+        self._now, agreed, heard, self._seconds = self._ranks.numbers_of_first(numbers)
         self._readings = self._left = int(agreed)
         self._word = WORDS[int(heard)] or self._word
 

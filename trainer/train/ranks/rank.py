@@ -24,6 +24,7 @@ from trainer.base.signs import tell_signs
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import on_device, read_source
 from trainer.train.loop import Report, Run, train
+from trainer.train.machine_file import CheckpointInterval
 from trainer.train.notice import Notice
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.layout import Layout
@@ -82,8 +83,10 @@ def train_as(place: environment.RankEnvironment, connection: RankConnection) -> 
         if assignment.sharded:
             layout = FullySharded(ranks, settings.job)
         form = partial(form_pack, job=settings.job, layout=layout)
-        clock = AgreedClock(ranks, notice=Notice(settings.notice))
-        train(roster, form, settings.job, report, clock=clock, total=ranks.sum_, heard=clock.heard)
+        interval = CheckpointInterval(settings.machine_file, settings.job.train.checkpoint_seconds)
+        clock = AgreedClock(ranks, notice=Notice(settings.notice), interval=interval)
+        agreed: dict[str, Any] = {"clock": clock, "heard": clock.heard, "interval": clock.interval}
+        train(roster, form, settings.job, report, total=ranks.sum_, **agreed)
         outputs = roster.outputs()
     if ranks.is_first and roster.opened is not None and outputs is not None:
         report(files.finish(roster.opened, outputs))

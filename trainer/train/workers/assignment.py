@@ -23,6 +23,7 @@ class WorkerSettings:
     machine: MachineFacts = field(default_factory=MachineFacts)  # expected hardware
     choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
     notice: Path | None = None  # the file of `notice.Notice`
+    machine_file: Path | None = None  # of `machine_file.CheckpointInterval`
 
 
 @dataclass(kw_only=True)

@@ -29,6 +29,7 @@ from trainer.train.child_processes import end_with_the_parent
 from trainer.train.inputs.source import Source, SourceCache, on_device, read_source
 from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
+from trainer.train.machine_file import CheckpointInterval
 from trainer.train.notice import Notice
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
@@ -67,7 +68,9 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
     job = settings.job
     try:
         form = _former(station, settings, roster.report)
-        train(roster, form, job, roster.report, places=places_of(job, station.device), heard=notice)
+        interval = CheckpointInterval(settings.machine_file, job.train.checkpoint_seconds)
+        places = places_of(job, station.device)
+        train(roster, form, job, roster.report, places=places, heard=notice, interval=interval)
     except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
         traceback.print_exc(file=sys.stderr)
         roster.report(crash_of(error))

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.records import DEADLINE, at, intent, make_record, starting
 from tests.sessions import forget_sessions
 from tests.trainer.cli.conftest import Terminal
 from trainer.aws.stack import read_stack
 from trainer.cli.main import main
-from trainer.runs.record import RunRecord, utc_now
+from trainer.cli.verbs.launch import going_on
+from trainer.runs.record import Queue, RunRecord, utc_now
 from trainer.runs.snapshots import SnapshotFile
 from trainer.runs.start_file import CarriedObject, StartFile, start_to_json
 from trainer.runs.store import Objects, carried_key, open_objects, read_record, start_key, swap_record
@@ -248,6 +250,20 @@ def test_a_quota_of_nothing_ends_a_launch_before_any_write(as_aws, aws_server, c
     assert "is 0 vCPUs" in line and "/L-DB2E81BA" in line
     assert "Hard stop" in capsys.readouterr().out  # a dry run shows the plan all the same
     assert objects_in(as_aws) == before
+
+
+def test_a_run_that_is_left_says_who_goes_on():
+    """With its machine, in line for capacity, and between two machines."""
+    queue = Queue(since=at(3), until=at(600), deadline=DEADLINE, next_at=at(30), first=1, walks=2)
+    full = intent(outcome="refused", error_code="InsufficientInstanceCapacity")
+    waiting = starting(full)
+    waiting = replace(waiting, attempts=(replace(waiting.attempts[0], queue=queue),))
+    assert going_on(make_record(state="running"), ["i-1"]) == "i-1 continues, and ends"
+    line = going_on(waiting, [])
+    assert line.startswith("waiting for capacity since 12:00:03 UTC: g5.12xlarge on-demand in us-east-1a")
+    assert line.endswith("the last one at 12:10:00; control starts its machine, and it ends")
+    lost = going_on(make_record(state="recovering"), ["i-1"])
+    assert lost == "it lost its machine; control starts another, and it ends"
 
 
 def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candles, capsys):

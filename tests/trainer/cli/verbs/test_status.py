@@ -4,13 +4,25 @@ models.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import pytest
+
+from tests.records import NOON, RUN, make_record
 from tests.trainer.cli.views.test_progress import TRAIN
 from tests.trainer.cli.views.test_watch import NOW
+from trainer.aws.folder_bucket import FolderBucket
+from trainer.cli.main import main
 from trainer.cli.verbs.receipts import _made
 from trainer.cli.verbs.status import _detail, _done, _of_progress
 from trainer.cli.views.drawing import drawn
+from trainer.runs.index import begin_run, read_index, take_out
+from trainer.runs.observation import Observation
+from trainer.runs.receipt import make_receipt
+from trainer.runs.record import Attempt
+from trainer.runs.record_json import to_json
+from trainer.runs.store import S3Objects, receipt_key, record_key
 
 
 def test_a_scripts_pieces_are_values_a_single_one_the_script():
@@ -36,3 +48,28 @@ def test_a_status_names_the_run_that_is_continued():
     shown = _of_progress(replace(TRAIN, parent="run-0"), NOW)
     assert shown["parent"] == "run-0"
     assert "continues  run-0" in drawn(_detail(shown, 0), width=80)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("status", RUN), False),
+        (("receipts", RUN), False),
+        (("status", RUN, "-f"), True),
+        (("stop", RUN), True),
+    ],
+)
+def test_an_attached_command_has_told_the_end(words, shown, tmp_path, capsys):
+    """Control sends no message about a run whose end was shown by a command that waited for it."""
+    objects = S3Objects(FolderBucket(tmp_path), "")
+    about = {"place": "here", "user_id": "LOCALUSER", "host": "desk", "ladder": (), "work": "script"}
+    open_run = make_record(attempts=(Attempt(number=1, created_at=NOON),), state="running", **about)
+    begin_run(objects, open_run)
+    error = {"code": 100, "what": "it failed", "why": "", "do": ""}
+    closed = replace(open_run.ended("failed", error, NOON), state="closed", closed_at=NOON)
+    objects.put(key=receipt_key(RUN), body=json.dumps(make_receipt(closed, Observation())).encode())
+    objects.put(key=record_key(RUN), body=to_json(closed))
+    take_out(objects, closed=[RUN])
+    assert main([*words, "--local", str(tmp_path)]) == 0
+    assert "it failed" in capsys.readouterr().out
+    assert (RUN not in read_index(objects).untold) == shown

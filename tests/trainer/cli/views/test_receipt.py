@@ -103,13 +103,26 @@ def test_attempts_are_shown_once_a_machine_was_lost():
     assert "attempts" not in text_of({**RECEIPT, "attempts": [last]})
     text = text_of({**RECEIPT, "attempts": [first, last]})
     assert "the spot instance i-1 was taken back" in text and "the run's" in text
+    assert "computed twice" not in text  # of a script nobody knows
+    twice = text_of({**RECEIPT, "attempts": [first, last], "steps_twice": 1})
+    assert "1 step was computed twice, by the machines' reports" in twice
 
 
 def test_what_checkpoints_cost_is_beside_the_dollars():
     sent = {"snapshots": 30, "objects": 30, "bytes": 54_000_000_000, "usd": 0.286}
-    text = text_of({**RECEIPT, "checkpoints": sent})
-    assert "checkpoints: 54,000.0 MB sent to S3, $0.29 for requests and a week's storage" in text
+    dollars = {**RECEIPT["dollars"], "spent_high": 28.6}
+    text = text_of({**RECEIPT, "dollars": dollars, "checkpoints": sent})
+    assert "besides, checkpoints: 54,000.0 MB sent to S3, $0.29, 1.00% of that" in text
     assert "checkpoints" not in text_of(RECEIPT)
+
+
+def test_a_receipt_says_until_when_checkpoints_stay():
+    sent = {"snapshots": 30, "objects": 30, "bytes": 54_000_000, "usd": 0.01}
+    made = {**RECEIPT, "checkpoints": sent, "closed_at": "2026-11-20T12:10:00Z"}
+    text = drawn(receipt_view(made, 0, checkpoint_days=9))
+    assert "kept      the newest checkpoints until 2026-11-29 (retention.checkpoint_days = 9)" in text
+    none = drawn(receipt_view({**made, "checkpoints": {}}, 0, checkpoint_days=9))
+    assert "the newest checkpoints" not in none
 
 
 def test_the_deadline_is_printed_with_its_cause():
@@ -310,7 +323,9 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     desk = CandleDesk(
         job_of(path=data), Console(plain=True), ExitStack(), ACCOUNT, found=checked, is_fetched=not named
     )
-    account: Any = SimpleNamespace(objects=None, outputs=SimpleNamespace(experiment_days=0))
+    account: Any = SimpleNamespace(
+        objects=None, outputs=SimpleNamespace(experiment_days=0, checkpoint_days=7)
+    )
     assert end_of_run(arguments, RECEIPT, account, desk, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [

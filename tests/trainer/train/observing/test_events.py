@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.disks import FullDisk
 from trainer.train.observing.events import EventLog, Story, line_of
 
 MODELS = [{"model": symbol, "piece": symbol, "fold": 1, "seed": 0} for symbol in ("BTC-USD", "ETH-USD")]
@@ -37,6 +38,17 @@ def test_each_event_is_one_json_line_without_nan(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["epoch", "ended"]
     assert lines[0]["train_loss"] is None and lines[0]["nested"] == [{"x": None}] and "time" in lines[0]
+    assert len(shown) == 2
+
+
+def test_a_full_disk_delays_an_event_and_ends_no_training(tmp_path):
+    shown: list[dict[str, Any]] = []
+    log, file = EventLog(tmp_path, shown.append), tmp_path / "events.jsonl"
+    disk = log._file._file = FullDisk(log._file._file, room=10)
+    log.emit({"event": "model_done"})
+    disk.room = 1000
+    log.emit({"event": "ended"})
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["model_done", "ended"]
     assert len(shown) == 2
 
 

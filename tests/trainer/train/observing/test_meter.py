@@ -10,7 +10,7 @@ import torch
 
 from tests.jobs import job_of
 from trainer.machines.chips import named_profile
-from trainer.train.machine_file import MachineFacts
+from trainer.train.machine_file import LOOK_SECONDS, CheckpointInterval, MachineFacts
 from trainer.train.observing.events import duration, line_of
 from trainer.train.observing.meter import Meter, Repeats, meter_for, peak_memory_gib, with_memory
 from trainer.train.observing.observe import points_of
@@ -165,13 +165,30 @@ def test_all_steps_are_computed_twice_without_a_checkpoint():
     ("machine", "of_job", "seconds"),
     [
         ({}, 3600, 3600),  # a desk
-        ({"instance_type": "g5.xlarge"}, 3600, 120),
+        ({"instance_type": "g5.xlarge"}, 3600, 96),
         ({"instance_type": "g5.xlarge"}, 60, 60),
         ({"instance_type": "g5.xlarge", "checkpoint_seconds": 15}, 60, 15),
-        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 300}, 600, 120),
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 300}, 600, 96),
         ({"checkpoint_seconds": 300}, 60, 60),
         ({"instance_type": "g5.xlarge", "checkpoint_seconds": 15}, 0, 0),  # the job wants none
     ],
 )
 def test_an_instance_writes_a_checkpoint_every_two_minutes(machine, of_job, seconds):
     assert MachineFacts(**machine).seconds_between(of_job) == seconds
+
+
+def test_the_interval_follows_the_machine_file_while_it_trains(tmp_path):
+    now, path = [0.0], tmp_path / "machine.json"
+    interval = CheckpointInterval(path, 60, clock=lambda: now[0])
+    assert interval() == 60 and CheckpointInterval(None, 60)() == 60
+    for written, seconds in (
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 17}, 17),
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": -1}, 17),
+        ({"instance_type": "g5.xlarge"}, 60),
+    ):
+        path.write_text(json.dumps(written))
+        before = interval()
+        now[0] += LOOK_SECONDS / 2
+        assert interval() == before, "it is not read at each step"
+        now[0] += LOOK_SECONDS / 2
+        assert interval() == seconds

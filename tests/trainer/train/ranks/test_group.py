@@ -81,18 +81,21 @@ def test_ranks_agree_on_the_time_about_twice_a_second():
     assert readings_until_next(MOST_READINGS, elapsed=0.0) == MOST_READINGS
 
 
-def hear_as_rank(ranks: Ranks, path: Path) -> list[str]:
-    """Read a shared clock and what it heard, in the course of a notice that only rank 0 may read."""
+def hear_as_rank(ranks: Ranks, path: Path) -> list[tuple[str, float]]:
+    """Read a shared clock, what it heard and its interval, in the course of a notice that only rank 0 may
+    read. Each rank would have another interval.
+    """
     ticks = itertools.count()
+    interval = (float(10 * (seconds + 1) + ranks.rank) for seconds in itertools.count())
     notice = Notice(path if ranks.is_first else None, clock=lambda: float(next(ticks)))
-    clock = AgreedClock(ranks, clock=lambda: float(next(ticks)), notice=notice)
+    clock = AgreedClock(ranks, clock=lambda: float(next(ticks)), notice=notice, interval=interval.__next__)
     words = []
     for word in ("", CHECKPOINT, STOP):
         if word and ranks.is_first:
             path.write_text(word)
         for _ in range(4):
             clock()
-            words.append(clock.heard())
+            words.append((clock.heard(), clock.interval()))
     return words
 
 
@@ -100,4 +103,7 @@ def hear_as_rank(ranks: Ranks, path: Path) -> list[str]:
 def test_ranks_hear_what_rank_0_heard_at_the_same_step(two_ranks: TwoRanks, tmp_path: Path) -> None:
     first, second = two_ranks(hear_as_rank, tmp_path / "notice")
     assert first == second
-    assert first.count(CHECKPOINT) == 1 and first[-1] == first[-2] == STOP and not any(first[:4])
+    words = [word for word, _ in first]
+    assert words.count(CHECKPOINT) == 1 and words[-1] == words[-2] == STOP and not any(words[:4])
+    seconds = [interval for _, interval in first]
+    assert seconds == sorted(seconds) and len({*seconds}) > 1 and not any(one % 10 for one in seconds)

@@ -1,0 +1,58 @@
+"""What a run cost besides its machines: checkpoints, by the words of its nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.records import at
+from trainer.runs.observation import Observation
+from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.snapshots import snapshot_usd
+from trainer.runs.spending import checkpoints_sent
+from trainer.runs.start_file import StartFile
+
+SENT: dict[str, Any] = {"snapshots": 30, "objects": 60, "bytes": 54_000_000_000}
+START = StartFile(run_id="r", attempt=2, sent={"snapshots": 10, "objects": 10, "bytes": 1000})
+
+
+def beat(**sent: int) -> Heartbeat:
+    durable = {"number": 30, "at": at(100), "lag_seconds": 1.0, **sent}
+    return Heartbeat(instance_id="i-1", at=at(300), lease_until=at(390), durable=durable)
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        Observation(result=NodeResult(state="done", checkpoints=SENT), heartbeat=beat(**SENT)),
+        Observation(result=NodeResult(state="failed"), heartbeat=beat(**SENT)),
+        Observation(heartbeat=beat(**SENT)),
+    ],
+)
+def test_checkpoints_are_priced_by_what_was_sent(observed: Observation) -> None:
+    told = checkpoints_sent(observed, most_usd=100.0)
+    assert told == {**SENT, "usd": pytest.approx(snapshot_usd(puts=90, size=54_000_000_000), abs=1e-6)}
+    assert told["usd"] == pytest.approx(0.0822, abs=0.0001)
+
+
+def test_those_of_earlier_attempts_are_among_them() -> None:
+    observed = Observation(result=NodeResult(state="done", checkpoints=SENT), start=START)
+    told = checkpoints_sent(observed, most_usd=100.0)
+    assert (told["snapshots"], told["objects"], told["bytes"]) == (40, 70, 54_000_001_000)
+    assert checkpoints_sent(Observation(start=START), most_usd=1.0)["objects"] == 10
+
+
+def test_no_word_of_a_node_makes_them_more_than_its_machines() -> None:
+    lying = Observation(result=NodeResult(state="done", checkpoints={**SENT, "bytes": 10**15}))
+    assert checkpoints_sent(lying, most_usd=0.25)["usd"] == 0.25
+
+
+def test_a_run_that_sent_none_has_no_entry() -> None:
+    assert checkpoints_sent(Observation(), most_usd=1.0) == {}
+    assert (
+        checkpoints_sent(
+            Observation(heartbeat=Heartbeat(instance_id="", at=at(0), lease_until=at(1))), most_usd=1.0
+        )
+        == {}
+    )
