@@ -16,11 +16,11 @@ from trainer.runs.keys import of_experiment
 @pytest.mark.slow
 def test_a_run_survives_its_machine(desk, candles, eventually):
     one_after_another = ("--instance", "g6.xlarge", "--data", str(candles), "--symbols", "AAA,BBB")
-    work = ("--epochs", "100", *sets("train.patience=100", "expert.tune=never", "train.checkpoint_seconds=1"))
-    lost = ("--interrupt", "52%,no-notice")
+    work = ("--epochs", "40", *sets("train.patience=40", "expert.tune=never", "train.checkpoint_seconds=1"))
+    lost = ("--interrupt", "51%,no-notice")
     run = desk.start("launch", "--rehearse", "--json", *QUICK, *one_after_another, *work, *lost)
     # So far its machine is taken; stopped, the second model can't be finished before that.
-    eventually(lambda: [one for one in desk.events("epoch") if (one["piece"], one["epoch"]) == ("BBB", 5)])
+    eventually(lambda: [one for one in desk.events("epoch") if (one["piece"], one["epoch"]) == ("BBB", 1)])
     (begun,) = [one for one in desk.events("model_started") if one["piece"] == "BBB"]
     os.kill(begun["pid"], signal.SIGSTOP)
     out, err = run.communicate(timeout=500)

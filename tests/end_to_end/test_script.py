@@ -1,5 +1,5 @@
-"""A script from the example's folder by the command of its page: killed in the middle, resumed, and pulled
-with its hashes.
+"""A script from the example's folder by the command of its page: killed in the middle and started again, then
+taken away with its spot machine; another one goes on, and its files are pulled with their hashes.
 """
 
 from __future__ import annotations
@@ -15,38 +15,51 @@ from tests.desk import ROOT
 from tests.wheels import write_wheel
 
 EXAMPLE = ROOT / "examples" / "scripts" / "plain-torch"
+# Its first start waits in the second of five epochs to be killed, the next one in the fourth for the notice.
+STOPS = """    if epoch == 2 and first == 1:
+        print("waiting", os.getpid(), flush=True)
+        time.sleep(600)
+    while epoch == 4 and first == 2 and not notice.exists():
+        time.sleep(0.05)
+"""
 
 
 @pytest.mark.slow
-def test_a_killed_script_resumes_from_its_checkpoints(desk, eventually):
-    # The example's own, which stops at its third epoch until it was killed there
+def test_a_killed_and_interrupted_script_goes_on_from_its_checkpoints(desk, eventually):
     script = desk.folder / "train.py"
-    wait = 'print("waiting", os.getpid(), flush=True); import time; time.sleep(600)'
     text = (EXAMPLE / "train.py").read_text()
     before = '    print(f"epoch {epoch}'
-    assert before in text
+    assert before in text and "\nimport os\n" in text
     write_wheel(desk.folder, "tiny", text="size = 3")  # among its files, in the place of an index
     (desk.folder / "requirements.txt").write_text("tiny\n")
-    stops = text.replace(before, f"    if epoch == 3 and first == 1:\n        {wait}\n{before}")
+    stops = text.replace(before, f"{STOPS}{before}").replace("\nimport os\n", "\nimport os\nimport time\n")
     script.write_text(f"import tiny\n\nassert tiny.size == 3\n{stops}")
     words = ("--script", str(script), "--data", str(EXAMPLE / "points"), "--max-duration", "2h")
     words += ("--instance", "g6.xlarge", "--set", "script.files=train.py,tiny-1.0-py3-none-any.whl")
-    run = desk.start("launch", "--rehearse", "--json", *words)
+    # Two of five epochs count as done once the second start waits in its fourth.
+    run = desk.start("launch", "--rehearse", "--json", *words, "--interrupt", "30%")
+
+    def logs() -> list[str]:
+        return [log.read_text() for log in desk.home.glob("sandbox/*/opt/mayfly/work/node.log")]
 
     def waiting() -> list[int]:
-        logs = desk.home.glob("sandbox/*/opt/mayfly/work/node.log")
-        lines = [
-            line.split() for log in logs for line in log.read_text().splitlines() if "| waiting " in line
-        ]
+        lines = [line.split() for log in logs() for line in log.splitlines() if "| waiting " in line]
         return [int(line[-1]) for line in lines]
 
     os.kill(eventually(waiting)[0], signal.SIGKILL)
     out, err = run.communicate(timeout=500)
     assert run.returncode == 0, err
     receipt = json.loads(out)
+    first, second = receipt["attempts"]
+    assert (receipt["state"], first["cause"], second["cause"]) == ("done", "lost", "")
+    assert first["error"]["what"] == "the spot instance was taken back"
+    assert [one["market"] for one in receipt["instances"]] == ["spot", "spot"]
+    assert receipt["dollars"]["spot_saved_low"] <= 0 <= receipt["dollars"]["spot_saved_high"]
     (end,) = receipt["scripts"]
-    assert (receipt["state"], receipt["retries"], end["starts"], end["exit_code"]) == ("done", 1, 2, 0)
-    assert end["last_lines"][0] == "resumed after epoch 2" and end["last_lines"][-1].startswith("accuracy ")
+    assert end["exit_code"] == 0
+    assert any("| resumed after epoch 1\n" in log for log in logs()), "by the second start"
+    assert end["last_lines"][0] == "resumed after epoch 4", "its last checkpoint, written after the notice"
+    assert end["last_lines"][-1].startswith("accuracy ")
     assert [file["file"] for file in receipt["files"]] == ["model.pt", "scores.json"]
     assert receipt["models"] == []
 
