@@ -318,7 +318,7 @@ def finished_models_not_carried() -> Iterable[tuple[Any, str, Any]]:
 
 
 def checkpoints_not_carried() -> Iterable[tuple[Any, str, Any]]:
-    yield carry_module, "_checkpoints", lambda *_: ((), ())
+    yield carry_module, "_with_checkpoints", lambda objects, before, earlier, start: start
 
 
 def oldest_snapshot_taken() -> Iterable[tuple[Any, str, Any]]:

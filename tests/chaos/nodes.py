@@ -230,9 +230,11 @@ class Machine:
         """Power off at the deadline: the second layer."""
         if self.alive and self.kernel and "L2" not in self.aws.schedule.off:
             reports = self.works and self.result is None and self.start is not None
-            if reports and self._reaches_s3():
-                self._report("expired")
-            self.aws.power_off(self.instance)
+            try:
+                if reports and self._reaches_s3():
+                    self._report("expired")
+            finally:  # systemd's, whatever becomes of the agent
+                self.aws.power_off(self.instance)
 
     def _hang(self) -> None:
         if self.works and self.result is None:
