@@ -171,7 +171,7 @@ def call(request, attempts):
     for attempt in range(attempts):
         try:
             return opener.open(request(), timeout=60)
-        except urllib.error.URLError as error:  # HTTPError too; a tag may take a moment to appear
+        except OSError as error:  # HTTPError and time-outs; a tag may take a moment to appear
             if attempt == attempts - 1 or getattr(error, "code", 500) in (401, 403):
                 raise
             print(f"bootstrap: try {attempt + 1}: {error}", file=sys.stderr)

@@ -281,6 +281,39 @@ def test_a_clock_is_left_alone_where_s3_does_not_answer() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_metadata_service_that_does_not_answer_is_asked_again() -> None:
+    asked: list[str] = []
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:  # noqa: N802, the library's name
+            asked.append("token")
+            if len(asked) == 1:
+                self.close_connection = True  # without a word
+                return
+            self._say(b"token")
+
+        def do_GET(self) -> None:  # noqa: N802
+            self._say(b"mayfly")
+
+        def _say(self, body: bytes) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        known = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        known |= {"AWS_REGION": "us-east-1", "MAYFLY_BUCKET": "b"}
+        words = [sys.executable, "-I", "-c", HELPER, "tags", "project"]
+        done = subprocess.run(words, env=known, capture_output=True, text=True, timeout=500)
+        server.shutdown()
+    assert (done.returncode, done.stdout) == (0, "project=mayfly\n"), done.stderr
+    assert len(asked) == 2
+
+
 def look_at_clock(endpoint: str) -> subprocess.CompletedProcess[str]:
     """Run the bootstrap's look at its clock; this machine's stays as it is."""
     script = HELPER.replace("time.clock_settime(time.CLOCK_REALTIME, ", "print('set to', ")
