@@ -32,12 +32,13 @@ class TakenRun:
 
     def __init__(self, desk: Desk, *words: str) -> None:
         self.desk, self._before = desk, set(desk.stored("runs/"))
+        self.said = ""  # by the launch, once it has ended
         self._launch = desk.start("launch", "--rehearse", "--json", "--spot", "--max-duration", "3h", *words)
 
     def receipt(self) -> dict[str, Any]:
         """Wait for the run's end, and return the receipt of one that is done."""
-        out, err = self._launch.communicate(timeout=2000)
-        assert self._launch.returncode == 0, f"{out[-2500:]} {err[-2500:]}"
+        out, self.said = self._launch.communicate(timeout=2000)
+        assert self._launch.returncode == 0, f"{out[-2500:]} {self.said[-2500:]}"
         receipt: dict[str, Any] = json.loads(out)
         return receipt
 

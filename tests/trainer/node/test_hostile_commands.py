@@ -498,7 +498,7 @@ def test_no_manifest_widens_its_instances_role(
     key: str,
 ) -> None:
     access, outputs = stack
-    monkeypatch.setattr(stage, "PAUSES", ())
+    monkeypatch.setattr(stage, "PAUSES", (0.0,))
     own = lend(role)
     name = f"/mayfly/mayfly/dev/{parameter}"
     access.client("ssm").put_parameter(Name=name, Value="of another", Type="SecureString")

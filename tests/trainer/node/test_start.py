@@ -150,7 +150,7 @@ def test_another_start_file_is_refused(node: Node, body: bytes) -> None:
 
 
 def test_a_missing_start_file_ends_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "PAUSES", ())
+    monkeypatch.setattr(stage, "PAUSES", (0.0,))
     del node.uplink.s3.objects[KEY]
     with pytest.raises(TrainerError, match="the start file can't be read") as raised:
         read_start_file(node)

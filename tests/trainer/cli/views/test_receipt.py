@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.jobs import job_of
+from tests.nodes import NOW
+from tests.trainer.control.conftest import MemoryCloud
 from trainer.aws.place import ACCOUNT
 from trainer.cli.parser import build_parser
 from trainer.cli.sources.desk import CandleDesk
@@ -324,7 +326,7 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
         job_of(path=data), Console(plain=True), ExitStack(), ACCOUNT, found=checked, is_fetched=not named
     )
     account: Any = SimpleNamespace(
-        objects=None, outputs=SimpleNamespace(experiment_days=0, checkpoint_days=7)
+        objects=MemoryCloud(NOW).objects, outputs=SimpleNamespace(experiment_days=0, checkpoint_days=7)
     )
     assert end_of_run(arguments, RECEIPT, account, desk, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
