@@ -114,3 +114,25 @@ def test_three_interruptions_of_a_pack_change_nothing_beyond_rounding(desk, cand
     print(f"steps computed twice after a notice: {twice} of {otherwise}; in all {receipt['steps_twice']}")
     assert otherwise > 0 and twice <= 0.05 * otherwise
     same(desk, receipt, uninterrupted(desk, *words, "--instance", ONE_GPU), tolerance=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+def test_a_panel_on_two_ranks_goes_on_with_other_numbers_of_ranks(desk, candles):
+    panel = (*sets("name=pan", "data.panel=true"), "--data", str(candles))
+    words = (*panel, *QUICK, *LONG)
+    run = TakenRun(desk, *words, "--instance", TWO_GPUS, "--instance", ONE_GPU)
+    run.take(1, notice=True, stopped=run.stop_at(1, "pan", 4, started="rank_started"))
+    run.fill(TWO_GPUS, until_attempt=2)
+    run.stop_at(2, "pan", 8)
+    run.take(2, notice=False)
+    run.fill(ONE_GPU, until_attempt=3)
+    receipt = run.receipt()
+    adds_up(receipt, TWO_GPUS, ONE_GPU, TWO_GPUS, causes=("lost", "lost", ""))
+    shards = [file.path for file in run.start_file(2).files if file.path.endswith(".safetensors")]
+    assert len(shards) == len({path.rpartition("/")[2] for path in shards}) == 2, "each rank wrote its own"
+    assert [len(run.events(attempt, "resumed")) for attempt in (2, 3)] == [1, 1]
+    twice, otherwise = after_notice(run, 1)
+    print(f"steps computed twice after a notice: {twice} of {otherwise}; in all {receipt['steps_twice']}")
+    assert otherwise > 0 and twice <= 0.05 * otherwise
+    same(desk, receipt, uninterrupted(desk, *words, "--instance", TWO_GPUS), tolerance=1e-5)
