@@ -91,9 +91,8 @@ FETCH = Path(__file__).with_name("weekly_fetch.py")
 TRAIN = Path(__file__).with_name("weekly_train.py")
 SECRET = "key-of-the-exchange"
 PATIENCE_SECONDS = 900.0  # of real time, for one run on a busy machine
-TAKEN_AT = Interruption(
-    share=0.1, notice_seconds=0
-)  # at a node's first report or the next, of one in 3 seconds
+# at a node's first report or the next, of one in 3 seconds
+TAKEN_AT = Interruption(share=0.1, notice_seconds=0)
 
 
 @dataclass(kw_only=True)
