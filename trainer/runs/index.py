@@ -189,12 +189,7 @@ def _read(fields: Fields) -> RunIndex:
     return RunIndex(
         open={row.text("run_id", pattern=_RUN_ID): row.instant("since") for row in rows["open"]},
         ended=tuple(row.text("run_id", pattern=_RUN_ID) for row in rows["ended"]),
-        untold={
-            row.text("run_id", pattern=_RUN_ID): row.instant("claimed_at")
-            if row.values["claimed_at"]
-            else None
-            for row in fields.rows("untold", most=MOST_OPEN)  # missing in the index of an earlier version
-        },
+        untold=dict(map(_read_untold, fields.rows("untold", most=MOST_OPEN))),
     )
 
 
