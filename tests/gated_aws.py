@@ -30,7 +30,7 @@ from trainer.runs.record import RunRecord
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
-CONTROL = "mayfly-dev-control"
+CONTROL, SWEEPER = "mayfly-dev-control", "mayfly-dev-sweeper"
 TICK_SECONDS = 300.0  # between two calls of control by its schedule
 
 
@@ -107,6 +107,15 @@ class GatedAws(CheckedAws):
         with self.own.lock:
             found = [one for one in self.own.world.instances.values() if one.tags.get("run_id") == run_id]
         return sorted(found, key=lambda one: one.running_at)
+
+    def break_function(self, name: str) -> None:
+        """Let a function raise whenever it is called."""
+        folder = self.root / "broken" / name
+        folder.mkdir(parents=True)
+        (folder / "broken.py").write_text("def handler(event, context):\n    raise RuntimeError('broken')\n")
+        function = self.own.functions[name]
+        object.__setattr__(function, "folder", folder)
+        object.__setattr__(function, "handler", "broken.handler")
 
     def call_control(self) -> None:
         """Let control's schedule call it, and wait for its end. The clock moves if no node runs."""
