@@ -126,7 +126,7 @@ def labels(receipt: str) -> list[str]:
     return re.findall(r"^  (\w+) ", receipt, re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_retrain_of_the_page_runs_in_a_rehearsal(desk: Desk, eventually: Callable[..., Any]) -> None:
     """Its schedule is the page's file, and control's calls and machines are the rehearsal's own. Settings are
     refused before it and while a machine runs.

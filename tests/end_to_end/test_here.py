@@ -129,7 +129,7 @@ def test_the_deadline_ends_the_run_and_sigterm_does(desk, script, eventually):
     assert [file["file"] for file in receipt["files"]] == ["made.txt"] and "repeat the command" in err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_training_into_a_folder_is_read_by_every_verb(desk, candles):
     words = ("--data", str(candles), *sets("data.symbols=AAA", "train.epochs=1", "expert.tune=never"), *QUICK)
     run = desk.run("agent", "--here", "--local", "store", "--json", *words)

@@ -33,8 +33,7 @@ WITHOUT_RUNS = (
     *("identity", "quotas", "bucket", "sweeper", "policies", "dry-run", "doctor"),
     *("fleet", "hung-boot", "layers"),
 )
-# One by a person, one by control. `make nightly` has the other runs, which on the embedded AWS repeat these, or
-# whole runs of tests/end_to_end.
+# One by a person, one by control: what their checks say. `make nightly` has every check.
 WITH_RUNS = ("launcher", "retrain")
 
 
@@ -93,6 +92,7 @@ def test_checks_without_a_run_pass(aws: CheckedAws, embedded: Live, lines: list[
     assert lines[-1] == f"== layers: seen {diary.seen['layers']['at']}"
 
 
+@pytest.mark.nightly
 def test_checks_with_runs_pass(embedded: Live, lines: list[str], tmp_path: Path) -> None:
     all_pass(WITH_RUNS, embedded, lines, tmp_path)
     assert f"models/retrains/{RETRAIN}/" in "\n".join(lines)

@@ -116,6 +116,7 @@ def ended(make_cloud: Callable[..., Any]) -> tuple[Any, str]:
     return cloud, record.run_id
 
 
+@pytest.mark.nightly
 def test_a_forged_record_or_receipt_of_a_closed_run(ended: tuple[Any, str]) -> None:
     cloud, run_id = ended
     for key in (record_key(run_id), receipt_key(run_id)):

@@ -205,7 +205,7 @@ def test_given_checkpoints_of_another_torch_end_a_run_at_once(tmp_path, data, le
     assert _events_of(tmp_path, data, left, "--machine", str(tmp_path / "machine.json"), *finished)[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_desk_is_told_why_a_model_begins_anew(tmp_path, data, left):
     code, events = _events_of(tmp_path, data, left)
     (anew,) = [event for event in events if event["event"] == "begun_anew"]

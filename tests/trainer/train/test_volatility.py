@@ -65,6 +65,7 @@ def trained(data: SymbolData, job: Job) -> tuple[nn.Module, Run]:
     return best_of(run, job), run
 
 
+@pytest.mark.nightly
 def test_a_planted_volatility_is_found_by_a_tcn(capsys):
     data = prepared(JOB, bars=6000)
     model, _ = trained(data, JOB)

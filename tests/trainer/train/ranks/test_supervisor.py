@@ -74,7 +74,7 @@ def test_a_killed_rank_is_retried_and_no_rank_is_left_behind(start, data):
     training.process.communicate(timeout=SECONDS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_torchrun_is_retried_from_the_checkpoint(number, start, data):
     training = start(data, *TOGETHER, *LONG)

@@ -26,6 +26,7 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benching, "QUICK_SECONDS", 0.05)
 
 
+@pytest.mark.nightly
 def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
     said: list[str] = []
     rows = bench(job_of(model="tcn", **TINY), CPU, quick=True, say=said.append)

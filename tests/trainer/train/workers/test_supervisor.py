@@ -234,7 +234,7 @@ def test_the_events_of_a_training_name_models_and_workers(whole):
     assert all("time" in event for event in events)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stopped_training_resumes_when_started_again(start, data, whole):
     stopped = start(data, *LONG)
     stopped.await_event("model_done", symbol="SHORT-USD")
