@@ -30,7 +30,7 @@ from trainer.runs.record import RunRecord
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
-CONTROL, SWEEPER = "mayfly-dev-control", "mayfly-dev-sweeper"
+CONTROL, SWEEPER, DESK = "mayfly-dev-control", "mayfly-dev-sweeper", "desk"
 TICK_SECONDS = 300.0  # between two calls of control by its schedule
 
 
@@ -61,21 +61,21 @@ class GatedAccount(CheckedAccount):
 
     gate: Gate | None = None
     writers: dict[str, str] = field(default_factory=dict)  # key -> kind of its last writer
-    asked_by_desk: threading.local = field(default_factory=threading.local)
+    asked: threading.local = field(default_factory=threading.local)  # `by`: who asks in this thread
 
     def before(self, call: Call, principal: Principal | None) -> None:
         """Hold a request of the desk that has to wait at the gate before it is carried out."""
         super().before(call, principal)
-        self.asked_by_desk.now = principal is None
+        self.asked.by = DESK if principal is None else principal.name
         if principal is None and self.gate is not None and self.gate.before:
             self.gate.hold(call)
-        if (call.service, call.operation) == ("s3", "PutObject"):
-            self.writers[call.params["Key"]] = "desk" if principal is None else principal.name
 
     def after(self, call: Call) -> None:
         """Hold the answer to a request of the desk."""
         super().after(call)
-        if self.asked_by_desk.now and self.gate is not None and not self.gate.before:
+        if (call.service, call.operation) == ("s3", "PutObject"):
+            self.writers[call.params["Key"]] = self.asked.by
+        if self.asked.by == DESK and self.gate is not None and not self.gate.before:
             self.gate.hold(call)
 
 

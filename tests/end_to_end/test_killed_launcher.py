@@ -193,8 +193,11 @@ def test_killed_as_the_next_attempt_begins_control_goes_on(desk, candles, aws, t
     assert receipt["state"] == "done", receipt["error"]
     made = {model["piece"]: of_experiment(model["key"])[1] for model in receipt["models"]}
     assert set(made) == {"AAA", "BBB"} and 2 in made.values()
-    done = sorted(event["piece"] for event in desk.events("model_done"))
-    assert done == ["AAA", "BBB"], "a finished model is not trained again"
+    done = [event["piece"] for event in desk.events("model_done")]
+    kept = [
+        piece for piece, attempt in made.items() if attempt == 1
+    ]  # a machine without notice may lose its last
+    assert all(done.count(piece) == 1 for piece in kept), "a model in S3 is not trained again"
     assert aws.own.writers[f"runs/{run_id}/receipt.json"] == CONTROL
     assert aws.record(run_id).driver == "control"
     check_machines(aws, run_id, 2)
