@@ -33,7 +33,7 @@ from trainer.runs.snapshots import (
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCost:
-    """What checkpoints cost, written as seldom as a run may. A script's have no size before it runs."""
+    """The cost of checkpoints at their longest interval. The size of a script's is unknown before it runs."""
 
     bytes: int  # of all models that train at a time; 0: unknown
     seconds: float  # between two of a model
