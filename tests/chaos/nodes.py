@@ -387,7 +387,8 @@ class Machine:
         self._write(self.keys.result, json.dumps(said).encode(), then=lambda: setattr(self, "result", said))
 
     def _said(self, state: str) -> dict[str, Any]:
-        phases = {"boot": self.instance.running_at + self.skew, "end": self.aws.now + self.skew}
+        lived = min(self.aws.now, self.instance.shutting_down_at or self.aws.now)  # its clock ends with it
+        phases = {"boot": self.instance.running_at + self.skew, "end": lived + self.skew}
         if self.start is not None:
             phases["train"] = max(self.began, self.instance.running_at) + self.skew
         made = {
