@@ -210,6 +210,8 @@ class S3:
         found = self._bucket.newest(key, version_id)
         if found is None:
             raise AwsError("NoSuchVersion" if version_id else missing, key, 404)
+        if found.locked:
+            raise AwsError("InvalidRequest", key, 400)
         return found
 
 

@@ -49,6 +49,7 @@ class NodeLife:
     fate: str = "works"
     at: float = 100.0  # when its fate comes
     writes: int = 0  # to S3, right after the last of which its fate comes instead; 0: at its time
+    locked: int = 0  # the one of its writes that S3 refuses to return, as under a key of its own; 0: none
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tests.chaos.campaign import (
     check_all,
     every_code,
     every_crash,
+    every_lock,
     every_node_death,
     every_outage,
     every_pair,
@@ -73,6 +74,10 @@ def test_a_run_waits_for_room_until_its_line_ends():
 def test_a_machine_may_be_lost_at_any_write():
     table = holds(islice(every_node_death(), 0, None, 7))
     assert sum(table.schedules.values()) > 8
+
+
+def test_any_object_of_a_node_may_be_unreadable():
+    holds(islice(every_lock(), 0, None, 9))
 
 
 def test_any_error_code_may_answer_a_launch():
@@ -164,6 +169,9 @@ ONCE_BROKEN = {
     ),
     "a parent's checkpoint that S3 failed to describe": Schedule(
         parent="all", errors={("desk", 21): "InvalidUserData.Malformed"}
+    ),
+    "a model under a key of its node's own": Schedule(
+        markets=("spot", "on_demand"), nodes=(NodeLife(fate="taken_unseen", writes=4, locked=4), NodeLife())
     ),
     "a schedule whose deletion timed out": Schedule(
         nodes=(NodeLife(work=3000.0),), lost=frozenset({("sweeper", 2)}), off=frozenset({"L2", "L3"}),
