@@ -60,7 +60,7 @@ class Version:
     number: int  # of all writes
     metadata: Mapping[str, str] = field(default_factory=dict)
     checksum: str = ""
-    locked: bool = False  # S3 refuses to return it, as what is encrypted with its writer's key
+    locked: str = ""  # the code with which S3 refuses to return or copy it
 
 
 class Body:

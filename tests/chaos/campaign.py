@@ -99,6 +99,7 @@ SITUATIONS: dict[str, Schedule] = {
 RETURNS = ("", "look", "drive")
 ROLES = ("desk", "desk2", "control", "sweeper")
 Part = Callable[[], Iterable[tuple[str, Schedule]]]  # of a campaign
+LOCKS = ("InvalidRequest", "InvalidObjectState")
 LOST_BY = {"taken_unseen": "spot", "panics": "on_demand", "dies": "on_demand", "zombie": "on_demand"}
 
 
@@ -311,10 +312,10 @@ def every_lock() -> Iterator[tuple[str, Schedule]]:
     for work in WORKS:
         calm = Schedule(work=work, markets=("spot", "on_demand"), minutes=30.0, nodes=(NodeLife(),))
         (machine,) = play(calm).machines.values()
-        for locked in range(1, machine.writes + 1):
+        for locked, lock in itertools.product(range(1, machine.writes + 1), LOCKS):
             for writes in sorted({0, locked, locked + 1, machine.writes}):
                 fate = "taken_unseen" if writes else "works"
-                life = NodeLife(fate=fate, writes=writes, locked=locked)
+                life = NodeLife(fate=fate, writes=writes, locked=locked, lock=lock)
                 yield "every unreadable object", replace(calm, nodes=(life, NodeLife()))
 
 

@@ -409,7 +409,7 @@ class Machine:
     def _write(self, key: str, body: bytes, *, then: Callable[[], None] = lambda: None, **more: Any) -> str:
         """Write an object; the machine's fate may come right after it."""
         self.writes += 1
-        locked = self.writes == self.life.locked
+        locked = self.life.lock if self.writes == self.life.locked else ""
         version = self.aws.bucket.write(key, body, self.aws.now, locked=locked, **more).version_id
         then()
         if self.writes == self.life.writes and (fate := self._fate()) is not None:

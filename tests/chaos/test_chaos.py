@@ -77,7 +77,7 @@ def test_a_machine_may_be_lost_at_any_write():
 
 
 def test_any_object_of_a_node_may_be_unreadable():
-    holds(islice(every_lock(), 0, None, 9))
+    holds(islice(every_lock(), 0, None, 19))
 
 
 def test_any_error_code_may_answer_a_launch():

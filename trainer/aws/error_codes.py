@@ -70,9 +70,8 @@ class Meaning:
 NO_OBJECT = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
 # S3's codes for an object that its writer made unreadable: archived, under a key of its own, empty, a delete
 # marker. An answer to HEAD has no body: its code is the status (S3 API reference, "List of error codes").
-SPOILED_OBJECT = frozenset(
-    {"InvalidObjectState", "InvalidRequest", "InvalidRange", "MethodNotAllowed", "400", "405"}
-)
+ARCHIVED = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})  # HEAD shows it, GET and COPY fail
+SPOILED_OBJECT = ARCHIVED | {"InvalidRequest", "InvalidRange", "MethodNotAllowed", "400", "405"}
 SPOILED_KEY = "KMS."  # begins S3's codes for an object under a KMS key that is disabled or gone
 NO_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 NO_SCHEDULE = frozenset({"ResourceNotFoundException"})

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Protocol
 
 from trainer.aws.access import Access, aws_error, aws_errors, error_code, version_of
-from trainer.aws.error_codes import LOST_RACE, NO_OBJECT, SPOILED_KEY, SPOILED_OBJECT
+from trainer.aws.error_codes import ARCHIVED, LOST_RACE, NO_OBJECT, SPOILED_KEY, SPOILED_OBJECT
 from trainer.base.errors import (
     ConfigError,
     ConnectionFailed,
@@ -167,19 +167,23 @@ class S3Objects:
         sha256: str = "",
     ) -> None:
         """Copy one version of an object, with its metadata, or with `sha256` alone and S3's own checksum.
-        Raises Conflict and NotVersioned as `put` does.
+        Raises Conflict and NotVersioned as `put` does, SpoiledObject for an archived one.
         """
-        condition, response = _condition(if_match, create), None
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        condition = _condition(if_match, create)
         request: dict[str, Any] = {"Bucket": self._bucket, "Key": key, **condition}
         request["CopySource"] = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
         if sha256:
             request |= {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}}
             request["ChecksumAlgorithm"] = "SHA256"
-        lost = LOST_RACE if condition else ()
-        with aws_errors(f"cannot copy s3://{self._bucket}/{source} to {key}", but=lost):
+        try:
             response = self._s3.copy_object(**request)
-        if response is None:
-            raise Conflict(key)
+        except (BotoCoreError, ClientError) as error:
+            if condition and error_code(error) in LOST_RACE:
+                raise Conflict(key) from error
+            doing = f"cannot copy s3://{self._bucket}/{source} to {key}"
+            raise _unread(error, doing, spoiled=ARCHIVED) from error
         version_of(response, f"s3://{self._bucket}/{key}")
 
     def digest(self, *, key: str, version_id: str) -> str:
@@ -252,10 +256,10 @@ class S3Objects:
             raise _unread(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
 
 
-def _unread(error: BaseException, doing: str) -> TrainerError:
+def _unread(error: BaseException, doing: str, *, spoiled: Collection[str] = SPOILED_OBJECT) -> TrainerError:
     """Return our error for an object that S3 did not return: SpoiledObject if its writer is the cause."""
     failed, code = aws_error(error, doing), error_code(error)
-    if code in SPOILED_OBJECT or code.startswith(SPOILED_KEY):
+    if code in spoiled or code.startswith(SPOILED_KEY):
         return SpoiledObject(failed.what, why=failed.why, do=failed.do)
     return failed
 

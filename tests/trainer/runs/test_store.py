@@ -15,6 +15,7 @@ from trainer.runs.store import (
     Conflict,
     RecordMissing,
     S3Objects,
+    SpoiledObject,
     create_record,
     find_run,
     given,
@@ -102,7 +103,7 @@ class Failing:
     def get_object(self, **asked: Any) -> None:
         raise self.error
 
-    head_object = get_object
+    head_object = copy_object = get_object
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,16 @@ def test_an_object_that_s3_fails_to_return_is_not_lost(code):
     for ask in (objects.get, objects.head):
         with pytest.raises(ConfigError, match=code):
             given(lambda ask=ask: ask(key="k"))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_spoiled"), [("ObjectNotInActiveTierError", True), ("InvalidRequest", False)]
+)
+def test_a_copy_of_an_archived_object_finds_it_spoiled(code, is_spoiled):
+    """The other code may mean a source that is too large: that is no fault of its writer's."""
+    with pytest.raises(ConfigError, match=code) as error:
+        S3Objects(Failing(code), "b").copy(source="k", version_id="v", key="copy")
+    assert isinstance(error.value, SpoiledObject) == is_spoiled
 
 
 def test_run_ids_are_listed_oldest_first(objects, make_record):
