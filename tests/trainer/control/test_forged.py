@@ -123,6 +123,7 @@ def test_a_forged_record_or_receipt_of_a_closed_run(ended: tuple[Any, str]) -> N
         hold(cloud, key, lambda: look(cloud, run_id))
 
 
+@pytest.mark.nightly
 def test_a_forged_record_or_index_of_an_open_run(make_cloud: Callable[..., Any]) -> None:
     cloud, record = make_cloud()
     while step(cloud, record.run_id).record.state != "running":

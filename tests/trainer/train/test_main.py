@@ -81,6 +81,7 @@ def test_a_dead_workers_pack_is_retried_together_then_one_by_one(start, data):
     assert training.events("ended")[0]["retries"] == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     training = start(data, "--workers", "2", *ENDLESS, anew=True)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributed import fsdp
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -322,7 +321,7 @@ def divided_on_rank(ranks: Ranks, compiles: str) -> tuple[int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nn.Module, "compile", mark)
-        patch.setattr(fsdp, "fully_shard", fully_shard)
+        patch.setattr("torch.distributed.fsdp.fully_shard", fully_shard)  # loading it takes two core-seconds
         FullySharded(ranks, job).divide(model)
     assert [part for part, _ in divided] == [*blocks_of(model), model]
     return divided[0][1], len(blocks_of(model))
