@@ -172,6 +172,7 @@ def scheduled(make_cloud: Callable[..., Any], make_record: Callable[..., RunReco
     return cloud, home, entry
 
 
+@pytest.mark.nightly
 def test_a_forged_run_before_a_scheduled_one(scheduled: Any) -> None:
     cloud, home, entry = scheduled
     assert "1 new file" in advance(home, entry).refreshed
