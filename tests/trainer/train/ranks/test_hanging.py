@@ -94,6 +94,7 @@ class Hanging:
         return self._now
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_stopped_rank_is_killed_and_all_ranks_go_on(
     tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str], forked_children: None

@@ -284,6 +284,7 @@ def test_a_set_aside_device_is_in_the_nodes_progress():
     assert (progress.out_of_service, progress.message) == (("cuda:3: Xid 79",), "set aside cuda:3: Xid 79")
 
 
+@pytest.mark.nightly
 def test_a_device_is_tried_in_a_process_of_its_own(monkeypatch):
     assert smoke.tried("no-such-device").startswith("its smoke test fails: ")
     monkeypatch.setattr(smoke.sys, "executable", "/bin/true")
