@@ -67,6 +67,7 @@ def image(tmp_path: Path) -> Image:
     return Image(tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_it_installs_the_lock_beside_existing_packages_once(image: Image) -> None:
     image.locks("1.0")

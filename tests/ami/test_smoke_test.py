@@ -28,6 +28,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 RUN = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_processes_multiply_reduce_and_train(
     tmp_path: Path, python: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

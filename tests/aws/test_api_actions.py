@@ -5,7 +5,6 @@ actions.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -27,8 +26,7 @@ def operations() -> dict[str, tuple[str, str]]:
     loader = create_loader()
     services = {
         node.args[0].value
-        for tree in trees()
-        for node in ast.walk(tree)
+        for node in nodes()
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", "") == "client"
         and isinstance(node.args[0], ast.Constant)
@@ -41,11 +39,12 @@ def operations() -> dict[str, tuple[str, str]]:
     }
 
 
-def trees() -> Iterator[ast.Module]:
-    for name in CALLERS:
-        path = PACKAGE / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            yield ast.parse(file.read_text(encoding="utf-8"))
+@cache
+def nodes() -> list[ast.AST]:
+    """Return all nodes of the code that calls AWS."""
+    folders = (PACKAGE / name for name in CALLERS)
+    files = (file for folder in folders for file in sorted(folder.rglob("*.py")))
+    return [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
 
 
 @cache
@@ -55,7 +54,7 @@ def called() -> set[tuple[str, str]]:
     """
     known = operations()
     names = set()
-    for node in (node for tree in trees() for node in ast.walk(tree)):
+    for node in nodes():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             names.add(node.func.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):

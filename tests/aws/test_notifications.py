@@ -29,7 +29,7 @@ from trainer.rehearsal.account import EmbeddedAccount, Function
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.record import iso, utc_now
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly  # of a day with everything that may go wrong
 SWEEPER, CONTROL = "mayfly-dev-sweeper", "mayfly-dev-control"
 OLD, RUN = "20261119-120000-old-aaaa", "20261120-120000-x-k3v9"
 

@@ -14,6 +14,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.mark.nightly
 def test_a_signal_20_to_40_bars_back_is_found():
     scores = planted(0, moves=8_000, epochs=5)
     print(scores)  # the attainable AUC, in the report of a failure
@@ -21,6 +22,7 @@ def test_a_signal_20_to_40_bars_back_is_found():
     assert scores["auc"] > 0.9
 
 
+@pytest.mark.nightly
 def test_a_planted_order_of_series_is_found_a_shuffled_one_not():
     order, chance = (panel(0, "rank", series=14, dates=300, shuffled=shuffled) for shuffled in (False, True))
     assert order["rank correlation"] > 0.3 < order["low"] + 0.1
@@ -35,6 +37,7 @@ def test_random_walks_score_as_chance_and_a_look_ahead_is_seen():
     assert not looks_like_chance([chance(seed, ahead=True)["auc"] for seed in range(5)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", PROPER)
 def test_no_target_gains_on_a_walk_of_constant_volatility(target):
     scores = nothing(target, 0, bars=12_000)

@@ -115,6 +115,7 @@ def test_a_caller_may_die_at_any_side_effect():
     assert table.crash_points > 50
 
 
+@pytest.mark.nightly
 def test_callers_may_die_at_any_two_side_effects():
     assert holds(islice(every_pair(), 0, 600, 10)).crash_points > 80
 
@@ -192,6 +193,7 @@ def test_schedules_that_once_broke_an_invariant_hold():
     holds(ONCE_BROKEN.items())
 
 
+@pytest.mark.nightly
 def test_no_sequence_of_steps_breaks_an_invariant():
     steps = settings(
         max_examples=25, stateful_step_count=12, deadline=None, database=None, derandomize=True,

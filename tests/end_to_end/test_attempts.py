@@ -12,6 +12,7 @@ from trainer.runs.keys import of_experiment
 WORK = ("--symbols", "AAA,BBB", "--epochs", "10", *sets("train.patience=10", "expert.tune=never"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_survives_its_machine(desk: Desk, candles: str) -> None:
     run = TakenRun(desk, "--instance", "g6.xlarge", "--data", str(candles), *QUICK, *WORK)

@@ -35,6 +35,7 @@ def scheduled(scheduler: Any, name: str) -> datetime:
     return datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=timezone.utc)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ctrl_c_asks_and_a_left_run_has_one_deadline(desk, candles, eventually):
     words = ("--data", str(candles), "--symbols", "AAA", *LONG, "--budget", BUDGET)

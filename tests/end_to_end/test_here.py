@@ -111,6 +111,7 @@ def test_a_run_here_is_stopped_from_elsewhere(desk, script, eventually):
     eventually(lambda: not agents(desk))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_deadline_ends_the_run_and_sigterm_does(desk, script, eventually):
     words = ("agent", "--here", "--local", "store", "--script", script, "--json")

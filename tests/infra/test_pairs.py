@@ -52,7 +52,10 @@ def test_the_program_holds_its_rules_whatever_its_settings(
 
 
 @pytest.mark.slow  # seven core-seconds each
-@pytest.mark.parametrize("config", [{}, EVERYTHING], ids=["defaults", "everything"])
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param({}, id="defaults", marks=pytest.mark.nightly), pytest.param(EVERYTHING, id="everything")],
+)
 def test_the_program_applies_to_an_account(
     aws_server: CheckedAws, fork_server: Path, config: Mapping[str, str]
 ) -> None:

@@ -105,6 +105,7 @@ def named(outputs: dict[str, Any]) -> StackOutputs:
     return StackOutputs(**{name: told for name, told in outputs.items() if not name.endswith("_policy_arn")})
 
 
+@pytest.mark.nightly
 def test_up_after_down_makes_the_stack_around_its_bucket(
     taken_down: tuple[Access, AppliedProgram], fork_server: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_up_after_down_makes_the_stack_around_its_bucket(
     assert access.client("s3").get_object(**model)["Body"].read() == b"m"
 
 
+@pytest.mark.nightly
 def test_the_log_of_a_build_under_way_ends_an_up_that_lacks_it(
     aws_server: EmbeddedAws, fork_server: Path
 ) -> None:

@@ -202,17 +202,21 @@ def missing_imports(
     neither installed here nor imported by its name may provide any module: then nothing counts as missing.
     Raises UsageError for a package that was installed here from a folder or a repository.
     """
+    has = {*listed, *installed, *brought}
+    found = imports_of(files, words)
+    imports = [item for item in found if not _provides(has, item.top)]
+    if not imports:
+        return {}  # without a look at every package of this environment, which takes a second
     wheels = [match for path in files if (match := _WHEEL.fullmatch(PurePosixPath(path).name))]
     pins = {normalized(wheel[1]): f"{wheel[1]}=={wheel[2]}" for wheel in wheels}
-    modules, imports = metadata.packages_distributions(), imports_of(files, words)
+    modules = metadata.packages_distributions()
     known = {normalized(name) for names in modules.values() for name in names}
-    if {*listed} - known - {normalized(item.top) for item in imports}:
+    if {*listed} - known - {normalized(item.top) for item in found}:
         return {}
     missing: dict[Import, str] = {}
     for item in imports:
         owners = {normalized(name): name for name in modules.get(item.top, ())}
-        names = {normalized(item.top), *owners}
-        if not names.isdisjoint((*listed, *installed, *brought)) or any(map(is_images_own, names)):
+        if any(_provides(has, name) for name in owners):
             continue
         if brought and not owners and _is_installed(item.top):
             continue
@@ -222,10 +226,18 @@ def missing_imports(
     return missing
 
 
+def _provides(packages: Collection[str], name: str) -> bool:
+    """Return whether a package of that name is among these, or is the image's own."""
+    return normalized(name) in packages or is_images_own(normalized(name))
+
+
 def versions_here() -> dict[str, str]:
     """Return the version of each package of this environment that an index can have, by normalized name."""
-    here = {normalized(one.name): one for one in metadata.distributions() if one.name and not _is_local(one)}
-    return {name: _public(one.version) for name, one in sorted(here.items())}
+    about = (
+        one.metadata for one in metadata.distributions() if not _is_local(one)
+    )  # each access parses it anew
+    here = {normalized(one["Name"]): _public(one["Version"]) for one in about if one["Name"]}
+    return dict(sorted(here.items()))
 
 
 def imports_of(files: Mapping[str, bytes], words: Sequence[str]) -> list[Import]:

@@ -99,13 +99,15 @@ def context_of(settings: dict[str, str]) -> ssl.SSLContext:
     return context
 
 
-def is_roots(port: int) -> bool:
-    """Return whether a local port, connected over the loopback interface, belongs to root or the kernel.
+def is_roots(near: int, far: int) -> bool:
+    """Return whether the loopback connection from local port `near` to `far` belongs to root or the kernel.
 
-    A script's user must not reach the cache, whose mount it does not see either.
+    A script's user must not reach the cache, whose mount it does not see either. The kernel may show user 0
+    for a connection that was closed, whoever had it: only state 01 counts, established.
     """
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return any(row[1] == f"0100007F:{port:04X}" and row[7] == "0" for row in rows)
+    own = [f"0100007F:{near:04X}", f"0100007F:{far:04X}", "01"]
+    return any(row[1:4] == own and row[7] == "0" for row in rows)
 
 
 async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -123,7 +125,8 @@ async def serve(settings: dict[str, str], ready: Callable[[int], None] = lambda 
 
     async def connected(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         try:
-            if not is_roots(target.get_extra_info("peername")[1]):
+            peer, here = (target.get_extra_info(name)[1] for name in ("peername", "sockname"))
+            if not is_roots(peer, here):
                 return
             name = settings["checkHost"]
             far = await asyncio.open_connection(

@@ -20,7 +20,7 @@ from werkzeug.serving import ThreadedWSGIServer
 from trainer.rehearsal.wire import Answer, Application, answer_of
 
 log = logging.getLogger("trainer.rehearsal")
-_DRAIN_SECONDS, _MOST_DRAINED_BLOCKS, _BLOCK_BYTES = 0.01, 10_000, 1 << 20
+_DRAIN_SECONDS, _MOST_DRAINED_BLOCKS, _BLOCK_BYTES = 2.0, 10_000, 1 << 20
 _NO_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _FAILED: Answer = (500, [("Content-Type", "text/plain")], b"Internal Server Error")
 

@@ -148,17 +148,23 @@ def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> threading
 
 def wait_for_invocations(cloud: EmbeddedAccount) -> None:
     """Wait until no asynchronous invocation runs, including those that start meanwhile."""
-    while threads := list(cloud.invocations):
+    while threads := _under_way(cloud):
         for thread in threads:
             thread.join()
+
+
+def _under_way(cloud: EmbeddedAccount) -> list[threading.Thread]:
+    with cloud.lock:  # each has started
+        return list(cloud.invocations)
 
 
 def start(cloud: EmbeddedAccount, invocation: EventInvocation) -> threading.Thread:
     """Run a function on an event, in a thread."""
     name = f"lambda-{invocation.function_name}"
     thread = threading.Thread(target=_attempt, args=(cloud, invocation), daemon=True, name=name)
-    cloud.invocations.append(thread)
-    thread.start()
+    with cloud.lock:
+        cloud.invocations.append(thread)
+        thread.start()
     return thread
 
 

@@ -123,6 +123,7 @@ def test_a_forged_record_or_receipt_of_a_closed_run(ended: tuple[Any, str]) -> N
         hold(cloud, key, lambda: look(cloud, run_id))
 
 
+@pytest.mark.nightly
 def test_a_forged_record_or_index_of_an_open_run(make_cloud: Callable[..., Any]) -> None:
     cloud, record = make_cloud()
     while step(cloud, record.run_id).record.state != "running":
@@ -171,6 +172,7 @@ def scheduled(make_cloud: Callable[..., Any], make_record: Callable[..., RunReco
     return cloud, home, entry
 
 
+@pytest.mark.nightly
 def test_a_forged_run_before_a_scheduled_one(scheduled: Any) -> None:
     cloud, home, entry = scheduled
     assert "1 new file" in advance(home, entry).refreshed

@@ -76,6 +76,7 @@ def changed(home: RetrainHome, at: datetime, **fields: Any) -> ScheduledRun:
     return entry
 
 
+@pytest.mark.nightly
 def test_an_encoder_is_published_and_pinned_by_each_run(
     home: RetrainHome, mayfly: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -293,6 +294,7 @@ def ended(
     home.cloud.objects.put(key=receipt_key(record.run_id), body=json.dumps(receipt).encode())
 
 
+@pytest.mark.nightly
 def test_a_refresh_comes_first_and_may_fail(home: RetrainHome, mayfly: Callable[..., Any]) -> None:
     objects = home.cloud.objects
     failed = {"code": 2, "what": "the refresh script failed", "why": "no bars", "do": "Mend it."}

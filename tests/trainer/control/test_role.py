@@ -53,7 +53,7 @@ from trainer.runs.start_file import stored_start
 from trainer.runs.store import Conflict, Objects, open_objects, read_record, start_key
 from trainer.runs.stored_receipt import read_receipt
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly  # tests/live checks what each role may: tests/live/test_live.py
 CONTROL, ROLE = "mayfly-dev-control", "mayfly-dev-us-east-1-control"
 BEATEN = {"accuracy": 0.4, "auc": 0.4, "mcc": 0.0}
 NOT_WRITTEN = ("code", "retrains", "raw", "raw-index", "live", "attempts", "models/experiments")

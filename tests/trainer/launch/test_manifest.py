@@ -19,7 +19,7 @@ from trainer.runs.record import RunPiece
 from trainer.runs.record_json import to_json
 
 CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)
-RECORD, _ = record_and_plan()
+RECORD, _ = record_and_plan(bundle=CODE)
 A, B = (Input(key=f"raw/main/{name}.csv", version_id="v", sha256=name * 64, bytes=1) for name in "ab")
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
-from trainer.launch.bundle import build_bundle, upload_bundle
+from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.prices import PricedTypes
 from trainer.launch.start import record_of, write_task
@@ -52,14 +53,20 @@ LEFT_OUT = ("ETH-USD.csv: high is not above zero in a bar of ETH-USD",)
 CANDLES = ChosenCandles(timeframe="1m", bars={"BTC-USD": 100_000}, synthetic=False, refused=LEFT_OUT)
 
 
+@cache
+def code() -> Bundle:
+    """Return the bundle of this checkout, which takes half a core-second."""
+    return build_bundle()
+
+
 def memory() -> MemoryObjects:
     """Return an empty bucket."""
     return MemoryCloud(NOW).objects
 
 
-def record_and_plan(job=JOB, **about):
+def record_and_plan(job=JOB, *, bundle=None, **about):
     plan = plan_of(job, workload(job, {"BTC-USD": 100_000}), OFFERS, place=REHEARSAL)
-    work = TrainingWork(job=job, code=build_bundle(), candles=CANDLES)
+    work = TrainingWork(job=job, code=bundle or code(), candles=CANDLES)
     account = Account(access=Access(place=REHEARSAL), outputs=OUTPUTS, objects=memory())
     return record_of(work, plan, account, preflight_at=NOW - timedelta(seconds=5), now=NOW, **about), plan
 
@@ -77,7 +84,7 @@ def test_a_scheduled_run_waits_an_hour_for_capacity(driver, asked, minutes):
 def registered(record, chosen, objects, *, job=JOB, offers=OFFERS, ssh_key=""):
     """Register a training on these candles, and return its manifest."""
     task = training_task(record, job, chosen, objects, offers)
-    write_task(record, task, build_bundle(), objects, offers=offers, ssh_key=ssh_key)
+    write_task(record, task, code(), objects, offers=offers, ssh_key=ssh_key)
     return read_manifest(objects.body(manifest_key(record.run_id)))
 
 
@@ -171,7 +178,7 @@ def test_the_manifest_pins_an_encoder_that_was_sent():
 
 
 def test_the_same_code_is_uploaded_once():
-    objects, bundle = memory(), build_bundle()
+    objects, bundle = memory(), code()
     for _ in range(2):
         upload_bundle(bundle, objects)
     assert sum(Path(key).suffix == ".whl" for key in objects.stored) == 1

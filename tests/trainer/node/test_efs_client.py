@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.desk import until
 from trainer.node import efs_client
 from trainer.node.efs_client import COMMIT, FILES, NFS, SOURCE, install, is_roots, main, serve, settings_of
 
@@ -194,10 +195,44 @@ def test_a_scripts_user_gets_nothing_through(tunnel: Tunnel) -> None:
         assert asked.stdout.strip() == back, asked.stderr
 
 
+LEAVE = "import socket, sys; near = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); near.sendall(b'NFS')"
+LEAVE += "\nprint(near.getsockname()[1])"
+
+
+@root
+def test_a_connection_that_its_user_closed_is_not_roots() -> None:
+    """The kernel shows it with user 0, and what was sent could still be read."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        command = ["/usr/bin/python3", "-I", "-S", "-c", LEAVE, str(port)]
+        left = subprocess.run(command, user=65534, capture_output=True, text=True, check=True, cwd="/")
+        near = int(left.stdout)
+        until(lambda: _shown(near)[3] not in ("01", "04"))  # its end was acknowledged
+        assert not is_roots(near, port), _shown(near)
+
+
+def _shown(port: int) -> list[str]:
+    """Return the kernel's row of a connection from a local port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return next((row for row in rows if row[1] == f"0100007F:{port:04X}"), [""] * 8)
+
+
+@root
+def test_a_port_is_roots_for_the_connection_that_is_meant() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        port = near.getsockname()[1]
+        assert is_roots(port, server.getsockname()[1])
+        assert not is_roots(port, other.getsockname()[1])
+
+
 def test_a_port_that_is_not_connected_is_nobodys() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        assert not is_roots(unused.getsockname()[1])
+        assert not is_roots(unused.getsockname()[1], 1)
 
 
 def test_it_needs_no_newer_python_than_images_have() -> None:

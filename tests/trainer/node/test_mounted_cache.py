@@ -100,6 +100,7 @@ def site(
     cloud.run_nodes = False
 
 
+@pytest.mark.nightly
 def test_a_second_node_uses_the_cache_but_no_poisoned_entry(site: Site) -> None:
     first = site.run("20261120-000001-a-aaaa")
     assert first["state"] == "done", first

@@ -306,6 +306,7 @@ lines = [f"2024-02-01 00:{{minute:02}},BTC-USD,1,2,1,1,1" for minute in range(50
 """
 
 
+@pytest.mark.nightly
 def test_a_prepare_runs_role_is_enough_and_no_more(
     aws_server: EmbeddedAws, prepared: Callable[[str], PreparedStack], caplog: pytest.LogCaptureFixture
 ) -> None:

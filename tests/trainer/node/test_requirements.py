@@ -143,6 +143,7 @@ sys.exit(main(["--describe", "--data", sys.argv[2]]))
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_prepare_run_reads_every_sample_with_its_lock(samples: list[Path]) -> None:
     both = locked("prepare").keys() & {name.lower() for name in locked()}

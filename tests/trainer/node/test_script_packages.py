@@ -29,6 +29,7 @@ def node(tmp_path: Path) -> Any:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_wheels_are_installed_by_hash_over_the_images_packages(node, tmp_path):
     text = "def main():\n    import torch, tiny\n    print('tiny', tiny.__file__, torch.__name__)\n"

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import threading
 import zipfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from infra import policies
 from tests.aws.clock import StoppedClock
 from trainer.aws.access import Access
 from trainer.rehearsal import lambdas
-from trainer.rehearsal.account import EXECUTIONS
+from trainer.rehearsal.account import EXECUTIONS, EventInvocation
 from trainer.rehearsal.server import EmbeddedAws
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -228,3 +229,34 @@ def test_accounts_share_unpacked_zips_and_unused_ones_go(
     create(access, role, ECHO + "\n# a zip of its own\n", name="again")
     functions = aws_server.cloud(access).functions
     assert functions["work"].folder == functions["again"].folder
+
+
+def test_an_invocation_that_has_yet_to_start_is_waited_for(
+    aws_server: EmbeddedAws, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud, held, go = aws_server.cloud(access), threading.Event(), threading.Event()
+    start, ended = threading.Thread.start, list[str]()
+
+    def late(thread: threading.Thread) -> None:
+        if thread.name == "lambda-gone":
+            held.set()
+            assert go.wait(500)
+        start(thread)
+
+    def wait() -> None:
+        lambdas.wait_for_invocations(cloud)
+        ended.append("waited")
+
+    monkeypatch.setattr(threading.Thread, "start", late)
+    event = EventInvocation(
+        function_name="gone", payload=b"", request_id="1"
+    )  # deleted meanwhile: nothing runs
+    starting = threading.Thread(target=lambdas.start, args=(cloud, event))
+    waiting = threading.Thread(target=wait)
+    starting.start()
+    assert held.wait(500)
+    waiting.start()
+    go.set()
+    starting.join()
+    waiting.join()
+    assert ended == ["waited"]

@@ -44,10 +44,13 @@ _CHOSEN_BY_AWS = re.compile(
 
 
 @pytest.fixture(scope="module")
-def application(aws_server: EmbeddedAws) -> tuple[Access, AppliedProgram]:
-    """One account with the program applied, and the calls that did it."""
+def application(aws_server: EmbeddedAws, fork_server: Path) -> tuple[Access, AppliedProgram]:
+    """One account with the program applied, and the calls that did it; from a shell with another region."""
     access = aws_server.account()
-    return access, pulumi_apply.apply(access, config=CONFIG, module="tests.aws.pulumi_apply")
+    known = {"config": CONFIG, "module": "tests.aws.pulumi_apply", "server": fork_server}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_REGION", "eu-west-1")
+        return access, pulumi_apply.apply(access, **known)
 
 
 @pytest.fixture
@@ -321,16 +324,14 @@ def test_a_zip_holds_files_and_texts_in_order(tmp_path: Path) -> None:
     assert packed.read("a.py") == b"a = 1\n"
 
 
-def test_a_setting_that_the_program_refuses_is_told_in_one_line(access: Access) -> None:
+def test_a_setting_that_the_program_refuses_is_told_in_one_line(access: Access, fork_server: Path) -> None:
     with pytest.raises(ConfigError, match="Setting 'volume_gib' is 9; it must be between 75 and 16384"):
-        pulumi_apply.apply(access, config={"volume_gib": "9"})
+        pulumi_apply.apply(access, config={"volume_gib": "9"}, server=fork_server)
 
 
-@pytest.mark.slow
-def test_a_shells_region_is_not_that_of_a_rehearsal(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shells_region_is_not_that_of_a_rehearsal(applied: tuple[Access, dict[str, Any]]) -> None:
     """The program refuses a region that differs from the shell's; the embedded AWS has its own."""
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    assert pulumi_apply.apply(access).outputs["region"] == "us-east-1"
+    assert applied[1]["region"] == "us-east-1"
 
 
 def test_an_account_is_never_touched() -> None:

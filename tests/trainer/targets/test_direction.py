@@ -82,6 +82,7 @@ def test_a_window_of_weight_three_counts_as_three_windows(guesses) -> None:
     assert found == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-12)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_logistic_regression_finds_a_planted_signal() -> None:
     random = np.random.default_rng(6)

@@ -90,7 +90,7 @@ def nan_close(columns: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["sequential", "fused"])
+@pytest.mark.parametrize("strategy", ["sequential", pytest.param("fused", marks=pytest.mark.nightly)])
 def test_bad_symbols_are_reported_and_the_others_trained(candles, tmp_path, strategy, python):
     candles("GOOD-USD", seed=1)
     candles("STILL-USD", still_volume, seed=2)

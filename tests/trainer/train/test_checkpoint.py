@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 
 from tests.jobs import job_keys, job_of, with_settings
+from tests.nightly import others_nightly
 from tests.trainer.train.rosters import MADE, Roster, Strategy, WorkerKilled, run_of_noise
 from trainer.base.own_file import OwnFile
 from trainer.job.job import Job
@@ -69,12 +70,12 @@ def _killed(
 @pytest.mark.parametrize(
     ("strategy", "dies_after", "places", "ema"),
     [
-        (SequentialPack, 1, 1, 0.0),
+        pytest.param(SequentialPack, 1, 1, 0.0, marks=pytest.mark.nightly),
         (SequentialPack, 23, 1, 0.95),
-        (SequentialPack, 40, 2, 0.0),
-        (SequentialPack, 41, 2, 0.95),
+        pytest.param(SequentialPack, 40, 2, 0.0, marks=pytest.mark.nightly),
+        pytest.param(SequentialPack, 41, 2, 0.95, marks=pytest.mark.nightly),
         (Fused, 41, 2, 0.95),
-        (Streams, 41, 2, 0.0),
+        pytest.param(Streams, 41, 2, 0.0, marks=pytest.mark.nightly),
     ],
 )
 def test_a_resumed_run_ends_bit_identically(tmp_path, strategy, dies_after, places, ema):
@@ -90,7 +91,9 @@ def test_a_resumed_run_ends_bit_identically(tmp_path, strategy, dies_after, plac
         assert all(torch.equal(weight, found[part]) for part, weight in run.best_weights.items())
 
 
-@pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
+@pytest.mark.parametrize(
+    "later", others_nightly([SequentialPack, Fused, Streams], lambda later: later is SequentialPack)
+)
 def test_another_strategy_continues_a_checkpoint(tmp_path, later):
     whole = _train(tmp_path / "whole", SequentialPack, 1)
     _killed(tmp_path / "cut", 25, Fused, 2)

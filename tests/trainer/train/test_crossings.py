@@ -8,6 +8,7 @@ direction by one that reads chunks. The full size, with chance, is benchmarks/le
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from benchmarks.learning import CROSSED, crossed
 from tests.jobs import keys_for
+from tests.nightly import others_nightly
 from tests.predictions import predict_file
 from trainer.models import MODELS
 from trainer.store.card import read_card
@@ -44,8 +46,11 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("model", MODELS)
+# Each model and each target; the other pairs at night.
+@pytest.mark.parametrize(
+    ("model", "target"),
+    others_nightly(product(MODELS, TARGETS), lambda pair: pair[0] == "lstm" or pair[1] == "direction"),
+)
 def test_a_model_trains_on_a_target_and_predicts_its_columns(
     model: str, target: str, tmp_path, write_candles, train: Callable[..., Any]
 ) -> None:
@@ -64,6 +69,7 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
     assert list(predict_file(trained.file, tmp_path, last=7)) == list(whole[-7:])  # bit for bit
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("pair", CROSSED)
 def test_a_planted_signal_is_found_in_the_crossings(pair: str) -> None:
     assert crossed(pair, seed=0, quick=True)["found"] > 0.9

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tests.jobs import job_of, with_settings
+from tests.nightly import others_nightly
 from tests.trainer.train.rosters import Roster, run_of_noise
 from trainer.job.job import Job
 from trainer.train import loop
@@ -164,8 +165,8 @@ def test_free_places_are_filled_and_thin_packs_compacted(ema):
     assert packed == alone and len(alone) == 5
 
 
-@pytest.mark.parametrize(("places", "ema"), [(2, 0.9), (5, 0.0)])
-@pytest.mark.parametrize("strategy", [Fused, Streams])
+@pytest.mark.parametrize(("places", "ema"), others_nightly([(2, 0.9), (5, 0.0)], lambda pair: pair[0] == 2))
+@pytest.mark.parametrize("strategy", others_nightly([Fused, Streams], lambda strategy: strategy is Fused))
 def test_refilled_stacked_packs_train_as_sequential_ones(strategy, places, ema):
     job = with_settings(REAL_JOB, ema=ema)
     alone, _ = _histories(SequentialPack, places=1, job=job)
@@ -214,7 +215,9 @@ def test_the_average_is_validated_and_kept():
     assert all(losses[1] != event["validation_loss"] for losses, event in zip(told, plain["m2"], strict=True))
 
 
-@pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
+@pytest.mark.parametrize(
+    "strategy", others_nightly([SequentialPack, Fused, Streams], lambda strategy: strategy is Fused)
+)
 def test_broken_steps_are_skipped_and_neighbours_train_on(
     strategy,
 ):

@@ -62,6 +62,7 @@ def test_a_worker_killed_twice_fails_its_model_alone(start, data):
     assert (ended["done"], ended["failed"], ended["retries"]) == (1, 1, 1)
 
 
+@pytest.mark.nightly
 def test_a_dead_workers_pack_is_retried_together_then_one_by_one(start, data):
     training = start(data, "--workers", "1", *ENDLESS, *sets("expert.pack=2", "expert.strategy=fused"))
     for count in (1, 2):  # both models in one worker, which dies twice
@@ -81,6 +82,7 @@ def test_a_dead_workers_pack_is_retried_together_then_one_by_one(start, data):
     assert training.events("ended")[0]["retries"] == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
 def test_no_worker_outlives_a_supervisor_that_was_killed(start, data):
     training = start(data, "--workers", "2", *ENDLESS, anew=True)

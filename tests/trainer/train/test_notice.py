@@ -118,10 +118,10 @@ def test_a_job_without_checkpoints_only_ends() -> None:
     ("form", "job", "places", "tolerance"),
     [
         (SequentialPack, LSTM, 1, 0.0),
-        (chunks, TCN, 1, 0.0),
-        (SequentialPack, LSTM, 2, 0.0),
+        pytest.param(chunks, TCN, 1, 0.0, marks=pytest.mark.nightly),
+        pytest.param(SequentialPack, LSTM, 2, 0.0, marks=pytest.mark.nightly),
         (Fused, LSTM, 2, 1e-5),
-        (Streams, LSTM, 2, 1e-5),
+        pytest.param(Streams, LSTM, 2, 1e-5, marks=pytest.mark.nightly),
     ],
 )
 def test_three_notices_change_no_weight_and_cost_no_step(

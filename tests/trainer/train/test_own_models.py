@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from tests.jobs import job_of, sets, with_settings
+from tests.nightly import others_nightly
 from tests.predictions import accuracy, predict_file
 from tests.trainer.outside.nets import NETS
 from tests.trainer.train.rosters import Roster, WorkerKilled, run_of_noise
@@ -80,8 +82,10 @@ def test_a_batch_of_one_window_has_statistics_too():
     assert bool(torch.isfinite(pack.step([True], [torch.arange(1)])).all())
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.9])
-@EVERY
+@pytest.mark.parametrize(
+    ("name", "ema"),
+    others_nightly(product(NETS, (0.0, 0.9)), lambda pair: pair in (("Norm", 0.9), ("Attention", 0.0))),
+)
 def test_own_models_resume_and_repack_bit_identically(tmp_path, name, ema):
     job = job_for(name, ema=ema)
     before = torch.random.get_rng_state()
@@ -150,7 +154,7 @@ def test_a_weight_of_another_shape_is_not_put_back():
         put_tensors(module, tensors_of(other))
 
 
-@EVERY
+@pytest.mark.parametrize("name", others_nightly(NETS, lambda name: name in ("Norm", "Chunks")))
 def test_an_own_model_predicts_its_cards_scores(tmp_path, name, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
     job = job_for(name, batch=64 if name != "Chunks" else 4)

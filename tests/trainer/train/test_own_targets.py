@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.jobs import job_of
+from tests.nightly import others_nightly
 from tests.predictions import predict_file
 from trainer.base.errors import UsageError
 from trainer.data.synthetic import synthetic_candles
@@ -44,8 +46,12 @@ def test_columns_outputs_reach_and_ends_are_measured():
     assert (two.label_columns, two.outputs, two.reach, two.bars_ahead, two.horizon) == (2, 3, 9, 3, 3)
 
 
-@pytest.mark.parametrize("name", ["Range", "Both"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "name"),
+    others_nightly(
+        product(MODELS, ("Range", "Both")), lambda pair: pair in (("lstm", "Range"), ("tcn", "Both"))
+    ),
+)
 def test_every_model_takes_it_and_predicts_without_its_file(tmp_path, model, name, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=2500, signal=1.0)
     job = tried(FILE, name, model=model, **SMALL[model])

@@ -37,6 +37,7 @@ def test_a_signal_planted_in_the_candles_is_found(planted):
     assert planted.done["metrics"]["test"]["accuracy"] > planted.done["metrics"]["test"]["base_rate"] + 0.2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
     write_candles(tmp_path, "SIG-USD", bars=14000, seed=3)

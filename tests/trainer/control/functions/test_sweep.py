@@ -168,7 +168,7 @@ def test_a_node_silent_past_its_lease_ends(account):
     account.beat(hung, account.now)
     account.sweep(later=timedelta(seconds=60))
     assert account.state(hung) == "alive"
-    summary = account.sweep(later=timedelta(minutes=3))
+    summary = account.sweep(later=timedelta(minutes=4))
     assert account.state(hung) == "ended"
     assert "silent" in summary.terminated[hung]
 
@@ -182,12 +182,12 @@ def test_another_instance_can_not_renew_a_lease(account):
         Body=json.dumps(
             {
                 "instance_id": hung,
-                "at": (account.now + timedelta(minutes=3)).isoformat(),
+                "at": (account.now + timedelta(minutes=4)).isoformat(),
                 "lease_until": (account.now + timedelta(minutes=4)).isoformat(),
             }
         ).encode(),
     )
-    assert list(account.sweep(later=timedelta(minutes=3)).terminated) == [hung]
+    assert list(account.sweep(later=timedelta(minutes=4)).terminated) == [hung]
 
 
 @pytest.mark.parametrize("tag", ["attempt", "node"])
@@ -195,7 +195,7 @@ def test_another_instance_can_not_renew_a_lease(account):
 def test_a_tag_that_is_no_number_counts_as_the_first_of_its_kind(account, tag, text):
     hung = account.launch(**{tag: text})
     account.beat(hung, account.now)
-    summary = account.sweep(later=timedelta(minutes=3))
+    summary = account.sweep(later=timedelta(minutes=4))
     assert (list(summary.terminated), summary.failed) == ([hung], {})
 
 

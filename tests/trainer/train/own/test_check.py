@@ -72,8 +72,10 @@ def refusal(make) -> str:
     ("name", "keys"),
     [
         ("Norm", {"model.hidden": 64, "lookback": 20, "batch": 96}),
-        ("Attention", {"model.width": 32, "lookback": 24, "batch": 48}),
-        ("Chunks", {"model.width": 32, "chunk": 64, "batch": 8}),
+        pytest.param(
+            "Attention", {"model.width": 32, "lookback": 24, "batch": 48}, marks=pytest.mark.nightly
+        ),
+        pytest.param("Chunks", {"model.width": 32, "chunk": 64, "batch": 8}, marks=pytest.mark.nightly),
     ],
 )
 def test_planner_and_packer_use_measurements_like_a_formula(name, keys):
@@ -236,6 +238,7 @@ def test_a_trial_that_hangs_or_dies_is_one_error_line(tmp_path, forked_children)
     )
 
 
+@pytest.mark.nightly
 def test_an_import_that_a_node_lacks_is_named(tmp_path, forked_children):
     end = START + INIT + "    def forward(self, x):\n        return self.f(x[:, -1])\n"
     line = refusal(lambda: checked(job_with(tmp_path, "import moto\n" + end)))
@@ -264,6 +267,7 @@ def test_modules_of_a_node_are_those_of_its_lock():
     assert {*found, "torch"} - {"example"} == set(ON_A_NODE)  # an example of a package's own, by mistake
 
 
+@pytest.mark.nightly
 def test_the_child_ends_with_its_parent(tmp_path):
     mark = tmp_path / "pid"
     text = (

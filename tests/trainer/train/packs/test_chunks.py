@@ -73,11 +73,17 @@ def test_thirty_steps_are_those_of_plain_torch():
 @pytest.mark.parametrize(
     "other",
     [
-        lambda item: Chunks([item], JOB, micro_batch=4),
-        lambda item: Chunks([item], with_settings(JOB, activation_checkpointing=True), micro_batch=1),
-        lambda item: form_pack([item], JOB),
+        pytest.param(
+            lambda item: Chunks([item], JOB, micro_batch=4), id="in one slice", marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            lambda item: Chunks([item], with_settings(JOB, activation_checkpointing=True), micro_batch=1),
+            id="activations computed again",
+        ),
+        pytest.param(
+            lambda item: form_pack([item], JOB), id="as the worker forms it", marks=pytest.mark.nightly
+        ),
     ],
-    ids=["in one slice", "activations computed again", "as the worker forms it"],
 )
 def test_slices_and_recomputation_do_not_change_the_model(
     other: Callable[[Member], Chunks],
@@ -98,6 +104,7 @@ def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
     assert cpu_slice(job_of(model="tcn", blocks=4, width=32, chunk=256).cost) > 64
 
 
+@pytest.mark.nightly
 def test_a_pack_of_chunks_learns():
     told = losses(Chunks([member()], with_settings(JOB, dropout=0.0), micro_batch=4), range(180))
     assert told[-20:].mean() < 0.2 * told[:5].mean()

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributed import fsdp
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -68,14 +67,14 @@ def losses_beside(ranks: Ranks, job: Job, dtype: torch.dtype) -> dict[str, list[
     return losses
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "job",
     [
-        pytest.param(job_for("lstm", micro_batch=2), marks=pytest.mark.nightly, id="lstm"),
+        pytest.param(job_for("lstm", micro_batch=2), id="lstm"),
         pytest.param(with_settings(job_for("tcn"), activation_checkpointing=True), id="tcn"),
         pytest.param(
             with_settings(TRANSFORMER, activation_checkpointing=True, micro_batch=2, ema=0.9),
-            marks=pytest.mark.nightly,
             id="transformer",
         ),
     ],
@@ -200,6 +199,7 @@ def test_training_resumes_on_other_numbers_of_ranks(two_ranks: TwoRanks, tmp_pat
         assert there == pytest.approx(here, rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_a_notice_takes_a_training_to_other_numbers_of_ranks(
     two_ranks: TwoRanks, three_ranks: TwoRanks, tmp_path: Path
 ):
@@ -322,7 +322,7 @@ def divided_on_rank(ranks: Ranks, compiles: str) -> tuple[int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nn.Module, "compile", mark)
-        patch.setattr(fsdp, "fully_shard", fully_shard)
+        patch.setattr("torch.distributed.fsdp.fully_shard", fully_shard)  # loading it takes two core-seconds
         FullySharded(ranks, job).divide(model)
     assert [part for part, _ in divided] == [*blocks_of(model), model]
     return divided[0][1], len(blocks_of(model))

@@ -40,6 +40,7 @@ def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
     assert len(said) == len(rows) and "chunks/s" in said[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's memory")
 def test_a_row_has_its_own_memory(monkeypatch, forked_children):
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})

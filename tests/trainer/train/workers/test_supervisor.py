@@ -185,6 +185,7 @@ def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, wri
     assert {event["worker"] for event in ended} == set(range(3))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_killed_workers_resume_from_their_checkpoints(start, data, whole):
     chance = random.Random(20)
@@ -219,6 +220,7 @@ def test_killed_workers_resume_from_their_checkpoints(start, data, whole):
     assert not (training.out / "checkpoints").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_events_of_a_training_name_models_and_workers(whole):
     lines = (whole.parent / "events" / "events.jsonl").read_text().splitlines()
@@ -323,6 +325,7 @@ class Stopping:
         return self._now
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_stopped_worker_is_ended_and_its_model_goes_on(
     tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str]
