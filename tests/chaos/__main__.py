@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.chaos.campaign import all_parts, campaign
-from tests.chaos.mutations import BUGS, MOST_SCHEDULES, finds, search
+from tests.chaos.mutations import BUGS, MOST_SCHEDULES, search, searched
 
 
 def main() -> int:
@@ -43,8 +43,7 @@ def look_for_bugs() -> int:
 
 def _found(name: str) -> tuple[int, list[str]]:
     (bug,) = [one for one in BUGS if one.__name__ == name]
-    number, _, broken = finds(bug, itertools.islice(search(), MOST_SCHEDULES))
-    return number, broken
+    return searched(bug, itertools.islice(search(), MOST_SCHEDULES))
 
 
 if __name__ == "__main__":

@@ -61,9 +61,18 @@ SITUATIONS: dict[str, Schedule] = {
         nodes=(*(NodeLife(fate="taken_unseen", at=130.0),) * 3, NodeLife()),
         minutes=40.0,
     ),
+    "taken back each time": Schedule(
+        markets=("spot", "spot"), nodes=(NodeLife(fate="taken_unseen", at=60.0),), minutes=30.0
+    ),
     "silent, then well": Schedule(nodes=(NodeLife(fate="hangs", at=150.0), NodeLife()), minutes=30.0),
     "deadline": Schedule(nodes=(NodeLife(work=9000.0),), minutes=8.0),
     "budget": Schedule(nodes=(NodeLife(work=9000.0),), budget_usd=0.5),
+    "budget, taken back": Schedule(
+        markets=("spot", "on_demand"),
+        nodes=(NodeLife(fate="taken_unseen", work=9000.0, at=900.0), NodeLife(work=9000.0)),
+        minutes=60.0,
+        budget_usd=1.5,
+    ),
     "stays on": Schedule(nodes=(NodeLife(fate="stays_on"),), minutes=12.0),
     "silent, then a spoilt model": Schedule(
         nodes=(NodeLife(fate="hangs", at=150.0), NodeLife(fate="spoils")), minutes=30.0

@@ -182,6 +182,10 @@ ONCE_BROKEN = {
         seed=197, driver="control", poll=34.230449816576964, two_desks=True, stalls={("desk", 26): 900.0},
         error_rate=0.02, lost_rate=0.05, off=frozenset({"L3", "L4"}), pending_seconds=40.0, shown_after=5.0,
     ),
+    "a machine that nobody saw, and that ended after its deadline": replace(
+        SITUATIONS["budget, taken back"], kills=frozenset({("desk", 23)}), off=frozenset({"L1", "L2", "L4"}),
+        outages=(Outage("control", 0.0, 5400.0),),
+    ),
     "late words of a machine that AWS forgot": Schedule(
         nodes=(NodeLife(boot=40.0, work=200.0, fate="zombie"),), kills=frozenset({("desk", 15)}),
         outages=(Outage("control", 0.0, 4200.0),),

@@ -213,9 +213,8 @@ def _reported_phases(observed: Observation) -> Mapping[str, datetime]:
 
 def _attempt(record: RunRecord, observed: Observation, attempt: Attempt) -> dict[str, Any]:
     """Return an attempt: its instances, why it ended, and what it took."""
-    mine = replace(
-        record, instances=tuple(seen for seen in record.instances if seen.attempt == attempt.number)
-    )
+    seen_then = tuple(seen for seen in record.instances if seen.attempt == attempt.number)
+    mine = replace(record, attempts=(attempt,), instances=seen_then)
     low, high = spent(mine, observed, record.closed_at)
     times = [billed_seconds(seen, observed, record.closed_at) for seen in mine.instances]
     return {

@@ -9,7 +9,7 @@ nothing (`runs.spot_saving`). A call without an answer for which nobody looked i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.runs.observation import FORGOTTEN_AFTER, Observation
@@ -18,6 +18,9 @@ from trainer.runs.reports import CHECKPOINT_COUNTS
 from trainer.runs.snapshots import snapshot_usd
 from trainer.runs.spot_saving import MOST_LOST_SECONDS, SpotBill, saved_usd
 
+# after a deadline, until a layer has ended the machine: the sweeper comes every two minutes, a one-time
+# schedule within the minute after the next full one
+LATEST_END = timedelta(minutes=3)
 SHORTEST_BILL_SECONDS = 60.0  # per second, 60 s minimum each start (EC2 user guide, looked up 2026-11-20)
 
 
@@ -38,7 +41,7 @@ def _perhaps_spent(record: RunRecord) -> float:
     """
     launches = [launch for attempt in record.attempts for launch in attempt.launches]
     return sum(
-        (min(launch.given_up_at, launch.deadline) - launch.last_call_at).total_seconds()
+        (min(launch.given_up_at, launch.deadline + LATEST_END) - launch.last_call_at).total_seconds()
         / 3600
         * record.ladder[launch.rung].price_usd_per_hour
         for launch in launches

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.records import at
+from tests.records import at, created, intent, make_record, seen
 from trainer.runs.observation import Observation
+from trainer.runs.receipt import make_receipt
+from trainer.runs.record import Attempt
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.snapshots import snapshot_usd
-from trainer.runs.spending import checkpoints_sent
+from trainer.runs.spending import checkpoints_sent, spent
 from trainer.runs.start_file import StartFile
 
 SENT: dict[str, Any] = {"snapshots": 30, "objects": 60, "bytes": 54_000_000_000}
@@ -56,3 +58,35 @@ def test_a_run_that_sent_none_has_no_entry() -> None:
         )
         == {}
     )
+
+
+# a call whose answer was lost, and for whose instance nobody looked before AWS had forgotten it
+UNSEEN = intent(
+    token="t2",
+    deadline=at(1300),
+    intended_at=at(1000),
+    called_at=at(1000),
+    outcome="abandoned",
+    given_up_at=at(9000),
+)
+
+
+def test_a_machine_that_nobody_saw_may_have_lived_until_a_layer_ended_it() -> None:
+    """The sweeper comes every two minutes, and a one-time schedule is as precise as one."""
+    record = make_record(attempts=(Attempt(number=1, launches=(UNSEEN,)),), closed_at=at(9100))
+    price = record.ladder[0].price_usd_per_hour
+    assert spent(record, Observation(), at(9100)) == (0.0, pytest.approx((300 + 180) / 3600 * price))
+
+
+def test_an_attempt_costs_nothing_of_another_ones() -> None:
+    attempts = (
+        Attempt(number=1, launches=(created(),), created_at=at(5), ended_at=at(900), cause="lost"),
+        Attempt(number=2, launches=(UNSEEN,)),
+    )
+    gone = seen(launched_at=at(5), terminated_at=at(905))
+    record = make_record(
+        state="closed", outcome="expired", attempts=attempts, instances=(gone,), closed_at=at(9100)
+    )
+    receipt = make_receipt(record, Observation())
+    high = [attempt["spent_high"] for attempt in receipt["attempts"]]
+    assert sum(high) == pytest.approx(receipt["dollars"]["spent_high"], abs=1e-5) and all(high)
