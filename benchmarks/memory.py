@@ -27,7 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from benchmarks.rounds import half_precision, machine, write
 from trainer.data.features import FEATURES
 from trainer.job.job import Job, parse_job
-from trainer.machines.memory import Footprint, footprint
+from trainer.machines.memory import STREAM_WORKSPACE, Footprint, footprint
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory, make_members, warm_up
 
@@ -115,12 +115,14 @@ def jobs(kind: str, *, half: str, quick: bool) -> list[Job]:
 
 
 def predicted(job: Job, *, on_gpu: bool) -> tuple[Footprint, int]:
-    """Return one model's footprint, and the number of models whose steps share memory: one in a sequential
-    pack.
+    """Return one model's footprint, and the number of models whose steps hold memory at once: one in a
+    sequential pack. On a GPU also one of streams, as torch's allocator sees it: the host records one model
+    after another. What the graph keeps for all of them shows as reserved.
     """
     bars = make_members(1, job, torch.device("cpu"))[0].rows_TF.shape[0]
     part = footprint(job, features=len(FEATURES), bars=bars, windows=job.expert.micro_batch, on_gpu=on_gpu)
-    return part, job.expert.pack if job.expert.strategy in ("streams", "fused") else 1
+    at_once = ("fused",) if on_gpu else ("streams", "fused")
+    return part, job.expert.pack if job.expert.strategy in at_once else 1
 
 
 def counted(job: Job) -> Counted:
@@ -238,6 +240,8 @@ def _measured(job: Job, device: torch.device) -> dict[str, Any]:
         return {"shape": _name(job), "figures": {}}
     part, models = predicted(job, on_gpu=True)
     expected = len(members) * (part.rows + part.weights) + models * (part.kept + part.workspace)
+    if job.expert.strategy == "streams":  # those of the other streams stay
+        expected += (len(members) - 1) * STREAM_WORKSPACE
     return {
         "shape": _name(job),
         "figures": {

@@ -18,11 +18,12 @@ compared:
     ours, bf16             with matrix products in bf16
 
 Prints windows per second and ratios, and GFLOP/s with the measured peak of the cores, or of the GPU by
-precision; on a CPU also the share of a step outside forward, backward and optimizer, on a GPU the share of
-some traced steps in which a kernel ran. A rate counts equally many windows of each model: with three models
-on two cores the third trains after the others, on both cores, as with workers. Rows are half-year slices of
-real candles if --data has them, else noise. Writes benchmarks/results/packs.json. Run it on an idle machine:
-torch's default threads collapse on busy cores, which flatters ours; the load is in the file.
+precision; on a CPU also the share of a step outside forward, backward and optimizer, on a GPU (but not with
+--quick) the share of some traced steps in which a kernel ran. A rate counts equally many windows of each
+model: with three models on two cores the third trains after the others, on both cores, as with workers.
+Rows are half-year slices of real candles if --data has them, else noise. Writes
+benchmarks/results/packs.json. Run it on an idle machine: torch's default threads collapse on busy cores,
+which flatters ours; the load is in the file.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def _table(
         }
         for name in teams
     }
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and not quick:
         for name, variant in gpu_variants(job).items():
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 found[name]["kernel_share"] = pool.apply(trace_steps, (variant, rows))["kernel_share"]

@@ -180,7 +180,7 @@ class Simulation:
                 break
 
     def again(self) -> None:
-        """Call everybody once more."""
+        """Call everybody once more; a sweeper that is switched off was never called."""
         aws = self.aws
         with simulated(self.aws, self.records):
             self._visit()
@@ -191,8 +191,8 @@ class Simulation:
             self._control({}, forced=True)
             for one in self.aws.everything:
                 self._control({"source": "aws.ec2", "detail": {"instance-id": one}}, forced=True)
-            self._sweep("", forced=True)
-            self._sweep(RUN, forced=True)
+            for run_id in ("", RUN) if "L4" not in self.schedule.off else (RUN,):
+                self._sweep(run_id, forced=True)
 
     def is_open(self) -> bool:
         """Return whether the run is in the index, or its record is not closed."""
@@ -393,6 +393,7 @@ class Simulation:
             done = self._sweep(str(json.loads(target["Input"])["run_id"]))
         else:
             done = not aws.down("ec2")
+            aws.world.forget(aws.now)
             known = [one for one in ids if one in aws.world.instances]
             if done and known == ids and all(aws.now >= aws.hidden[one] for one in ids):
                 aws.say(f"the Scheduler terminates {ids}")

@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutErr
 
 from tests.chaos.schedule import START, Schedule
 from trainer.rehearsal.world import AwsError, Delays, Instance, World
+from trainer.runs.observation import ENDED
 
 GROUP, BUCKET = "mayfly-runs", "mayfly-bucket"
 MOST_FRAMES = 6  # calls that wait inside one another, as each sleeps while the others go on
@@ -59,6 +60,7 @@ class Version:
     number: int  # of all writes
     metadata: Mapping[str, str] = field(default_factory=dict)
     checksum: str = ""
+    locked: str = ""  # the code with which S3 refuses to return or copy it
 
 
 class Body:
@@ -366,8 +368,9 @@ class Aws:
     def terminate(self, instance_ids: list[str]) -> None:
         if any(self.now < self.hidden.get(one, self.now) for one in instance_ids):
             raise AwsError("InvalidInstanceID.NotFound", str(instance_ids))
-        for instance, _ in self.world.terminate(instance_ids, self.now):
-            self.ended(instance)
+        for instance, before in self.world.terminate(instance_ids, self.now):
+            if before not in ENDED:  # AWS tells of an end once
+                self.ended(instance)
 
     def power_off(self, instance: Instance) -> None:
         if instance.id in self.world.instances and instance.shutting_down_at is None:

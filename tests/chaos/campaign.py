@@ -99,6 +99,7 @@ SITUATIONS: dict[str, Schedule] = {
 RETURNS = ("", "look", "drive")
 ROLES = ("desk", "desk2", "control", "sweeper")
 Part = Callable[[], Iterable[tuple[str, Schedule]]]  # of a campaign
+LOCKS = ("InvalidRequest", "InvalidObjectState")
 LOST_BY = {"taken_unseen": "spot", "panics": "on_demand", "dies": "on_demand", "zombie": "on_demand"}
 
 
@@ -202,7 +203,7 @@ def all_parts(seeds: Sequence[int], *, pairs: bool = True) -> Iterator[Part]:
     for make, numbers in ((seeded, seeds), (layers_off, seeds[: len(seeds) // 5])):
         for first in range(0, len(numbers), CHUNK):
             yield partial(make, numbers[first : first + CHUNK])
-    yield from (every_node_death, every_code, every_outage)
+    yield from (every_node_death, every_lock, every_code, every_outage)
     for enumerate_, situation in itertools.product(
         (every_crash, every_layer, every_stall), SITUATIONS.values()
     ):
@@ -302,6 +303,20 @@ def every_node_death() -> Iterator[tuple[str, Schedule]]:
         for number in range(1, machine.writes + 1):
             lives = NodeLife(work=200.0, fate=fate, writes=number), NodeLife(work=200.0)
             yield "every write of a node", replace(calm, nodes=lives)
+
+
+def every_lock() -> Iterator[tuple[str, Schedule]]:
+    """Yield each kind of work with each of its machine's writes made unreadable, of one that ends well and of one that
+    is lost after its last write or the one after the lock.
+    """
+    for work in WORKS:
+        calm = Schedule(work=work, markets=("spot", "on_demand"), minutes=30.0, nodes=(NodeLife(),))
+        (machine,) = play(calm).machines.values()
+        for locked, lock in itertools.product(range(1, machine.writes + 1), LOCKS):
+            for writes in sorted({0, locked, locked + 1, machine.writes}):
+                fate = "taken_unseen" if writes else "works"
+                life = NodeLife(fate=fate, writes=writes, locked=locked, lock=lock)
+                yield "every unreadable object", replace(calm, nodes=(life, NodeLife()))
 
 
 def every_code() -> Iterator[tuple[str, Schedule]]:

@@ -156,7 +156,8 @@ class S3:
         return self._aws.request("s3", "GetObject", get)
 
     def head_object(self, *, Bucket: str, Key: str, VersionId: str = "", **_: Any) -> Any:
-        return self._aws.request("s3", "HeadObject", lambda: _shown(self._found(Key, VersionId, "404")))
+        head = lambda: _shown(self._found(Key, VersionId, "404", but="InvalidObjectState"))  # noqa: E731
+        return self._aws.request("s3", "HeadObject", head)
 
     def put_object(self, *, Bucket: str, Key: str, Body: bytes, Metadata: Any = None, **asked: Any) -> Any:
         def put() -> dict[str, Any]:
@@ -204,12 +205,14 @@ class S3:
 
         return self._aws.request("s3", "ListObjectVersions", listed)
 
-    def _found(self, key: str, version_id: str, missing: str = "NoSuchKey") -> Version:
+    def _found(self, key: str, version_id: str, missing: str = "NoSuchKey", *, but: str = "") -> Version:
         for tell in self._aws.before_get:
             tell(key)
         found = self._bucket.newest(key, version_id)
         if found is None:
             raise AwsError("NoSuchVersion" if version_id else missing, key, 404)
+        if found.locked and found.locked != but:
+            raise AwsError(found.locked, key, 400)
         return found
 
 

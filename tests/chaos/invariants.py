@@ -244,7 +244,7 @@ def models_are_kept(end: Ending) -> Iterator[str]:
     for machine in end.workers() if end.sim.record.leaves == "models" else ():
         for task, at in machine.uploaded.items():
             name, entry = model_name(task), machine.reports[task]
-            if machine.life.fate == "spoils" or machine.alive:
+            if machine.spoils or machine.alive:
                 continue
             if task not in kept:
                 yield f"{name} was reported by {machine.instance.id}, and the receipt does not have it"
@@ -255,7 +255,9 @@ def models_are_kept(end: Ending) -> Iterator[str]:
 
 
 def outputs_are_kept(end: Ending) -> Iterator[str]:
-    """What a script left before its machine ended is in the receipt, and is the object that its node listed."""
+    """What a script left before its machine ended is in the receipt, and is the object that its node listed, unless the
+    machine made one of its objects unreadable.
+    """
     if end.receipt is None or end.sim.record.leaves != "files":
         return
     files = {item["file"]: item for item in end.receipt["files"]}
@@ -265,7 +267,7 @@ def outputs_are_kept(end: Ending) -> Iterator[str]:
             yield f"the receipt has the file {item['file']}, and S3 does not"
     done = {item["piece"] for item in end.receipt["scripts"] if item["done"]}
     for machine in end.workers():
-        for task in machine.uploaded if not machine.alive else ():
+        for task in machine.uploaded if not (machine.alive or machine.spoils) else ():
             if task not in done or f"{task}.txt" not in files:
                 yield f"{task} was done by {machine.instance.id}, and the receipt says {done}, {sorted(files)}"
 
@@ -313,7 +315,7 @@ def production_has_each_once(end: Ending) -> Iterator[str]:
 
 def nothing_is_trained_twice(end: Ending) -> Iterator[str]:
     """A model that was in S3 when an attempt's start file was written is not begun again, and one under way goes on
-    from the newest whole snapshot.
+    from the newest whole snapshot: of a machine with an unreadable object, from the one before at least.
     """
     counts = end.sim.schedule.parent
     for machine in end.workers():
@@ -334,13 +336,11 @@ def nothing_is_trained_twice(end: Ending) -> Iterator[str]:
                 for one in earlier
                 if symbol in one.uploaded and one.uploaded[symbol] < written_at
             ]
-            spoils = any(one.life.fate == "spoils" for one in earlier)
-            if by and not spoils:
+            if by and not any(one.spoils for one in earlier):
                 yield f"{symbol} is trained again by {machine.instance.id}: {by[0]} had finished it"
             last = next((one for one in reversed(earlier) if one.snapshots), None)
-            had = max(
-                (done.get(symbol, 0.0) for one in (last,) if one for _, done in one.snapshots), default=0.0
-            )
+            whole = last.snapshots[: -1 if last.life.locked else None] if last else []
+            had = max((done.get(symbol, 0.0) for _, done in whole), default=0.0)
             if seconds < had - 0.01:
                 yield f"{machine.instance.id} begins {symbol} at {seconds:.0f} s of work; {had:.0f} s were in S3"
 
@@ -389,7 +389,7 @@ def work_counts(end: Ending) -> Iterator[str]:
         return
     for machine in end.workers()[-1:]:
         name = machine.instance.id
-        if machine.result is None or machine.life.fate == "spoils":
+        if machine.result is None or machine.spoils:
             continue
         if machine.result["state"] == "done" and end.receipt["state"] != "done":
             yield f"{name} was done, and the receipt says {end.receipt['state']}"

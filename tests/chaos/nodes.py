@@ -94,6 +94,11 @@ class Machine:
     def alive(self) -> bool:
         return self.instance.shutting_down_at is None
 
+    @property
+    def spoils(self) -> bool:
+        """Return whether what it left can't be all that it reported."""
+        return self.life.fate == "spoils" or bool(self.life.locked)
+
     def seconds(self) -> float:
         return (self.aws.now - self.instance.running_at).total_seconds()
 
@@ -387,7 +392,8 @@ class Machine:
         self._write(self.keys.result, json.dumps(said).encode(), then=lambda: setattr(self, "result", said))
 
     def _said(self, state: str) -> dict[str, Any]:
-        phases = {"boot": self.instance.running_at + self.skew, "end": self.aws.now + self.skew}
+        lived = min(self.aws.now, self.instance.shutting_down_at or self.aws.now)  # its clock ends with it
+        phases = {"boot": self.instance.running_at + self.skew, "end": lived + self.skew}
         if self.start is not None:
             phases["train"] = max(self.began, self.instance.running_at) + self.skew
         made = {
@@ -402,8 +408,9 @@ class Machine:
 
     def _write(self, key: str, body: bytes, *, then: Callable[[], None] = lambda: None, **more: Any) -> str:
         """Write an object; the machine's fate may come right after it."""
-        version = self.aws.bucket.write(key, body, self.aws.now, **more).version_id
         self.writes += 1
+        locked = self.life.lock if self.writes == self.life.locked else ""
+        version = self.aws.bucket.write(key, body, self.aws.now, locked=locked, **more).version_id
         then()
         if self.writes == self.life.writes and (fate := self._fate()) is not None:
             fate()

@@ -49,6 +49,10 @@ class NodeLife:
     fate: str = "works"
     at: float = 100.0  # when its fate comes
     writes: int = 0  # to S3, right after the last of which its fate comes instead; 0: at its time
+    locked: int = 0  # the one of its writes that S3 refuses to return; 0: none
+    lock: str = (
+        "InvalidRequest"  # under a key of its own; or "InvalidObjectState": archived, which HEAD shows
+    )
 
 
 @dataclass(frozen=True)

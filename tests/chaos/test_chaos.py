@@ -18,6 +18,7 @@ from tests.chaos.campaign import (
     check_all,
     every_code,
     every_crash,
+    every_lock,
     every_node_death,
     every_outage,
     every_pair,
@@ -30,7 +31,7 @@ from tests.chaos.invariants import overrun, violations
 from tests.chaos.machine import Weather
 from tests.chaos.mutations import BUGS, finds
 from tests.chaos.run import PARENT, RUN, WORKS
-from tests.chaos.schedule import FATES, OUT_OF_ORDER, START, Outage, Schedule, from_seed
+from tests.chaos.schedule import FATES, OUT_OF_ORDER, START, NodeLife, Outage, Schedule, from_seed
 from tests.nightly import others_nightly
 from trainer.base.errors import CapacityError
 from trainer.runs.record_json import record_from_json, to_json
@@ -74,6 +75,10 @@ def test_a_run_waits_for_room_until_its_line_ends():
 def test_a_machine_may_be_lost_at_any_write():
     table = holds(islice(every_node_death(), 0, None, 7))
     assert sum(table.schedules.values()) > 8
+
+
+def test_any_object_of_a_node_may_be_unreadable():
+    holds(islice(every_lock(), 0, None, 19))
 
 
 def test_any_error_code_may_answer_a_launch():
@@ -159,6 +164,36 @@ def test_a_machine_that_nobody_saw_may_have_cost_its_whole_time():
     killed = {"kills": frozenset({("desk", 7)}), "outages": (Outage("control", 0.0, 4200.0),)}
     lost = replace(SITUATIONS["taken back thrice"], off=frozenset({"L1", "L2", "L3"}), **killed)
     holds([("nobody saw it", lost)])
+
+
+ONCE_BROKEN = {
+    "a parent's model that S3 failed to describe": Schedule(parent="all", errors={("desk", 16): "InvalidAMIID.Malformed"}),
+    "a parent's file that S3 failed to describe": Schedule(
+        parent="all", errors={("desk", 14): "InvalidInstanceID.NotFound"}
+    ),
+    "a parent's checkpoint that S3 failed to describe": Schedule(
+        parent="all", errors={("desk", 21): "InvalidUserData.Malformed"}
+    ),
+    "a model under a key of its node's own": Schedule(
+        markets=("spot", "on_demand"), nodes=(NodeLife(fate="taken_unseen", writes=4, locked=4), NodeLife())
+    ),
+    "a schedule whose deletion timed out": Schedule(
+        nodes=(NodeLife(work=3000.0),), lost=frozenset({("sweeper", 2)}), off=frozenset({"L2", "L3"}),
+        poll=53.36335487566097, shutting_down_seconds=240.0,
+    ),
+    "a schedule that only the sweeper would delete": Schedule(
+        seed=197, driver="control", poll=34.230449816576964, two_desks=True, stalls={("desk", 26): 900.0},
+        error_rate=0.02, lost_rate=0.05, off=frozenset({"L3", "L4"}), pending_seconds=40.0, shown_after=5.0,
+    ),
+    "late words of a machine that AWS forgot": Schedule(
+        nodes=(NodeLife(boot=40.0, work=200.0, fate="zombie"),), kills=frozenset({("desk", 15)}),
+        outages=(Outage("control", 0.0, 4200.0),),
+    ),
+}  # fmt: skip
+
+
+def test_schedules_that_once_broke_an_invariant_hold():
+    holds(ONCE_BROKEN.items())
 
 
 @pytest.mark.nightly

@@ -1,7 +1,7 @@
 """The one table of AWS error codes: class, our exception, remedy, and the next step of a launch. Pure data.
 
 `access` translates botocore's exceptions by it, `control.fleet` interprets CreateFleet's answers by it, and
-`runs.launching` takes the next step from it. The sweeper may not import it and has copies of three codes,
+`runs.launching` takes the next step from it. The sweeper may not import it and has copies of some codes,
 which a test compares with this table.
 
 EC2 codes: EC2 API reference "Error codes", and Karpenter pkg/errors/errors.go for capacity and type (both
@@ -68,6 +68,11 @@ class Meaning:
 
 # Codes that callers expect: a missing object, or a conditional write that another writer won.
 NO_OBJECT = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound", "404"})
+# S3's codes for an object that its writer made unreadable: archived, under a key of its own, empty, a delete
+# marker. An answer to HEAD has no body: its code is the status (S3 API reference, "List of error codes").
+ARCHIVED = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})  # HEAD shows it, GET and COPY fail
+SPOILED_OBJECT = ARCHIVED | {"InvalidRequest", "InvalidRange", "MethodNotAllowed", "400", "405"}
+SPOILED_KEY = "KMS."  # begins S3's codes for an object under a KMS key that is disabled or gone
 NO_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 NO_SCHEDULE = frozenset({"ResourceNotFoundException"})
 NO_IMAGE = frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"})

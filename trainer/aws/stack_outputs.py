@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 PARAMETER_LIMIT_BYTES = 4096  # SSM's standard tier, https://docs.aws.amazon.com/systems-manager/ (2026-11-20)
@@ -114,6 +115,10 @@ class StackOutputs:
     storage: str = "s3"  # or efs-cache
     file_system: str = ""  # of the cache, if there is one
     efs_throughput: str = ""  # of that
+
+    def control_may_start(self, instance_type: str) -> bool:
+        """Return whether control may start this type."""
+        return any(fnmatchcase(instance_type, pattern) for pattern in self.control_types)
 
     @property
     def topic_arn(self) -> str:

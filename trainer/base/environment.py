@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +19,7 @@ from trainer.base.errors import UsageError
 
 # Of the region, in the order in which AWS's tools and Pulumi's provider read them.
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # Which features of this machine's processor numeric libraries use; read once when one is loaded.
 PROCESSOR_SETTINGS = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NPY_DISABLE_CPU_FEATURES"),
@@ -127,8 +128,8 @@ def gpu_profile() -> str:
 
 
 def visible_gpus() -> str | None:
-    """Return CUDA_VISIBLE_DEVICES; None if it is not set, which differs from empty."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES")
+    """Return CUDA's list of visible GPUs; None if it is not set, which differs from empty."""
+    return os.environ.get(VISIBLE_GPUS)
 
 
 def terminal_is_dumb() -> bool:
@@ -271,9 +272,10 @@ def rank_environment() -> RankEnvironment:
     )
 
 
-def for_ranks(socket: Path) -> dict[str, str]:
+def for_ranks(socket: Path, *, gpus: Sequence[int] = ()) -> dict[str, str]:
     """Return the environment of torchrun: this process's, with every connection between ranks on loopback.
 
+    `gpus`: the numbers of those that its ranks see, if not all that are visible here.
     torchrun itself has NCCL end a rank whose collective failed, and torch records the last 2,000 collectives,
     which a rank that is asked writes to the log (torch 2.13, measured 2026-11-24).
     """
@@ -281,6 +283,10 @@ def for_ranks(socket: Path) -> dict[str, str]:
     ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
     ours |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     ours |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}  # the recorder's own dump is a pickle
+    if gpus:
+        here = visible_gpus()
+        names = here.split(",") if here is not None else []
+        ours[VISIBLE_GPUS] = ",".join(names[gpu] if names else str(gpu) for gpu in gpus)
     return {**os.environ, **ours}
 
 

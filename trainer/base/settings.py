@@ -151,7 +151,7 @@ class Training:
     recompute: bool  # activation checkpointing
     accumulates: bool  # the batch has other slices, too
     frozen: bool = False  # only the head trains, on a pretrained encoder
-    reserve: int = 0  # numbers that the device's library keeps of each cell of a recurrent layer
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

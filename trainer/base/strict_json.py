@@ -17,7 +17,7 @@ from typing import Any
 MOST_VALUES = 8_000_000  # of a document: an empty list takes 60 bytes; a result has 4 million at most
 MOST_DEPTH = 16  # of lists and objects in each other; a model's metrics reach 8
 MOST_TEXT = 4_000  # characters of a text that people read
-MOST_NAME = 200  # characters of a name: a symbol, a type, a phase
+MOST_NAME = 255  # characters of a name: a symbol, a piece, a type, a phase; no file has a longer one
 MOST_NUMBER = 1e18  # of numbers with a fraction; whole ones may be nanoseconds since 1970
 MOST_WHOLE = 2**63 - 1
 YEARS = range(2000, 2200)  # of instants: sums with any duration of ours stay dates

@@ -39,6 +39,7 @@ from trainer.runs.store import (
     Conflict,
     Objects,
     RecordMissing,
+    SpoiledObject,
     carried_key,
     given,
     read_record,
@@ -224,7 +225,7 @@ def _copy(objects: Objects, start: StartFile, source: CarriedObject) -> CarriedO
     key = carried_key(start.run_id, start.attempt, source.sha256)
     if not _verified(objects, source):
         return None
-    with suppress(Conflict):  # copied by an earlier call
+    with suppress(Conflict, SpoiledObject):  # copied by an earlier call; archived by its node
         objects.copy(
             source=source.key,
             version_id=source.version_id,

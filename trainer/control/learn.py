@@ -16,7 +16,7 @@ from typing import Any
 from trainer.aws.place import place_named
 from trainer.base.errors import TrainerError
 from trainer.job.job import Job, job_from
-from trainer.launch.knowledge import shapes_of
+from trainer.launch.knowledge import shape_on
 from trainer.machines.chips import GpuProfile
 from trainer.machines.instances import InstanceType, instance_type
 from trainer.machines.measurements import OBJECT, Entry, from_bytes, sound, to_bytes
@@ -90,13 +90,13 @@ def _lesson(record: RunRecord, receipt: Mapping[str, Any]) -> Lesson | None:
         return None
     rung = record.ladder[launch.rung]
     job, machine = job_from(record.job), instance_type(rung.instance_type)
-    shapes = shapes_of(job)
+    profile, pieces = profile_on(machine, place_named(record.place)), len(record.pieces)
     return Lesson(
         job=job,
-        profile=profile_on(machine, place_named(record.place)),
+        profile=profile,
         machine=machine,
-        shape=shapes.get(machine.num_workers, shapes[1]),
-        pieces=len(record.pieces),
+        shape=shape_on(job, profile, devices=machine.num_workers, pieces=pieces),
+        pieces=pieces,
         visits=rung.visits,
         seconds=float(receipt["seconds"]["train"]),
     )

@@ -244,8 +244,9 @@ def _at_once(items: Sequence[T], look: Callable[[T], R], what: str) -> list[R]:
 
 
 def _head(objects: Objects, key: str, version_id: str) -> ModelSeen | None:
+    """Return a model as S3 describes it; None if there is none, or if its writer made it unreadable."""
     stored = given(lambda: objects.head(key=key, version_id=version_id))
-    return None if stored is None else _seen(stored)
+    return _seen(stored) if stored is not None and stored.key else None
 
 
 def _with_card(objects: Objects, key: str) -> ModelSeen | None:

@@ -13,11 +13,11 @@ from typing import Any
 from trainer.aws.place import Place
 from trainer.base.errors import TrainerError
 from trainer.job.job import Job
-from trainer.job.pieces import takes_all_devices
 from trainer.launch.gpu_table import COUNTS
 from trainer.machines.chips import GpuProfile, named_profile, user_tables
 from trainer.machines.instances import InstanceType
-from trainer.machines.measurements import OBJECT, Measurements, from_bytes, of_a_rank, shape_of
+from trainer.machines.measurements import OBJECT, Measurements, from_bytes, of_a_device, shape_of
+from trainer.machines.memory import CPU
 from trainer.machines.planner import profile_on
 from trainer.machines.rates import Rate, rate_of
 from trainer.runs.boot import OBJECT as BOOTS
@@ -35,17 +35,17 @@ def profiles_of(job: Job, machines: Iterable[InstanceType], place: Place) -> tup
     return tuple({profile.key: profile for profile in profiles}.values())
 
 
-def shapes_of(job: Job) -> dict[int, str]:
-    """Return the shape that a trial times, by the number of GPUs that train one model of the job."""
-    counts = COUNTS if takes_all_devices(job) else (1,)
-    return {count: shape_of(of_a_rank(job, count)) for count in counts}
+def shape_on(job: Job, profile: GpuProfile, *, devices: int, pieces: int) -> str:
+    """Return the shape that a trial times on a machine with so many devices of this profile."""
+    on_gpu = profile.name != CPU
+    return shape_of(of_a_device(job, devices=devices, pieces=pieces, on_gpu=on_gpu))
 
 
-def known_tunings(job: Job, profiles: Sequence[GpuProfile], objects: Objects) -> Measurements:
-    """Return the entries for the job's shapes on these profiles; none if the bucket's measurements can't be
-    read.
+def known_tunings(job: Job, profiles: Sequence[GpuProfile], objects: Objects, *, pieces: int) -> Measurements:
+    """Return the entries for the job's shapes on these profiles, by the number of devices that train its
+    pieces; none if the bucket's measurements can't be read.
     """
-    shapes = set(shapes_of(job).values())
+    shapes = {shape_on(job, one, devices=count, pieces=pieces) for one in profiles for count in COUNTS}
     try:
         stored = objects.get(key=OBJECT)
     except TrainerError:  # entries only save a trial: no reason to stop a launch
@@ -68,19 +68,22 @@ def known_boots(objects: Objects) -> Boots:
 
 
 def known_rates(
-    job: Job, machines: Sequence[InstanceType], objects: Objects, place: Place
+    job: Job, machines: Sequence[InstanceType], objects: Objects, place: Place, *, pieces: int
 ) -> dict[str, Rate]:
-    """Return instance type -> the rate of one of its GPUs, or of a core, for the job's models.
+    """Return instance type -> the rate of one of its GPUs, or of a core, for the job's models, so many
+    pieces.
 
     Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another
     chip's, is ignored.
     """
     profiles = {machine.name: profile_on(machine, place) for machine in machines}
-    known = known_tunings(job, list(profiles.values()), objects)
-    shapes = shapes_of(job)
-    by_name = {machine.name: shapes.get(machine.num_workers, shapes[1]) for machine in machines}
+    known = known_tunings(job, list(profiles.values()), objects, pieces=pieces)
+    shapes = {
+        machine.name: shape_on(job, profiles[machine.name], devices=machine.num_workers, pieces=pieces)
+        for machine in machines
+    }
     return {
-        name: rate_of(one, job, known.get(one.key, {}).get(by_name[name])) for name, one in profiles.items()
+        name: rate_of(one, job, known.get(one.key, {}).get(shapes[name])) for name, one in profiles.items()
     }
 
 

@@ -103,7 +103,7 @@ def training_task(
         profiles = profiles_of(job, machines, place_named(record.place))
         documents = {
             "gpu_profiles.json": own_profiles(job, profiles),
-            "measurements.json": known_tunings(job, profiles, objects),
+            "measurements.json": known_tunings(job, profiles, objects, pieces=len(record.pieces)),
         }
     return Task(
         job=job, command=command, inputs=tuple(inputs), documents=documents, bars_plan=candles.bars_plan

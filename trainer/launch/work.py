@@ -139,7 +139,8 @@ class TrainingWork(WeighedWork):
         work, machines = workload(self.job, self.candles.bars), machines_of(self.job)
         if account.place.binding and self.job.machine.instance:
             refuse_retired(machines, work)
-        return work, known_rates(self.job, machines, account.objects, account.place)
+        rates = known_rates(self.job, machines, account.objects, account.place, pieces=len(work.pieces))
+        return work, rates
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return its pieces without estimates, for a machine that nobody prices."""

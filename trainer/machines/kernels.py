@@ -33,9 +33,9 @@ CPU_SLICE = 256
 # alone (as fast as in fours, with less memory); measured 2026-11-21, AMD EPYC.
 CPU_SLICE_BYTES = {CONVOLUTION: 4 << 20, ATTENTION: 2 << 20, UNKNOWN: 32 << 20}
 WHOLE_BATCH = 1 << 20  # reads; more than any batch: it is not sliced
-# Numbers per bar and hidden unit that cuDNN keeps of each LSTM layer: four gates, the cell, its tanh. An
-# assumption of 2026-11-21: NVIDIA publishes no formula, and it was not measured on a GPU.
-CUDNN_RESERVE = 6
+# Hidden size up to which an LSTM trains faster in fp32 than in bf16 on a GPU: cuDNN's backward pass has
+# persistent kernels for it only in fp32 (hidden 64 on an H100: 2.2 times, streams of eight; 2026-11-26).
+FULL_PRECISION_WIDTH = 128
 
 
 def window_costs(cost: ModelCost) -> tuple[float, float]:
@@ -51,6 +51,11 @@ def window_costs(cost: ModelCost) -> tuple[float, float]:
     cpu, gpu = (each * cost.mflop / REFERENCE_MFLOP[cost.kernel] for each in MFLOP_COSTS[cost.kernel])
     least = CHEAPEST if cost.kernel == UNKNOWN else 0.0
     return max(least, cpu), max(least, gpu)
+
+
+def half_pays(cost: ModelCost) -> bool:
+    """Return whether half precision makes training faster on a GPU that has it."""
+    return cost.kernel != RECURRENT or cost.width > FULL_PRECISION_WIDTH
 
 
 def gains_from_threads(cost: ModelCost) -> bool:

@@ -21,11 +21,13 @@ from typing import Any
 from trainer.base import environment
 from trainer.base.files import read_plain, whole_file
 from trainer.job.job import Job
+from trainer.job.pieces import takes_all_devices
 from trainer.job.train import STRATEGIES
 
 FILE = "measurements.json"
 OBJECT = f"memory/{FILE}"  # in the bucket
 OPEN = ("strategy", "pack", "micro_batch", "activation_checkpointing")  # chosen by a trial unless by the job
+GPU_PACKS = (1, 4, 8, 16, 32)  # models at a time that a trial on a GPU tries
 LONGEST_TEXT = 200
 MOST_BYTES = 64 << 20  # of this machine's file
 USUAL_INPUTS = len(Job().data.inputs)
@@ -45,15 +47,20 @@ def shape_of(job: Job) -> str:
     return " ".join([f"model={job.model.name}", *sizes, *inputs, *settings])
 
 
-def of_a_rank(job: Job, ranks: int) -> Job:
-    """Return the job that a trial times for one of several ranks: plain modules, with a rank's share of the
-    batch.
+def of_a_device(job: Job, *, devices: int, pieces: int, on_gpu: bool) -> Job:
+    """Return the job that a trial times on one of a machine's devices, which train a run's pieces.
+
+    For one of several ranks: plain modules, with a rank's share of the batch. Of few models that a GPU can
+    train at a time: all of its models, since their number decides which strategy is the fastest (on an H100
+    streams for four of the reference model, fused for 32; 2026-11-26).
     """
-    if ranks == 1:
-        return job
-    batch = math.ceil(job.train.batch / ranks)
-    alone = job.with_expert(micro_batch=min(job.expert.micro_batch, batch), strategy="sequential", pack=1)
-    return alone.with_train(batch=batch)
+    if devices > 1 and takes_all_devices(job):
+        batch = math.ceil(job.train.batch / devices)
+        alone = job.with_expert(micro_batch=min(job.expert.micro_batch, batch), strategy="sequential", pack=1)
+        return alone.with_train(batch=batch)
+    models = max(1, math.ceil(pieces / devices))
+    few = on_gpu and job.model.has_stacked_form and not job.expert.pack and models < max(GPU_PACKS)
+    return job.with_expert(pack=models) if few else job
 
 
 def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:

@@ -19,7 +19,7 @@ from trainer.base.errors import UsageError
 from trainer.base.settings import CHUNKS, CONTEXT, CONTEXT_BYTES, FLOAT, Training
 from trainer.job.job import Job, job_from
 from trainer.machines.chips import REFERENCE, GpuProfile, packaged
-from trainer.machines.kernels import CUDNN_RESERVE
+from trainer.machines.kernels import half_pays
 
 GIB = 2**30
 CPU = "cpu"  # the profile without a GPU
@@ -70,11 +70,11 @@ class Footprint:
 
 
 def is_half(job: Job, *, on_gpu: bool) -> bool:
-    """Return whether matrix products run in bf16 or fp16: with `auto` on a GPU, except for a user's own
-    module.
+    """Return whether matrix products run in bf16 or fp16: with `auto` on a GPU where it pays, except for a
+    user's own module.
     """
     if job.train.precision == "auto":
-        return on_gpu and not job.model.is_any_module
+        return on_gpu and not job.model.is_any_module and half_pays(job.cost)
     return job.train.precision != "fp32"
 
 
@@ -103,7 +103,7 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         recompute=job.expert.activation_checkpointing,
         accumulates=reads < job.train.batch,
         frozen=cost.frozen > 0,
-        reserve=CUDNN_RESERVE,
+        on_gpu=on_gpu,
     )
     part = cost.activations(training, reads)
     # One stream per model.

@@ -267,7 +267,7 @@ elif sys.argv[1] == "tell":  # the lease and the log, until the agent has a log 
                 renewed = clock()
                 now = datetime.datetime.fromtimestamp(renewed, datetime.timezone.utc).replace(tzinfo=None)
                 lease = {"instance_id": instance_id, "at": f"{now.isoformat()}Z",
-                         "lease_until": f"{(now + datetime.timedelta(seconds=90)).isoformat()}Z"}
+                         "lease_until": f"{(now + datetime.timedelta(seconds=150)).isoformat()}Z"}
                 s3("PUT", lease_key, json.dumps(lease).encode())
             if os.path.getsize(path) != sent:
                 sent = os.path.getsize(path)

@@ -31,6 +31,7 @@ from botocore.exceptions import ClientError
 
 from trainer.aws.access import error_code
 from trainer.base.errors import ConnectionFailed, NotVersioned, TrainerError, TrainingFailed
+from trainer.base.text import counted
 from trainer.node.inside import State, entries_inside, open_inside, sha256_of, state_of
 from trainer.node.outputs import flaw
 from trainer.node.shared import Node
@@ -223,7 +224,10 @@ class Snapshots:
         self._usd = self._round_usd() if self._whole_with else spent_usd
         self._node.status.checkpoints = dict(self.counts)
         log.info(
-            "checkpoints are in S3 as snapshot %d: %d files, %d new bytes", self._stored, files, more["bytes"]
+            "checkpoints are in S3 as snapshot %d: %s, %d new bytes",
+            self._stored,
+            counted(files, "file"),
+            more["bytes"],
         )
         told = int(self.every_seconds)
         if self._whole_with and told != self._told:

@@ -15,6 +15,7 @@ from pathlib import Path
 from trainer.aws.access import aws_error
 from trainer.base.errors import DataError, Stopped, TrainingFailed
 from trainer.base.strict_json import Unsound
+from trainer.base.text import counted
 from trainer.node.shared import Node
 from trainer.node.stage import BLOCK_BYTES, fetch_inputs, read_patiently
 from trainer.node.uplink import AWS_ERRORS
@@ -91,7 +92,7 @@ def lay_out_checkpoints(node: Node, start: StartFile, folder: Path) -> None:
                 (fetched / file.object).unlink()
     finally:
         shutil.rmtree(fetched, ignore_errors=True)
-    log.info("%d files of earlier checkpoints are laid out", len(start.files))
+    log.info("%s of earlier checkpoints laid out", counted(len(start.files), "file"))
 
 
 def _write(source: Path, file: SnapshotFile, target: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from trainer.base.strict_json import Fields, Unsound, read_object
 
-LEASE = timedelta(seconds=90)  # a node renews every 3 s: thirty misses in a row
+# A node renews every 3 s. An S3 that fails it for two minutes, and the wait before its next try, end no run.
+LEASE = timedelta(seconds=150)
 SLACK = timedelta(seconds=30)  # for clocks that differ and for a heartbeat on its way
 # from launch to the first heartbeat, if the launch does not say; usually its type's
 BOOT_ALLOWANCE = timedelta(minutes=15)

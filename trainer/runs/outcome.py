@@ -281,7 +281,7 @@ def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:
     for model in result.models:
         stored = in_bucket.get((model["key"], model["version_id"]))
         if stored is None:
-            why = f"version {model['version_id']} is not in the bucket"
+            why = f"version {model['version_id']} is not in the bucket, or can't be read"
         elif stored != model["sha256"]:
             why = f"sha256 is {stored or 'unknown'}, the node reported {model['sha256']}"
         else:

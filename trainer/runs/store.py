@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Protocol
 
 from trainer.aws.access import Access, aws_error, aws_errors, error_code, version_of
-from trainer.aws.error_codes import LOST_RACE, NO_OBJECT
+from trainer.aws.error_codes import ARCHIVED, LOST_RACE, NO_OBJECT, SPOILED_KEY, SPOILED_OBJECT
 from trainer.base.errors import (
     ConfigError,
     ConnectionFailed,
-    PermissionDenied,
     TrainerError,
     UsageError,
     nearest,
@@ -42,6 +41,10 @@ class Conflict(Exception):
 
 class RecordMissing(ConnectionFailed):
     """S3 does not find a record that is known to exist, or that is about to."""
+
+
+class SpoiledObject(ConfigError):
+    """An object that its writer made unreadable: archived, or encrypted with a key of its own."""
 
 
 class UnreadableRecord(ConfigError):
@@ -109,7 +112,7 @@ class S3Objects:
         except ClientError as error:
             if error_code(error) == "InvalidRange":  # an empty object has no first byte
                 return self.head(key=key, version_id=version_id)
-            raise aws_error(error, f"cannot read s3://{self._bucket}/{key}") from error
+            raise _unread(error, f"cannot read s3://{self._bucket}/{key}") from error
         except BotoCoreError as error:  # the connection broke while the body came
             raise aws_error(error, f"cannot read s3://{self._bucket}/{key}") from error
 
@@ -164,19 +167,23 @@ class S3Objects:
         sha256: str = "",
     ) -> None:
         """Copy one version of an object, with its metadata, or with `sha256` alone and S3's own checksum.
-        Raises Conflict and NotVersioned as `put` does.
+        Raises Conflict and NotVersioned as `put` does, SpoiledObject for an archived one.
         """
-        condition, response = _condition(if_match, create), None
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        condition = _condition(if_match, create)
         request: dict[str, Any] = {"Bucket": self._bucket, "Key": key, **condition}
         request["CopySource"] = {"Bucket": self._bucket, "Key": source, "VersionId": version_id}
         if sha256:
             request |= {"MetadataDirective": "REPLACE", "Metadata": {"sha256": sha256}}
             request["ChecksumAlgorithm"] = "SHA256"
-        lost = LOST_RACE if condition else ()
-        with aws_errors(f"cannot copy s3://{self._bucket}/{source} to {key}", but=lost):
+        try:
             response = self._s3.copy_object(**request)
-        if response is None:
-            raise Conflict(key)
+        except (BotoCoreError, ClientError) as error:
+            if condition and error_code(error) in LOST_RACE:
+                raise Conflict(key) from error
+            doing = f"cannot copy s3://{self._bucket}/{source} to {key}"
+            raise _unread(error, doing, spoiled=ARCHIVED) from error
         version_of(response, f"s3://{self._bucket}/{key}")
 
     def digest(self, *, key: str, version_id: str) -> str:
@@ -246,20 +253,26 @@ class S3Objects:
                 return None
             if error_code(error) == "InvalidRange":
                 raise
-            raise aws_error(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
+            raise _unread(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
+
+
+def _unread(error: BaseException, doing: str, *, spoiled: Collection[str] = SPOILED_OBJECT) -> TrainerError:
+    """Return our error for an object that S3 did not return: SpoiledObject if its writer is the cause."""
+    failed, code = aws_error(error, doing), error_code(error)
+    if code in spoiled or code.startswith(SPOILED_KEY):
+        return SpoiledObject(failed.what, why=failed.why, do=failed.do)
+    return failed
 
 
 def given(ask: Callable[[], Stored | None]) -> Stored | None:
-    """Get an object that a node wrote; one that S3 refuses to return counts as empty.
+    """Get an object that a node wrote; one that its writer made unreadable counts as empty.
 
     A node can archive its object, or encrypt it with its own key, which must not end the command.
-    Still raises ConnectionFailed and PermissionDenied, which a node can't cause.
+    Still raises what a node can't cause: work that S3 fails to show once is not lost.
     """
     try:
         return ask()
-    except (ConnectionFailed, PermissionDenied):
-        raise
-    except TrainerError:
+    except SpoiledObject:
         return Stored(key="", etag="", modified_at=datetime.fromtimestamp(0, timezone.utc))
 
 

@@ -120,3 +120,14 @@ def test_ranks_connect_over_loopback_and_leave_no_pickles(monkeypatch, platform,
     for name in ours:
         monkeypatch.delenv(name, raising=False)
     assert environment.for_ranks(Path("/held/line")) == {**os.environ, **ours}
+
+
+@pytest.mark.parametrize(
+    ("here", "seen"), [(None, "0,2"), ("4,5,6", "4,6"), ("GPU-a,GPU-b,GPU-c", "GPU-a,GPU-c")]
+)
+def test_ranks_see_the_gpus_that_are_left(monkeypatch, here, seen):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if here is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here)
+    assert environment.for_ranks(Path("/held/line"), gpus=(0, 2))["CUDA_VISIBLE_DEVICES"] == seen
+    assert environment.for_ranks(Path("/held/line")).get("CUDA_VISIBLE_DEVICES") == here

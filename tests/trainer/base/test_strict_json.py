@@ -59,9 +59,16 @@ def test_a_document_that_is_none_of_ours_is_one_error(body, why):
 )
 def test_a_field_of_another_type_or_out_of_range_is_one_error(read):
     nested = {"list": [{}, 5], "table": {"a": {}, "b": 5}}
-    values = fields(number=7, half=0.5, truth=True, text="word", long="x" * 201, **nested)
+    values = fields(number=7, half=0.5, truth=True, text="word", long="x" * 256, **nested)
     with pytest.raises(Unsound, match="^it"):
         read(values)
+
+
+def test_a_piece_of_a_long_name_is_read():
+    """A symbol of 200 characters, with its fold and its seed."""
+    title = "x" * 200 + " fold 12 seed 1234567890"
+    read = fields(progress={title: {"step": 1}})
+    assert [name for name, _ in read.tables("progress", most=9)] == [title]
 
 
 NOT_INSTANTS = ("", "2026-11-20T12:00:00", "1999-12-31T00:00:00Z", "9999-12-31T23:59:59-10:00")

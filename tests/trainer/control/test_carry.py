@@ -17,7 +17,7 @@ from trainer.control.carry import carry, write_ids
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import Attempt, RunRecord, iso
 from trainer.runs.start_file import StartFile, read_start, start_to_json
-from trainer.runs.store import Conflict, RecordMissing, carried_key, start_key
+from trainer.runs.store import Conflict, RecordMissing, SpoiledObject, carried_key, start_key
 
 OLD, NEW = b"weights after an hour", b"weights after two hours"
 
@@ -99,7 +99,19 @@ def spoil_size(objects: MemoryObjects, keys: NodeKeys) -> None:
     stored[-1] = replace(stored[-1], size=1)
 
 
-@pytest.mark.parametrize("spoil", [spoil_manifest, spoil_data, spoil_hash, spoil_size])
+def archive(objects: MemoryObjects, keys: NodeKeys) -> None:
+    """Let S3 describe the data, and not copy it."""
+    copy = objects.copy
+
+    def refused(*, source: str, **asked: Any) -> None:
+        if source == keys.snapshot_data(20):
+            raise SpoiledObject(f"cannot copy {source}", why="ObjectNotInActiveTierError")
+        copy(source=source, **asked)
+
+    objects.copy = refused  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("spoil", [spoil_manifest, spoil_data, spoil_hash, spoil_size, archive])
 def test_the_newest_snapshot_that_verifies_wins(lost, spoil):
     objects, record, keys = lost
     write_snapshot(objects, keys, 1, {"a.pt": OLD})

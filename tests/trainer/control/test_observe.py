@@ -15,9 +15,10 @@ from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.cli.parts import LogReader
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
-from trainer.control.observe import observe, outputs_seen
+from trainer.control.observe import left_behind, observe, outputs_seen
+from trainer.runs.receipt import models_of
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import create_record, read_record
+from trainer.runs.store import SpoiledObject, create_record, read_record
 
 
 class Left(Exception):
@@ -84,6 +85,24 @@ def test_a_result_may_name_the_runs_own_models_alone(run):
     cloud.objects.write(record.nodes[0].result, json.dumps({"state": "done", "models": [other]}).encode())
     seen = observe(cloud, replace(record, pieces=(model,))).result
     assert seen is not None and seen.state == "failed" and "was not launched for" in seen.error["why"]
+
+
+def test_a_model_that_its_writer_made_unreadable_counts_as_none(run, monkeypatch):
+    cloud, record = run
+    made, sound = (piece(one, model=f"lstm-direction_{one}_1m") for one in ("BTC-USD", "ETH-USD"))
+    key, other = (f"{record.nodes[0].models}{one.model}.safetensors" for one in (made, sound))
+    for one in (key, other):
+        cloud.objects.write(one, b"weights", sha256=SHA256)
+    head = cloud.objects.head
+
+    def refused(*, key, version_id=""):
+        if key.endswith(f"{made.model}.safetensors"):
+            raise SpoiledObject(f"cannot read {key}", why="InvalidRequest")
+        return head(key=key, version_id=version_id)
+
+    monkeypatch.setattr(cloud.objects, "head", refused)
+    left = left_behind(cloud.objects, replace(record, pieces=(made, sound)))
+    assert [model["key"] for model in models_of(replace(record, pieces=(made, sound)), left)] == [other]
 
 
 @pytest.mark.parametrize("where", ["bootstrap.log", "console", "bootstrap.log before console"])

@@ -27,7 +27,7 @@ import pytest
 from tests.processes import await_end_of
 from trainer.rehearsal import instance
 from trainer.rehearsal.instance import TOOLS, parse_calendar, prepare_sandbox
-from trainer.runs.lease import read_lease, silent
+from trainer.runs.lease import LEASE, read_lease, silent
 from trainer.runs.outcome import last_complaint
 
 BOOTSTRAP = Path(__file__).parents[3] / "trainer/node/bootstrap.sh"
@@ -359,7 +359,7 @@ def test_the_lease_and_the_log_come_before_the_slow_stages_end(machine: Any, slo
     lease = machine.wait_for(lambda: machine.keys("live/"))
     assert lease == [f"live/AROA1:i-1/{RUN}/1/0.json"]
     told = read_lease(machine.read(lease[0]), datetime.now(timezone.utc))
-    assert told.instance_id == "i-1"
+    assert (told.instance_id, told.lease_until) == ("i-1", told.at + LEASE)
     key = f"attempts/AROA1:i-1/{RUN}/1/0/bootstrap.log"
     machine.wait_for(lambda: machine.keys(key) and b"install the environment" in machine.read(key))
     assert machine.node.poll() == "running"

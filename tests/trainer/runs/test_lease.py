@@ -31,7 +31,7 @@ def test_every_key_of_a_node_begins_with_its_own_id():
 
 
 def lease(**fields: object) -> bytes:
-    known = {"instance_id": "i-0a1", "at": "2026-11-20T13:00:00+01:00", "lease_until": "2026-11-20T12:01:30Z"}
+    known = {"instance_id": "i-0a1", "at": "2026-11-20T13:00:00+01:00", "lease_until": "2026-11-20T12:02:30Z"}
     return json.dumps({**known, **fields}).encode()
 
 
@@ -83,6 +83,15 @@ def test_what_no_node_of_ours_wrote_is_one_error(body):
 )
 def test_silence_counts_after_the_lease_or_the_boot_allowance(lease_until, now, expected):
     assert silent(launched_at=NOON, lease_until=lease_until, now=now) is expected
+
+
+def test_a_node_whose_s3_failed_for_two_minutes_is_not_silent():
+    """Its last lease is from just before; then S3 fails, and its next try may be half a minute away."""
+    last = lease(at=NOON.isoformat(), lease_until=(NOON + LEASE).isoformat())
+    until = read_lease(last, NOON).lease_until
+    for seconds, gone in ((120 + 30, False), (240, True)):
+        now = NOON + timedelta(seconds=seconds)
+        assert silent(launched_at=NOON, lease_until=until, now=now) is gone
 
 
 @pytest.mark.parametrize(("minutes", "stalled"), [(30, False), (31, True)])

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.sessions import forget_sessions
-from trainer.base.errors import ConnectionFailed, NotVersioned, PermissionDenied, UsageError
+from trainer.base.errors import ConfigError, ConnectionFailed, NotVersioned, PermissionDenied, UsageError
 from trainer.runs.store import (
     Conflict,
     RecordMissing,
+    S3Objects,
+    SpoiledObject,
     create_record,
     find_run,
+    given,
     open_objects,
     read_record,
     run_ids,
@@ -87,6 +92,46 @@ def test_an_unknown_run_is_refused_with_the_nearest_ids(objects, make_record):
     create_record(objects, make_record())
     with pytest.raises(UsageError, match="Did you mean 20261120-120000-crypto-k3v9"):
         read_record(objects, "20261120-120000-crypto-k3v8")
+
+
+class Failing:
+    """An S3 that answers each request with an error."""
+
+    def __init__(self, code: str) -> None:
+        self.error = ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject")
+
+    def get_object(self, **asked: Any) -> None:
+        raise self.error
+
+    head_object = copy_object = get_object
+
+
+@pytest.mark.parametrize(
+    "code", ["InvalidObjectState", "InvalidRequest", "KMS.DisabledException", "400", "405"]
+)
+def test_an_object_spoiled_by_its_writer_counts_as_empty(code):
+    objects = S3Objects(Failing(code), "b")
+    for ask in (objects.get, objects.head):
+        stored = given(lambda ask=ask: ask(key="k"))
+        assert stored is not None and (stored.key, stored.body) == ("", b"")
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "AccessDenied", "PendingVerification", "ACodeOfNextYear"])
+def test_an_object_that_s3_fails_to_return_is_not_lost(code):
+    objects = S3Objects(Failing(code), "b")
+    for ask in (objects.get, objects.head):
+        with pytest.raises(ConfigError, match=code):
+            given(lambda ask=ask: ask(key="k"))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_spoiled"), [("ObjectNotInActiveTierError", True), ("InvalidRequest", False)]
+)
+def test_a_copy_of_an_archived_object_finds_it_spoiled(code, is_spoiled):
+    """The other code may mean a source that is too large: that is no fault of its writer's."""
+    with pytest.raises(ConfigError, match=code) as error:
+        S3Objects(Failing(code), "b").copy(source="k", version_id="v", key="copy")
+    assert isinstance(error.value, SpoiledObject) == is_spoiled
 
 
 def test_run_ids_are_listed_oldest_first(objects, make_record):

@@ -45,11 +45,12 @@ def test_a_cpu_multiplies_in_fp32_unless_bf16_is_set(monkeypatch, has_avx512):
 @pytest.mark.parametrize(
     ("native", "cudnn", "model", "expected"),
     [
-        (True, 91300, "lstm", torch.bfloat16),
-        (True, 91002, "lstm", torch.float16),  # this cuDNN has no LSTM in bf16
-        (True, 91002, "tcn", torch.bfloat16),
-        (False, 91300, "lstm", torch.float16),
-        (False, 91300, "tcn", torch.float16),
+        (True, 91300, {"hidden": 256}, torch.bfloat16),
+        (True, 91002, {"hidden": 256}, torch.float16),  # this cuDNN has no LSTM in bf16
+        (True, 91002, {"model": "tcn"}, torch.bfloat16),
+        (False, 91300, {"hidden": 256}, torch.float16),
+        (False, 91300, {"model": "tcn"}, torch.float16),
+        (True, 91300, {"hidden": 64}, torch.float32),  # faster in it
     ],
 )
 def test_a_gpu_multiplies_in_bf16_where_it_has_it_natively(monkeypatch, native, cudnn, model, expected):
@@ -57,7 +58,7 @@ def test_a_gpu_multiplies_in_bf16_where_it_has_it_natively(monkeypatch, native, 
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native
     )
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
-    assert matmul_dtype(job_of(model=model), CUDA) == expected
+    assert matmul_dtype(job_of(**model), CUDA) == expected
 
 
 def test_bf16_that_a_gpu_lacks_is_refused_before_anything_starts(monkeypatch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -51,6 +51,7 @@ from trainer.runs.store import open_objects, read_record
 from trainer.runs.stored_receipt import read_receipt
 
 if TYPE_CHECKING:
+    from trainer.aws.stack_outputs import StackOutputs
     from trainer.rehearsal.interruptions import Interruption
 
 FLAGS = {  # of the job, with their keys
@@ -111,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
             do = "Add -y to launch, or --dry-run to look."
             refuse_unasked(arguments, "this would spend money", do=do)
         console.update("asking the account whether it would launch this ...")
+        if arguments.detach:
+            kept += unreplaced((one.machine.name for one in plan.candidates if not one.refused), outputs)
         for note in [*kept, *_checked(work, plan, account, sweep=True)]:
             console.line(f"note: {note}")
         _ask(arguments, plan)
@@ -144,6 +147,8 @@ def run(arguments: argparse.Namespace) -> int:
             receipt = drive(cloud, record.run_id, **follow)
         if receipt is None:
             left = read_record(account.objects, record.run_id, seen=True)[0]
+            for note in unreplaced((rung.instance_type for rung in left.ladder), outputs):
+                console.line(f"note: {note}")
             return detached(arguments, left, account, desk, console)
         return end_of_run(arguments, receipt, account, desk, console)
 
@@ -327,6 +332,17 @@ def detached(
     for title, command in commands.items():
         console.prompt(f"{title + ':':<12}{mayfly()} {command}{where}\n")  # as below a receipt
     return 0
+
+
+def unreplaced(types: Iterable[str], outputs: StackOutputs) -> list[str]:
+    """Return a note on the instance types of a run that control may not start, if there are any: a run that
+    its command left ends with a machine of these.
+    """
+    names = sorted({name for name in types if not outputs.control_may_start(name)})
+    if not names:
+        return []
+    do = "Stay attached, or add it to the stack's setting control_types."
+    return [f"control may not start {', '.join(names)}: a lost machine ends a run that you left. {do}"]
 
 
 def going_on(record: RunRecord, instances: list[str]) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +239,7 @@ def _refuse_own_profile(job: Job) -> None:
 def _refuse_types(machines: Iterable[InstanceType], outputs: StackOutputs) -> None:
     """Raise ConfigError for a type that control's role may not start."""
     for name in (machine.name for machine in machines):
-        if not any(fnmatchcase(name, pattern) for pattern in outputs.control_types):
+        if not outputs.control_may_start(name):
             why, do = (
                 f"it may start {', '.join(outputs.control_types)}",
                 "Add it to the stack's setting control_types.",

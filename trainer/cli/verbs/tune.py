@@ -18,6 +18,8 @@ from trainer.cli.output import counted, duration, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, lines
 from trainer.job.job import Job, load_job, parse_job, refuse_script
+from trainer.machines.measurements import GPU_PACKS
+from trainer.machines.memory import CPU
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.machines.choice import Choice
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     job = checked(job)
     choose_device(job, arguments.device)  # a profile that is unknown, or larger than the chip, ends it here
-    seconds, batch_limit, why = _time(job, arguments)
+    job, seconds, batch_limit, why = _trial(job, arguments)
     warn(f"tuning for {seconds:.0f} s at most: {why}")
     choice, timings = tune_here(
         job, device=arguments.device, seconds=seconds, batch_limit=batch_limit, say=warn
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({**known, "timings": [asdict(timing) for timing in timings]})
         return 0
     show(_view(job, choice, timings))
-    say(f"stored in {file}: this machine's next runs of this shape use the first")
+    say(f"stored in {file}: this machine's next runs of this shape{_models(job, choice)} use the first")
     return 0
 
 
@@ -68,12 +70,14 @@ def _job(arguments: argparse.Namespace) -> Job:
     return job
 
 
-def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
-    """Return the seconds to measure, the largest batch for `auto`, and the reason for this time."""
+def _trial(job: Job, arguments: argparse.Namespace) -> tuple[Job, float, int, str]:
+    """Return the job that a run of the candles would time (the job itself without any), the seconds to
+    measure, the largest batch for `auto`, and the reason for this time.
+    """
     seconds = min(MOST_SECONDS, arguments.seconds or DEFAULT_SECONDS)
     why = "--seconds" if arguments.seconds else "change it with --seconds"
     if not job.data.path:
-        return seconds, 0, why
+        return job, seconds, 0, why
     from trainer.train.inputs.source import plan_and_open
     from trainer.train.inputs.survey import survey
     from trainer.train.tuning.chosen import Site, run_estimate
@@ -83,12 +87,21 @@ def _time(job: Job, arguments: argparse.Namespace) -> tuple[float, int, str]:
     with HeldFolder("candles") as scratch:
         surveyed = survey(job, plan_and_open(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(surveyed.pieces))
-    run_seconds, limit = run_estimate(job, Site(kind=kind, profile=choice, workers=workers), surveyed)
+    site = Site(kind=kind, profile=choice, workers=workers)
+    run_seconds, limit = run_estimate(job, site, surveyed)
     run = (
         f"a run of about {duration(run_seconds)} ({counted(len(surveyed.pieces), 'model')},"
         f" {surveyed.data['bars']:,} bars)"
     )
-    return seconds, limit, f"{why}; for {run}"
+    return site.trial_of(job, surveyed), seconds, limit, f"{why}; for {run}"
+
+
+def _models(job: Job, choice: Choice) -> str:
+    """Return of how many models a run takes a measurement, as words; '' where that makes no difference."""
+    if choice.profile.name == CPU or not job.model.has_stacked_form:
+        return ""
+    most = max(GPU_PACKS)
+    return f" with {job.expert.pack or f'{most} or more'} models on a GPU"
 
 
 def _view(job: Job, choice: Choice, timings: Sequence[Timing]) -> RenderableType:

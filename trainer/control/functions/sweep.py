@@ -36,7 +36,7 @@ S3_PATIENCE = Config(
     connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2}
 )
 TERMINABLE = ("pending", "running", "stopping", "stopped")
-# Copies of three codes of trainer.aws.error_codes, which the sweeper may not import.
+# Copies of codes of trainer.aws.error_codes, which the sweeper may not import.
 NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
 FORBIDDEN = "AccessDenied"
 # S3's codes for an object made unreadable by its writer: archived, or encrypted with another key.
@@ -303,4 +303,5 @@ def _keys(instance_id: str, tags: Mapping[str, str]) -> NodeKeys:
 
 def _code(error: Exception) -> str:
     """Return the AWS code of a botocore error, or '' if AWS sent none."""
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+    answer = getattr(error, "response", None) or {}  # a time-out has one, which is None
+    return str(answer.get("Error", {}).get("Code", ""))

@@ -95,8 +95,18 @@ def _hidden_states(lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:
     if x_TBF.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
         with torch.autocast("cuda", enabled=False):
             return run_in(torch.get_autocast_dtype("cuda"), lstm, x_TBF)
+    if x_TBF.device.type == "cuda" and not _in_one_buffer(lstm):
+        return run_in(x_TBF.dtype, lstm, x_TBF)
     hidden_TBH: torch.Tensor = lstm(x_TBF)[0]
     return hidden_TBH
+
+
+def _in_one_buffer(lstm: nn.Module) -> bool:
+    """Return whether a layer's weights fill one buffer, as cuDNN wants them; weights in rows of a pack's
+    matrices don't, and torch would copy them at each call, with a warning.
+    """
+    weights = list(lstm.parameters())
+    return weights[0].untyped_storage().nbytes() == sum(weight.nbytes for weight in weights)
 
 
 def run_in(dtype: torch.dtype, lstm: nn.Module, x_TBF: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """Choose the training settings before workers start. Precedence: job, checkpoint, cached measurement, new
 trial, default.
 
-The card has the source of each setting. `tune = "auto"` runs a trial before a run of ten minutes or more. A
-strategy for GPUs is used only after a trial in which it agreed with plain modules on this chip.
+The card has the source of each setting. `tune = "auto"` runs a trial before a run of ten minutes or more; on
+a GPU, of models that have strategies for it, before a run of five seconds. A strategy for GPUs is used only
+after a trial in which it agreed with plain modules on this chip.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainer.machines.measurements import (
     OPEN,
     Entry,
     known_here,
-    of_a_rank,
+    of_a_device,
     shape_of,
     sound_entry,
     with_entry,
@@ -38,6 +39,9 @@ from trainer.train.packs.strategy import concrete
 from trainer.train.tuning.tune import Tuning, candidates, entry_of, run_tuner, trial_seconds
 
 LONG_RUN_SECONDS = 600.0  # a trial is 2 % of it
+# Of models with strategies for GPUs, estimated at about the fastest one's rate. An H100 trains plain modules
+# at an eighth of it (docs/benchmarks.md, 2026-11-26): the run would take 40 s, and a trial takes 20.
+LONG_RUN_OF_STACKED_SECONDS = 5.0
 PARTS = (*OPEN, "batch")
 
 RunTuner = Callable[..., Tuning]
@@ -53,9 +57,10 @@ class Site:
     workers_per_gpu: int = 1
     together: bool = False  # the workers train each model together, as ranks
 
-    def trial_of(self, job: Job) -> Job:
+    def trial_of(self, job: Job, surveyed: Survey) -> Job:
         """Return the job that a trial times on one device."""
-        return of_a_rank(job, self.workers) if self.together else job
+        pieces = len(surveyed.pieces)
+        return of_a_device(job, devices=self.workers, pieces=pieces, on_gpu=self.kind == "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +93,7 @@ def run_estimate(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
     rate = rate_of(
         profile,
         job,
-        known_here(profile.key, site.trial_of(job), torch=torch.__version__),
+        known_here(profile.key, site.trial_of(job, surveyed), torch=torch.__version__),
         torch=torch.__version__,
     )
     devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
@@ -112,7 +117,8 @@ def choose_settings(
     """
     kind, resumed = site.kind, _of_checkpoints(checkpoints, shape_of(job))
     run_seconds, limit = run_estimate(job, site, surveyed)
-    entry, sources = _measured(job, site, resumed, run_seconds=run_seconds, limit=limit, emit=emit, run=run)
+    trial = site.trial_of(job, surveyed)
+    entry, sources = _measured(trial, site, resumed, run_seconds=run_seconds, limit=limit, emit=emit, run=run)
     wanted = with_entry(job, entry) if entry else job
     if entry is None and kind == "cuda" and job.expert.strategy != "auto":
         wanted = job.with_expert(strategy="sequential")  # no other was compared with plain modules here
@@ -131,7 +137,8 @@ def choose_settings(
     where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
     if resumed is not None and not job.train.batch and tuned.train.batch == resumed["batch"]:
         where["batch"] = resumed["from"].get("batch", "default")
-    choice = {"profile": site.profile.profile.key, "shape": shape_of(job), **_parts(tuned)}
+    shapes = {"shape": shape_of(job), "timed_as": shape_of(trial)}
+    choice = {"profile": site.profile.profile.key, **shapes, **_parts(tuned)}
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as well
         choice["memory_per_model_gib"] = entry["memory_per_model_gib"]
     if site.together:
@@ -140,7 +147,7 @@ def choose_settings(
 
 
 def _measured(
-    job: Job,
+    trial: Job,
     site: Site,
     resumed: Mapping[str, Any] | None,
     *,
@@ -152,7 +159,7 @@ def _measured(
     """Return the fastest settings known, with their sources: the checkpoint's, else those measured here
     before, else those of a trial, if one is worth its time.
     """
-    kind, key, trial = site.kind, site.profile.profile.key, site.trial_of(job)
+    kind, key = site.kind, site.profile.profile.key
     if resumed is not None and (resumed["profile"], resumed.get("torch")) == (key, torch.__version__):
         return sound_entry(resumed), resumed["from"]
     if (known := known_here(key, trial, torch=torch.__version__)) is not None:
@@ -223,7 +230,8 @@ def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
         return True  # whatever `tune` is: the strategy must first agree with plain modules
     if job.expert.tune == "never" or (job.train.batch and len(candidates(job, kind)) < 2):
         return False
-    return job.expert.tune == "always" or run_seconds >= LONG_RUN_SECONDS
+    long = LONG_RUN_OF_STACKED_SECONDS if kind == "cuda" and job.model.has_stacked_form else LONG_RUN_SECONDS
+    return job.expert.tune == "always" or run_seconds >= long
 
 
 def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int, *, windows: int) -> int:

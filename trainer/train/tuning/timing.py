@@ -84,7 +84,7 @@ def measure(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         # Without the rows of members of larger packs.
-        before = torch.cuda.memory_allocated() - _bytes_of(members)
+        before = peak_bytes(option.strategy, now=True) - _bytes_of(members)
     elif not whole:
         reads = min(reads, max(option.micro_batch, CPU_READS[job.model.reads]))
     try:
@@ -93,13 +93,24 @@ def measure(
         if option.strategy == "sequential" and not is_out_of_memory(error):
             raise
         return Timing(candidate=option, excluded=reason_of(error))
-    memory = (torch.cuda.max_memory_allocated() - before) / GIB if cuda else 0.0
+    memory = (peak_bytes(option.strategy) - before) / GIB if cuda else 0.0
     return Timing(
         candidate=option,
         windows_per_second=reads * len(members) / step_seconds,
         steps_per_second=reads / job.train.batch / step_seconds,
         memory_per_model_gib=memory / len(members),
     )
+
+
+def peak_bytes(strategy: str, *, now: bool = False) -> int:
+    """Return the most bytes of the GPU that a pack of this strategy took, or what it takes now.
+
+    It is what torch allocated, but what it reserved for a recorded graph, which keeps the blocks of each
+    stream: to the host, which records one model after another, only one model's are allocated.
+    """
+    if strategy == "sequential":
+        return torch.cuda.memory_allocated() if now else torch.cuda.max_memory_allocated()
+    return torch.cuda.memory_reserved() if now else torch.cuda.max_memory_reserved()
 
 
 def warm_up(device: torch.device) -> None:

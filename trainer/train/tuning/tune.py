@@ -32,7 +32,7 @@ from trainer.base.text import printable
 from trainer.job.job import Job
 from trainer.machines.choice import Choice
 from trainer.machines.kernels import cpu_slice
-from trainer.machines.measurements import Entry, keep_here, shape_of
+from trainer.machines.measurements import GPU_PACKS, Entry, keep_here, shape_of
 from trainer.machines.memory import REFERENCE_BATCH
 from trainer.train.child_processes import ctrl_c_blocked, end_with_the_parent
 from trainer.train.cpu import keep_freed_memory, use_one_thread
@@ -54,7 +54,6 @@ TRIAL_SECONDS, CANDIDATE_SECONDS = 12.0, 3.0
 LIMIT_SECONDS = 60.0  # after which the process is killed
 CPU_SLICES = (64, 128, 256)
 MOST_CPU_SLICE = 512  # 1,024 are half as fast (hidden 128, AMD EPYC, 2026-11-21): beyond the cache
-GPU_PACKS = (1, 4, 8, 16, 32)
 SMALLEST_AUTO_BATCH = 64
 AS_FAST = 0.97  # of the highest rate: the smallest batch that reaches it is chosen, since it learns best
 NO_TIME = "no time left"

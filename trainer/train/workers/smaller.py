@@ -47,6 +47,6 @@ def remembered(settings: WorkerSettings) -> dict[str, Any]:
     """
     choice: Mapping[str, Any] = settings.choice
     entry = sound_entry({**choice, "memory_per_model_gib": 0})
-    if entry is None or not choice.get("shape") or not choice.get("profile"):
+    if entry is None or not choice.get("timed_as") or not choice.get("profile"):
         return {}
-    return {"profile": choice["profile"], "shape": choice["shape"], "entry": entry}
+    return {"profile": choice["profile"], "shape": choice["timed_as"], "entry": entry}

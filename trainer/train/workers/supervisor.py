@@ -331,9 +331,10 @@ class Supervisor:
         worker.connection.close()
 
     def _retries(self, worker: _Worker) -> int:
-        """Return how often the models of a dead worker are retried together: once after a silence."""
-        retries = self._settings.job.train.retries
-        return min(retries, 1) if worker.silent else retries
+        """Return how often the models of a dead worker are retried together: once after a silence, whatever
+        the job says.
+        """
+        return 1 if worker.silent else self._settings.job.train.retries
 
     def _chances(self, worker: _Worker, model: str) -> int:
         retries = self._retries(worker)

@@ -273,6 +273,7 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     assert launch(*words) == 0
     printed = capsys.readouterr()
     left = json.loads(printed.out)
+    assert "note: control may not start p3.8xlarge: a lost machine ends a run that you left." in printed.err
     assert [line.partition("mayfly ")[2] for line in printed.err.splitlines()[-3:]] == [
         f"{command} --rehearse"
         for command in (f"logs {left['run_id']} -f", f"status {left['run_id']} -f", f"stop {left['run_id']}")
@@ -381,7 +382,9 @@ def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, tmp_path,
     objects = open_objects(rehearsed, read_stack(rehearsed, stack="dev").bucket)
     words = ("--rehearse", "--instance", "g6.xlarge", "--data", candles, "--detach")
     assert launch(*words) == 0
-    first = closed(objects, capsys.readouterr().out.strip())
+    printed = capsys.readouterr()
+    first = closed(objects, printed.out.strip())
+    assert "control may not start" not in printed.err
     assert launch(*words, "--resume", first.run_id) == 2
     assert "it finished nothing that counts" in capsys.readouterr().err
     give_checkpoints(objects, first.run_id)

@@ -9,6 +9,10 @@ import torch
 from tests.jobs import job_of, sets
 from trainer.base.errors import UsageError
 from trainer.cli.main import main
+from trainer.cli.verbs.tune import _models
+from trainer.job.job import Job
+from trainer.machines.chips import named_profile
+from trainer.machines.choice import Choice, choose
 from trainer.machines.measurements import known_here
 from trainer.train.tuning import timing as timing_of
 
@@ -62,6 +66,26 @@ def test_tune_takes_20_seconds_or_as_asked_60_at_most(monkeypatch, capsys, candl
         assert main(["profiles", "tune", "--device", "cpu", *words]) == 2
     assert took == [20.0, 5.0, 60.0]
     assert "--seconds; for a run of about" in capsys.readouterr().err
+
+
+def test_with_candles_a_gpu_is_tuned_for_as_many_models(monkeypatch, candles, capsys):
+    tuned: list[Job] = []
+
+    def tune_here(job, **how):
+        tuned.append(job)
+        raise UsageError("enough")
+
+    h200 = Choice(profile=named_profile("h200"), why="", memory_gib=140.0)
+    monkeypatch.setattr("trainer.train.workers.devices.choose_device", lambda job, device: ("cuda", h200))
+    monkeypatch.setattr("trainer.train.workers.devices.default_workers", lambda kind: 1)
+    monkeypatch.setattr("trainer.train.tuning.tune.tune_here", tune_here)
+    for words in ([], ["--data", str(candles)]):
+        assert main(["profiles", "tune", *words]) == 2
+    models = len(list(candles.iterdir()))
+    assert [job.expert.pack for job in tuned] == [0, models]
+    said = [_models(job, h200) for job in tuned]
+    assert said == [" with 32 or more models on a GPU", f" with {models} models on a GPU"]
+    assert _models(Job(), choose("cpu", None)) == ""
 
 
 def test_nothing_is_kept_where_nothing_fits(capsys, tmp_path, monkeypatch):

@@ -299,7 +299,7 @@ def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, targe
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("fp16", 1e-2), ("auto", 1e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("fp16", 1e-2), ("bf16", 1e-2)])
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_recorded_graph_gives_the_losses_of_plain_modules(
     strategy: Strategy, precision: str, tolerance: float

@@ -105,6 +105,27 @@ def test_a_long_run_tunes_itself_and_a_short_one_takes_defaults(tmp_path):
     assert set(chosen.choice["from"].values()) == {"default", "job"}
 
 
+@pytest.mark.parametrize(("models", "workers", "at_a_time"), [(1, 1, 1), (4, 1, 4), (20, 4, 5), (40, 1, 0)])
+def test_a_trial_on_a_gpu_times_as_many_models_as_it_has(tmp_path, models, workers, at_a_time):
+    choosing, site = Choosing(tmp_path, FUSED), replace(H200, workers=workers)
+    choosing(Job(), site, surveyed(Job(), models=models))
+    assert choosing.timed == job_of(pack=at_a_time)
+    assert choosing.events[1]["shape"] == shape_of(job_of(pack=at_a_time))
+
+
+@pytest.mark.parametrize(("windows", "job", "tunes"), [
+    (1_000_000, Job(), True),
+    (100_000, Job(), False),
+    (1_000_000, job_of(model="tcn", epochs=1), False),
+    (1_000_000, job_of(tune="never"), False),
+])  # fmt: skip
+def test_models_with_strategies_for_gpus_tune_before_a_run_of_seconds(tmp_path, windows, job, tunes):
+    """Plain modules take ten times as long as the estimate says, so a trial of twenty seconds is soon worth it."""
+    choosing, job = Choosing(tmp_path, FUSED), job.with_train(epochs=1)
+    choosing(job, H200, surveyed(job, windows={**WINDOWS, "train": windows}))
+    assert bool(choosing.asked) is tunes
+
+
 def estimate(job: Job = Job(), rate: float = 2_000.0) -> bool:
     """Return whether a run is estimated by this rate of windows a second."""
     seconds, _ = run_estimate(job, CPU, surveyed(Job()))
@@ -346,7 +367,7 @@ def test_a_shape_that_ran_out_of_memory_starts_with_less_next_time(tmp_path):
     less = smaller(first.job, models=7)
     assert less is not None
     told = remembered(with_job(settings, less))
-    assert (told["profile"], told["shape"]) == (first.choice["profile"], shape_of(job))
+    assert (told["profile"], told["shape"]) == (first.choice["profile"], shape_of(job.with_expert(pack=4)))
     keep_here(told["profile"], told["shape"], told["entry"])
     again = Choosing(tmp_path)(job, site)
     assert settings_of(again) == ("sequential", 3, 256)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.nightly
 SMALL = {"layers": 1, "hidden": 4, "lookback": 20, "timeframe": "1m", "epochs": 1}
 SHAPE: Mapping[str, Any] = {
     "profile": "cpu",
-    "shape": "model=greedy",
+    "timed_as": "model=greedy",
     "strategy": "sequential",
     "activation_checkpointing": False,
     "batch": 64,

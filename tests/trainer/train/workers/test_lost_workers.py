@@ -28,7 +28,7 @@ from trainer.train.workers.worker import crash_of
 NO_MEMORY = crash_of(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
 CHOICE = {
     "profile": "l4",
-    "shape": "model=lstm",
+    "timed_as": "model=lstm",
     "strategy": "sequential",
     "activation_checkpointing": False,
     "batch": 256,
@@ -177,25 +177,27 @@ def reasons(outcome: Outcome) -> set[str]:
 # --- silence
 
 
-def test_a_worker_without_progress_is_restarted_once(stage):
+@pytest.mark.parametrize("retries", [0, 9])
+def test_a_worker_without_progress_is_restarted_once(stage, retries):
     def behave(worker: Played, _: Piece) -> None:
         if len(stage.context.started) == 1:
             stage.now += 901  # it says nothing
         else:
             worker.finish()
 
-    outcome = stage.train(behave, some(1), retries=9)
+    outcome = stage.train(behave, some(1), retries=retries)
     assert len(outcome.done) == 1 and outcome.retries == 1
     (silent,) = stage.named("worker_silent")
     assert (silent["worker"], silent["seconds"], silent["pieces"]) == (0, 901.0, ["C00-USD"])
     assert stage.named("retry")[0]["reason"] == "its worker made no progress for 901 s"
 
 
-def test_a_piece_that_is_silent_twice_has_failed(stage):
+@pytest.mark.parametrize("retries", [0, 9])
+def test_a_piece_that_is_silent_twice_has_failed(stage, retries):
     def behave(worker: Played, _: Piece) -> None:
         stage.now += 901
 
-    outcome = stage.train(behave, some(1), retries=9)
+    outcome = stage.train(behave, some(1), retries=retries)
     assert reasons(outcome) == {"its worker made no progress for 901 s"}
     assert len(stage.context.started) == 2
 
