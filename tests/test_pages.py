@@ -23,6 +23,7 @@ from scripts.reference import PART
 from scripts.screens import SAMPLES
 from tests import pages
 from tests.golden.test_help import COMMANDS
+from tests.nightly import others_nightly
 from tests.pages import PAGES, ROOT, Command, all_commands, block_of, shell_lines
 from tests.sessions import forget_sessions, sign_in
 from trainer.aws.access import Access
@@ -62,6 +63,10 @@ NO_INDEX = {  # jobs whose packages come from an index: tests/end_to_end/test_sc
     "examples/scripts/lightning/job.toml",
     "examples/scripts/huggingface/job.toml",
 }
+FIRST_PAGES = (
+    "README.md",
+    "docs/quick-start.md",
+)  # whose launches make test plans, too: two core-seconds each
 LANGUAGES = {"", "toml", "yaml", "json", "python", "text"}
 PROGRAM = re.compile(  # the last continues docker's line
     r"\.|aws|bash|docker|eval|export|make|mayfly|mkdir|printf|pulumi|(\.venv/bin/)?python|read|rsync|ssh|unset|-e"
@@ -225,7 +230,13 @@ def used(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [one for one in LAUNCHES if not NO_INDEX & set(one.words)], ids=str)
+@pytest.mark.parametrize(
+    "command",
+    others_nightly(
+        (one for one in LAUNCHES if not NO_INDEX & set(one.words)), lambda one: one.page in FIRST_PAGES
+    ),
+    ids=str,
+)
 def test_a_launch_of_the_docs_has_a_plan(
     command: Command,
     candles: None,

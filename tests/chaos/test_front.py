@@ -15,7 +15,7 @@ from trainer.control.cloud import AwsCloud
 from trainer.rehearsal.world import Delays
 
 pytestmark = pytest.mark.slow
-SEEDS, MORE_SEEDS = 24, 300
+SEEDS, MORE_SEEDS = 8, 300
 
 
 @pytest.fixture(scope="module")

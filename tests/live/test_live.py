@@ -20,7 +20,6 @@ from tests.live.__main__ import Diary, embedded_live, main, refuse_another_accou
 from tests.live.bill import bill, bounds, not_yet
 from tests.live.checks import CHECKS, Check
 from tests.live.context import STANDARD, CheckFailed, Live
-from tests.live.runs import RETRAIN
 from tests.retrains import CONFIG
 from tests.sessions import forget_sessions
 from trainer.aws.place import ACCOUNT
@@ -28,13 +27,11 @@ from trainer.rehearsal.world import Delays
 from trainer.runs.record import from_iso
 
 by_name = {check.name: check for check in CHECKS}
-# Those without a run, whose waits end when the embedded AWS's clock is moved.
+# Those without a run, whose waits end when the embedded AWS's clock is moved. `make nightly` has every check.
 WITHOUT_RUNS = (
     *("identity", "quotas", "bucket", "sweeper", "policies", "dry-run", "doctor"),
     *("fleet", "hung-boot", "layers"),
 )
-# One by a person, one by control: what their checks say. `make nightly` has every check.
-WITH_RUNS = ("launcher", "retrain")
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +87,6 @@ def test_checks_without_a_run_pass(aws: CheckedAws, embedded: Live, lines: list[
     again = Diary(tmp_path / "seen.json")
     assert run([by_name[name] for name in WITHOUT_RUNS], live, again, cap_usd=0) == 0
     assert lines[-1] == f"== layers: seen {diary.seen['layers']['at']}"
-
-
-@pytest.mark.nightly
-def test_checks_with_runs_pass(embedded: Live, lines: list[str], tmp_path: Path) -> None:
-    all_pass(WITH_RUNS, embedded, lines, tmp_path)
-    assert f"models/retrains/{RETRAIN}/" in "\n".join(lines)
 
 
 def test_a_role_that_may_more_is_named(embedded: Live, lines: list[str], tmp_path: Path) -> None:

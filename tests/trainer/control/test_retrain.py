@@ -103,6 +103,7 @@ def manifest_of(home: RetrainHome, run_id: str) -> Manifest:
     return read_manifest(home.cloud.objects.get(key=manifest_key(run_id)).body)  # type: ignore[union-attr]
 
 
+@pytest.mark.nightly
 def test_a_scheduled_time_from_its_publication_on(
     home: RetrainHome, mayfly: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

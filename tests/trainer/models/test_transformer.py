@@ -92,7 +92,7 @@ def test_on_a_frozen_encoder_only_the_head_runs_backward():
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.nightly), 16])
 def test_a_steps_memory_is_what_the_formula_says(batch, again, precision):
     """With a batch of one most of it are gradients, with sixteen activations."""
     of_step = {"precision": precision, "activation_checkpointing": again, "micro_batch": batch}

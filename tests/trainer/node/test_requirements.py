@@ -110,6 +110,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_node_reads_every_sample_with_its_lock(samples: list[Path], tmp_path: Path) -> None:
     job = tmp_path / "job.json"

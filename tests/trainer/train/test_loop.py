@@ -153,7 +153,7 @@ def _histories(
     return {name: run.history for name, run in roster.done.items()}, sizes
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("ema", [pytest.param(0.0, marks=pytest.mark.nightly), 0.9])
 def test_free_places_are_filled_and_thin_packs_compacted(ema):
     job = with_settings(REAL_JOB, ema=ema)
     alone, one_by_one = _histories(SequentialPack, places=1, job=job)

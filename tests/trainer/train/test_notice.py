@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.jobs import job_of
+from tests.nightly import others_nightly
 from tests.trainer.train.rosters import Roster, Strategy, WorkerKilled, heard_at, run_of_noise
 from trainer.job.job import Job
 from trainer.train.loop import Run
@@ -96,7 +97,10 @@ def test_a_notice_of_another_word_is_not_heard(tmp_path: Path, content: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "job", "places"),
-    [(SequentialPack, LSTM, 2), (Fused, LSTM, 2), (Streams, LSTM, 2), (chunks, TCN, 1)],
+    others_nightly(
+        [(SequentialPack, LSTM, 2), (Fused, LSTM, 2), (Streams, LSTM, 2), (chunks, TCN, 1)],
+        lambda case: case[0] is Fused,
+    ),
 )
 def test_each_model_of_a_pack_is_saved_at_once(form: Strategy, job: Job, places: int) -> None:
     on = Counted(job, form, places=places).train(heard_at(7, word=CHECKPOINT))

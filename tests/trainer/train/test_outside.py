@@ -23,9 +23,9 @@ SMALL = {"hidden": 4, "layers": 1, "lookback": 20, "width": 4, "blocks": 2, "chu
 @pytest.mark.parametrize(
     ("model", "target", "settings"),
     [
-        ("gru", "direction", {"batch": 64}),
+        pytest.param("gru", "direction", {"batch": 64}, marks=pytest.mark.nightly),
         ("gru", "extremes", {"batch": 64}),
-        ("lstm", "extremes", {"batch": 64}),
+        pytest.param("lstm", "extremes", {"batch": 64}, marks=pytest.mark.nightly),
         ("lstm", "extremes", {"batch": 64, "strategy": "fused"}),
         ("tcn", "extremes", {"batch": 8}),
     ],

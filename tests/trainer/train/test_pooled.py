@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.jobs import job_of
+from tests.nightly import others_nightly
 from tests.pieces import piece_of
 from tests.predictions import of_test, predict_file
 from tests.trainer.train.rosters import Roster
@@ -47,7 +48,7 @@ def _series(job: Job, folder: Path, *symbols: str) -> list[PieceData]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", others_nightly(JOBS, lambda name: name == "fused"))
 def test_a_pool_of_one_series_trains_its_plain_model(name, data):
     job = JOBS[name]
     (single,) = _series(job, data, "SIG-USD")

@@ -376,6 +376,7 @@ def give_checkpoints(objects: Objects, run_id: str) -> None:
     objects.put(key=start_key(run_id, 1), body=start_to_json(start), create=True)
 
 
+@pytest.mark.nightly
 def test_a_launch_continues_a_run_of_the_same_work(rehearsed, candles, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("trainer.cli.verbs.launch.start", lambda cloud, run_id, **follow: follow["known"])
     objects = open_objects(rehearsed, read_stack(rehearsed, stack="dev").bucket)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
 
 from tests.jobs import job_of, with_settings
+from tests.nightly import others_nightly
 from trainer.job.job import Job
 from trainer.targets import TARGETS
 from trainer.train.packs.pack import Member, Pack, fresh_state
@@ -25,6 +27,10 @@ MODELS = 3
 JOB = job_of(hidden=8, lookback=6, batch=32, dropout=0.2, learning_rate=1e-2, clip_norm=0.2)
 RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-9}
 Strategy = Callable[[Sequence[Member], Job], Pack]
+
+
+STRATEGIES = (SequentialPack, Fused, Streams)
+ONE_TO_ANOTHER = ((SequentialPack, Fused), (Fused, Streams), (Streams, SequentialPack))
 
 
 def _members(dtype: torch.dtype = torch.float32) -> list[Member]:
@@ -117,8 +123,9 @@ def test_a_neighbour_that_stops_changes_nothing_for_the_others(strategy: Strateg
     torch.testing.assert_close(thinned[:, [0, 2]], together[:, [0, 2]], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
-@pytest.mark.parametrize("first", [SequentialPack, Fused, Streams])
+@pytest.mark.parametrize(
+    ("first", "later"), others_nightly(product(STRATEGIES, STRATEGIES), lambda pair: pair in ONE_TO_ANOTHER)
+)
 def test_a_snapshot_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
     members, uninterrupted = _members(torch.float64), _trained(SequentialPack, torch.float64)
     begun, continued = first(members, JOB), later(members, JOB)
@@ -240,8 +247,9 @@ def test_the_average_follows_its_formula_and_changes_nothing(strategy: Strategy)
         assert torch.equal(_row(averaged.model(number).state_dict()), _row(state.average))
 
 
-@pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
-@pytest.mark.parametrize("first", [SequentialPack, Fused, Streams])
+@pytest.mark.parametrize(
+    ("first", "later"), others_nightly(product(STRATEGIES, STRATEGIES), lambda pair: pair in ONE_TO_ANOTHER)
+)
 def test_an_average_continues_in_any_strategy(first: Strategy, later: Strategy) -> None:
     job, members = with_settings(JOB, ema=0.9), _members(torch.float64)
     begun, continued = first(members, job), later(members, job)
@@ -281,7 +289,7 @@ def test_members_that_share_rows_store_them_once() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("strategy", [Fused, Streams])
+@pytest.mark.parametrize("strategy", [Fused, pytest.param(Streams, marks=pytest.mark.nightly)])
 def test_a_pack_takes_every_target_as_plain_modules_do(strategy: Strategy, target: str) -> None:
     job, members = with_settings(JOB, target=target), _members(torch.float64)
     packs = [SequentialPack(members, job, micro_batch=job.train.batch), strategy(members, job)]

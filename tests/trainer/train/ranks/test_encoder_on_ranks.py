@@ -93,6 +93,7 @@ def before(candles: Candles, time: int) -> Candles:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_panels_head_trains_on_a_panels_encoder_on_two_ranks(python, train_piece, tmp_path: Path):
     panel = planted_panel(0, series=8, dates=400)  # two series begin late, or end early
