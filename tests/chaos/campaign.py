@@ -73,6 +73,7 @@ SITUATIONS: dict[str, Schedule] = {
         minutes=60.0,
         budget_usd=1.5,
     ),
+    "promoted by several": Schedule(promotes=True),
     "stays on": Schedule(nodes=(NodeLife(fate="stays_on"),), minutes=12.0),
     "silent, then a spoilt model": Schedule(
         nodes=(NodeLife(fate="hangs", at=150.0), NodeLife(fate="spoils")), minutes=30.0
