@@ -57,7 +57,7 @@ class TrainSettings:
     precision: str = setting(
         "auto",
         "Number format of matrix products: " + ", ".join(PRECISIONS) + "; auto: by chip, fp32 on a CPU"
-        " and for an LSTM of up to 128 units.",
+        " and for a recurrent model of up to 128 units.",
         choices=PRECISIONS,
     )
     checkpoint_seconds: int = setting(
@@ -118,8 +118,8 @@ class ExpertSettings:
     tune: str = setting(
         "auto",
         "Measure the fastest settings, for 12 s at most, before the first training of a shape on this"
-        " machine: auto (if the run is estimated at ten minutes or more; an LSTM's on a GPU at five seconds),"
-        " never, or always.",
+        " machine: auto (if the run is estimated at ten minutes or more; at five seconds where a GPU can"
+        " train several models at once), never, or always.",
         choices=TUNE,
     )
     activation_checkpointing: bool = setting(
