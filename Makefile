@@ -7,7 +7,7 @@ help:
 	@echo "make test    format, lint, types, import rules and the tests, in ten to twenty minutes on two idle cores"
 	@echo "make quick   a first look in a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"
-	@echo "make nightly what takes too long for make test: more whole runs, settings in pairs, a rehearsed p4d (half an hour)"
+	@echo "make nightly what takes too long for make test: more whole runs, settings in pairs, a rehearsed p4d (about an hour)"
 	@echo "make chaos N=10000  what a run survives: callers killed at every step, faults by seed, on a simulated AWS (minutes)"
 	@echo "make setup   only the set-up, in .venv"
 	@echo "make state   a bucket of the account for Pulumi's state, and Pulumi's login to it"
