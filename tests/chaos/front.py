@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import floor
 from typing import Any
 
 from tests.chaos.aws import Aws
@@ -110,13 +111,13 @@ class Side:
     def _look(self, operation: Operation) -> Any:
         found = self.cloud.instances(run_id=self.record.run_id)
         self.ids += [one.instance_id for one in found if one.instance_id not in self.ids]
-        began = self.record.created_at
+        began = self.record.created_at  # EC2 shows whole seconds, of which the simulator knows the parts
         return sorted(
             (
                 self.ids.index(one.instance_id),
                 replace(one, instance_id="", launched_at=began, ended_at=None),
-                round((one.launched_at - began).total_seconds()),
-                one.ended_at and round((one.ended_at - began).total_seconds()),
+                floor((one.launched_at - began).total_seconds()),
+                one.ended_at and floor((one.ended_at - began).total_seconds()),
             )
             for one in found
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -81,4 +82,16 @@ def answer_alike(applied, seed):
     said = []
     for operation in operations(seed):
         said.append((operation, front.do(operation), simulated.do(operation)))
-        assert said[-1][1] == said[-1][2], said
+        assert said[-1][1] == about(said[-1][2]), said
+
+
+def about(answer: Any) -> Any:
+    """Return an answer whose times may be a second off: the product's own waits pass on the simulator's clock alone."""
+    if not isinstance(answer, list):
+        return answer
+    known = [(began, *((ended,) if ended is not None else ())) for _, _, began, ended in answer]
+    near = [[pytest.approx(second, abs=1) for second in seconds] for seconds in known]
+    return [
+        (number, seen, one[0], one[1] if one[1:] else None)
+        for (number, seen, _, _), one in zip(answer, near, strict=True)
+    ]
