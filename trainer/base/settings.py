@@ -151,7 +151,7 @@ class Training:
     recompute: bool  # activation checkpointing
     accumulates: bool  # the batch has other slices, too
     frozen: bool = False  # only the head trains, on a pretrained encoder
-    on_gpu: bool = False
+    on_gpu: bool = False  # whose library takes a workspace for a recurrent layer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,9 @@ CPU_SLICE = 256
 # alone (as fast as in fours, with less memory); measured 2026-11-21, AMD EPYC.
 CPU_SLICE_BYTES = {CONVOLUTION: 4 << 20, ATTENTION: 2 << 20, UNKNOWN: 32 << 20}
 WHOLE_BATCH = 1 << 20  # reads; more than any batch: it is not sliced
-# Hidden size up to which an LSTM trains faster in fp32 than in bf16 on a GPU: cuDNN's backward pass has
-# persistent kernels for it only in fp32 (hidden 64 on an H100: 2.2 times, streams of eight; 2026-11-26).
+# Hidden size up to which an LSTM trains faster in fp32 than in bf16 on a GPU. Timed at 64 on an H100 (2.2
+# times, streams of eight; 2026-11-26); up to 128 by inference: by its workspace cuDNN trains these by
+# persistent kernels in fp32, and not in bf16.
 FULL_PRECISION_WIDTH = 128
 
 

@@ -26,7 +26,7 @@ from trainer.base.settings import (
 
 OUR_RESERVE = 5  # numbers per bar and hidden unit that our own recurrence (`stacked`) keeps, counted
 # Of cuDNN, per bar and hidden unit of a layer, fitted to 18 layers on an H100 (torch 2.11, 2026-11-26) within
-# 1 %: numbers that it keeps; those of its workspace in the backward pass, besides two per input; what its
+# 4 %: numbers that it keeps; those of its workspace in the backward pass, besides two per input; what its
 # persistent kernels take more, which it has in fp32 up to this hidden size (torch's `use_rnn_persist_small_h`
 # in aten/src/ATen/native/cudnn/RNN.cpp: up to 128 backward, 192 forward); and bytes for cuBLAS.
 CUDNN_RESERVE, CUDNN_WORKSPACE, PERSISTENT_WORKSPACE, PERSISTENT_HIDDEN = 5, 5.25, 16.0, 192
@@ -54,11 +54,6 @@ class LstmSettings(ModelSettings):
     @property
     def num_dropouts(self) -> int:
         return self.layers
-
-    @property
-    def is_persistent(self) -> bool:
-        """Return whether cuDNN trains a layer in fp32 by kernels that keep its weights on the chip."""
-        return self.hidden <= PERSISTENT_HIDDEN
 
     @property
     def words(self) -> str:
@@ -104,7 +99,8 @@ class LstmSettings(ModelSettings):
         if fused:  # gradients of single bars, and in half precision the operands cast for products
             backwards += 2.5 * number * cells if half else 9 * number * cells / self.lookback
         elif training.on_gpu:
-            a_bar = CUDNN_WORKSPACE + (PERSISTENT_WORKSPACE if self.is_persistent and not half else 0)
+            persistent = self.hidden <= PERSISTENT_HIDDEN and not half
+            a_bar = CUDNN_WORKSPACE + (PERSISTENT_WORKSPACE if persistent else 0)
             width = self.hidden if self.layers > 1 else features
             backwards = CUDNN_PRODUCTS + number * (cells * (1 + a_bar) + 2 * self.lookback * reads * width)
         # Plain modules also keep first and last states, and in half precision the cast weights.
