@@ -181,7 +181,7 @@ def result(**fields: Any) -> NodeResult:
         "logistic": {"log_loss": gain, "brier": gain},
         "base_rate": {"log_loss": more, "brier": more},
     }
-    test |= {"n": 6_000, "cells": 250, "cell": "24 bars", "first": "2026-03-01", "last": "2026-11-05"}
+    test |= {"n": 6_000, "cells": 250, "cell": "1 day", "first": "2026-03-01", "last": "2026-11-05"}
     scores = {
         "about": Direction().about(),
         "test": {**test, "baselines": {"logistic": logistic}, "better": gains},

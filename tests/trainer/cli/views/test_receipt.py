@@ -197,7 +197,7 @@ def scored(piece, gain):
         "log_loss": 0.69,
         "n": 12_000,
         "cells": 7 if gain is None else 500,
-        "cell": "24 bars",
+        "cell": "1 day",
         "first": "2026-01-01",
         "last": "2026-05-12",
         "baselines": baselines,
