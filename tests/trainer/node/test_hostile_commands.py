@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.network import in_namespace
+from tests.nightly import others_nightly
 from tests.nodes import bundle, listed, node, node_on, own_user, reported, run_task, stop_when, task_of
 from tests.planned import plan_script
 from tests.prepare_runs import CODE
@@ -175,6 +176,12 @@ for _ in range(3):
 while len(os.listdir(f"{work}/command/checkpoints")) < 3:
     time.sleep(0.01)
 """
+
+
+def test_a_killed_training_says_so(node: Node, run: Run) -> None:
+    failed = run("train", "os.kill(os.getpid(), signal.SIGKILL)")
+    assert failed is not None and failed.exit_code == 100
+    assert failed.what == "the trainer was killed by signal 9"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -579,7 +586,11 @@ def tries_of(s3: Any, bucket: str, own: str) -> dict[str, tuple[str, dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("name", "role"), [("train", "instance"), ("script", "script"), ("prepare", "prepare")]
+    ("name", "role"),
+    others_nightly(
+        [("train", "instance"), ("script", "script"), ("prepare", "prepare")],
+        lambda pair: pair[0] != "prepare",
+    ),
 )
 def test_no_commands_credentials_reach_the_keys_of_others(
     stack: tuple[Access, StackOutputs],

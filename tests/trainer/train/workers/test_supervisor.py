@@ -171,6 +171,7 @@ def test_500_symbols_train_once_and_no_worker_idles(monkeypatch, tmp_path):
     assert min(Counter(order).values()) > 500 // 8 // 4
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, write_candles):
     folder = tmp_path / "many"
