@@ -255,8 +255,8 @@ def models_of_the_dead_forgotten() -> Iterable[tuple[Any, str, Any]]:
 def bill_from_the_first_beat() -> Iterable[tuple[Any, str, Any]]:
     right = spending.billed_seconds
 
-    def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
-        least, _ = right(seen, observed, now)
+    def billed(record: Any, seen: Any, observed: Any, now: Any) -> tuple[float, float]:
+        least, _ = right(record, seen, observed, now)
         return least, least
 
     yield spending, "billed_seconds", billed
@@ -266,8 +266,8 @@ def bill_from_the_first_beat() -> Iterable[tuple[Any, str, Any]]:
 def bill_from_the_launch() -> Iterable[tuple[Any, str, Any]]:
     right = spending.billed_seconds
 
-    def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
-        _, most = right(seen, observed, now)
+    def billed(record: Any, seen: Any, observed: Any, now: Any) -> tuple[float, float]:
+        _, most = right(record, seen, observed, now)
         return most, most
 
     yield spending, "billed_seconds", billed

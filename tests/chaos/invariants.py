@@ -48,11 +48,14 @@ def deadlines_are_armed(end: Ending) -> Iterator[str]:
 
 
 def _unseen(end: Ending) -> list[str]:
-    """Return the instances that appeared later than anybody looks for one: that AWS made them is not to be seen."""
+    """Return the instances that appeared later than anybody looks for one, and that nobody saw until AWS forgot them
+    or the receipt was written: that AWS made them is not to be known.
+    """
     return [
         one.id
         for one in end.instances
-        if end.aws.hidden[one.id] > end.lived(one)[0] + UNANSWERED and end.aws.hidden[one.id] > end.written_at
+        if end.aws.hidden[one.id] > end.lived(one)[0] + UNANSWERED
+        and not (one.id in end.aws.shown and end.aws.shown[one.id] <= end.written_at)
     ]
 
 

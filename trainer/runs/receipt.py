@@ -216,7 +216,7 @@ def _attempt(record: RunRecord, observed: Observation, attempt: Attempt) -> dict
     seen_then = tuple(seen for seen in record.instances if seen.attempt == attempt.number)
     mine = replace(record, attempts=(attempt,), instances=seen_then)
     low, high = spent(mine, observed, record.closed_at)
-    times = [billed_seconds(seen, observed, record.closed_at) for seen in mine.instances]
+    times = [billed_seconds(mine, seen, observed, record.closed_at) for seen in mine.instances]
     return {
         "number": attempt.number,
         "instances": [seen.instance_id for seen in mine.instances],
