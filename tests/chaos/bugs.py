@@ -248,6 +248,11 @@ def reported_models_believed() -> Iterable[tuple[Any, str, Any]]:
     yield outcome, "_models_spoiled", lambda result, observed: None
 
 
+def listed_files_believed() -> Iterable[tuple[Any, str, Any]]:
+    yield outcome, "_files_missing", lambda observed: None
+    yield receipt, "_has_its_files", lambda script, observed: True
+
+
 def models_of_the_dead_forgotten() -> Iterable[tuple[Any, str, Any]]:
     yield observe_module, "models_seen", lambda objects, record, result: ()
 

@@ -110,6 +110,7 @@ SITUATIONS: dict[str, Schedule] = {
     "waits in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE),
     "left in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE, detached=True),
     "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
+    "spoilt file": Schedule(work="script", nodes=(NodeLife(fate="spoils"),)),
 }
 RETURNS = ("", "look", "drive")
 ROLES = ("desk", "desk2", "control", "sweeper")

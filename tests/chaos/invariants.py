@@ -259,7 +259,7 @@ def models_are_kept(end: Ending) -> Iterator[str]:
 
 def outputs_are_kept(end: Ending) -> Iterator[str]:
     """What a script left before its machine ended is in the receipt, and is the object that its node listed, unless the
-    machine made one of its objects unreadable.
+    machine made one of its objects unreadable: then the run is not done.
     """
     if end.receipt is None or end.sim.record.leaves != "files":
         return
@@ -269,6 +269,9 @@ def outputs_are_kept(end: Ending) -> Iterator[str]:
         if stored is None or hashlib.sha256(stored.body).hexdigest() != item["sha256"]:
             yield f"the receipt has the file {item['file']}, and S3 does not"
     done = {item["piece"] for item in end.receipt["scripts"] if item["done"]}
+    for task in done if end.receipt["state"] == "done" else ():
+        if f"{task}.txt" not in files:
+            yield f"done, and the file that {task} left is not in the receipt"
     for machine in end.workers():
         for task in machine.uploaded if not (machine.alive or machine.spoils) else ():
             if task not in done or f"{task}.txt" not in files:

@@ -377,6 +377,8 @@ class Machine:
                 "sha256": sha256,
                 "bytes": len(body),
             }
+            if self.life.fate == "spoils":
+                file["version_id"] = "v-none"
             listed = {"files": [file], "scripts": [self._script(task)]}
             self._write(self.keys.output_index, json.dumps(listed).encode())
             self.reports[task] = file

@@ -113,11 +113,20 @@ def outputs_of(observed: Observation) -> list[dict[str, Any]]:
 
 
 def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:
-    """Return how the pieces that an agent started ended, in all attempts; one that is done stays so."""
+    """Return how the pieces that an agent started ended, in all attempts; one that is done stays so. One of
+    whose files any is missing is not done.
+    """
     earlier = observed.start.scripts if observed.start else ()
     done = {item["piece"] for item in earlier}
     own = observed.result.scripts if observed.result else observed.scripts
-    return [*earlier, *(item for item in own if item["piece"] not in done)]
+    kept = [item if _has_its_files(item, observed) else {**item, "done": False} for item in own]
+    return [*earlier, *(item for item in kept if item["piece"] not in done)]
+
+
+def _has_its_files(script: Mapping[str, Any], observed: Observation) -> bool:
+    """Return whether S3 holds every file that was listed below a piece's folder of MAYFLY_OUT."""
+    folder = f"{script['piece']}/" if script.get("values") else ""
+    return not any(not path or path.startswith(folder) for path in observed.missing)
 
 
 def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
