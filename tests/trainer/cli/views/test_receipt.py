@@ -354,5 +354,18 @@ def test_what_spot_saved_is_one_line(low, high, text):
 
 def test_what_a_run_left_is_named():
     left = [{"kind": "volume", "id": "vol-1", "state": "available"}]
-    assert "volume vol-1 (available)" in text_of({**RECEIPT, "left": left})
-    assert "vol-1" not in text_of(RECEIPT) + text_of({**RECEIPT, "left": None})
+    text = text_of({**RECEIPT, "left": left})
+    assert "volume vol-1 (available)" in text and "--fix deletes it" in text
+    assert "doctor" not in text_of({**RECEIPT, "left": []})
+
+
+def test_a_spot_request_is_cancelled_since_doctor_deletes_none():
+    left = [{"kind": "spot request", "id": "sir-1", "state": "active"}]
+    text = text_of({**RECEIPT, "left": left})
+    assert "spot request sir-1 (active)" in text and "--fix" not in text
+    assert "aws ec2 cancel-spot-instance-requests --spot-instance-request-ids sir-1" in " ".join(text.split())
+
+
+def test_a_receipt_says_that_nobody_could_look_for_what_is_left():
+    assert "nobody could look" in text_of({**RECEIPT, "left": None})
+    assert "nobody could look" not in text_of({**RECEIPT, "left": None, "instances": []})
