@@ -277,8 +277,10 @@ def _failed(
 ) -> list[dict[str, Any]]:
     """Return the failures that the node reported, and every other model of the job that is missing."""
     made = {item["piece"] for item in models}
+    earlier = observed.start.failed if observed.start else ()
     reported = observed.result.failed if observed.result else ()
-    failed = [dict(item) for item in reported if item["piece"] not in made]
+    known = {item["piece"]: dict(item) for item in (*reported, *earlier)}
+    failed = [item for piece, item in known.items() if piece not in made]
     scripts = [item for item in scripts_of(observed) if state == "done" or item["done"]]
     accounted = made | {item["piece"] for item in (*failed, *scripts)}
     missing = [piece.identity for piece in record.pieces if piece.piece not in accounted]
