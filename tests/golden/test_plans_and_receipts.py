@@ -216,7 +216,7 @@ ENDS: dict[str, tuple[dict[str, Any], NodeResult | None]] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_a_receipt(name: str, golden: Golden, make_record: Callable[..., RunRecord]) -> None:
     fields, found = ENDS[name]
-    ended, observed = record(make_record, **fields), Observation(result=found)
+    ended, observed = record(make_record, **fields), Observation(result=found, left=())
     decided = ending_of(ended, observed, NOON + timedelta(hours=2))
     assert decided is not None and decided.outcome == name
     receipt = make_receipt(ended, observed, outcome=decided.outcome, error=decided.error)
