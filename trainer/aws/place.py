@@ -56,7 +56,7 @@ REHEARSAL = Place(
     flag=" --rehearse",
     plan_note=(
         "A rehearsal: times and dollars are what AWS would take. Here GPUs are processes on this machine's"
-        " CPU, which take the time of \"this desk\". Permissions are not checked here; make test does that."
+        ' CPU, which take the time of "this desk". Permissions are not checked here; make test does that.'
     ),
     receipt_note=(
         "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these"

@@ -50,6 +50,11 @@ class Timed:
         """Return whether its times are estimated: not for a user's own model without a trial."""
         return self.rate.basis != NOT_ESTIMATED
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return its seconds and its rate."""
+        seconds = round(self.phases.seconds_p50) if self.is_estimated else None
+        return {"seconds": seconds, "rate": self.rate.to_dict()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCandidate:
@@ -142,16 +147,12 @@ class PlanCandidate:
             }
             if known
             else None,
-            "seconds_here": round(here.phases.seconds_p50) if here and here.is_estimated else None,
+            "here": here.to_dict() if here else None,
             "dollars": {"p50": round(self.dollars_p50, 4), "p90": round(self.dollars_p90, 4)}
             if known
             else None,
             "sagemaker_dollars": round(usd, 4) if (usd := self.sagemaker_usd) is not None else None,
-            "rate": {
-                "per_gpu_and_second": round(self.rate.per_second, 1),
-                "basis": self.rate.basis,
-                "source": self.rate.source,
-            },
+            "rate": self.rate.to_dict(),
             "note": self.note,
             "refused": self.refused,
         }

@@ -107,7 +107,9 @@ def list_offers(machines: Sequence[InstanceType], *, region: str) -> Offers:
         if at_home
         else assumed_prices(machines, region=region, why="mayfly plan --stack NAME asks the account")
     )
-    sold = {one.name: (region,) if one.is_sold or not at_home else () for one in machines}
+    sold: dict[str, tuple[str, ...]] = {
+        one.name: (region,) if one.is_sold or not at_home else () for one in machines
+    }
     return Offers(
         image_line=IMAGE_LINE,
         image_id="",

@@ -70,6 +70,14 @@ class Rate:
             return NOT_ESTIMATED if self.basis == NOT_ESTIMATED else "formula"
         return "yours" if self.basis == "yours" else "measured here"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a plan's JSON has it."""
+        return {
+            "per_gpu_and_second": round(self.per_second, 1),
+            "basis": self.basis,
+            "source": self.source,
+        }
+
     @property
     def of_profile(self) -> Rate:
         """Return the rate that the profile gives: no run's measurement alone may shorten a deadline."""

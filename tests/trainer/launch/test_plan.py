@@ -498,3 +498,57 @@ def test_a_model_that_fits_no_slice_is_refused_with_types():
         first.refused.startswith("one model of 100,000 bars needs 15.8 GiB, t4 has room for 13.7 GiB")
         and not second.refused
     )
+
+
+def test_a_rehearsals_plan_has_what_aws_takes_beside_this_desk():
+    job = job_of(instance=("g6.xlarge",))
+    on_aws, here = plan(job).first, plan(job, place=REHEARSAL)
+    assert here.first.time == on_aws.time and here.first.dollars_p50 == on_aws.dollars_p50
+    assert here.first.here is not None and here.first.here.phases.training > 20 * on_aws.time.phases.training
+    # Its record and its deadlines are about the run, which happens here.
+    (rung, *_) = here.ladder
+    assert rung.p90_seconds == here.first.here.phases.seconds_p90
+    assert here.estimated_usd > 10 * plan(job).estimated_usd
+    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
+    assert "this desk" in drawn(plan_view(here, job, candles))
+
+
+def test_a_budget_of_a_rehearsal_is_compared_with_the_dollars_of_aws():
+    usd = plan(job_of(instance=("g6.xlarge",))).first.dollars_p50
+    enough = job_of(instance=("g6.xlarge",), budget=round(usd + 0.01, 2))
+    assert plan(enough, place=REHEARSAL).estimated_usd > enough.machine.budget  # CPU seconds, at that price
+    with pytest.raises(BudgetError, match="is too small"):
+        plan(job_of(instance=("g6.xlarge",), budget=0.01), place=REHEARSAL)
+
+
+def test_what_aws_would_refuse_is_a_note_of_a_rehearsal():
+    short = job_of(instance=("g6.xlarge",), max_duration="5m")
+    with pytest.raises(BudgetError):
+        plan(short)
+    assert re.fullmatch(
+        r"AWS would skip it: needs \d+ min, stopped after 5 min", plan(short, place=REHEARSAL).first.note
+    )
+    large = job_of(**{**SEVERAL, "width": 8192, "instance": ("g4dn.xlarge",)})
+    assert "AWS would skip it: a model of" in plan(large, place=REHEARSAL).first.note
+
+
+def test_spot_is_priced_with_what_interruptions_cost():
+    spot = {("g6.xlarge", zone): 0.4 for zone in ZONES}
+    made = plan(job_of(instance=("g6.xlarge",), market="spot"), spot=spot).first
+    plain, boot = made.time.phases.seconds_p50, made.machine.boot.expected_seconds
+    lost = 0.10 * plain / 3600 * (boot + 120 + 120)
+    assert made.lost_seconds == pytest.approx(lost) and made.seconds_p50 == pytest.approx(plain + lost)
+    assert made.dollars_p50 == pytest.approx((plain + lost) * 0.4 / 3600)
+    none = job_of(instance=("g6.xlarge",), market="spot", checkpoint_seconds=0, spot_without_checkpoints=True)
+    whole = plan(none, spot=spot, keeps_checkpoints=False).first
+    half = 0.10 * plain / 3600 * (plain / 2 + boot + 120)  # of the work is lost, on average
+    assert whole.lost_seconds == pytest.approx(half, rel=0.02)
+
+
+def test_a_model_that_counts_its_flops_is_bound_by_the_peak():
+    def seconds(name: str) -> float:
+        job = job_of(**{**PANEL, "instance": (name,), "distributed": "always", "max_duration": "2d"})
+        return plan(job, bars=STOCKS, cap=timedelta(days=2)).first.time.phases.training
+
+    # B200's peak is 2.27 times the H100's; over their links the rest of the law is nearly the same.
+    assert seconds("p5.48xlarge") / seconds("p6-b200.48xlarge") == pytest.approx(2250 / 989.4, rel=0.05)

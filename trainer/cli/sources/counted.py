@@ -87,4 +87,4 @@ def _rows(header: Any) -> int:
             lines += block.count(b"\n")
             ends = block.endswith(b"\n")
     first = 0 if header.shape.columns else 1
-    return max(0, lines + (not ends) - header.shape.skip_rows - first)
+    return max(0, lines + (not ends) - int(header.shape.skip_rows) - first)
