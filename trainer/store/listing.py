@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,7 @@ class Model:
     synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
     state: str = ""  # of its run; empty for a production model
     group: str = ""  # the retrain or data set of a production model
+    judgement: dict[str, Any] | None = None  # among the models of its run (`targets/marks.py`)
 
     @property
     def full_name(self) -> str:
@@ -98,7 +99,9 @@ def list_models(objects: Objects) -> Listing:
             models += sorted(models_of_run(objects, run_id), key=lambda model: model.name)
         except TrainerError as error:
             problems[run_id] = error
-    return Listing(models=tuple(models), problems=problems)
+    judged = {model.sha256: model.judgement for model in models if model.judgement}
+    known = (replace(model, judgement=judged.get(model.sha256)) for model in models)
+    return Listing(models=tuple(known), problems=problems)
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
@@ -258,6 +261,7 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             seed=made["seed"],
             created_at=created_at,
             metrics=made["metrics"],
+            judgement=made["judgement"],
             synthetic=receipt["data"]["synthetic"],
         )
 

@@ -222,7 +222,7 @@ def test_the_card_says_what_the_model_was_trained_on(planted):
 def test_test_scores_have_baselines_and_intervals(planted):
     metrics_of = read_card(planted.file).metrics
     test = metrics_of["test"]
-    assert test["intervals"]["auc"] is None and test["blocks"] == 2  # too few days for an interval
+    assert test["intervals"]["auc"] is None and test["cells"] == 2  # too few days for an interval
     assert set(test["baselines"]) == {"base_rate", "persistence", "reversal", "logistic"}
     assert test["auc"] > test["baselines"]["logistic"]["auc"]
     assert "baselines" not in metrics_of["validation"]

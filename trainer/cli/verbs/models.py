@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
 from trainer.base.errors import PermissionDenied, UsageError
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, say, say_json, warn
+from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
+from trainer.cli.views.models import models_table
 from trainer.cli.views.table import FittedTable
 from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
@@ -26,7 +26,6 @@ from trainer.store.production import (
     roll_back,
     versions_of,
 )
-from trainer.targets.described import headline
 
 NO_RIGHT = (
     "It takes s3:PutObject on models/production/*, which the launcher policy does not give: ask an"
@@ -139,23 +138,3 @@ def _version(stored: Stored) -> dict[str, object]:
 def _as_dict(model: Model, days: int) -> dict[str, object]:
     fields = {name: value for name, value in vars(model).items() if name != "stored_after"}
     return {**fields, "created_at": iso(model.created_at), "expires": str(model.expires(days) or "") or None}
-
-
-def models_table(models: Iterable[Model], days: int) -> FittedTable:
-    """Return the table of the models. `days`: of an experiment's life."""
-    leaving = ("sha256", "version", "stage", "expires", "created (UTC)", "bars", "run")
-    return FittedTable([_row(model, days) for model in models], leaving=leaving)
-
-
-def _row(model: Model, days: int) -> dict[str, str]:
-    return {
-        "model": model.full_name if model.stage == "production" else model.name,
-        "stage": model.stage,
-        "run": model.run_id or "-",
-        "test score": headline(model.metrics),
-        "bars": bars_are(model.synthetic),
-        "created (UTC)": f"{model.created_at:%Y-%m-%d %H:%M}",
-        "expires": str(model.expires(days) or "-"),
-        "version": model.version_id[:8],
-        "sha256": model.sha256[:12],
-    }
