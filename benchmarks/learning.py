@@ -49,6 +49,7 @@ from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import SeriesWork
 from trainer.store.card import read_card
 from trainer.targets import TARGETS
+from trainer.targets.inference import CellMean
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import SymbolData, prepare
@@ -109,13 +110,7 @@ CROSSED: dict[
 NEXT = {
     target: {f"target.{'horizon_sessions' if target == 'volatility' else 'horizon'}": 1} for target in TARGETS
 }
-PROPER = {
-    "direction": "log_loss",
-    "volatility": "qlike",
-    "return": "mse",
-    "quantiles": "pinball",
-    "barrier": "log_loss",
-}
+PROPER = {name: home.proper[0] for name, home in TARGETS.items()}
 TEST_BARS = 10_000
 TOLERANCE = 0.01  # of the mean AUC of five seeds around one half: nearly four standard errors
 SCALERS = ("pooled", "series", "rank")  # of a panel
@@ -195,17 +190,17 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
     data = prepare(candles, job, features=features, warmup=1)
     began = time.perf_counter()
     scored = learn(data, job)
-    headline = data.target.metrics[0].name
+    metric = data.target.metrics[0].name
     labels = data.labels("test")
     simple = [
-        data.target.scores(forecast, labels)[headline]
+        data.target.scores(forecast, labels)[metric]
         for forecast in data.target.baselines(data.scored("test")).values()
     ]
     return {
         "pair": pair,
         "seed": seed,
-        "metric": headline,
-        "found": scored[headline],
+        "metric": metric,
+        "found": scored[metric],
         "best baseline": max(value for value in simple if value is not None),
         "test bars": scored["n"],
         "seconds": round(time.perf_counter() - began, 1),
@@ -271,8 +266,10 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
     name = next(
         name for name, other in simple.items() if len(np.unique(other.reshape(len(other), -1), axis=0)) == 1
     )
-    report = evaluate(forecast, data.target, rows, level=0.99, forecasts={name: simple[name]})
-    low, high = report["better"][name][PROPER[target]] or (None, None)
+    report = evaluate(forecast, data.target, rows, forecasts={name: simple[name]}).scores
+    gain = report["better"][name][PROPER[target]]
+    known = {part: gain[part] for part in ("error", "freedom")} if gain else {}
+    low, high = CellMean(value=gain["gain"], **known).interval(0.99) if gain else (None, None)
     covered: tuple[float | None, float | None] = (None, None)
     if "covered" in report["intervals"]:
         covered = _coverage_interval(data, outputs, fitted)

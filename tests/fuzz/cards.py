@@ -27,7 +27,7 @@ from trainer.data.table import PRESENT
 from trainer.models import network_of
 from trainer.store.card import METADATA_KEY, Card, CardPanel, read_card
 from trainer.store.weights import save
-from trainer.targets.described import headline, shown
+from trainer.targets.described import headline_title, shown
 from trainer.targets.direction import Direction
 from trainer.train.packs.tensors import tensors_of
 
@@ -85,7 +85,7 @@ def header_is_listed_or_refused(start: bytes) -> None:
     except DataError as error:
         assert is_shown(str(error))
         return
-    for line in (headline(card.metrics), *shown(card.metrics), card.piece, *card.symbols, card.family):
+    for line in (headline_title(card.metrics), *shown(card.metrics), card.piece, *card.symbols, card.family):
         assert is_shown(line)
 
 

@@ -82,6 +82,7 @@ HOST_KEYS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMSgeomQf8pgcv7CaIctmEu4kjdKdJ
 HASH = "ab" * 32
 ABOUT = {
     "headline": "auc",
+    "proper": ["auc"],
     "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}},
     "table": [{"title": "AUC", "value": ["auc"], "beside": ["baselines", "logistic", "auc"]}],
 }

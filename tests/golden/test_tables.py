@@ -13,8 +13,9 @@ from tests.trainer.cli.views.test_progress import TRAIN
 from tests.trainer.cli.views.test_watch import SEEN
 from tests.trainer.node.test_sampling import A10G, CPU
 from trainer.cli.parts import RunEvents
-from trainer.cli.verbs import models, receipts, status
+from trainer.cli.verbs import receipts, status
 from trainer.cli.views.curves import curves_view
+from trainer.cli.views.models import models_table
 from trainer.cli.views.progress import phase_ended, picture
 from trainer.cli.views.table import lines
 from trainer.runs.observation import Observation
@@ -76,10 +77,11 @@ def test_models(golden: Golden, make_record: Callable[..., RunRecord]) -> None:
         series=("BTC-USD",),
         created_at=NOON,
         metrics=scored["metrics"],
+        judgement=scored["judgement"],
         synthetic=True,
         stored_after=NOON - timedelta(hours=1),
     )
-    golden("models-list", at_each_width(models.models_table([model], 180)))
+    golden("models-list", at_each_width(models_table([model], 180)))
 
 
 def test_learning_curves(golden: Golden) -> None:

@@ -13,7 +13,6 @@ from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.retrains.schedule import BEATS_BASELINES
 from trainer.runs.store import Objects
 from trainer.store.production import keep, promote
-from trainer.targets.described import BEYOND_CHANCE, gain_over_baselines
 
 COPIES_AT_ONCE = 10
 
@@ -30,7 +29,7 @@ def keep_models(
         list(pool.map(partial(keep, objects, retrain=retrain, run_id=str(receipt["run_id"])), models))
     promoted, notes = [], []
     for model in models if rule == BEATS_BASELINES else ():
-        if gain_over_baselines(model.get("metrics") or {}) != BEYOND_CHANCE:
+        if not model["judgement"] or model["judgement"]["mark"] != "better":
             continue
         try:
             promote(objects, model, group=retrain)

@@ -15,7 +15,8 @@ from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
 from trainer.runs.record import Attempt, RunRecord, iso
 from trainer.runs.recovery import lost_machine
-from trainer.targets.described import headline
+from trainer.targets.described import decided, headline_title
+from trainer.targets.marks import in_order
 
 MOST_LINES = 10
 MOST_SUBJECT = 100  # characters, ASCII: what SNS takes (API reference, Publish, looked up 2026-11-22)
@@ -113,15 +114,12 @@ def unread_end_summary(run_id: str, error: TrainerError) -> PersonMessage:
 
 
 def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
-    scores = {
-        str(model.get("piece")): headline(model.get("metrics") or {})
-        for model in (before or {}).get("models", ())
-    }
-    models, failed = receipt["models"], receipt["failed"]
+    last = {str(model["piece"]): model for model in (before or {}).get("models", ())}
+    models, failed = in_order(receipt["models"]), receipt["failed"]
+    if told := receipt["verdict"]:
+        yield told
     for model in models[:MOST_MODELS]:
-        last = scores.get(str(model["piece"]))
-        beside = f" (last time {last.rpartition(' ')[2]})" if last else ""
-        yield f"{model['piece']}: {headline(model.get('metrics') or {})}{beside}"
+        yield _of_model(model, last.get(str(model["piece"])))
     if len(models) > MOST_MODELS:
         yield f"and {counted(len(models) - MOST_MODELS, 'more model')}"
     yield from _of_scripts(receipt.get("scripts", ()), (before or {}).get("scripts", ()))
@@ -140,6 +138,17 @@ def _of_receipt(receipt: Mapping[str, Any], before: Mapping[str, Any] | None) ->
     known = dollars["estimated"] or not receipt.get("scripts")
     estimated = f"estimated ${dollars['estimated']:.2f}" if known else "not estimated"
     yield f"{lasted}{on}, ${dollars['spent_high']:.2f} ({estimated}){f', a {title}' if title else ''}"
+
+
+def _of_model(model: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:
+    """Return a model's mark, its deciding score beside a baseline's, and that of the last run."""
+    metrics, judgement = model.get("metrics") or {}, model["judgement"]
+    (score, baseline), title = decided(metrics, judgement), headline_title(metrics)
+    then = decided(before.get("metrics") or {}, None)[0] if before else "-"
+    beside = [baseline, f"last time {then}" if then != "-" else ""]
+    notes = ", ".join(one for one in beside if one not in ("", "-"))
+    mark = f"{judgement['mark']}, " if judgement else ""
+    return f"{model['piece']}: {mark}{title or 'score'} {score}{f' ({notes})' if notes else ''}"
 
 
 def _of_scripts(scripts: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRec
 from trainer.runs.repeated import steps_twice
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 from trainer.runs.spending import billed_seconds, checkpoints_sent, price_of, spent, spot_saved
+from trainer.targets.marks import judged, verdict
 
 FORMAT = 5
 PHASES = ("preflight", "capacity", "lost", "boot", "stage", "train", "upload", "terminate")
@@ -40,7 +41,7 @@ def make_receipt(
     low, high = spent(record, observed, record.closed_at)
     saved = spot_saved(record, observed, record.closed_at)
     result, heartbeat = observed.result, observed.heartbeat
-    models = models_of(record, observed)
+    models = judged(models_of(record, observed))
     return {
         "format": FORMAT,
         "run_id": record.run_id,
@@ -59,6 +60,7 @@ def make_receipt(
         "instances": [_instance(record, seen) for seen in record.instances],
         "left": None if observed.left is None else [vars(item) for item in observed.left],
         "models": models,
+        "verdict": verdict(models),
         "failed": _failed(record, observed, models, state),
         "left_out": list(record.left_out),
         "files": _files(record, observed),

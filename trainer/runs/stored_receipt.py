@@ -33,6 +33,7 @@ from trainer.runs.reports import (
     read_scripts,
 )
 from trainer.runs.store import Objects, receipt_key
+from trainer.targets.marks import judged, verdict
 
 MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB
 MOST_INSTANCES = 1_000
@@ -72,6 +73,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
     names = fields.value("ancestors", []).items(most=MOST_ANCESTORS)
     ancestors = [name.text(pattern=RUN_ID) for name in names]
     own = {run_id, parent, *ancestors} - {""}  # whose keys it may name: what it took over keeps them
+    models = judged([_model(item, own) for item in fields.rows("models", most=MOST_MODELS)])
     checked: Receipt = {
         **fields.values,
         "exit_code": fields.whole("exit_code", most=255),
@@ -83,7 +85,8 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "left": [_remains(item) for item in fields.rows("left", most=MOST_INSTANCES)]
         if fields.values.get("left") is not None
         else None,
-        "models": [_model(item, own) for item in fields.rows("models", most=MOST_MODELS)],
+        "models": models,
+        "verdict": verdict(models),
         "failed": [read_failed(item) for item in fields.rows("failed", most=MOST_MODELS)],
         "left_out": [item.text(most=MOST_TEXT) for item in fields.value("left_out").items(most=MOST_MODELS)],
         "parent": parent,

@@ -92,6 +92,7 @@ class Card:
     columns: list[str] = field(default_factory=list)  # the last of `features`: columns of the candle files
     own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # by table: file, class, sha256, text
     parent: dict[str, str] = field(default_factory=dict)  # the model that it started from
+    losses: dict[str, Any] = field(default_factory=dict)  # of its test span by cell: begins, bars, sums
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     panel: CardPanel | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.base.errors import DataError
-from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
 from trainer.targets.described import check_metrics
 
@@ -22,6 +22,7 @@ MOST_CARD_NUMBER = 1e39  # scalers are float32
 MOST_BARS = 1_000_000_000
 MOST_INPUTS = 10_000
 MOST_FOLDS = 1_000
+MOST_CELLS = 100_000
 _MOST_OWN_CHARACTERS = 1_000_000
 _TEXTS = (
     *("model", "piece", "kind", "family", "target", "timeframe", "features_version"),
@@ -76,6 +77,7 @@ def _card(fields: Fields) -> dict[str, Any]:
         "folds": folds,
         "target_settings": _object(fields, "target_settings").values,
         "parent": _parent(_object(fields, "parent")),
+        "losses": _losses(_object(fields, "losses")),
         "panel": _panel(_object(fields, "panel"), len(features)) if has_panel else None,
         "own_files": {
             name: _own_file(item.fields()) for name, item in _object(fields, "own_files").entries().items()
@@ -150,6 +152,31 @@ def _metrics(fields: Fields) -> dict[str, dict[str, Any]]:
     except ValueError as error:
         raise Unsound(f"{fields.name}: {error}") from error
     return metrics
+
+
+def _losses(fields: Fields) -> dict[str, Any]:
+    """Return the losses by cell: when each begins, its bars, and sums by score and forecaster."""
+    if not fields.values:
+        return {}
+    parts = fields.exactly(("begins", "bars", "sums"))
+    begins = [item.whole() for item in parts["begins"].items(least=1, most=MOST_CELLS)]
+    bars = [item.whole(least=1, most=MOST_BARS) for item in parts["bars"].items(most=MOST_CELLS)]
+    sums = {
+        score: {name: _sums(item, len(begins)) for name, item in by_name.fields().entries().items()}
+        for score, by_name in parts["sums"].fields().entries().items()
+    }
+    if len(bars) != len(begins) or begins != sorted(set(begins)):
+        raise Unsound(f"{fields.name} has {len(begins)} cells, out of order or not those of its bars")
+    return {"begins": begins, "bars": bars, "sums": sums}
+
+
+def _sums(item: Value, cells: int) -> list[float] | None:
+    if item.value is None:
+        return None
+    sums = [one.number(least=-MOST_CARD_NUMBER, most=MOST_CARD_NUMBER) for one in item.items()]
+    if len(sums) != cells:
+        raise Unsound(f"{item.name} has {len(sums)} numbers for {cells} cells")
+    return sums
 
 
 def _parent(fields: Fields) -> dict[str, str]:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from trainer.runs.reports import MOST_LISTED, MOST_MODELS
 from trainer.runs.store import Objects, Stored, find_run, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
+from trainer.store.comparison import Side
 from trainer.store.production import PRODUCTION, production_name
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
@@ -57,6 +58,7 @@ class Model:
     synthetic: bool | None = None  # whether it was trained on generated bars; None if unknown
     state: str = ""  # of its run; empty for a production model
     group: str = ""  # the retrain or data set of a production model
+    judgement: dict[str, Any] | None = None  # among the models of its run (`targets/marks.py`)
 
     @property
     def full_name(self) -> str:
@@ -98,7 +100,9 @@ def list_models(objects: Objects) -> Listing:
             models += sorted(models_of_run(objects, run_id), key=lambda model: model.name)
         except TrainerError as error:
             problems[run_id] = error
-    return Listing(models=tuple(models), problems=problems)
+    judged = {model.sha256: model.judgement for model in models if model.judgement}
+    known = (replace(model, judgement=judged.get(model.sha256)) for model in models)
+    return Listing(models=tuple(known), problems=problems)
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
@@ -160,6 +164,21 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
         )
     hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
     raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
+
+
+def side_of(objects: Objects, name: str) -> Side:
+    """Return what a name means to a comparison: a run with the cards of all its models, or one model with its
+    card. Raises UsageError for neither.
+    """
+    run_id = "" if "/" in name else find_run(objects, name)
+    models = models_of_run(objects, run_id) if run_id else ()
+    chosen = models or (find_model(objects, name),)
+    with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
+        cards = list(pool.map(lambda one: card_of(objects, key=one.key, version_id=one.version_id), chosen))
+    receipt = read_receipt(objects, chosen[0].run_id) if chosen[0].run_id else None
+    spent, took = (receipt["dollars"]["spent_high"], receipt["seconds"]["total"]) if receipt else (None, None)
+    known = tuple(card for card in cards if card is not None)
+    return Side(name=run_id if models else chosen[0].full_name, cards=known, dollars=spent, seconds=took)
 
 
 def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[Path]:
@@ -258,6 +277,7 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
             seed=made["seed"],
             created_at=created_at,
             metrics=made["metrics"],
+            judgement=made["judgement"],
             synthetic=receipt["data"]["synthetic"],
         )
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Rows, Statistic
+    from trainer.targets.scoring import PerBar, Rows
 
 CLASSES = ("down", "none", "up")
 DOWN, NONE, UP = 0.0, 1.0, 2.0
@@ -40,7 +40,7 @@ class Barrier(VolatilityUnitSettings):
         Metric(name="log_loss", title="log loss", better=LOWER, unit="nats"),
         Metric(name="brier", title="Brier", better=LOWER),
     )
-    gains = ("accuracy", "log_loss")
+    proper = ("log_loss", "brier")
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         column("log loss", "log_loss", baseline="unconditional"),
@@ -120,20 +120,17 @@ class Barrier(VolatilityUnitSettings):
         """Return the scores with base_rate, the accuracy of always predicting the most frequent class."""
         return {**super().scores(forecast_N, labels_NK), "base_rate": float(_shares(labels_NK).max())}
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-        """Return a function of block weights that gives accuracy, log_loss and brier."""
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        """Return accuracy, log_loss and brier."""
         import numpy as np
-
-        from trainer.targets.scoring import weighted_means
 
         truth = labels_NK[:, 0].astype(np.int64)
         chance = forecast_N[np.arange(len(truth)), truth]
-        parts = {
+        return {
             "accuracy": (forecast_N.argmax(axis=1) == truth).astype(np.float64),
             "log_loss": -np.log(np.maximum(chance, SMALLEST)),
             "brier": ((forecast_N - np.eye(len(CLASSES))[truth]) ** 2).sum(axis=1),
         }
-        return weighted_means(parts, block_N)
 
 
 def _shares(labels_NK: np.ndarray) -> np.ndarray:

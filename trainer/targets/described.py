@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MOST_COLUMNS = 20  # of a table of scores
-BEYOND_CHANCE, BETTER = "beyond chance", "better"  # than every baseline
+MOST_WORDS = 40  # characters of a date or a length
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
@@ -23,6 +23,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         paths = [place for _, value, beside in columns for place in (value, beside)]
         texts = [
             about["headline"],
+            *about["proper"],
             *(title for title, *_ in columns),
             *(part for path in paths for part in path),
         ]
@@ -32,7 +33,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         isinstance(text, str) for text in texts
     ):
         raise ValueError("its description has values that are not texts")
-    if about["headline"] not in described or len(columns) > MOST_COLUMNS:
+    if not {about["headline"], *about["proper"]} <= described.keys() or len(columns) > MOST_COLUMNS:
         raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
 
 
@@ -52,55 +53,46 @@ def shown(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
     return [f"{title} {cell}" for title, cell in zip(titles(metrics), cells(metrics, span), strict=True)]
 
 
-def headline(metrics: Mapping[str, Any], span: str = "test") -> str:
-    """Return title and value of the most important metric, `-` without a description."""
-    about, scores = metrics.get("about") or {}, metrics.get(span) or {}
-    if not about:
+def headline_title(metrics: Mapping[str, Any]) -> str:
+    """Return the title of the score that decides; '' without a description."""
+    about = metrics.get("about") or {}
+    return str(about["metrics"][about["headline"]]["title"]) if about else ""
+
+
+def beside_headline(metrics: Mapping[str, Any]) -> list[int]:
+    """Return the places of the columns that show other scores than the one that decides."""
+    decides = [(metrics.get("about") or {}).get("headline")]
+    return [place for place, column in enumerate(_table(metrics)) if list(column["value"]) != decides]
+
+
+def decided(metrics: Mapping[str, Any], judgement: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return the deciding score, and that of a judgement's baseline with its name; `-` if not known."""
+    about, test = metrics.get("about") or {}, metrics.get("test") or {}
+    name, baseline = about.get("headline") or "", (judgement or {}).get("baseline") or ""
+    theirs = _number(_at(test, ("baselines", baseline, name)))
+    return _number(_at(test, (name,))), f"{theirs} {baseline}" if baseline else "-"
+
+
+def gain(judgement: Mapping[str, Any] | None) -> str:
+    """Return the gain of a judgement and its interval, such as `+0.0034 [+0.0011, +0.0057]`."""
+    known = judgement and judgement["gain"] is not None
+    return "{gain:+.4f} [{low:+.4f}, {high:+.4f}]".format(**judgement) if judgement and known else "-"
+
+
+def sample(metrics: Mapping[str, Any]) -> str:
+    """Return the bars of the test span and, in brackets, its cells."""
+    test = metrics.get("test") or {}
+    bars, cells = test.get("n"), test.get("cells")
+    if not isinstance(bars, int):
         return "-"
-    name = about["headline"]
-    return f"{about['metrics'][name]['title']} {_number(_at(scores, (name,)))}"
+    return f"{bars:,} ({cells:,})" if isinstance(cells, int) else f"{bars:,}"
 
 
-def headline_column(metrics: Mapping[str, Any]) -> int:
-    """Return the index of the column that shows the headline; 0 if none does."""
-    places = [
-        number
-        for number, column in enumerate(_table(metrics))
-        if list(column["value"]) == [metrics["about"]["headline"]]
-    ]
-    return places[0] if places else 0
-
-
-def gain_over_baselines(metrics: Mapping[str, Any]) -> str:
-    """Compare the test headline with every baseline: BEYOND_CHANCE, BETTER, or '' for neither or nothing to
-    compare.
-
-    Beyond chance: the interval of every gain lies above zero. With too few blocks for intervals it is BETTER
-    at most. A constant baseline has no correlation: that counts as 0, and the gain over it is the model's own
-    correlation.
-    """
-    about, scores = metrics.get("about") or {}, metrics.get("test") or {}
-    name = about.get("headline") or ""
-    ours, others = _at(scores, (name,)), _at(scores, ("baselines",))
-    others = others if isinstance(others, Mapping) else {}
-    theirs = {baseline: _at(other, (name,)) for baseline, other in others.items()}
-    known = {baseline for baseline, value in theirs.items() if isinstance(value, (int, float))}
-    if not known or not isinstance(ours, (int, float)):
-        return ""
-    values = [value if baseline in known else 0.0 for baseline, value in theirs.items()]
-    lower = about["metrics"][name].get("better") == "lower"
-    if not (ours < min(values) if lower else ours > max(values)):
-        return ""
-    lows = [
-        _low(_at(scores, ("better", baseline, name) if baseline in known else ("intervals", name)))
-        for baseline in theirs
-    ]
-    return BEYOND_CHANCE if all(low is not None and low > 0 for low in lows) else BETTER
-
-
-def _low(interval: Any) -> float | None:
-    low = interval[0] if isinstance(interval, (list, tuple)) and interval else None
-    return low if isinstance(low, (int, float)) else None
+def tested(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the dates of the test span and the length of a cell; '' for what is not known."""
+    test = metrics.get("test") or {}
+    first, last, cell = (str(test.get(name) or "")[:MOST_WORDS] for name in ("first", "last", "cell"))
+    return f"{first} to {last}" if first and last else "", cell
 
 
 def _table(metrics: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Rows, Statistic
+    from trainer.targets.scoring import PerBar, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Direction(HorizonSettings):
         Metric(name="log_loss", title="log loss", better=LOWER, unit="nats"),
         Metric(name="brier", title="Brier", better=LOWER),
     )
-    gains = ("auc", "log_loss")
+    proper = ("log_loss", "brier")
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         Column(title="AUC (logistic)", value=("auc",), beside=("baselines", "logistic", "auc")),
@@ -107,10 +107,10 @@ class Direction(HorizonSettings):
             "logistic": logistic(x_train, labels, x_scored),
         }
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-        from trainer.targets.direction_scores import weighted_scores
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        from trainer.targets.direction_scores import scores_per_bar
 
-        return weighted_scores(forecast_N, labels_NK, block_N)
+        return scores_per_bar(forecast_N, labels_NK)
 
     def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the more frequent label."""

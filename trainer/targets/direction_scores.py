@@ -1,58 +1,34 @@
 """Scores and baselines of probabilities of two classes, for `direction`. Numpy on the CPU, float64,
 deterministic.
 
-Shapes: N windows, F features, B blocks.
+Shapes: N windows, M windows of one label, F features.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from trainer.targets.scoring import RIDGE, Statistic
+from trainer.targets.scoring import RIDGE, PerBar, correlation_per_bar
 
 
-def weighted_scores(forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-    """Return a function of block weights (B,) that gives the scores of probabilities of label 1.
+def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+    """Return the scores of probabilities of label 1, as `TargetSettings.per_bar` has them.
 
     accuracy (a probability >= 0.5 predicts 1), auc (ties count half; None with one label only), mcc
-    (Matthews' correlation, 0 if undefined), log_loss (natural), brier. `block_N` (N,) is the block of each
-    window.
-
-    Sums that do not depend on weights are computed once for all replicates: with half a million windows each
-    replicate would take a second or two.
+    (Matthews' correlation, 0 if undefined), log_loss (natural), brier.
     """
     chances = np.asarray(forecast_N, dtype=np.float64)
     truth = np.asarray(labels_NK).reshape(len(chances)) > 0.5
     says_up = chances >= 0.5
     bounded = np.clip(chances, 1e-16, 1 - 1e-16)  # a float64 sigmoid is exactly 1 from a logit of 37 on
-    parts = [
-        says_up & truth,
-        says_up & ~truth,
-        ~says_up & ~truth,
-        ~says_up & truth,
-        -np.log(np.where(truth, bounded, 1 - bounded)),
-        (chances - truth) ** 2,
-    ]
-    sums_6B = np.stack([np.bincount(block_N, weights=part) for part in parts])
-    wins_BB = _wins(chances, truth, block_N)
-
-    def values(weights: np.ndarray) -> dict[str, float | None]:
-        true_ones, false_ones, true_zeros, false_zeros, losses, squares = (
-            float(total) for total in sums_6B @ weights
-        )
-        ones, zeros = true_ones + false_zeros, true_zeros + false_ones
-        total = ones + zeros
-        margins = (true_ones + false_ones) * ones * zeros * (true_zeros + false_zeros)
-        covariance = true_ones * true_zeros - false_ones * false_zeros
-        return {
-            "accuracy": (true_ones + true_zeros) / total,
-            "auc": float(weights @ wins_BB @ weights) / (ones * zeros) if ones and zeros else None,
-            "mcc": covariance / float(np.sqrt(margins)) if margins else 0.0,
-            "log_loss": losses / total,
-            "brier": squares / total,
-        }
-
-    return values
+    mcc = correlation_per_bar(says_up.astype(np.float64), truth.astype(np.float64))
+    return {
+        "accuracy": (says_up == truth).astype(np.float64),
+        "auc": _auc_per_bar(chances, truth),
+        "mcc": np.zeros(len(chances)) if mcc is None else mcc,
+        "log_loss": -np.log(np.where(truth, bounded, 1 - bounded)),
+        "brier": (chances - truth) ** 2,
+    }
 
 
 def logistic(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
@@ -83,20 +59,26 @@ def lean(moved: np.ndarray, labels: np.ndarray) -> float:
     return min(max(abs(hit_rate - 0.5), 1e-6), 0.5 - 1e-6)
 
 
-def _wins(chances: np.ndarray, truth: np.ndarray, block_N: np.ndarray) -> np.ndarray:
-    """Return (B, B): the pairs of a 1 of the first block ranked above a 0 of the second block, ties counting
-    half.
+def _auc_per_bar(chances: np.ndarray, truth: np.ndarray) -> np.ndarray | None:
+    """Return (N,) values whose mean is the area under the curve, each with its window's influence; None with
+    one label only.
+
+    A window's influence is the share of windows of the other label that it is ranked correctly against, less
+    the area, by the inverse of its label's share (DeLong, DeLong and Clarke-Pearson 1988,
+    https://doi.org/10.2307/2531595).
     """
-    num_blocks = int(block_N.max()) + 1
-    order = np.argsort(chances[truth], kind="stable")
-    ones, ones_block = chances[truth][order], block_N[truth][order]
-    zeros, zeros_block = chances[~truth], block_N[~truth]
-    wins_BB = np.zeros((num_blocks, num_blocks))
-    for block in np.unique(zeros_block):
-        # Each zero counts half for ones equal to it, and one for ones above it.
-        first, above = (
-            np.searchsorted(ones, zeros[zeros_block == block], side) for side in ("left", "right")
-        )
-        begins = np.bincount(first, minlength=len(ones) + 1) + np.bincount(above, minlength=len(ones) + 1)
-        wins_BB[:, block] = np.bincount(ones_block, weights=begins[:-1].cumsum() / 2, minlength=num_blocks)
-    return wins_BB
+    ones, zeros = np.sort(chances[truth]), np.sort(chances[~truth])
+    if not len(ones) or not len(zeros):
+        return None
+    right_N = np.empty(len(chances))
+    right_N[truth] = _share_below(zeros, chances[truth])
+    right_N[~truth] = 1 - _share_below(ones, chances[~truth])
+    area = float(right_N[truth].mean())
+    shares_N = np.where(truth, truth.mean(), 1 - truth.mean())
+    return np.asarray(area + (right_N - area) / shares_N)
+
+
+def _share_below(sorted_M: np.ndarray, values_N: np.ndarray) -> np.ndarray:
+    """Return for each value (N,) the share of sorted ones (M,) below it; an equal one counts half."""
+    below, up_to = (np.searchsorted(sorted_M, values_N, side) for side in ("left", "right"))
+    return np.asarray((below + up_to) / 2 / len(sorted_M))

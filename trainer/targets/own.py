@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Rows, Statistic
+    from trainer.targets.scoring import PerBar, Rows
 
 MOST_LABELS = 20_000  # to which the constant baseline is fitted, evenly spread
 STEPS, FIRST_RATE = 400, 0.1  # of Adam, with a rate that falls to 0: the loss need not be smooth
@@ -52,7 +52,7 @@ class OwnTarget(OwnFile, TargetSettings):
         Metric(name="loss", title="loss", better=LOWER),
         Metric(name="correlation", title="correlation"),
     )
-    gains = ("loss",)
+    proper = ("loss",)
     table = (
         column("loss", "loss", baseline="constant"),
         Column(title="correlation", value=("correlation",)),
@@ -131,10 +131,10 @@ class OwnTarget(OwnFile, TargetSettings):
             return {"output": outputs_NO[:, 0]}
         return {f"output_{number}": column for number, column in enumerate(outputs_NO.T, 1)}
 
-    def blocks(self, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-        from trainer.targets.scoring import day_blocks
+    def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
+        from trainer.targets.scoring import day_cells
 
-        return day_blocks(rows, self.horizon)
+        return day_cells(rows, self.horizon)
 
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
         """Return, for each scored bar, the constant outputs (N, O) with the least loss in the training of all
@@ -148,21 +148,19 @@ class OwnTarget(OwnFile, TargetSettings):
         some = labels_NK[:: 1 + len(labels_NK) // MOST_LABELS]
         return {"constant": np.tile(self._constant(some), (num_scored(series), 1))}
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-        """Return a function of block weights that gives loss, and correlation (None if either is
-        constant).
-        """
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        """Return loss, and correlation (None if either is constant)."""
         import numpy as np
         import torch
 
-        from trainer.targets.scoring import block_correlation, weighted_means
+        from trainer.targets.scoring import correlation_per_bar
 
         labels_NK = labels_NK.reshape(len(forecast_N), -1)
         outputs = torch.from_numpy(np.ascontiguousarray(forecast_N))
-        each_N = self.loss(outputs, torch.from_numpy(labels_NK)).numpy()
-        correlation = block_correlation(forecast_N[:, 0], labels_NK[:, 0], block_N)
-        means = weighted_means({"loss": each_N}, block_N)
-        return lambda weights_B: {"correlation": correlation(weights_B), **means(weights_B)}
+        return {
+            "loss": self.loss(outputs, torch.from_numpy(labels_NK)).numpy(),
+            "correlation": correlation_per_bar(forecast_N[:, 0], labels_NK[:, 0]),
+        }
 
     def _constant(self, labels_NK: np.ndarray) -> np.ndarray:
         """Return the constant outputs (O,) float64 with the least mean loss."""

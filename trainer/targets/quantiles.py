@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Rows, Statistic
+    from trainer.targets.scoring import PerBar, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Quantiles(VolatilityUnitSettings):
         Metric(name="interval_score", title="interval score", better=LOWER, unit="volatilities"),
         Metric(name="width", title="width", better=LOWER, unit="volatilities"),
     )
-    gains = ("pinball", "interval_score")
+    proper = ("pinball", "interval_score")
     table = (
         column("pinball loss", "pinball", baseline="unconditional"),
         Column(title="coverage", value=("covered",)),
@@ -120,24 +120,20 @@ class Quantiles(VolatilityUnitSettings):
         forecast_Q = np.quantile(of_training(series)[:, 0], self.levels)
         return {"unconditional": np.tile(forecast_Q, (num_scored(series), 1))}
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-        """Return a function of block weights that gives pinball (mean over levels), covered, interval_score
-        and width of the interval.
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        """Return pinball (mean over levels), covered, interval_score and width of the interval.
 
         The interval score is the width plus 2 / (1 - coverage) times the distance of a label outside the
         interval (Gneiting and Raftery 2007, https://doi.org/10.1198/016214506000001437, equation 43).
         """
         import numpy as np
 
-        from trainer.targets.scoring import weighted_means
-
         missed_NQ, levels = labels_NK - forecast_N, np.array(self.levels)
         below, above = np.maximum(-missed_NQ[:, 0], 0), np.maximum(missed_NQ[:, 2], 0)
         width = forecast_N[:, 2] - forecast_N[:, 0]
-        parts = {
+        return {
             "pinball": np.maximum(levels * missed_NQ, (levels - 1) * missed_NQ).mean(axis=1),
             "covered": ((below == 0) & (above == 0)).astype(np.float64),
             "interval_score": width + 2 / (1 - self.coverage) * (below + above),
             "width": width,
         }
-        return weighted_means(parts, block_N)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Rows, Statistic
+    from trainer.targets.scoring import PerBar, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Return(VolatilityUnitSettings):
         Metric(name="mse", title="MSE", better=LOWER, unit="squared volatilities"),
         Metric(name="hits", title="sign hits"),
     )
-    gains = ("correlation", "mse")
+    proper = ("mse",)
     table = (
         column("correlation", "correlation", baseline="linear"),
         column("MSE", "mse", baseline="mean"),
@@ -75,26 +75,20 @@ class Return(VolatilityUnitSettings):
             "linear": linear(x_train, labels, x_scored),
         }
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-        """Return a function of block weights that gives correlation (None if either is constant), mse, and
-        hits: the share of moves with the forecast sign.
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        """Return correlation (None if either is constant), mse, and hits: the share of moves whose sign was
+        forecast.
         """
         import numpy as np
 
-        from trainer.targets.scoring import block_correlation, weighted_means
+        from trainer.targets.scoring import correlation_per_bar
 
         labels = labels_NK.reshape(len(forecast_N))
         moved = labels != 0
-        hit = moved & (np.sign(labels) == np.sign(forecast_N))
-        correlation = block_correlation(forecast_N, labels, block_N)
-        means = weighted_means({"mse": (labels - forecast_N) ** 2, "hit": hit, "moved": moved}, block_N)
-
-        def values(weights_B: np.ndarray) -> dict[str, float | None]:
-            mean = means(weights_B)
-            return {
-                "correlation": correlation(weights_B),
-                "mse": mean["mse"],
-                "hits": mean["hit"] / mean["moved"] if mean["moved"] else None,
-            }
-
-        return values
+        hit, share = moved & (np.sign(labels) == np.sign(forecast_N)), moved.mean()
+        hits = float(hit.mean() / share) if share else 0.0
+        return {
+            "correlation": correlation_per_bar(forecast_N, labels),
+            "mse": (labels - forecast_N) ** 2,
+            "hits": hits + (hit - hits * moved) / share if share else None,
+        }

@@ -1,7 +1,6 @@
-"""Parts that the scores of several targets share: rows to score, blocks of bars, weighted means. Numpy,
-float64.
+"""Parts that the scores of several targets share: rows to score, cells of bars, correlation. Numpy, float64.
 
-Shapes: N bars to score, K label columns, B blocks, F features.
+Shapes: N bars to score, K label columns, F features.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from trainer.base.text import counted
 from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
 
-Statistic = Callable[[np.ndarray], Mapping[str, float | None]]  # weights of blocks (B,) -> named values
+PerBar = Mapping[str, np.ndarray | None]  # metric -> values (N,) whose mean it is; None: undefined
 RIDGE = 1.0  # penalty on scaled features: keeps weights of collinear ones finite
 
 
@@ -57,58 +57,29 @@ def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def day_blocks(rows: Rows, horizon: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the block (N,) of each scored bar, and the length of a block in bars: a day's, but at least the
-    horizon.
+def day_cells(rows: Rows, horizon: int) -> tuple[np.ndarray, str]:
+    """Return the cell (N,) of each scored bar, and its length: a UTC day, or a longer horizon.
 
-    Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: resampling
-    single bars would give far too narrow intervals.
+    Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: single
+    bars would give far too narrow intervals.
     """
-    block_bars = block_length(rows.candles.timestamp, horizon)
-    return rows.scored // block_bars, {"block_bars": block_bars}
+    times = rows.candles.timestamp
+    if horizon <= np.median(np.unique(times // DAY, return_counts=True)[1]):
+        return times[rows.scored] // DAY, "1 day"
+    return rows.scored // horizon, counted(horizon, "bar")
 
 
-def block_length(timestamps: np.ndarray, horizon: int) -> int:
-    """Return the bars of a block: the median number per UTC day that has bars, but at least the horizon."""
-    return max(horizon, int(np.median(np.unique(timestamps // DAY, return_counts=True)[1])))
-
-
-def weighted_means(
-    parts: Mapping[str, np.ndarray], block_N: np.ndarray
-) -> Callable[[np.ndarray], dict[str, float]]:
-    """Return a function of block weights (B,) that gives the mean of each part (N,). `block_N` (N,) is the
-    block of each bar.
+def correlation_per_bar(x_N: np.ndarray, y_N: np.ndarray) -> np.ndarray | None:
+    """Return (N,) values whose mean is the correlation of x and y, each with its bar's influence on it; None
+    if either is constant.
     """
-    sums = {name: np.bincount(block_N, weights=part) for name, part in parts.items()}
-    counts_B = np.bincount(block_N).astype(np.float64)
-
-    def values(weights_B: np.ndarray) -> dict[str, float]:
-        total = float(counts_B @ weights_B)
-        return {name: float(sums_B @ weights_B) / total for name, sums_B in sums.items()}
-
-    return values
-
-
-def block_correlation(
-    x: np.ndarray, y: np.ndarray, block_N: np.ndarray
-) -> Callable[[np.ndarray], float | None]:
-    """Return a function of block weights (B,) that gives the correlation of x and y (N,); None if either is
-    constant. `block_N` (N,) is the block of each bar.
-
-    It uses sums over blocks: over hundreds of thousands of bars, each replicate would take milliseconds.
-    """
-    x, y = x - x.mean(), y - y.mean()  # limits cancellation below
-    sums_6B = np.stack(
-        [np.bincount(block_N, weights=part) for part in (np.ones(len(x)), x, y, x * x, y * y, x * y)]
-    )
-
-    def value(weights_B: np.ndarray) -> float | None:
-        total, sx, sy, sxx, syy, sxy = (float(one) for one in sums_6B @ weights_B)
-        mx, my = sx / total, sy / total
-        spread = float(np.sqrt(max(0.0, sxx / total - mx * mx) * max(0.0, syy / total - my * my)))
-        return (sxy / total - mx * my) / spread if spread > 1e-12 else None
-
-    return value
+    x_N, y_N = x_N - x_N.mean(), y_N - y_N.mean()
+    spread = float(np.sqrt((x_N @ x_N) * (y_N @ y_N))) / len(x_N)
+    if spread <= 1e-12:
+        return None
+    x_N, y_N = x_N / x_N.std(), y_N / y_N.std()
+    correlation = float(x_N @ y_N) / len(x_N)
+    return np.asarray(correlation + x_N * y_N - correlation / 2 * (x_N**2 + y_N**2))
 
 
 def linear(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Rows, Statistic
+    from trainer.targets.scoring import PerBar, Rows
 
 HIGHER, LOWER = "higher", "lower"
 
@@ -56,8 +56,9 @@ class TargetSettings(HomeSettings):
 
     part = "target"
     label_columns: ClassVar[int] = 1
-    metrics: ClassVar[tuple[Metric, ...]] = ()  # the first is the headline
-    gains: ClassVar[tuple[str, ...]] = ()  # metrics whose gain over each baseline gets an interval
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    # Metrics of which the truth has the best value on average; the first is the headline and decides a mark.
+    proper: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[tuple[Column, ...]] = ()
     farther: ClassVar[str] = "target.horizon"  # keys that change how far a label looks ahead, for messages
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
@@ -102,7 +103,12 @@ class TargetSettings(HomeSettings):
         table = [
             {"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table
         ]
-        return {"headline": self.metrics[0].name, "metrics": described, "table": table}
+        return {
+            "headline": self.proper[0],
+            "proper": list(self.proper),
+            "metrics": described,
+            "table": table,
+        }
 
     def label(self, candles: Candles, clock: np.ndarray) -> Labels:
         """Return the labels (T, K), NaN if there is none, and where each ends. `clock` (T,) is
@@ -157,8 +163,8 @@ class TargetSettings(HomeSettings):
         """Return those of the rows `bars` at which the unit of its labels is known."""
         return bars
 
-    def blocks(self, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-        """Return the block (N,) of each scored bar, for intervals, and the length of a block."""
+    def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
+        """Return the cell (N,) of each scored bar, for intervals, and the length of a cell as text."""
         raise NotImplementedError
 
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
@@ -167,18 +173,19 @@ class TargetSettings(HomeSettings):
         """
         raise NotImplementedError
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-        """Return a function of block weights (B,) that gives the scores; `block_N` (N,) is the block of each
-        bar.
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        """Return each of `metrics` as a value (N,) for each bar, whose mean is the metric; None if it is
+        undefined.
+
+        Of a metric that is not a mean of losses, a bar's value is the metric plus the bar's influence on it.
         """
         raise NotImplementedError
 
     def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return n, the number of bars, and the value of each of `metrics`."""
-        import numpy as np
-
-        statistic = self.weighted(forecast_N, labels_NK, np.zeros(len(forecast_N), dtype=np.int64))
-        return {"n": len(forecast_N), **statistic(np.ones(1))}
+        values = self.per_bar(forecast_N, labels_NK)
+        means = {name: None if each_N is None else float(each_N.mean()) for name, each_N in values.items()}
+        return {"n": len(forecast_N), **means}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,10 +198,10 @@ class HorizonSettings(TargetSettings):
     def bars_ahead(self) -> int:
         return self.horizon
 
-    def blocks(self, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-        from trainer.targets.scoring import day_blocks
+    def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
+        from trainer.targets.scoring import day_cells
 
-        return day_blocks(rows, self.horizon)
+        return day_cells(rows, self.horizon)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Rows, Statistic
+    from trainer.targets.scoring import PerBar, Rows
 
 MAX_HORIZON_SESSIONS = 21  # a month of an exchange
 # A day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8.
@@ -40,7 +40,7 @@ class Volatility(TargetSettings):
         Metric(name="qlike", title="QLIKE", better=LOWER),
         Metric(name="mse", title="MSE of logs", better=LOWER),
     )
-    gains = ("correlation", "qlike")
+    proper = ("qlike", "mse")
     table = (
         Column(title="correlation (HAR)", value=("correlation",), beside=("baselines", "har", "correlation")),
         Column(title="QLIKE (HAR)", value=("qlike",), beside=("baselines", "har", "qlike")),
@@ -108,12 +108,13 @@ class Volatility(TargetSettings):
 
         return {"volatility": np.exp(self.forecast(outputs_NO, fitted))}
 
-    def blocks(self, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
-        """Return blocks of as many sessions as the horizon."""
+    def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
+        """Return cells of as many sessions as the horizon."""
+        from trainer.base.text import counted
         from trainer.data.timeframes import DAY
 
-        blocks = rows.clock[rows.scored] // DAY // self.horizon_sessions
-        return blocks, {"block_sessions": self.horizon_sessions}
+        sessions = self.horizon_sessions
+        return rows.clock[rows.scored] // DAY // sessions, counted(sessions, "session")
 
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
         """Return the log volatility (N,) of each baseline.
@@ -154,8 +155,8 @@ class Volatility(TargetSettings):
             "har": with_intercept(np.where(np.isfinite(scored_NT), scored_NT, mean[:, None])) @ weights,
         }
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, block_N: np.ndarray) -> Statistic:
-        """Return a function of block weights that gives correlation (None if either is constant), qlike, mse.
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        """Return correlation (None if either is constant), qlike and mse.
 
         qlike is the mean of v/f - log(v/f) - 1 over realized variance v and forecast variance f, zero if they
         agree. It ranks forecasts consistently despite noise in v (Patton 2011,
@@ -163,11 +164,12 @@ class Volatility(TargetSettings):
         """
         import numpy as np
 
-        from trainer.targets.scoring import block_correlation, weighted_means
+        from trainer.targets.scoring import correlation_per_bar
 
         labels = labels_NK.reshape(len(forecast_N))
         missed = 2 * (labels - forecast_N)  # log of v/f
-        parts = {"qlike": np.exp(missed) - missed - 1, "mse": (labels - forecast_N) ** 2}
-        correlation = block_correlation(forecast_N, labels, block_N)
-        means = weighted_means(parts, block_N)
-        return lambda weights_B: {"correlation": correlation(weights_B), **means(weights_B)}
+        return {
+            "correlation": correlation_per_bar(forecast_N, labels),
+            "qlike": np.exp(missed) - missed - 1,
+            "mse": (labels - forecast_N) ** 2,
+        }

@@ -161,13 +161,13 @@ def close_piece(
     piece, run, data = opened.piece, opened.run, opened.data
     baselines = opened.source.baselines(piece.fold)
     if data.panel is not None:
-        scored, scores = score_panel(outputs, data, baselines)
+        scored, joint = score_panel(outputs, data, baselines)
     else:
         scored = [
             score_series({span: of_series[number] for span, of_series in outputs.items()}, one, known)
             for number, (one, known) in enumerate(zip(data.series, baselines, strict=True))
         ]
-        scores = joint_scores(data.series, scored)
+        joint = joint_scores(data.series, scored)
     file = f"{piece.name}.safetensors"
     card = card_of_training(
         piece,
@@ -176,7 +176,7 @@ def close_piece(
         data=data,
         origin=opened.source.origin,
         scored=scored,
-        scores=scores,
+        joint=joint,
         device=device,
         choice=choice or {},
     )

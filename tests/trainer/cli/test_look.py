@@ -132,7 +132,7 @@ def test_pull_writes_models_receipt_and_log(mayfly, tmp_path):
 def test_models_are_listed_and_pulled(mayfly, tmp_path):
     _, told, _ = mayfly("models", "list", "--json")
     assert [(item["name"], item["run_id"]) for item in told["models"]] == [("lstm_BTC-USD_1m", CLOSED_RUN)]
-    assert "AUC 0.5300" in mayfly("models", "list")[1]
+    assert "log loss 0.6912" in mayfly("models", "list")[1]
     code, out, _ = mayfly("models", "pull", "lstm_BTC-USD_1m", "--out", str(tmp_path))
     assert code == 0
     assert out.strip() == str(tmp_path / "lstm_BTC-USD_1m.safetensors")

@@ -13,7 +13,7 @@ import torch
 
 from trainer.data.read.candles import Candles
 from trainer.targets.bars import Labels, ends_after
-from trainer.targets.scoring import Rows, Statistic, weighted_means
+from trainer.targets.scoring import PerBar, Rows
 from trainer.targets.target import LOWER, Column, HorizonSettings, Metric
 
 
@@ -22,7 +22,7 @@ class Extremes(HorizonSettings):
     label_columns = 2
     name = "extremes"
     metrics = (Metric(name="error", title="error", better=LOWER, unit="%"),)
-    gains = ("error",)
+    proper = ("error",)
     table = (Column(title="error (mean)", value=("error",), beside=("baselines", "mean", "error")),)
 
     @property
@@ -49,5 +49,5 @@ class Extremes(HorizonSettings):
         (rows,) = series
         return {"mean": np.tile(rows.labels(rows.train).mean(axis=0), (len(rows.scored), 1))}
 
-    def weighted(self, forecast_N: np.ndarray, labels_NK: np.ndarray, place: np.ndarray) -> Statistic:
-        return weighted_means({"error": np.abs(forecast_N - labels_NK).mean(axis=1)}, place)
+    def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
+        return {"error": np.abs(forecast_N - labels_NK).mean(axis=1)}

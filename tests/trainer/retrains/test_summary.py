@@ -15,6 +15,7 @@ from trainer.base.errors import Interrupted
 from trainer.retrains.entries import is_scheduled, prepare_run_id_of, run_id_of
 from trainer.retrains.summary import MOST_LINES, end_summary, run_notes, scheduled_summary
 from trainer.runs.record import Attempt, Queue
+from trainer.targets.marks import judged
 
 HOUR = timedelta(hours=1)
 
@@ -26,7 +27,8 @@ def receipt(**fields: Any) -> dict[str, Any]:
         "run_id": "20261122-030000-weekly-abcdef",
         "state": "done",
         "error": None,
-        "models": [{"piece": "BTC-USD", "metrics": BETTER}],
+        "models": judged([{"piece": "BTC-USD", "metrics": BETTER}]),
+        "verdict": "",
         "failed": [],
         "instances": [{"instance_type": "g6.xlarge"}],
         "seconds": {"total": 312.0},
@@ -38,12 +40,12 @@ def receipt(**fields: Any) -> dict[str, Any]:
 
 def test_a_run_that_is_done_is_told_in_words_and_numbers() -> None:
     done = entry(state="done", run_id="20261122-030000-weekly-abcdef", spent_usd=0.07)
-    before = receipt(models=[{"piece": "BTC-USD", "metrics": METRICS}])
+    before = receipt(models=judged([{"piece": "BTC-USD", "metrics": METRICS}]))
     message = scheduled_summary(done, WEEKLY, receipt(), before, 0.14)
     assert message.subject == "mayfly weekly: done"
     assert message.text.splitlines() == [
         "weekly, scheduled Sun 2026-11-22 03:00 UTC: done",
-        "BTC-USD: AUC 0.5300 (last time 0.5300)",
+        "BTC-USD: log loss 0.6912 (last time 0.6912)",
         "5 minutes on g6.xlarge, $0.07 (estimated $0.06)",
         "this month: $0.14 of $20.00",
         "more: mayfly receipts 20261122-030000-weekly-abcdef, mayfly retrains history weekly",
@@ -79,7 +81,7 @@ def test_a_failed_run_has_cause_and_remedy_in_its_message() -> None:
         "the spot instance i-1 was taken back", why="Server.SpotInstanceTermination", do="Launch again."
     )
     failed = entry(state="failed", run_id="r", notes=("the image is gone",), error=dict(error.as_dict()))
-    models = [{"piece": f"S{number}", "metrics": METRICS} for number in range(9)]
+    models = judged([{"piece": f"S{number}", "metrics": METRICS} for number in range(9)])
     missing = [{"piece": f"F{number}", "reason": "not finished"} for number in range(9)]
     told = scheduled_summary(failed, WEEKLY, receipt(models=models, failed=missing), None, 20.0)
     lines = told.text.splitlines()

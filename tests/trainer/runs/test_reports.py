@@ -24,6 +24,7 @@ OUTPUT = {"version_id": "v1", "sha256": "ab" * 32, "bytes": 5}
 TABLE = [{"title": "AUC", "value": ["auc"], "beside": []}]
 ABOUT = {
     "headline": "auc",
+    "proper": ["auc"],
     "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}},
     "table": TABLE,
 }
@@ -102,6 +103,8 @@ def test_a_model_of_another_run_spoils_the_result():
         {"models": [{**MODEL, "metrics": [1]}]},
         {"models": [{**MODEL, "metrics": {"about": {"headline": "auc"}}}]},
         {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "headline": "loss"}}}]},
+        {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "proper": ["loss"]}}}]},
+        {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "proper": 5}}}]},
         {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": [{**TABLE[0], "value": "auc"}]}}}]},
         {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": [{**TABLE[0], "value": [["auc"]]}]}}}]},
         {"models": [{**MODEL, "metrics": {"about": {**ABOUT, "table": TABLE * 99}}}]},

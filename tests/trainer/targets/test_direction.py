@@ -74,12 +74,24 @@ def test_the_loss_is_the_log_loss_of_the_probabilities():
     assert float(each.mean()) == pytest.approx(TARGET.scores(TARGET.forecast(logits, {}), labels)["log_loss"])
 
 
-def test_a_window_of_weight_three_counts_as_three_windows(guesses) -> None:
+def test_a_window_says_how_much_a_score_would_change_without_it(guesses) -> None:
+    """The mean of the values per bar is the score, and their spread the influence of single windows: to first
+    order, what a window that counts a little more adds.
+    """
     chances, labels = guesses
-    times = np.random.default_rng(2).integers(0, 4, 600)
-    expected = TARGET.scores(np.repeat(chances, times), np.repeat(labels, times))
-    found = TARGET.weighted(chances, labels, np.arange(600))(times.astype(float))
-    assert found == pytest.approx({name: expected[name] for name in NAMES}, rel=1e-12)
+    values = TARGET.per_bar(chances, labels)
+    copies, more = 200, 7
+    plain = TARGET.scores(np.repeat(chances, copies), np.repeat(labels, copies))
+    for window in (0, 17, 500):
+        times = np.full(600, copies)
+        times[window] += more
+        weighted = TARGET.scores(np.repeat(chances, times), np.repeat(labels, times))
+        for name in NAMES:
+            added = (weighted[name] - plain[name]) * times.sum() / more
+            assert values[name][window] - plain[name] == pytest.approx(added, abs=2e-3 * abs(added) + 1e-6), (
+                name
+            )
+            assert values[name].mean() == pytest.approx(plain[name], rel=1e-12)
 
 
 @pytest.mark.nightly

@@ -17,7 +17,7 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.models import MODELS
 from trainer.targets import TARGETS
 from trainer.targets.bars import Labels, sums_over, trailing_deviation
-from trainer.targets.scoring import Rows, block_correlation
+from trainer.targets.scoring import Rows, correlation_per_bar
 from trainer.targets.target import HIGHER, LOWER, TargetSettings
 from trainer.train.inputs.rows import prepare
 
@@ -132,7 +132,7 @@ def test_scores_have_an_unconditional_baseline_and_a_description(target, candles
     metrics = target.scores(said, truth)
     described = {metric.name for metric in target.metrics}
     assert metrics.keys() == described | {"n"} and metrics["n"] == len(said)
-    assert set(target.gains) <= described
+    assert target.proper and set(target.proper) <= described
     assert all(metric.better in (HIGHER, LOWER) and metric.title for metric in target.metrics)
     shown = {
         "test": {
@@ -199,12 +199,17 @@ def test_quantiles_are_shifted_until_validation_is_covered():
     assert target.scores(target.forecast(narrow, fitted), again)["covered"] == pytest.approx(0.8, abs=0.03)
 
 
-def test_block_correlation_is_that_of_repeated_bars():
+def test_a_bars_part_in_a_correlation_is_its_influence():
     random = np.random.default_rng(0)
-    x, place = 5 + 1e-3 * random.standard_normal(500), random.integers(0, 20, 500)
+    x = 5 + 1e-3 * random.standard_normal(500)
     y = 100 * (x - 5) + random.standard_normal(500)
-    of_blocks, weights = block_correlation(x, y, place), random.integers(0, 3, 20)
-    times = weights[place]
-    copies = np.corrcoef(np.repeat(x, times), np.repeat(y, times))[0, 1]
-    assert of_blocks(weights.astype(np.float64)) == pytest.approx(copies, abs=1e-12)
-    assert block_correlation(np.full(500, 0.3), y, place)(weights) is None
+    each = correlation_per_bar(x, y)
+    plain = np.corrcoef(x, y)[0, 1]
+    assert each is not None and each.mean() == pytest.approx(plain, abs=1e-12)
+    for bar in (0, 250):
+        weights = np.ones(500)
+        weights[bar] += 1e-5
+        spread = np.cov(x, y, aweights=weights)
+        added = (spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1]) - plain) * 500 / 1e-5
+        assert each[bar] - plain == pytest.approx(added, rel=1e-3, abs=1e-4)
+    assert correlation_per_bar(np.full(500, 0.3), y) is None

@@ -67,12 +67,3 @@ def test_metrics_by_hand():
     assert doubled["qlike"] == pytest.approx(0.25 - np.log(0.25) - 1)
     assert doubled["mse"] == pytest.approx(np.log(2) ** 2)
     assert TARGET.scores(np.full(3, -4.0), labels)["correlation"] is None
-
-
-def test_weights_count_as_so_many_copies():
-    random = np.random.default_rng(0)
-    labels, forecast = random.normal(size=(2, 50))
-    times = random.integers(0, 4, 50)
-    copies = TARGET.scores(np.repeat(forecast, times), np.repeat(labels, times))
-    found = TARGET.weighted(forecast, labels, np.arange(50))(times.astype(float))
-    assert found == {name: pytest.approx(copies[name]) for name in ("correlation", "qlike", "mse")}

@@ -21,7 +21,7 @@ from tests.predictions import predict_file
 from trainer.models import MODELS
 from trainer.store.card import read_card
 from trainer.targets import TARGETS
-from trainer.targets.described import headline, shown
+from trainer.targets.described import headline_title, shown
 
 pytestmark = pytest.mark.slow  # small models are trained, two dozen
 SMALL: dict[str, Any] = {
@@ -61,7 +61,7 @@ def test_a_model_trains_on_a_target_and_predicts_its_columns(
     card = read_card(trained.file)
     assert card.model == f"{model}-{target}_SIG-USD_1m" and card.target == target
     assert card.metrics == trained.done["metrics"]
-    assert headline(card.metrics) != "-" and len(shown(card.metrics)) == len(card.metrics["about"]["table"])
+    assert headline_title(card.metrics) and len(shown(card.metrics)) == len(card.metrics["about"]["table"])
     assert all(np.isfinite(epoch["validation_loss"]) for epoch in card.training["history"])
     whole = predict_file(trained.file, tmp_path)
     assert whole[0].values.keys() == COLUMNS[target]

@@ -1,23 +1,25 @@
-"""`mayfly models list|pull|production|promote|rollback`: the models in the bucket."""
+"""`mayfly models list|pull|compare|production|promote|rollback`: the models in the bucket."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
 from trainer.base.errors import PermissionDenied, UsageError
 from trainer.cli.connect import connected
-from trainer.cli.output import bars_are, say, say_json, warn
+from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
+from trainer.cli.views.models import comparison_view, models_table
 from trainer.cli.views.table import FittedTable
 from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects, read_record
-from trainer.store.listing import Model, find_model, list_models, save_model
+from trainer.store.comparison import compare_sides
+from trainer.store.listing import Model, find_model, list_models, save_model, side_of
 from trainer.store.production import (
     production_name,
     production_names,
@@ -26,7 +28,6 @@ from trainer.store.production import (
     roll_back,
     versions_of,
 )
-from trainer.targets.described import headline
 
 NO_RIGHT = (
     "It takes s3:PutObject on models/production/*, which the launcher policy does not give: ask an"
@@ -54,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             return _roll_back(arguments, objects)
         if arguments.action == "production":
             return _production(arguments, objects)
+        if arguments.action == "compare":
+            return _compare(arguments, objects)
         listing = list_models(objects)
         models, problems = listing.models, listing.problems
     if arguments.json:
@@ -87,6 +90,21 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
         show(FittedTable(rows, right=("bytes",)))
     else:
         say("no production models yet")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
+    """Compare what the arguments name, each beside the first."""
+    if len(arguments.models) < 2:
+        raise UsageError("there is nothing to compare with", do="Name two runs or models, or more.")
+    sides = [side_of(objects, name) for name in arguments.models]
+    title, rows = compare_sides(sides)
+    if arguments.json:
+        runs = [{"name": one.name, "dollars": one.dollars, "seconds": one.seconds} for one in sides]
+        told = [{**asdict(row), "mark": row.judgement.mark} for row in rows]
+        say_json({"reference": sides[0].name, "score": title, "sides": runs, "rows": told})
+    else:
+        show(comparison_view(sides, title, rows))
     return 0
 
 
@@ -139,23 +157,3 @@ def _version(stored: Stored) -> dict[str, object]:
 def _as_dict(model: Model, days: int) -> dict[str, object]:
     fields = {name: value for name, value in vars(model).items() if name != "stored_after"}
     return {**fields, "created_at": iso(model.created_at), "expires": str(model.expires(days) or "") or None}
-
-
-def models_table(models: Iterable[Model], days: int) -> FittedTable:
-    """Return the table of the models. `days`: of an experiment's life."""
-    leaving = ("sha256", "version", "stage", "expires", "created (UTC)", "bars", "run")
-    return FittedTable([_row(model, days) for model in models], leaving=leaving)
-
-
-def _row(model: Model, days: int) -> dict[str, str]:
-    return {
-        "model": model.full_name if model.stage == "production" else model.name,
-        "stage": model.stage,
-        "run": model.run_id or "-",
-        "test score": headline(model.metrics),
-        "bars": bars_are(model.synthetic),
-        "created (UTC)": f"{model.created_at:%Y-%m-%d %H:%M}",
-        "expires": str(model.expires(days) or "-"),
-        "version": model.version_id[:8],
-        "sha256": model.sha256[:12],
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from trainer.cli.output import bars_are, counted, duration, money
+from trainer.cli.views.models import judged_table, legend
 from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
@@ -18,24 +19,14 @@ from trainer.runs.receipt import ranked, winner
 from trainer.runs.record import from_iso
 from trainer.runs.snapshots import CEILING_WINS, MOST_COST
 from trainer.store.listing import expiry
-from trainer.targets.described import (
-    BETTER,
-    BEYOND_CHANCE,
-    cells,
-    gain_over_baselines,
-    headline_column,
-    titles,
-)
+from trainer.targets.marks import in_order
 
 MARKS = {"done": ("✓", GOOD), "stopped": ("■", "yellow")}  # of states; any other is a failure
 FAILED_MARK = ("✗", BAD)
 MOST_SHOWN_FILES, MOST_SHOWN_VALUES, MOST_LAST_LINES = 40, 60, 3  # --json has all
 MOST_SHOWN_NOTES = 5  # on values that are done
 ADDED = {None: "", True: "added", False: "checked"}  # what a refresh did with a file
-GAINS = {  # mark and meaning
-    BEYOND_CHANCE: ("✓", "better than every baseline on the test span, beyond chance"),
-    BETTER: ("+", "better than every baseline on the test span, chance not excluded"),
-}
+MOST_SHOWN_MODELS = 30
 
 
 def receipt_view(
@@ -231,11 +222,13 @@ def _machine(instance: dict[str, Any]) -> dict[str, Cell]:
 
 
 def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    models = sorted(receipt["models"], key=_piece)
-    yield "models", _model_table(models) if models else "none"
-    gains = {gain_over_baselines(model.get("metrics") or {}) for model in models}
-    for mark, meaning in (GAINS[gain] for gain in GAINS if gain in gains):
-        yield "", styled(f"{mark} {meaning}", "dim")
+    models = in_order(receipt["models"])
+    if told := receipt["verdict"]:
+        yield "verdict", styled(told, STRONG)
+    yield "models", judged_table(models[:MOST_SHOWN_MODELS]) if models else "none"
+    if len(models) > MOST_SHOWN_MODELS:
+        yield "", f"and {counted(len(models) - MOST_SHOWN_MODELS, 'more model')}, --json has all"
+    yield from (("", styled(line, "dim")) for line in legend(models))
     yield from _failures(receipt)
     if receipt["retries"]:
         yield "", f"{counted(receipt['retries'], 'model was', 'models were')} retried"
@@ -318,33 +311,6 @@ def _value(script: dict[str, Any]) -> dict[str, Cell]:
 def _ended(script: Mapping[str, Any]) -> str:
     code = script["exit_code"]
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
-
-
-def _model_table(models: list[dict[str, Any]]) -> FittedTable:
-    metrics = models[0].get("metrics") or {}  # a run trains one target
-    names, first = titles(metrics), headline_column(metrics)
-    # The headline stays longest, hashes leave first.
-    scores = [name for place, name in enumerate(names) if place != first]
-    noun = "symbol" if all(model["series"] == [model["piece"]] for model in models) else "piece"
-    return FittedTable(
-        [_model_row(model, noun, names) for model in models],
-        right=names,
-        leaving=("sha256", "version", "model", *reversed(scores)),
-    )
-
-
-def _model_row(model: dict[str, Any], noun: str, scores: Sequence[str]) -> dict[str, Cell]:
-    metrics = model.get("metrics") or {}
-    mark, _ = GAINS.get(gain_over_baselines(metrics), ("", ""))
-    values = cells(metrics) if len(titles(metrics)) == len(scores) else ["-"] * len(scores)
-    return {
-        "": styled(mark, GOOD),
-        noun: str(model["piece"]),
-        **dict(zip(scores, values, strict=True)),
-        "model": "-".join(filter(None, (str(model["family"]), str(model.get("target") or "")))),
-        "version": str(model["version_id"])[:8],
-        "sha256": str(model["sha256"])[:12],
-    }
 
 
 def _piece(entry: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from trainer.data.feature_names import FEATURES_VERSION
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, CardPanel, CardSeries
-from trainer.train.evaluate.scores import Scores, SeriesScores
+from trainer.train.evaluate.scores import Scored, SeriesScores
 from trainer.train.inputs.encoder import parent_of
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import Origin, code_sha256
@@ -47,7 +47,7 @@ def card_of_training(
     data: PieceData,
     origin: Origin,
     scored: Sequence[SeriesScores],
-    scores: Scores,
+    joint: Scored,
     device: str,
     choice: Mapping[str, Any],
 ) -> Card:
@@ -68,7 +68,8 @@ def card_of_training(
         series=_series(data, scored, origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,
-        metrics=scores,
+        metrics=joint.scores,
+        losses=joint.losses,
         training={
             **{name: getattr(job.train, name) for name in SETTINGS},
             **{name: getattr(job.expert, name) for name in EXPERT_SETTINGS},

@@ -1,135 +1,154 @@
-"""Evaluate a forecast: its scores beside simple baselines on the same bars, with bootstrap intervals.
+"""Evaluate a forecast: its scores beside simple baselines on the same bars, with intervals over cells.
 
-Owns block-bootstrap intervals, drawn by arch; metrics and baselines are the target's. Everything here is
-numpy on the CPU, float64, deterministic by seed. Baselines learn from the training bars only and are scored
-on the bars of the requested span.
+Metrics and baselines are the target's, intervals those of `targets/inference.py`. Everything here is numpy on
+the CPU, float64, deterministic. Baselines learn from the training bars only and are scored on the bars of the
+requested span.
 
-Shapes: N bars, K label columns, B blocks.
+Shapes: N bars, K label columns, C cells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 
 from trainer.base.signs import sign
-from trainer.targets.scoring import Rows, Statistic
+from trainer.targets.inference import CellMean, estimate
+from trainer.targets.scoring import PerBar, Rows
 from trainer.targets.target import LOWER, TargetSettings
 
-LEVEL = 0.95
-REPLICATES = 500
-FEWEST_BLOCKS = 5  # fewer give no meaningful interval
+SECOND = 1_000_000_000
+MODEL = "model"  # its name beside those of baselines in the losses by cell
+DIGITS = 9  # of a loss in a card
 
 Baselines = Mapping[str, np.ndarray]  # name -> forecasts
+Interval = list[float] | None  # low and high
 
 
-Interval = list[float] | None  # low and high: the middle of a value over resampled blocks
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """The cells of scored bars: the spans of time that are resampled as one."""
+
+    of_bar: np.ndarray  # (N,), later ones higher
+    length: str
+    times: np.ndarray  # (N,) int64 ns of each bar
+
+    @property
+    def places(self) -> np.ndarray:
+        """Return the place (N,) of each bar's cell among those with bars."""
+        return np.asarray(np.unique(self.of_bar, return_inverse=True)[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A forecast's scores beside those of baselines, and the losses from which they can be compared again."""
+
+    scores: dict[str, Any]
+    losses: dict[str, Any]  # `CellLosses` of the card
+
+
+def cells_of(target: TargetSettings, rows: Rows) -> Cells:
+    """Return the cells of a series' scored bars."""
+    of_bar, length = target.cells(rows)
+    return Cells(of_bar=of_bar, length=length, times=rows.candles.timestamp[rows.scored])
 
 
 def evaluate(
-    forecast: np.ndarray,
-    target: TargetSettings,
-    rows: Rows,
-    *,
-    forecasts: Baselines | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Score a model's forecasts (N, ...) for the scored bars beside the target's baselines on the same bars,
-    with intervals.
+    forecast: np.ndarray, target: TargetSettings, rows: Rows, *, forecasts: Baselines | None = None
+) -> Compared:
+    """Score a model's forecasts (N, ...) for the scored bars beside the target's baselines on the same bars.
 
-    Returns the target's metrics, `intervals` {metric: [low, high]}, `blocks` and a block's length,
-    `baselines` {name: metrics}, and `better` {baseline: {metric: [low, high]}}: the model's gain over each
-    baseline on the same resampled blocks. A gain is significant if its interval lies above zero. Intervals
-    are null with fewer than five blocks. `forecasts` are the baselines' forecasts for these bars, if already
-    computed; `options` are those of `block_bootstrap`.
+    `forecasts` are the baselines' forecasts for these bars, if already computed.
     """
-    blocks, length = target.blocks(rows)
     forecasts = target.baselines(rows) if forecasts is None else forecasts
     labels = rows.labels(rows.scored)
-    return compare(forecast, target, labels, blocks=blocks, length=length, forecasts=forecasts, **options)
+    return compare(forecast, target, labels, cells=cells_of(target, rows), forecasts=forecasts)
 
 
 def compare(
-    forecast: np.ndarray,
-    target: TargetSettings,
-    labels: np.ndarray,
-    *,
-    blocks: np.ndarray,
-    length: Mapping[str, int],
-    forecasts: Baselines,
-    **options: Any,
-) -> dict[str, Any]:
-    """Score forecasts (N, ...) beside the baselines' on labels (N, K), as `evaluate` does. `blocks` (N,):
-    each bar's block.
+    forecast: np.ndarray, target: TargetSettings, labels: np.ndarray, *, cells: Cells, forecasts: Baselines
+) -> Compared:
+    """Score forecasts (N, ...) beside the baselines' on labels (N, K).
+
+    The scores are the target's metrics, the dates of the `first` and `last` bar, `cells` and a cell's length,
+    `intervals` {metric: [low, high]}, `baselines` {name: metrics}, and `better` {baseline: {metric: gain}}
+    for proper scores: the gain over each baseline, positive if the model is better, with its error, degrees
+    of freedom and interval. Intervals and gains are null with too few cells.
     """
-    _, block_N = np.unique(blocks, return_inverse=True)
-    num_blocks = int(block_N.max()) + 1
-    ours = target.weighted(forecast, labels, block_N)
-    theirs = {name: target.weighted(other, labels, block_N) for name, other in forecasts.items()}
+    places_N = cells.places
+    ours = target.per_bar(forecast, labels)
+    theirs = {name: target.per_bar(other, labels) for name, other in forecasts.items()}
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}
-
-    def with_gains(weights: np.ndarray) -> dict[str, float | None]:
-        values = dict(ours(weights))
-        for name, statistic in theirs.items():
-            other = statistic(weights)
-            for metric in target.gains:
-                pair = (other[metric], values[metric]) if metric in lower else (values[metric], other[metric])
-                values[f"{name} {metric}"] = _gain(*pair)
-        return values
-
-    intervals = block_bootstrap(with_gains, np.arange(num_blocks), **options)
-    return {
-        **target.scores(forecast, labels),
-        "intervals": {name: intervals[name] for name in ours(np.ones(num_blocks))},
-        "blocks": num_blocks,
-        **length,
-        "baselines": {name: target.scores(other, labels) for name, other in forecasts.items()},
-        "better": {
-            name: {metric: intervals[f"{name} {metric}"] for metric in target.gains} for name in forecasts
-        },
+    gains = {
+        name: {metric: _gain(ours, its, metric, metric in lower, places_N) for metric in target.proper}
+        for name, its in theirs.items()
     }
+    scores = {
+        **target.scores(forecast, labels),
+        **dates(cells.times),
+        "intervals": {name: interval(each_N, places_N) for name, each_N in ours.items()},
+        "cells": int(places_N.max()) + 1,
+        "cell": cells.length,
+        "baselines": {name: target.scores(other, labels) for name, other in forecasts.items()},
+        "better": gains,
+    }
+    losses = {
+        metric: {name: _sums(its[metric], places_N) for name, its in {MODEL: ours, **theirs}.items()}
+        for metric in target.proper
+    }
+    return Compared(scores=scores, losses={**_grid(cells, places_N), "sums": losses})
 
 
-def block_bootstrap(
-    statistic: Statistic,
-    blocks: np.ndarray,
-    *,
-    replicates: int = REPLICATES,
-    seed: int = 0,
-    level: float = LEVEL,
-) -> dict[str, Interval]:
-    """Return the percentile interval of each value of `statistic`, over whole blocks drawn with replacement.
-
-    `blocks` (N,) is the block of each window. Replicates in which a value is None are left out; an interval
-    is None with fewer than five blocks, or with values in fewer than half of the replicates. Kuensch (1989),
-    with blocks fixed in time.
-    """
-    from arch.bootstrap import IIDBootstrap  # late: importing it takes a second and 120 MB
-
-    _, block_N = np.unique(blocks, return_inverse=True)
-    num_blocks = int(block_N.max()) + 1
-    names = list(statistic(np.ones(len(block_N))))
-
-    def values(drawn_B: np.ndarray) -> np.ndarray:
-        sign("score")
-        times = np.bincount(drawn_B, minlength=num_blocks)
-        estimates = statistic(times[block_N].astype(np.float64))
-        return np.array([estimates[name] for name in names], dtype=np.float64)  # None becomes NaN
-
-    drawn_RK = IIDBootstrap(np.arange(num_blocks), seed=seed).apply(values, replicates)
-    tail = (1 - level) / 2
-    return {name: _interval(drawn_RK[:, column], tail, num_blocks) for column, name in enumerate(names)}
+def dates(times: np.ndarray) -> dict[str, str]:
+    """Return the dates of the first and the last of bars, by their times in ns."""
+    ends = (int(times.min()), int(times.max()))
+    return dict(
+        zip(
+            ("first", "last"),
+            (f"{datetime.fromtimestamp(ns // SECOND, timezone.utc):%Y-%m-%d}" for ns in ends),
+            strict=True,
+        )
+    )
 
 
-def _gain(better: float | None, worse: float | None) -> float | None:
-    return None if better is None or worse is None else better - worse
+def interval(each_N: np.ndarray | None, places_N: np.ndarray) -> Interval:
+    """Return the 95 % interval of the mean of values whose cells have these places; None with too few."""
+    found = _estimate(each_N, places_N)
+    return list(found.interval()) if found else None
 
 
-def _interval(drawn_R: np.ndarray, tail: float, num_blocks: int) -> Interval:
-    values = drawn_R[~np.isnan(drawn_R)]
-    if num_blocks < FEWEST_BLOCKS or len(values) * 2 < len(drawn_R):
+def _estimate(each_N: np.ndarray | None, places_N: np.ndarray) -> CellMean | None:
+    sign("score")
+    if each_N is None:
         return None
-    low, high = np.quantile(values, [tail, 1 - tail])
-    return [float(low), float(high)]
+    return estimate(np.bincount(places_N, weights=each_N).tolist(), np.bincount(places_N).tolist())
+
+
+def _gain(
+    ours: PerBar, theirs: PerBar, metric: str, is_lower: bool, places_N: np.ndarray
+) -> dict[str, Any] | None:
+    mine, other = ours[metric], theirs[metric]
+    if mine is None or other is None:
+        return None
+    found = _estimate(other - mine if is_lower else mine - other, places_N)
+    if found is None:
+        return None
+    low, high = found.interval()
+    return {"gain": found.value, "error": found.error, "freedom": found.freedom, "low": low, "high": high}
+
+
+def _grid(cells: Cells, places_N: np.ndarray) -> dict[str, Any]:
+    """Return when each cell begins, in seconds since 1970, and its number of bars."""
+    begins_C = np.full(int(places_N.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(begins_C, places_N, cells.times)
+    return {"begins": (begins_C // SECOND).tolist(), "bars": np.bincount(places_N).tolist()}
+
+
+def _sums(each_N: np.ndarray | None, places_N: np.ndarray) -> list[float] | None:
+    if each_N is None:
+        return None
+    return [float(f"{total:.{DIGITS}g}") for total in np.bincount(places_N, weights=each_N)]

@@ -1,8 +1,7 @@
 """Scores of a panel's model: of each series, of all together, and the rank correlation by date.
 
 The rank correlation (rank information coefficient) of a date is Spearman's between the forecasts and the
-labels of the series that have both there; the score is its mean over dates, each counting once. Its interval
-resamples blocks of dates.
+labels of the series that have both there; the score is its mean over dates, each counting once.
 
 Baselines are fitted once, on the training bars of all series, as the model is. A series has no intervals of
 its own: a panel has hundreds. Shapes: N bars of all series, O outputs.
@@ -11,14 +10,22 @@ its own: a panel has hundreds. Shapes: N bars of all series, O outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from trainer.data.timeframes import DAY
 from trainer.targets.target import HIGHER, TargetSettings
-from trainer.train.evaluate.evaluation import Baselines, block_bootstrap
-from trainer.train.evaluate.scores import SPANS, Outputs, Scores, SeriesScores, days_of_a_block, joint_scores
+from trainer.train.evaluate.evaluation import Baselines, interval
+from trainer.train.evaluate.scores import (
+    SPANS,
+    Outputs,
+    Scored,
+    Scores,
+    SeriesScores,
+    joint_cells,
+    joint_scores,
+)
 from trainer.train.inputs.series import PieceData
 
 RANK_CORRELATION = "rank_correlation"
@@ -27,7 +34,7 @@ FEWEST_SERIES = 3  # on a date: the order of two says next to nothing
 
 def score_panel(
     outputs: Outputs, data: PieceData, baselines: Sequence[Baselines]
-) -> tuple[list[SeriesScores], Scores]:
+) -> tuple[list[SeriesScores], Scored]:
     """Calibrate a trained model on the validation bars of all series; return its scores on each series and on
     all.
 
@@ -51,7 +58,8 @@ def score_panel(
             theirs = {name: target.scores(other, labels["test"][number]) for name, other in known.items()}
             made["test"]["baselines"] = theirs
         scored.append(SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=known))
-    return scored, _with_rank_correlation(data, scored, joint_scores(data.series, scored))
+    joint = joint_scores(data.series, scored)
+    return scored, replace(joint, scores=_with_rank_correlation(data, scored, joint.scores))
 
 
 def panel_baselines(data: PieceData) -> list[Baselines]:
@@ -95,49 +103,33 @@ def _centred_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _with_rank_correlation(data: PieceData, scored: Sequence[SeriesScores], scores: Scores) -> Scores:
-    """Return the scores of all series with the rank correlation: its value, interval, and gain over each
-    baseline.
-    """
+    """Return the scores of all series with the rank correlation: value, interval, and each baseline's."""
     target = data.series[0].target
     by_span = {span: _by_date(data, target, span, [one.forecasts[span] for one in scored]) for span in SPANS}
     dates, ours = by_span["test"]
+    test: dict[str, Any] = scores["test"]
     theirs = {
         name: _by_date(data, target, "test", [one.baselines[name] for one in scored])[1]
-        for name in scores["test"]["baselines"]
+        for name in test["baselines"]
     }
-    values = {"": ours, **theirs}
-    # Without forecasts that are equal on every date.
-    ranking = {name: one for name, one in values.items() if one.any()}
-    blocks = dates // (max(days_of_a_block(one) for one in data.series) * DAY)
-    _, block_N = np.unique(blocks, return_inverse=True)
-
-    def means(weights_D: np.ndarray) -> Mapping[str, float | None]:
-        total = float(weights_D.sum())
-        made: dict[str, float | None] = {}
-        for name, one in ranking.items():
-            made[name] = float(weights_D @ one) / total
-            if name and "" in ranking:
-                made[f"over {name}"] = float(weights_D @ (ours - one)) / total
-        return made
-
-    bounds = block_bootstrap(means, block_N) if len(dates) and ranking else {}
-    mean = {name: float(one.mean()) if name in ranking else None for name, one in values.items()}
-    in_validation = by_span["validation"][1]
-    test: dict[str, Any] = scores["test"]
-    added: dict[str, Any] = {RANK_CORRELATION: mean[""], "dates": len(dates)}
-    added["intervals"] = {**test["intervals"], RANK_CORRELATION: bounds.get("")}
+    bounds = interval(ours, joint_cells(data.series, dates).places) if ours.any() else None
+    added: dict[str, Any] = {RANK_CORRELATION: _mean(ours), "dates": len(dates)}
+    added["intervals"] = {**test["intervals"], RANK_CORRELATION: bounds}
     added["baselines"] = {
-        name: {**its, RANK_CORRELATION: mean[name]} for name, its in test["baselines"].items()
+        name: {**its, RANK_CORRELATION: _mean(theirs[name])} for name, its in test["baselines"].items()
     }
-    added["better"] = {
-        name: {**its, RANK_CORRELATION: bounds.get(f"over {name}")} for name, its in test["better"].items()
-    }
+    in_validation = by_span["validation"][1]
     validation = {RANK_CORRELATION: float(in_validation.mean()) if len(in_validation) else None}
     return {
         "about": _about(scores["about"]),
         "validation": {**scores["validation"], **validation},
         "test": {**test, **added},
     }
+
+
+def _mean(values_D: np.ndarray) -> float | None:
+    """Return the mean rank correlation; None of forecasts that are equal on every date."""
+    return float(values_D.mean()) if values_D.any() else None
 
 
 def _about(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,22 +1,23 @@
 """Scores of a trained model for its card: by series, and over all series.
 
-Forecasts of all series are joined in the labels' own unit. Intervals resample blocks of time with the bars of
-all series in them, since markets move together.
+Forecasts of all series are joined in the labels' own unit. Cells of time have the bars of all series in them,
+since markets move together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from trainer.base.settings import CHUNKS
+from trainer.base.text import counted
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
-from trainer.train.evaluate.evaluation import Baselines, compare, evaluate
+from trainer.train.evaluate.evaluation import Baselines, Cells, cells_of, compare, evaluate
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
 from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, reader_of
@@ -27,13 +28,20 @@ Outputs = dict[str, list[np.ndarray]]  # by span, of each series
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesScores:
+class Scored:
+    """A model's scores, and its losses by cell in test, as a card has them; {} for a series of a panel."""
+
+    scores: Scores
+    losses: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesScores(Scored):
     """A model on one series: fitted values, scores, and forecasts by span, in the order of the span's
     bars.
     """
 
     fitted: dict[str, Any]
-    scores: Scores
     forecasts: dict[str, np.ndarray]
     baselines: Baselines  # of the test span
 
@@ -92,45 +100,53 @@ def score_series(
     forecasts = {span: target.forecast(values, fitted) for span, values in outputs.items()}
     rows = data.scored("test")
     baselines = target.baselines(rows) if baselines is None else baselines
+    tested = evaluate(forecasts["test"], target, rows, forecasts=baselines)
     made = {
         "about": target.about(),
         "validation": target.scores(forecasts["validation"], data.labels("validation")),
-        "test": evaluate(forecasts["test"], target, rows, forecasts=baselines),
+        "test": tested.scores,
     }
-    return SeriesScores(fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines)
+    return SeriesScores(
+        fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines, losses=tested.losses
+    )
 
 
-def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Scores:
+def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -> Scored:
     """Return the scores of a model on all of its series together."""
     if len(series) == 1:
-        return scored[0].scores
+        return scored[0]
     target = series[0].target  # open settings were chosen for all series together
     labels = {span: np.concatenate([data.labels(span) for data in series]) for span in SPANS}
     forecasts = {span: np.concatenate([one.forecasts[span] for one in scored]) for span in SPANS}
     names = [name for name in scored[0].baselines if all(name in one.baselines for one in scored)]
-    days = max(days_of_a_block(data) for data in series)
     times = np.concatenate([data.candles.timestamp[data.bars("test")] for data in series])
-    return {
+    tested = compare(
+        forecasts["test"],
+        target,
+        labels["test"],
+        cells=joint_cells(series, times),
+        forecasts={name: np.concatenate([one.baselines[name] for one in scored]) for name in names},
+    )
+    made = {
         "about": target.about(),
-        "validation": (target.scores(forecasts["validation"], labels["validation"])),
-        "test": compare(
-            forecasts["test"],
-            target,
-            labels["test"],
-            blocks=times // (days * DAY),
-            length={"block_days": days},
-            forecasts={name: np.concatenate([one.baselines[name] for one in scored]) for name in names},
-        ),
+        "validation": target.scores(forecasts["validation"], labels["validation"]),
+        "test": tested.scores,
     }
+    return Scored(scores=made, losses=tested.losses)
 
 
-def days_of_a_block(data: SymbolData) -> int:
-    """Return the median time between starts of a series' bootstrap blocks, in whole days, 1 or more.
+def joint_cells(series: Sequence[SymbolData], times: np.ndarray) -> Cells:
+    """Return the cells of bars of several series by their times (N,): of days enough for each series' own."""
+    days = max(days_of_a_cell(data) for data in series)
+    return Cells(of_bar=times // (days * DAY), length=counted(days, "day"), times=times)
+
+
+def days_of_a_cell(data: SymbolData) -> int:
+    """Return the median time between starts of a series' cells, in whole days, 1 or more.
 
     Over all of its bars: a series of a panel may have few in test, far apart.
     """
     rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
-    blocks, _ = data.target.blocks(rows)
-    _, first = np.unique(blocks, return_index=True)
+    _, first = np.unique(cells_of(data.target, rows).of_bar, return_index=True)
     begins = data.candles.timestamp[first]
     return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -17,6 +17,7 @@ from trainer.cli.verbs.launch import end_of_run
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.receipt import receipt_view, spot_saved
 from trainer.targets.direction import Direction
+from trainer.targets.marks import judged, verdict
 from trainer.targets.volatility import Volatility
 
 RECEIPT = {
@@ -76,8 +77,14 @@ RECEIPT = {
 }
 
 
+def with_marks(receipt):
+    """Return a receipt with its models judged, as it is made and read."""
+    models = judged(receipt["models"])
+    return {**receipt, "models": models, "verdict": verdict(models)}
+
+
 def text_of(receipt, width=100, days=0):
-    return drawn(receipt_view(receipt, days), width=width)
+    return drawn(receipt_view(with_marks(receipt), days), width=width)
 
 
 def test_a_receipt_shows_outcome_time_dollars_and_instances():
@@ -126,9 +133,9 @@ def test_what_checkpoints_cost_is_beside_the_dollars():
 def test_a_receipt_says_until_when_checkpoints_stay():
     sent = {"snapshots": 30, "objects": 30, "bytes": 54_000_000, "usd": 0.01}
     made = {**RECEIPT, "checkpoints": sent, "closed_at": "2026-11-20T12:10:00Z"}
-    text = drawn(receipt_view(made, 0, checkpoint_days=9))
+    text = drawn(receipt_view(with_marks(made), 0, checkpoint_days=9))
     assert "kept      the newest checkpoints until 2026-11-29 (retention.checkpoint_days = 9)" in text
-    none = drawn(receipt_view({**made, "checkpoints": {}}, 0, checkpoint_days=9))
+    none = drawn(receipt_view(with_marks({**made, "checkpoints": {}}), 0, checkpoint_days=9))
     assert "the newest checkpoints" not in none
 
 
@@ -165,49 +172,79 @@ def test_what_the_cache_gave_or_why_it_gave_nothing_is_shown():
 
 def test_a_model_of_volatility_stands_beside_har():
     har = {"correlation": 0.62, "qlike": 0.74}
-    test = {"correlation": 0.641, "qlike": 0.842, "baselines": {"har": har}}
+    loss = {"gain": -0.102, "error": 0.02, "freedom": 9, "low": -0.147, "high": -0.057}
+    gains = {"qlike": loss, "mse": loss}
+    test = {
+        "correlation": 0.641,
+        "qlike": 0.842,
+        "baselines": {"har": har},
+        "better": {"har": gains},
+        "cells": 60,
+    }
     scores = {"about": Volatility().about(), "test": test}
     model = {**RECEIPT["models"][0], "family": "tcn", "target": "volatility", "metrics": scores}
     text = text_of({**RECEIPT, "models": [model]})
-    assert "correlation (HAR)" in text and "0.6410 (0.6200)" in text and "0.8420 (0.7400)" in text
-    assert "AUC" not in text and "tcn-volatility" in text
+    assert "correlation (HAR)" in text and "0.6410 (0.6200)" in text
+    (line,) = (line for line in text.splitlines() if "0.8420" in line)
+    assert line.split()[:5] == ["↓", "A", "0.8420", "0.7400", "har"] and "-0.1020 [-0.1472, -0.0568]" in line
+    assert "verdict   none of 1 is worth using, 1 worse; nothing to put to use" in text
+    assert "AUC" not in text and "tcn-volatility" in text_of({**RECEIPT, "models": [model]}, 150)
 
 
-GAINS_OVER = {"logistic": 0.0, "base_rate": 0.02}  # beyond that over the logistic baseline
-
-
-def scored(piece, low):
-    """Return a model whose gain in AUC over the logistic baseline begins at `low`; None where there is no
-    interval.
+def scored(piece, gain):
+    """Return a model whose log loss is so many standard errors better than the logistic baseline's; None with too
+    few cells.
     """
-    gains = {
-        name: {"auc": None if low is None else [low + over, low + 0.1]} for name, over in GAINS_OVER.items()
+    one = None if gain is None else {"gain": gain / 1000, "error": 0.001, "freedom": 25}
+    baselines = {"logistic": {"auc": 0.52, "log_loss": 0.693}, "base_rate": {"auc": 0.5, "log_loss": 0.7}}
+    test = {
+        "auc": 0.55,
+        "log_loss": 0.69,
+        "n": 12_000,
+        "cells": 7 if gain is None else 500,
+        "cell": "1 day",
+        "first": "2026-01-01",
+        "last": "2026-05-12",
+        "baselines": baselines,
+        "better": {name: {"log_loss": one, "brier": one} for name in baselines},
     }
-    baselines = {"logistic": {"auc": 0.56 if piece == "D" else 0.52}, "base_rate": {"auc": 0.5}}
-    metrics = {"about": Direction().about(), "test": {"auc": 0.55, "baselines": baselines, "better": gains}}
-    return {**RECEIPT["models"][0], "piece": piece, "metrics": metrics}
+    return {**RECEIPT["models"][0], "piece": piece, "metrics": {"about": Direction().about(), "test": test}}
 
 
-def test_models_are_sorted_and_marks_explained_once():
-    models = [scored("C", 0.01), scored("A", -0.01), scored("D", None), scored("B", None)]
-    lines = text_of({**RECEIPT, "models": models, "failed": []}).splitlines()
-    marks = [line.split(" 0.5500")[0].split() for line in lines if " 0.5500" in line]
-    assert marks == [["+", "A"], ["+", "B"], ["✓", "C"], ["D"]]
-    assert [line.strip() for line in lines if "every baseline" in line] == [
-        "✓ better than every baseline on the test span, beyond chance",
-        "+ better than every baseline on the test span, chance not excluded",
-    ]
-    assert "chance" not in text_of({**RECEIPT, "models": [scored("D", None)]})
+def test_models_are_sorted_under_a_verdict_and_signs_explained_once():
+    models = [scored("C", 9), scored("A", -0.1), scored("D", None), scored("B", -9), scored("E", 1)]
+    lines = text_of({**RECEIPT, "models": models, "failed": []}, 120).splitlines()
+    signs = [line.split(" 0.6900")[0].split()[-2:] for line in lines if " 0.6900" in line]
+    assert signs == [["✓", "C"], ["?", "E"], ["?", "D"], ["=", "A"], ["↓", "B"]]
+    told = "1 of 5 is worth using (C), 2 too little to tell, 1 no different from logistic, 1 worse"
+    assert any(line.strip() == f"verdict   {told}" for line in lines)
+    for part in (
+        "0.6930 logistic  +0.0090 [+0.0069, +0.0111]",
+        "12,000 (7)",
+        "✓ beats every baseline on the test span beyond chance, among all models of its run",
+        "? ahead of every baseline",
+        "= a baseline is as good",
+        "↓ a baseline is better beyond chance",
+        "test 2026-01-01 to 2026-05-12: gain over the baseline beside it, with its 95 % interval",
+    ):
+        assert sum(part in line for line in lines) == 1, part
 
 
-def test_narrow_tables_drop_hashes_first_and_keep_the_headline():
-    receipt = {**RECEIPT, "models": [scored("A", 0.01)]}
+def test_many_models_are_folded():
+    models = [scored(f"S{number:03}", number) for number in range(100)]
+    text = text_of({**RECEIPT, "models": models, "failed": []}, 120)
+    assert "S099" in text and "S070" in text and "S069" not in text
+    assert "and 70 more models, --json has all" in text
+
+
+def test_narrow_tables_drop_hashes_first_and_keep_the_gain():
+    receipt = {**RECEIPT, "models": [scored("A", 9)]}
     headers = [
-        next(line for line in text_of(receipt, width).splitlines() if "AUC" in line)
-        for width in (120, 60, 40)
+        next(line for line in text_of(receipt, width).splitlines() if "gain [95 %]" in line)
+        for width in (150, 80, 60)
     ]
-    assert "sha256" in headers[0] and "sha256" not in headers[2] and "lstm" in text_of(receipt, 120)
-    assert all("AUC (logistic)" in header for header in headers)
+    assert "sha256" in headers[0] and "sha256" not in headers[1] and "lstm" in text_of(receipt, 150)
+    assert all("log loss" in header for header in headers)
 
 
 def test_ids_stay_whole_and_words_are_not_broken_at_60_columns():
@@ -333,7 +370,7 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     account: Any = SimpleNamespace(
         objects=MemoryCloud(NOW).objects, outputs=SimpleNamespace(experiment_days=0, checkpoint_days=7)
     )
-    assert end_of_run(arguments, RECEIPT, account, desk, Console(plain=True)) == 100
+    assert end_of_run(arguments, with_marks(RECEIPT), account, desk, Console(plain=True)) == 100
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("mayfly ")[1] for line in lines[2:5]] == [
         "logs run-1 --rehearse",

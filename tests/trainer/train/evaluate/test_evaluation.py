@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import torch
 from tests.jobs import job_of
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.targets.scoring import block_length
-from trainer.train.evaluate.evaluation import block_bootstrap, evaluate
+from trainer.targets.inference import estimate, num_cosines, t_quantile
+from trainer.targets.scoring import day_cells
+from trainer.train.evaluate.evaluation import evaluate, interval
 from trainer.train.inputs.rows import SymbolData, prepare
 
 MINUTE = 60_000_000_000
@@ -41,49 +43,63 @@ def trending() -> SymbolData:
     return prepare(candles, JOB, features=returns, warmup=1)
 
 
-@pytest.fixture(scope="module")
-def guesses() -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(1)
-    labels = (random.random(600) < 0.55).astype(float)
-    return np.round(np.clip(0.5 + 0.1 * (labels - 0.5) + random.normal(0, 0.1, 600), 0, 1), 2), labels
-
-
-def test_a_block_holds_a_day_and_the_horizon() -> None:
-    minutes = np.arange(5000, dtype=np.int64) * MINUTE
-    assert block_length(minutes, 5) == 1440
-    assert block_length(minutes, 2000) == 2000
-    sessions = np.concatenate([day * DAY + np.arange(7, dtype=np.int64) * 60 * MINUTE for day in range(30)])
-    assert block_length(sessions, 5) == 7
-    assert block_length(np.arange(50, dtype=np.int64) * DAY, 5) == 5
+@pytest.mark.parametrize(
+    ("step", "horizon", "cells", "length"),
+    [
+        (MINUTE, 5, 4, "1 day"),
+        (MINUTE, 2000, 3, "2,000 bars"),
+        (60 * MINUTE, 5, 209, "1 day"),
+        (DAY, 5, 1000, "5 bars"),
+        (DAY, 1, 5000, "1 day"),
+    ],
+)
+def test_a_cell_is_a_day_or_a_longer_horizon(step, horizon, cells, length) -> None:
+    bars = np.arange(5000, dtype=np.int64)
+    candles = SimpleNamespace(timestamp=bars * step)
+    of_bar, told = day_cells(SimpleNamespace(candles=candles, scored=bars), horizon)
+    assert (len(np.unique(of_bar)), told) == (cells, length)
 
 
 def test_single_bars_give_the_textbook_interval() -> None:
     hits = (np.random.default_rng(3).random(2000) < 0.6).astype(float)
-    found = block_bootstrap(
-        lambda w: {"mean": float((w * hits).sum() / w.sum())}, np.arange(2000), replicates=2000
-    )["mean"]
-    assert found is not None
-    error = 1.96 * np.sqrt(hits.mean() * (1 - hits.mean()) / 2000)
-    assert found == pytest.approx([hits.mean() - error, hits.mean() + error], abs=error / 8)
+    found = interval(hits, np.arange(2000))
+    error = t_quantile(0.975, num_cosines(2000)) * np.sqrt(hits.mean() * (1 - hits.mean()) / 2000)
+    assert found == pytest.approx([hits.mean() - error, hits.mean() + error], abs=error / 4)
 
 
-def test_blocks_see_that_neighbours_repeat_each_other() -> None:
+def test_cells_see_that_neighbours_repeat_each_other() -> None:
     hits = np.repeat(np.random.default_rng(4).random(100), 20)
 
-    def width(blocks: np.ndarray) -> float:
-        found = block_bootstrap(lambda w: {"mean": float((w * hits).sum() / w.sum())}, blocks)["mean"]
+    def width(cells: np.ndarray) -> float:
+        found = interval(hits, cells)
         assert found is not None
         return found[1] - found[0]
 
-    assert width(np.arange(2000) // 20) > 3 * width(np.arange(2000))
+    # Single bars would do as well, since the variance knows of neighbours; shuffled ones know nothing.
+    shuffled = np.random.default_rng(0).permutation(2000)
+    assert width(np.arange(2000) // 20) > 3 * width(shuffled)
+    assert width(np.arange(2000)) > 2 * width(shuffled)
 
 
-def test_same_seed_same_intervals_and_few_blocks_have_none(guesses) -> None:
-    statistic = TARGET.weighted(*guesses, np.arange(600))
-    blocks = np.arange(600) // 30
-    assert block_bootstrap(statistic, blocks, seed=5) == block_bootstrap(statistic, blocks, seed=5)
-    assert block_bootstrap(statistic, blocks, seed=5) != block_bootstrap(statistic, blocks, seed=6)
-    assert block_bootstrap(statistic, np.arange(600) // 200)["auc"] is None
+def test_few_cells_have_no_interval() -> None:
+    assert interval(np.arange(19.0), np.arange(19)) is None
+    assert interval(np.arange(20.0), np.arange(20)) is not None
+    assert interval(None, np.arange(600)) is None
+
+
+def test_losses_by_cell_give_the_gains_again(trending) -> None:
+    rows = trending.scored("test")
+    forecasts = TARGET.baselines(rows)
+    found = evaluate(forecasts["logistic"], TARGET, rows, forecasts=forecasts)
+    losses = found.losses
+    assert len(losses["begins"]) == len(losses["bars"]) == found.scores["cells"]
+    assert sum(losses["bars"]) == found.scores["n"] and losses["begins"] == sorted(losses["begins"])
+    sums = losses["sums"]["log_loss"]
+    again = estimate(
+        [base - mine for base, mine in zip(sums["base_rate"], sums["model"], strict=True)], losses["bars"]
+    )
+    told = found.scores["better"]["base_rate"]["log_loss"]
+    assert (again.value, again.error) == pytest.approx((told["gain"], told["error"]), rel=1e-6)
 
 
 def test_baselines_see_the_trend_that_is_there(trending) -> None:
@@ -109,30 +125,33 @@ def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
     labels = trending.labels("test")
     oracle = np.where(labels[:, 0] > 0.5, 0.9, 0.1)
     oracle[::10] = 0.5
-    report = evaluate(oracle, TARGET, trending.scored("test"), replicates=200)
-    assert report["auc"] == TARGET.scores(oracle, labels)["auc"] and report["block_bars"] == 24
+    found = evaluate(oracle, TARGET, trending.scored("test"))
+    report = found.scores
+    assert report["auc"] == TARGET.scores(oracle, labels)["auc"] and report["cell"] == "1 day"
     assert report["intervals"]["auc"][0] < report["auc"] < report["intervals"]["auc"][1]
+    assert report["first"] < report["last"] and report["cells"] > 20
     assert all(
-        report["better"][name]["auc"][0] > 0 for name in ("base_rate", "persistence", "reversal", "logistic")
+        report["better"][name][score]["low"] > 0
+        for name in ("base_rate", "persistence", "reversal", "logistic")
+        for score in TARGET.proper
     )
-    assert json.loads(json.dumps(report)) == report
+    assert json.loads(json.dumps([report, found.losses])) == [report, found.losses]
 
 
 def test_a_test_span_of_one_class_is_scored_without_auc(trending) -> None:
     bars, labels = trending.bars("test"), trending.labels_TK.copy()
     labels[bars] = 1.0
     rows = replace(trending, labels_TK=labels).scored("test")
-    report = evaluate(np.full(len(bars), 0.6), TARGET, rows, replicates=50)
+    report = evaluate(np.full(len(bars), 0.6), TARGET, rows).scores
     assert report["auc"] is None
     assert report["intervals"]["auc"] is None
-    assert report["better"]["logistic"]["auc"] is None
     assert report["accuracy"] == report["base_rate"] == 1.0 and report["intervals"]["log_loss"] is not None
 
 
 def test_a_baseline_is_not_better_than_itself(trending) -> None:
     rows = trending.scored("test")
-    report = evaluate(TARGET.baselines(rows)["logistic"], TARGET, rows, replicates=100)
-    assert report["better"]["logistic"] == {"auc": [0.0, 0.0], "log_loss": [0.0, 0.0]}
+    report = evaluate(TARGET.baselines(rows)["logistic"], TARGET, rows).scores
+    assert all(gain["gain"] == gain["error"] == 0 for gain in report["better"]["logistic"].values())
 
 
 @pytest.mark.slow

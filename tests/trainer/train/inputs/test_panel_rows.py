@@ -32,7 +32,7 @@ from trainer.store.card import card_from_json, read_card
 from trainer.targets import TARGETS
 from trainer.targets.described import shown
 from trainer.train.evaluate.panel_scores import rank_correlations
-from trainer.train.evaluate.scores import days_of_a_block, outputs_by_span
+from trainer.train.evaluate.scores import days_of_a_cell, outputs_by_span
 from trainer.train.inputs.panel_rows import read_panel
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import on_device, plan_and_open, read_source
@@ -188,7 +188,7 @@ def test_sparse_test_bars_of_a_series_do_not_lengthen_blocks():
     suspended, *others = prepared([replace(panel[0], **columns), *panel[1:]], job).series
     begins = suspended.candles.timestamp[suspended.bars("test")]
     assert len(begins) < 9 and np.ptp(begins) > 30 * DAY
-    assert days_of_a_block(suspended) == days_of_a_block(others[0]) < 10
+    assert days_of_a_cell(suspended) == days_of_a_cell(others[0]) < 10
 
 
 def test_rank_correlation_is_spearmans_by_date():

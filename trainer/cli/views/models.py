@@ -1,0 +1,165 @@
+"""Models as tables: those of a receipt, with what they are good for, and those of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from trainer.cli.output import bars_are, duration, money
+from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
+from trainer.store.comparison import Row, Side
+from trainer.store.listing import Model
+from trainer.targets.described import (
+    beside_headline,
+    cells,
+    decided,
+    gain,
+    headline_title,
+    sample,
+    tested,
+    titles,
+)
+from trainer.targets.marks import MEANINGS
+
+MARKS = {
+    "better": ("✓", GOOD),
+    "too little to tell": ("?", "yellow"),
+    "no different": ("=", ""),
+    "worse": ("↓", BAD),
+}
+BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
+DIFFERENCE = "difference [95 %]"
+BESIDE = {  # the marks of a comparison
+    "better": "better than the reference beyond chance, among the rows of its run",
+    "too little to tell": "ahead, and chance is not excluded",
+    "no different": "the reference is as good, as far as the test span tells",
+    "worse": "the reference is better beyond chance",
+}
+
+
+def judged_table(models: Sequence[Mapping[str, Any]]) -> FittedTable:
+    """Return the table of a receipt's models: the deciding score beside a baseline's, then the others."""
+    metrics = models[0].get("metrics") or {}  # a run trains one target
+    decides, others = headline_title(metrics), beside_headline(metrics)
+    noun = "symbol" if all(model["series"] == [model["piece"]] for model in models) else "piece"
+    rows = [
+        _judged_row(model, noun, decides, [titles(metrics)[place] for place in others], others)
+        for model in models
+    ]
+    rest = [titles(metrics)[place] for place in reversed(others)]
+    # The gain stays longest, hashes leave first.
+    leaving = ("sha256", "version", "model", *rest, SAMPLE, BASELINE)
+    return FittedTable(rows, right=(decides, GAIN, SAMPLE, *rest), leaving=leaving)
+
+
+def legend(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what the signs and brackets of a table of judged models mean."""
+    marks = {model["judgement"]["mark"] for model in models if model["judgement"]}
+    yield from (f"{MARKS[mark][0]} {meaning}" for mark, meaning in MEANINGS.items() if mark in marks)
+    if not marks:
+        return
+    dates, lengths = (
+        {tested(model.get("metrics") or {})[part] for model in models} - {""} for part in (0, 1)
+    )
+    span = f"test {dates.pop()}: " if len(dates) == 1 else ""
+    cell = f" of {lengths.pop()}" if len(lengths) == 1 else ""
+    yield f"{span}gain over the baseline beside it, with its 95 % interval over separate cells{cell}"
+
+
+def _judged_row(
+    model: Mapping[str, Any], noun: str, decides: str, names: Sequence[str], places: Sequence[int]
+) -> dict[str, Cell]:
+    metrics, judgement = model.get("metrics") or {}, model["judgement"]
+    values = cells(metrics)
+    score, baseline = decided(metrics, judgement)
+    return {
+        "": sign(judgement),
+        noun: str(model["piece"]),
+        decides: score,
+        BASELINE: baseline,
+        GAIN: gain(judgement),
+        SAMPLE: sample(metrics),
+        **{
+            name: values[place] if len(values) == len(titles(metrics)) and place < len(values) else "-"
+            for name, place in zip(names, places, strict=True)
+        },
+        "model": "-".join(filter(None, (str(model["family"]), str(model.get("target") or "")))),
+        "version": str(model["version_id"])[:8],
+        "sha256": str(model["sha256"])[:12],
+    }
+
+
+def sign(judgement: Mapping[str, Any] | None) -> Text:
+    """Return the sign of a judgement; '' without one."""
+    return styled(*MARKS[judgement["mark"]]) if judgement else styled("", "")
+
+
+def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[Row]) -> RenderableType:
+    """Return a comparison: what each side cost, then each further side beside the first, by symbol."""
+    costs = FittedTable(map(_side, sides), right=("models", "spent", "time"))
+    beside = FittedTable(
+        [_compared(row, title) for row in rows], right=(title, "reference", DIFFERENCE, SAMPLE)
+    )
+    legend = [
+        f"{sign} {meaning}"
+        for mark, (sign, _) in MARKS.items()
+        if (meaning := BESIDE[mark]) and _has(rows, mark)
+    ]
+    first = f"the reference is {sides[0].name}; a difference above zero is better, with its 95 % interval"
+    return lines(costs, "", beside, *(styled(line, "dim") for line in (*legend, first)))
+
+
+def _has(rows: Sequence[Row], mark: str) -> bool:
+    return any(row.judgement.mark == mark for row in rows)
+
+
+def _side(side: Side) -> dict[str, Cell]:
+    return {
+        "run or model": side.name,
+        "models": str(len(side.cards)),
+        "spent": money(side.dollars) if side.dollars is not None else "-",
+        "time": duration(side.seconds) if side.seconds is not None else "-",
+    }
+
+
+def _compared(row: Row, title: str) -> dict[str, Cell]:
+    judgement = asdict(row.judgement)
+    return {
+        "": sign(judgement),
+        "run or model": row.side,
+        "symbol": row.symbol,
+        title: f"{row.score:.4f}",
+        "reference": f"{row.reference:.4f}",
+        DIFFERENCE: gain(judgement),
+        SAMPLE: f"{row.bars:,} ({row.judgement.cells:,})",
+    }
+
+
+def models_table(models: Iterable[Model], days: int) -> FittedTable:
+    """Return the table of a bucket's models. `days`: of an experiment's life."""
+    leaving = ("sha256", "version", "stage", "expires", "created (UTC)", "bars", "run", SAMPLE, BASELINE)
+    return FittedTable([_row(model, days) for model in models], right=(GAIN, SAMPLE), leaving=leaving)
+
+
+def _row(model: Model, days: int) -> dict[str, Cell]:
+    score, baseline = decided(model.metrics, model.judgement)
+    title = headline_title(model.metrics)
+    return {
+        "": sign(model.judgement),
+        "model": model.full_name if model.stage == "production" else model.name,
+        "stage": model.stage,
+        "run": model.run_id or "-",
+        "test score": f"{title} {score}" if title else "-",
+        BASELINE: baseline,
+        GAIN: gain(model.judgement),
+        SAMPLE: sample(model.metrics),
+        "bars": bars_are(model.synthetic),
+        "created (UTC)": f"{model.created_at:%Y-%m-%d %H:%M}",
+        "expires": str(model.expires(days) or "-"),
+        "version": model.version_id[:8],
+        "sha256": model.sha256[:12],
+    }
