@@ -48,7 +48,7 @@ def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(tmp_path, write_candles, train):
-    write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
+    write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
     settings = {"hidden": 8, "batch": 64, "epochs": 2}
     first = train(tmp_path, tmp_path / "1", **settings)
     again = train(tmp_path, tmp_path / "2", **settings)
