@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from infra.stack_settings import RULES
+from scripts import plans
 from tests.infra.program import run_program
 from trainer.aws.error_codes import ROWS
 from trainer.base import errors
@@ -50,13 +51,15 @@ Cells = Sequence[str]
 
 
 def main() -> None:
-    """Write the page with its tables made anew."""
-    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the pages with their tables made anew."""
+    for page in (PAGE, plans.PAGE):
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def renewed(page: str) -> str:
     """Return the page with its tables made anew."""
     makers = {
+        "plans": lambda _: plans.plans_of_jobs(),
         "commands": commands,
         "job keys": job_keys,
         "stack settings": stack_settings,

@@ -46,13 +46,26 @@ def plan_of(
     cap: timedelta = TWELVE_HOURS,
     subnets: Mapping[str, str] = SUBNETS,
     rates: Mapping[str, Rate] | None = None,
+    here: Mapping[str, Rate] | None = None,
     storage: StorageCost | None = None,
     keeps_checkpoints: bool = True,
 ) -> LaunchPlan:
-    """Return the plan of work on these offers. Other rates than `rates` are the profiles'."""
-    profiles = {machine.name: profile_on(machine, place) for machine in offers.priced.machines}
-    known = {name: rate_of(profile, job) for name, profile in profiles.items()} | dict(rates or {})
-    weighed = weigh(job, work, offers, place=place, rates=known)
+    """Return the plan of work on these offers. Other rates than `rates`, of AWS, and `here`, of a desk that
+    rehearses, are the profiles'.
+    """
+
+    def known(at: Place) -> dict[str, Rate]:
+        return {one.name: rate_of(profile_on(one, at), job) for one in offers.priced.machines}
+
+    weighed = weigh(
+        job,
+        work,
+        offers,
+        place=place,
+        rates=known(ACCOUNT) | dict(rates or {}),
+        here=known(place) | dict(here or {}) if place.chip else None,
+        keeps_checkpoints=keeps_checkpoints,
+    )
     return make_plan(
         job,
         weighed,
@@ -69,6 +82,6 @@ def plan_of(
 def plan_script(job: Job, offers: Offers, *, known: KnownTimes, input_bytes: int, **more: Any) -> LaunchPlan:
     """Return the plan of a script's job with these known times; `more` as of `plan_of`."""
     pieces = Workload(pieces=pieces_of(job, (), timeframe=""), gpus=job.script.gpus_each)
-    work, rates = timed(pieces, known, offers)
+    load = timed(pieces, known, offers)
     storage = storage_cost("s3", throughput="", input_bytes=input_bytes)
-    return plan_of(job, work, offers, rates=rates, storage=storage, **more)
+    return plan_of(job, load.work, offers, rates=load.rates, storage=storage, **more)

@@ -29,9 +29,9 @@ from tests.sessions import forget_sessions, sign_in
 from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import UsageError
+from trainer.cli.asked_job import asked_job
 from trainer.cli.main import _before_command, main
 from trainer.cli.parser import build_parser
-from trainer.cli.verbs.launch import asked_job
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import parse_job
@@ -52,6 +52,7 @@ NO_DRY_RUN = {
     "doctor": "it checks an account: tests/trainer/cli/verbs/test_doctor.py",
     "down": "it removes a stack: tests/trainer/cli/verbs/test_down.py",
     "models": "it needs models: tests/trainer/cli/test_launcher_policy.py",
+    "plan": "it needs no account: tests/trainer/cli/verbs/test_plan_verb.py",
     "profiles": "it measures this machine: tests/trainer/cli/verbs/test_profiles.py",
     "rehearse": "it ends a server: tests/trainer/cli/verbs/test_rehearse.py",
     **dict.fromkeys(

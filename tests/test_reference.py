@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from scripts import plans
 from scripts.reference import PAGE, PART, kept, renewed
 
 WRITTEN = {"resources": 3, "variables": 2}  # parts with columns by hand: the columns that must say something
@@ -9,6 +14,14 @@ WRITTEN = {"resources": 3, "variables": 2}  # parts with columns by hand: the co
 
 def test_the_reference_is_what_its_source_makes() -> None:
     page = PAGE.read_text(encoding="utf-8")
+    assert renewed(page) == page, "run scripts/reference"
+
+
+def test_the_plans_of_the_page_on_cost_are_those_of_today(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
+    page = plans.PAGE.read_text(encoding="utf-8")
     assert renewed(page) == page, "run scripts/reference"
 
 

@@ -73,7 +73,8 @@ def test_a_killed_and_interrupted_script_goes_on_from_its_checkpoints(desk, even
     (candidate,) = plan["candidates"]
     assert plan["data"]["packages"]["packages"] == ["tiny==1.0"]
     assert plan["times_are"] == f"rough: from its run of {receipt['created_at'][:10]}"
-    assert candidate["seconds"]["p50"] >= receipt["seconds"]["train"]
+    assert candidate["seconds"] is None, "no run on AWS has measured it"
+    assert candidate["here"]["seconds"] >= receipt["seconds"]["train"]
 
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr

@@ -98,7 +98,7 @@ def test_the_second_run_takes_the_settings_that_the_first_tuned(launcher, candle
         "my_v100": {"memory_gib": 15.5},
     }
 
-    rate = launch(desk, *TUNED, "--dry-run")["candidates"][0]["rate"]
+    rate = launch(desk, *TUNED, "--dry-run")["candidates"][0]["here"]["rate"]
     # A rate far off the estimate is not believed, and how fast this machine is nobody knows.
     expected = rate_of(named_profile("cpu"), job_from(manifest["job"]), event["entry"])
     assert (rate["basis"], rate["per_gpu_and_second"]) == (expected.basis, pytest.approx(expected.per_second))

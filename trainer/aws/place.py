@@ -55,8 +55,8 @@ REHEARSAL = Place(
     title="rehearsal",
     flag=" --rehearse",
     plan_note=(
-        "A rehearsal: GPUs are processes on this machine's CPU; dollars are their seconds at that price."
-        " Permissions are not checked here; make test does that."
+        "A rehearsal: times and dollars are what AWS would take. Here GPUs are processes on this machine's"
+        ' CPU, which take the time of "this desk". Permissions are not checked here; make test does that.'
     ),
     receipt_note=(
         "A rehearsal: an embedded AWS on this machine. Its GPUs are CPU processes, and its dollars are these"

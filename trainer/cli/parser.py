@@ -218,7 +218,9 @@ def _models_flags(models: Parser) -> None:
         metavar="ID",
         help="version to restore (default: the newest with other bytes)",
     )
-    for parser in (listing, pull, production, promote, rollback):
+    compare = actions.add_parser("compare", help="compare models, or all of several runs, on one test span")
+    compare.add_argument("models", nargs="+", metavar="RUN|MODEL", help="the first is the reference")
+    for parser in (listing, pull, production, promote, rollback, compare):
         _where_flags(parser, local=True)
 
 
@@ -308,7 +310,7 @@ def _stack_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", default="dev", metavar="NAME", help="Pulumi stack (default: dev)")
 
 
-def _json_flag(parser: argparse.ArgumentParser, default: Any = False) -> None:
+def _json_flag(parser: argparse._ActionsContainer, default: Any = False) -> None:
     help_text = "print one JSON document on stdout"
     parser.add_argument("--json", action="store_true", default=default, help=help_text)
 
@@ -324,10 +326,10 @@ def _set_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def _launch_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the launch flags. None means not given: the job file's value holds."""
-    parser.epilog, parser.formatter_class = LAUNCH_EPILOG, argparse.RawDescriptionHelpFormatter
-    job = parser.add_argument_group("the job")
+def _work_flags(
+    job: argparse._ActionsContainer, *, symbols: str, data: str, market: str = "buy on demand (default)"
+) -> None:
+    """Add the flags of a job. None means not given."""
     _job_flag(job)
     job.add_argument(
         "--script", metavar="FILE", help="your own training script, unchanged: docs/scripts-and-machines.md"
@@ -339,14 +341,14 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--target", metavar="NAME", help="target from the same page, or FILE.py:CLASS (default: by model)"
     )
-    job.add_argument("--symbols", metavar="A,B", help="symbols to train (default: all of the data)")
+    job.add_argument("--symbols", metavar="A,B", help=symbols)
     job.add_argument(
         "--timeframe", metavar="TF", help="such as 1m (default: that of the data, if there is only one)"
     )
     job.add_argument(
         "--data",
         metavar="PATH",
-        help="candles to add to the data set (default: all in it), or a script's folder",
+        help=data,
     )
     job.add_argument("--epochs", metavar="N", help="maximum passes over the data (default: 15)")
     job.add_argument(
@@ -356,14 +358,62 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
         const="spot",
         help="buy spot capacity; with --on-demand after it, on demand where spot is full",
     )
-    job.add_argument(
-        "--on-demand", dest="market", action="append_const", const="on_demand", help="buy on demand (default)"
-    )
+    job.add_argument("--on-demand", dest="market", action="append_const", const="on_demand", help=market)
     job.add_argument("--budget", metavar="USD", help="maximum cost of the run in dollars; sets its deadline")
     job.add_argument(
         "--max-duration", metavar="TIME", help="longest run: 90m, 6h (default: by the plan, 30m to 12h)"
     )
     _set_flag(job)
+
+
+def _plan_flags(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Without --stack it needs no account, stack or network, and its prices are dated lists."
+    job = parser.add_argument_group("the job")
+    _work_flags(
+        job,
+        symbols="symbols, or how many: 500 (default: all of the data)",
+        data="candles to count (default: the job's)",
+        market="plan for on demand alone (default: both markets)",
+    )
+    job.add_argument(
+        "--bars",
+        type=int,
+        metavar="N",
+        help="bars of each symbol, instead of the data's (3700000: seven years of minutes)",
+    )
+    choice = parser.add_argument_group("the choice")
+    choice.add_argument(
+        "--objective",
+        choices=("cost", "time", "balanced"),
+        default="balanced",
+        help="what the recommended machine makes small; balanced: dollars x hours (default)",
+    )
+    choice.add_argument("--deadline", metavar="TIME", help="be done within 30m, in nine of ten runs")
+    choice.add_argument(
+        "--desk",
+        action="append",
+        default=[],
+        metavar="PROFILE=USD",
+        help="your own GPU and the dollars of an hour of it: rtx_4090=0.12; repeat it",
+    )
+    choice.add_argument(
+        "--stack", metavar="NAME", help="ask the account of this stack for offers and prices (default: lists)"
+    )
+    choice.add_argument("--region", metavar="REGION", help="region of the lists (default: us-east-1)")
+    form = choice.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print every row as CSV")
+    _json_flag(form)
+
+
+def _launch_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the launch flags. None means not given: the job file's value holds."""
+    parser.epilog, parser.formatter_class = LAUNCH_EPILOG, argparse.RawDescriptionHelpFormatter
+    job = parser.add_argument_group("the job")
+    _work_flags(
+        job,
+        symbols="symbols to train (default: all of the data)",
+        data="candles to add to the data set (default: all in it), or a script's folder",
+    )
     how = parser.add_argument_group("the launch")
     how.add_argument("--detach", action="store_true", help="return as soon as the machine is started")
     how.add_argument("--dry-run", action="store_true", help="print the plan and launch nothing")
@@ -384,6 +434,7 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
 
 VERBS: dict[str, tuple[str, Callable[[Parser], None] | None]] = {  # help and flags, in the order of `--help`
     "launch": ("train models on an ephemeral GPU machine", _launch_flags),
+    "plan": ("time and price of a job on every kind of machine, without an account", _plan_flags),
     "agent": (
         "run a job on this machine instead of an EC2 instance: docs/scripts-and-machines.md",
         _agent_flags,

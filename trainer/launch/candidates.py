@@ -5,11 +5,11 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from trainer.aws.place import Place
+from trainer.aws.place import ACCOUNT, Place
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import places_on
@@ -20,32 +20,54 @@ from trainer.machines.compatibility import judge
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import (
     LONGEST_DEADLINE,
+    SLOWER,
+    Estimate,
     Workload,
     default_max_duration,
     dollars,
     estimate,
 )
 from trainer.machines.rates import NOT_ESTIMATED, Rate
+from trainer.machines.spot import RECOVERY_SECONDS, expected_loss
+from trainer.runs.spot_saving import MOST_LOST_SECONDS
 
 UNPROVEN = "its image is not known to support it"
+NO_SPOT_PRICE = "its spot price is not in the list"  # without an account, whose price it could be
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """The time of a job on one machine by one rate, without interruptions."""
+
+    phases: Estimate
+    # That which deadlines follow: by the slower of the measured rate and the profile's.
+    seconds_slow: float
+    rate: Rate
+    visits: float  # windows of one GPU in its training time, at that rate
+
+    @property
+    def is_estimated(self) -> bool:
+        """Return whether its times are estimated: not for a user's own model without a trial."""
+        return self.rate.basis != NOT_ESTIMATED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its seconds and its rate."""
+        seconds = round(self.phases.seconds_p50) if self.is_estimated else None
+        return {"seconds": seconds, "rate": self.rate.to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCandidate:
-    """One type on one market: its time and cost, or in `refused` the reason why it is not used."""
+    """One type on one market: its time and cost on AWS, or in `refused` the reason why it is not used."""
 
     machine: InstanceType
     market: str
     zones: tuple[str, ...]
     price_usd_per_hour: float
-    seconds_p50: float
-    seconds_p90: float
-    dollars_p50: float
-    dollars_p90: float
-    # Those that deadlines follow: by the slower of the measured rate and the profile's.
-    seconds_slow: float
-    rate: Rate  # behind its times
-    visits: float  # windows of one GPU in its training time, at that rate
+    is_typical: bool = False  # the price is the typical one of the type's spot market, by a dated list
+    time: Timed
+    here: Timed | None = None  # on this desk, which takes the machine's place in a rehearsal
+    lost_seconds: float = 0.0  # that its interruptions are expected to cost
     note: str = ""
     refused: str = ""
     layout: str = ""  # how its GPUs train one model together
@@ -56,37 +78,94 @@ class PlanCandidate:
         return self.machine.name, self.market
 
     @property
-    def is_estimated(self) -> bool:
-        """Return whether its times and dollars are estimated: not for a user's own model without a trial."""
-        return self.rate.basis != NOT_ESTIMATED
+    def run(self) -> Timed:
+        """Return the time that its run will take where it really runs."""
+        return self.here or self.time
 
     @property
-    def default_duration(self) -> timedelta:
-        """Return the longest attempt of a job that names no duration."""
+    def is_estimated(self) -> bool:
+        """Return whether its times and dollars are estimated."""
+        return self.time.is_estimated
+
+    @property
+    def rate(self) -> Rate:
+        """Return the rate behind its times."""
+        return self.time.rate
+
+    @property
+    def seconds_p50(self) -> float:
+        """Return its seconds with what interruptions are expected to cost."""
+        return self.time.phases.seconds_p50 + self.lost_seconds
+
+    @property
+    def seconds_p90(self) -> float:
+        """Return the seconds that nine of ten runs stay below."""
+        return self.seconds_p50 * SLOWER
+
+    @property
+    def dollars_p50(self) -> float:
+        """Return its cost at P50."""
+        return dollars(self.seconds_p50, self.price_usd_per_hour)
+
+    @property
+    def dollars_p90(self) -> float:
+        """Return its cost at P90."""
+        return dollars(self.seconds_p90, self.price_usd_per_hour)
+
+    @property
+    def sagemaker_usd(self) -> float | None:
+        """Return the cost of the same seconds on SageMaker, on demand; None without a quote."""
+        quoted = self.machine.sagemaker_usd_per_hour
+        return dollars(self.time.phases.seconds_p50, quoted) if quoted and self.is_estimated else None
+
+    def longest_attempt(self, timed: Timed) -> timedelta:
+        """Return the longest attempt of a job that names no duration, by one of its times."""
         return (
-            default_max_duration(self.seconds_slow, self.machine) if self.is_estimated else LONGEST_DEADLINE
+            default_max_duration(timed.seconds_slow, self.machine) if timed.is_estimated else LONGEST_DEADLINE
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--dry-run --json` prints it."""
-        known = self.is_estimated
+        known, here = self.is_estimated, self.here
         return {
             "instance_type": self.machine.name,
+            "seller": self.machine.seller or "AWS",
             "market": self.market,
             "zones": list(self.zones),
             "gpus": self.machine.gpus,
             "gpu_model": self.machine.gpu_model,
             "price_usd_per_hour": self.price_usd_per_hour,
-            "price_date": self.machine.price_date,
+            "price_date": self.machine.spot.as_of
+            if self.is_typical and self.machine.spot
+            else self.machine.price_date,
             "boot_allowance_seconds": self.machine.boot.allowance_seconds,
-            "seconds": {"p50": round(self.seconds_p50), "p90": round(self.seconds_p90)} if known else None,
+            "seconds": {
+                "p50": round(self.seconds_p50),
+                "p90": round(self.seconds_p90),
+                **self._phases(),
+                "lost": round(self.lost_seconds, 1),
+            }
+            if known
+            else None,
+            "here": here.to_dict() if here else None,
             "dollars": {"p50": round(self.dollars_p50, 4), "p90": round(self.dollars_p90, 4)}
             if known
             else None,
-            "rate": {"per_gpu_and_second": round(self.rate.per_second, 1), "basis": self.rate.basis},
+            "sagemaker_dollars": round(usd, 4) if (usd := self.sagemaker_usd) is not None else None,
+            "rate": self.rate.to_dict(),
             "note": self.note,
             "refused": self.refused,
         }
+
+    def _phases(self) -> dict[str, float]:
+        phases = self.time.phases
+        named = {
+            "boot": phases.boot,
+            "stage": phases.stage,
+            "train": phases.training,
+            "upload": phases.upload,
+        }
+        return {name: round(seconds, 1) for name, seconds in named.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,103 +182,166 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
-def weigh(job: Job, work: Workload, offers: Offers, *, place: Place, rates: Mapping[str, Rate]) -> Weighed:
+def weigh(
+    job: Job,
+    work: Workload,
+    offers: Offers,
+    *,
+    place: Place,
+    rates: Mapping[str, Rate],
+    here: Mapping[str, Rate] | None = None,
+    keeps_checkpoints: bool = True,
+) -> Weighed:
     """Weigh every type on offer, on the job's first market and then on its second: the job's own types in
     their order, else the cheapest first.
 
-    `rates`: of each of these types, for the job's models (`knowledge.known_rates`).
+    `rates`: of each of these types on AWS, for the job's models (`knowledge.known_rates`); `here`: those of
+    this desk, where it takes their place.
     """
     machines = offers.priced.machines
     markets = tuple(dict.fromkeys(job.machine.market))
+    weighing = _Weighing(job=job, work=work, offers=offers, place=place, keeps_checkpoints=keeps_checkpoints)
     candidates = [
-        _candidate(job, work, machine, offers, market=market, place=place, rate=rates[machine.name])
+        weighing.candidate(machine, market, rates[machine.name], here=(here or {}).get(machine.name))
         for market in markets
         for machine in machines
     ]
     if not job.machine.instance:
         candidates.sort(key=lambda one: (bool(one.refused), markets.index(one.market), one.dollars_p50))
-    here = bool(place.chip)  # then the rates are those of this machine's cores
     return Weighed(
         pieces=work.pieces,
         candidates=tuple(candidates),
-        table=gpu_table(
-            job,
-            work,
-            asked=() if here else machines,
-            image_line=offers.image_line,
-            rates={} if here else rates,
-        ),
+        table=gpu_table(job, work, asked=machines, image_line=offers.image_line, rates=rates)
+        if offers.image_line
+        else (),
     )
 
 
-def _candidate(
-    job: Job,
-    work: Workload,
-    machine: InstanceType,
-    offers: Offers,
-    *,
-    market: str,
-    place: Place,
-    rate: Rate,
-) -> PlanCandidate:
-    """Return one row of the plan: time, price and cost, or the reason for the refusal."""
-    zones = offers.zones.get(machine.name, ())
-    spot = {
-        zone: offers.spot_usd_per_hour[machine.name, zone]
-        for zone in zones
-        if market == "spot" and (machine.name, zone) in offers.spot_usd_per_hour
-    }
-    on_demand = on_demand_price(machine)
-    price = min(spot.values()) if spot else on_demand
-    on_aws = not place.chip and job.cost.is_measured
-    together = on_gpus(job, work, machine, rate) if work.together and on_aws else None
-    sharded = bool(together and together.placement and together.placement.sharded)
-    places = None if work.gpus is None else places_on(machine.num_workers, work.gpus)
-    time = estimate(work, machine, place=place, rate=rate, sharded=sharded)
-    by_profile = estimate(work, machine, place=place, rate=rate.of_profile, sharded=sharded)
-    refused, notes = "", list[str]()
-    if not zones:
-        sold = ", ".join(offers.elsewhere.get(machine.name, ()))
-        refused = (
-            f"offered only in {sold}, where the stack has no subnet"
-            if sold
-            else "not offered in a zone of the stack"
-        )
-    elif places == []:
-        refused = f"it has {machine.num_workers} of the {work.gpus:g} GPUs that a value takes"
-    elif not on_demand:
-        refused = "no list price known, so no deadline can be made"
-    elif not place.binding and not machine.launchable:
-        notes.append("retired by AWS in 2026: rehearsals only")
-    elif market == "spot" and not spot:
-        notes.append("no spot price known: the list price")
-    elif place.binding and not (verdict := judge(machine.name, offers.image_line)).works:
-        refused = verdict.why
-    elif together and together.refused:
-        refused = together.refused
-    elif on_aws and not together and places is None and (large := too_large(job, work, machine)):
-        refused = large
-    elif place.binding and verdict.unproven:
-        notes.append(UNPROVEN)
-    notes += [together.note] if together else []
-    at_once = len(work.pieces)
-    used = at_once if places is None else len({gpu for place in places[:at_once] for gpu in place})
-    notes += [f"{min(len(places), at_once)} at a time"] if places and work.gpus else []
-    idle = 0 if work.together else machine.num_workers - used
-    notes += [f"{idle} of {machine.num_workers} GPUs idle"] if idle > 0 else []
-    return PlanCandidate(
-        machine=machine,
-        market=market,
-        zones=zones,
-        price_usd_per_hour=price,
-        seconds_p50=time.seconds_p50,
-        seconds_p90=time.seconds_p90,
-        seconds_slow=max(time.seconds_p90, by_profile.seconds_p90),
-        visits=time.training * rate.on_machine(len(work.pieces), machine.num_workers),
-        dollars_p50=dollars(time.seconds_p50, price),
-        dollars_p90=dollars(time.seconds_p90, price),
+def timed(work: Workload, machine: InstanceType, *, place: Place, rate: Rate, sharded: bool = False) -> Timed:
+    """Return the time of work on a machine of a place at a rate of one of its GPUs, or of a core."""
+    phases = estimate(work, machine, place=place, rate=rate, sharded=sharded)
+    by_profile = phases
+    if rate.of_profile is not rate:
+        by_profile = estimate(work, machine, place=place, rate=rate.of_profile, sharded=sharded)
+    return Timed(
+        phases=phases,
+        seconds_slow=max(phases.seconds_p90, by_profile.seconds_p90),
         rate=rate,
-        note="" if refused else "; ".join(filter(None, notes)),
-        refused=refused,
-        layout=together.note if together and not together.refused else "",
+        visits=phases.training * rate.on_machine(len(work.pieces), machine.num_workers),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Weighing:
+    """What all candidates of a plan share."""
+
+    job: Job
+    work: Workload
+    offers: Offers
+    place: Place
+    keeps_checkpoints: bool
+    too_large: dict[str, str] = field(default_factory=dict)  # by type, for the second market
+
+    def candidate(
+        self, machine: InstanceType, market: str, rate: Rate, *, here: Rate | None
+    ) -> PlanCandidate:
+        """Return one row of the plan: time, price and cost, or the reason for the refusal."""
+        job, work, offers = self.job, self.work, self.offers
+        together = on_gpus(job, work, machine, rate) if work.together and job.cost.is_measured else None
+        sharded = bool(together and together.placement and together.placement.sharded)
+        time = timed(work, machine, place=ACCOUNT, rate=rate, sharded=sharded)
+        price, is_typical = _price(machine, market, offers)
+        refused, notes = self._verdict(machine, together)
+        if market == "spot" and price == on_demand_price(machine):
+            notes.append("no spot price known: the list price")
+            refused = refused or (NO_SPOT_PRICE if offers.where else "")
+        notes += [together.note] if together and not together.refused else []
+        notes += self._idle(machine)
+        lost = 0.0
+        if market == "spot" and time.is_estimated:
+            lost = expected_loss(
+                seconds=time.phases.seconds_p50,
+                restart_seconds=restart_seconds(machine, keeps_checkpoints=self.keeps_checkpoints),
+                keeps_checkpoints=self.keeps_checkpoints,
+            )
+        return PlanCandidate(
+            machine=machine,
+            market=market,
+            zones=offers.zones.get(machine.name, ()),
+            price_usd_per_hour=price,
+            is_typical=is_typical,
+            time=time,
+            here=timed(work, machine, place=self.place, rate=here) if here else None,
+            lost_seconds=lost,
+            note="" if refused else "; ".join(notes),
+            refused=refused,
+            layout=together.note if together and not together.refused else "",
+        )
+
+    def _verdict(self, machine: InstanceType, together: OnGpus | None) -> tuple[str, list[str]]:
+        """Return the reason for a refusal, or '' and notes. Where machines that do not fit may run, as in
+        a rehearsal, the reason of AWS is a note.
+        """
+        offers, place = self.offers, self.place
+        if not offers.zones.get(machine.name):
+            sold = ", ".join(offers.elsewhere.get(machine.name, ()))
+            return (
+                f"offered only in {sold}, where the stack has no subnet"
+                if sold
+                else f"not offered in {offers.where or 'a zone of the stack'}"
+            ), []
+        if self._places(machine) == []:
+            return f"it has {machine.num_workers} of the {self.work.gpus:g} GPUs that a value takes", []
+        if not on_demand_price(machine):
+            return "no list price known, so no deadline can be made", []
+        if not machine.launchable and not place.binding:
+            return "", ["retired by AWS in 2026: rehearsals only"]
+        verdict = judge(machine.name, offers.image_line)
+        refused = verdict.why if place.binding and not verdict.works else ""
+        refused = refused or (together.refused if together else self._too_large(machine))
+        refused = refused or ("" if machine.launchable else "AWS starts none of them any more")
+        if refused:
+            return (refused, []) if place.binding else ("", [f"AWS would skip it: {refused}"])
+        return "", [UNPROVEN] if place.binding and verdict.unproven and not machine.seller else []
+
+    def _too_large(self, machine: InstanceType) -> str:
+        job, work = self.job, self.work
+        if not job.cost.is_measured or work.gpus is not None:
+            return ""
+        if machine.name not in self.too_large:
+            self.too_large[machine.name] = too_large(job, work, machine)
+        return self.too_large[machine.name]
+
+    def _places(self, machine: InstanceType) -> list[tuple[int, ...]] | None:
+        gpus = self.work.gpus
+        return None if gpus is None else [tuple(place) for place in places_on(machine.num_workers, gpus)]
+
+    def _idle(self, machine: InstanceType) -> list[str]:
+        """Return notes on values at a time and on GPUs without work."""
+        places, at_once = self._places(machine), len(self.work.pieces)
+        used = at_once if places is None else len({gpu for place in places[:at_once] for gpu in place})
+        notes = [f"{min(len(places), at_once)} at a time"] if places and self.work.gpus else []
+        idle = 0 if self.work.together else machine.num_workers - used
+        return [*notes, *([f"{idle} of {machine.num_workers} GPUs idle"] if idle > 0 else [])]
+
+
+def _price(machine: InstanceType, market: str, offers: Offers) -> tuple[float, bool]:
+    """Return the dollars an hour of a type on a market, and whether it is the typical price of its spot
+    market, for want of the account's. Without either it is the price on demand.
+    """
+    on_demand = on_demand_price(machine)
+    if market != "spot":
+        return on_demand, False
+    pools = ((machine.name, zone) for zone in offers.zones.get(machine.name, ()))
+    known = [offers.spot_usd_per_hour[pool] for pool in pools if pool in offers.spot_usd_per_hour]
+    if known:
+        return min(known), False
+    if machine.spot is None or not offers.typical_spot:
+        return on_demand, False
+    return on_demand * (1 - machine.spot.saving), True
+
+
+def restart_seconds(machine: InstanceType, *, keeps_checkpoints: bool) -> float:
+    """Return the seconds that an interruption costs: another machine, and what is trained again."""
+    again = MOST_LOST_SECONDS if keeps_checkpoints else 0.0
+    return machine.boot.expected_seconds + RECOVERY_SECONDS + again

@@ -1,5 +1,4 @@
-"""GPUs x time x dollars for a job whose model trains on all GPUs of a machine together. Pure; the plan shows
-it.
+"""GPUs x time x dollars for a job's models, on all GPUs together or each on one. Pure; the plan shows it.
 
 One type for each chip and number of GPUs, the cheapest that the image supports, at list prices. Quotas and
 zones are checked for the plan's candidates only.
@@ -8,8 +7,8 @@ zones are checked for the plan's candidates only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.aws.place import ACCOUNT
@@ -21,21 +20,21 @@ from trainer.machines.memory import fit
 from trainer.machines.planner import Workload, dollars, estimate, profile_on
 from trainer.machines.ranks import Placement, place_on_gpus
 from trainer.machines.rates import Rate, rate_of
-from trainer.machines.scaling import POINTLESS, link_of, speedup
+from trainer.machines.scaling import ALONE, POINTLESS, link_of, speedup
 
 COUNTS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnGpus:
-    """A job's model on all GPUs of one type: placement, time and cost, or in `refused` the reason why it does
-    not fit.
+    """A job's models on all GPUs of one type: placement, time and cost, or in `refused` the reason why they
+    do not fit.
     """
 
     machine: InstanceType
-    link: str
-    placement: Placement | None = None
-    speedup: float = 0.0  # against one of these GPUs, by the scaling law
+    link: str = ALONE  # over which they train a model together
+    placement: Placement | None = None  # of a model that they train together
+    speedup: float = 0.0  # against one of these GPUs; of one model by the scaling law
     seconds_p50: float = 0.0
     dollars_p50: float = 0.0
     refused: str = ""
@@ -47,15 +46,14 @@ class OnGpus:
 
     @property
     def is_pointless(self) -> bool:
-        """Return whether the link is so slow that half of the GPUs would be as fast."""
+        """Return whether half of the GPUs would be as fast: the link is slow, or there are few models."""
         return not self.refused and self.speedup < POINTLESS * self.devices
 
     @property
     def note(self) -> str:
         """Return a note on the placement and the cost of the link, or the reason of a refusal."""
-        if self.refused:
+        if self.refused or self.placement is None:
             return self.refused
-        assert self.placement is not None
         if self.devices == 1:
             needed = f"{self.placement.memory_gib:.1f} GiB by the memory formula"
             return f"the model fits its one GPU, {self.placement.words} ({needed})"
@@ -86,10 +84,11 @@ class OnGpus:
 
 
 def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None = None) -> OnGpus:
-    """Return a job's model on all GPUs of a type, at the rate of one of them."""
-    assert work.together is not None
+    """Return a job's models on all GPUs of a type, at the rate of one of them."""
+    rate = rate or rate_of(profile_on(machine, ACCOUNT), job)
+    if work.together is None:
+        return _each_alone(job, work, machine, rate)
     profile, link = profile_on(machine, ACCOUNT), link_of(machine)
-    rate = rate or rate_of(profile, job)
     bars = max((piece.bars for piece in work.pieces), default=0)
     try:
         placement = place_on_gpus(
@@ -119,27 +118,54 @@ def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None =
     )
 
 
+def _each_alone(job: Job, work: Workload, machine: InstanceType, rate: Rate) -> OnGpus:
+    """Return models of which each has one GPU."""
+    if refused := too_large(job, work, machine):
+        return OnGpus(machine=machine, refused=refused)
+    time = estimate(work, machine, place=ACCOUNT, rate=rate)
+    alone = estimate(work, replace(machine, gpus=1.0), place=ACCOUNT, rate=rate)
+    return OnGpus(
+        machine=machine,
+        speedup=alone.training / time.training if time.training else 1.0,
+        seconds_p50=time.seconds_p50,
+        dollars_p50=dollars(time.seconds_p50, machine.price_usd_per_hour or 0.0),
+    )
+
+
 def gpu_table(
     job: Job, work: Workload, *, asked: Sequence[InstanceType], image_line: str, rates: Mapping[str, Rate]
 ) -> tuple[OnGpus, ...]:
     """Return a row for each chip and number of GPUs, cheapest type each, by chip in the catalogue's order.
 
-    `asked` are the candidates with their region's prices. Empty if each GPU trains models of its own, and for
-    a user's own model without a trial.
+    `asked` are the candidates with their region's prices. Empty for a script, and for a user's own model
+    without a trial.
     """
-    if work.together is None or not job.cost.is_measured:
+    if work.gpus is not None or not job.cost.is_measured:
         return ()
-    known = {**catalogue(), **{machine.name: machine for machine in asked}}
-    cheapest: dict[tuple[str, int], InstanceType] = {}
-    for machine in known.values():
-        key = (machine.gpu_model, machine.num_workers)
-        if machine.gpus not in COUNTS or not machine.launchable or not machine.price_usd_per_hour:
+    known = {**catalogue(), **{one.name: one for one in asked if not one.seller}}
+    return tuple(
+        on_gpus(job, work, machine, rates.get(machine.name))
+        for machine in cheapest_of_each(known.values(), image_line)
+    )
+
+
+def cheapest_of_each(
+    machines: Iterable[InstanceType], image_line: str, *, shares: bool = False
+) -> list[InstanceType]:
+    """Return the cheapest type of each chip and number of GPUs that the image line supports; with `shares`
+    also of shares of a GPU.
+    """
+    cheapest: dict[tuple[str, float], InstanceType] = {}
+    for machine in machines:
+        key = (machine.gpu_model, machine.gpus)
+        counts = machine.gpus in COUNTS or (shares and machine.gpus < 1)
+        if not counts or not machine.launchable or not machine.price_usd_per_hour:
             continue
         if not judge(machine.name, image_line).works:
             continue
         if key not in cheapest or machine.price_usd_per_hour < (cheapest[key].price_usd_per_hour or 0.0):
             cheapest[key] = machine
-    return tuple(on_gpus(job, work, machine, rates.get(machine.name)) for machine in cheapest.values())
+    return list(cheapest.values())
 
 
 def instead(rows: Sequence[OnGpus], *, seconds: float = math.inf, usd: float = math.inf) -> str:

@@ -18,12 +18,12 @@ from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
 from trainer.job.pieces import KINDS
 from trainer.job.pieces.piece import Piece
-from trainer.launch.candidates import PlanCandidate, Weighed, hours
+from trainer.launch.candidates import PlanCandidate, Timed, Weighed, hours
 from trainer.launch.checkpoints import CheckpointCost, checkpoint_cost
 from trainer.launch.gpu_table import OnGpus, instead
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
-from trainer.launch.spot import within_chance
+from trainer.launch.spot import refuse_unlikely, within_chance
 from trainer.machines.baking import Baking, baking
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import dollars, three_times_slow
@@ -68,11 +68,11 @@ class LaunchPlan(RunPlan):
     @property
     def times_are(self) -> str:
         """Return the source of the candidates' times, as text."""
-        if not self.first.is_estimated:
+        if not self.first.run.is_estimated:
             kind = KINDS.get(self.pieces[0].kind)  # None: of a command from outside
             return f"not estimated: {kind.untimed if kind else 'no run has measured it'}"
-        if self.first.rate.basis.startswith(EARLIER_RUN):
-            return f"from {self.first.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
+        if self.first.run.rate.basis.startswith(EARLIER_RUN):
+            return f"from {self.first.run.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
             if not candidate.rate.is_estimate:
@@ -143,22 +143,26 @@ def make_plan(
         )
     candidates = _within_budget(candidates, machine.budget, table)
     usable = [candidate for candidate in candidates if not candidate.refused]
-    run_limit = _run_limit(machine, max(candidate.default_duration for candidate in usable), cap)
-    rungs = {
-        candidate.pool: _rungs_of(candidate, offers, subnets, by_job=bool(machine.max_duration))
-        for candidate in usable
+    run_limit = _run_limit(machine, max(one.longest_attempt(one.run) for one in usable), cap)
+    on_aws = _run_limit(machine, max(one.longest_attempt(one.time) for one in usable), cap)
+    by_job = bool(machine.max_duration)
+    rungs = {one.pool: _rungs_of(one, one.run, offers, subnets, by_job=by_job) for one in usable}
+    stops = {
+        one.pool: rung_limit(
+            _rungs_of(one, one.time, offers, subnets, by_job=by_job)[0], run=on_aws, budget_usd=machine.budget
+        )
+        for one in usable
     }
-
-    def limit_of(rung: Rung) -> TimeLimit:
-        return rung_limit(rung, run=run_limit, budget_usd=machine.budget)
-
     if place.binding:
-        stops = {pool: limit_of(steps[0]) for pool, steps in rungs.items()}
-        candidates = _within_time(candidates, stops, run_limit, machine.budget, table)
+        candidates = _within_time(candidates, stops, on_aws, machine.budget, table)
         candidates = within_chance(candidates, stops, keeps_checkpoints=keeps_checkpoints)
-        usable = [candidate for candidate in candidates if not candidate.refused]
+    else:
+        marked = _refuse_late(candidates, stops)
+        marked = refuse_unlikely(marked, stops, keeps_checkpoints=keeps_checkpoints)
+        candidates = _noted(candidates, marked)
+    usable = [candidate for candidate in candidates if not candidate.refused]
     ladder = tuple(rung for candidate in usable for rung in rungs[candidate.pool])
-    limits = [limit_of(rung) for rung in ladder]
+    limits = [rung_limit(rung, run=run_limit, budget_usd=machine.budget) for rung in ladder]
     return LaunchPlan(
         pieces=weighed.pieces,
         candidates=candidates,
@@ -170,7 +174,7 @@ def make_plan(
             for limit, rung in zip(limits, ladder, strict=True)
         ),
         budget_usd=machine.budget,
-        estimated_usd=usable[0].dollars_p50 if usable[0].is_estimated else 0.0,
+        estimated_usd=_estimated_usd(usable[0], ladder[0]),
         place=place,
         region=region,
         prices_are=offers.priced.basis,
@@ -188,10 +192,18 @@ def _baking(first: PlanCandidate, offers: Offers, boots: Boots) -> Baking:
     return baking(known, usd_per_hour=first.price_usd_per_hour, in_use=offers.baked)
 
 
+def _estimated_usd(first: PlanCandidate, rung: Rung) -> float:
+    """Return what the run itself is estimated to cost: in a rehearsal, this desk's seconds at that price."""
+    if not first.run.is_estimated:
+        return 0.0
+    seconds = first.here.phases.seconds_p50 if first.here else first.seconds_p50
+    return dollars(seconds, rung.price_usd_per_hour)
+
+
 def _rungs_of(
-    candidate: PlanCandidate, offers: Offers, subnets: Mapping[str, str], *, by_job: bool
+    candidate: PlanCandidate, timed: Timed, offers: Offers, subnets: Mapping[str, str], *, by_job: bool
 ) -> tuple[Rung, ...]:
-    """Return the rungs of a candidate. `by_job`: the job names a duration.
+    """Return the rungs of a candidate by one of its times. `by_job`: the job names a duration.
 
     Then the estimate limits an attempt only if its rate was measured: a guess must not end a training whose
     owner said how long it may take. The limit is never below what the profile's own rate gives.
@@ -199,17 +211,17 @@ def _rungs_of(
     machine, on_demand = candidate.machine, on_demand_price(candidate.machine)
     spot = offers.spot_usd_per_hour if candidate.market == "spot" else {}
     prices = {zone: spot.get((machine.name, zone), on_demand) for zone in candidate.zones}
-    slow = three_times_slow(candidate.seconds_slow, machine).total_seconds()
+    slow = three_times_slow(timed.seconds_slow, machine).total_seconds()
     return rungs_of_type(
         machine,
         prices,
         offers,
         subnets,
         market=candidate.market,
-        default_seconds=0.0 if by_job else candidate.default_duration.total_seconds(),
-        estimate_seconds=slow if by_job and candidate.rate.is_measured else 0.0,
-        p90_seconds=candidate.seconds_p90 if candidate.is_estimated else 0.0,
-        visits=min(candidate.visits, MOST_NUMBER) if candidate.is_estimated else 0.0,  # a record can be read
+        default_seconds=0.0 if by_job else candidate.longest_attempt(timed).total_seconds(),
+        estimate_seconds=slow if by_job and timed.rate.is_measured else 0.0,
+        p90_seconds=timed.phases.seconds_p90 if timed.is_estimated else 0.0,
+        visits=min(timed.visits, MOST_NUMBER) if timed.is_estimated else 0.0,  # a record can be read
     )
 
 
@@ -296,10 +308,7 @@ def _within_time(
 
     `stops`: the time limits of an attempt, by type and market.
     """
-    marked = tuple(
-        candidate if candidate.refused else _over_time(candidate, stops[candidate.pool])
-        for candidate in candidates
-    )
+    marked = _refuse_late(candidates, stops)
     if all(candidate.refused for candidate in marked):
         fastest = min((c for c in candidates if not c.refused), key=lambda candidate: candidate.seconds_p50)
         stop = stops[fastest.pool]
@@ -316,6 +325,26 @@ def _within_time(
     return marked
 
 
+def _refuse_late(
+    candidates: tuple[PlanCandidate, ...], stops: Mapping[tuple[str, str], TimeLimit]
+) -> tuple[PlanCandidate, ...]:
+    """Refuse the candidates that would be stopped before they are done."""
+    return tuple(
+        candidate if candidate.refused else _over_time(candidate, stops[candidate.pool])
+        for candidate in candidates
+    )
+
+
+def _noted(candidates: Sequence[PlanCandidate], marked: Sequence[PlanCandidate]) -> tuple[PlanCandidate, ...]:
+    """Return candidates with notes of what AWS would refuse."""
+    return tuple(
+        replace(one, note="; ".join(filter(None, [one.note, f"AWS would skip it: {other.refused}"])))
+        if other.refused and not one.refused
+        else one
+        for one, other in zip(candidates, marked, strict=True)
+    )
+
+
 def _by(candidate: PlanCandidate) -> str:
     """Return how GPUs that train one model together would do it, for an error."""
     return f": {candidate.layout}" if candidate.layout else ""
@@ -324,9 +353,10 @@ def _by(candidate: PlanCandidate) -> str:
 def _over_time(candidate: PlanCandidate, limit: TimeLimit) -> PlanCandidate:
     """Return the candidate, refused if its estimate lies beyond its limit."""
     stop = limit.duration.total_seconds()
-    if not candidate.is_estimated or candidate.seconds_p50 <= stop:
+    needed = candidate.time.phases.seconds_p50
+    if not candidate.is_estimated or needed <= stop:
         return candidate
-    late = f"needs {hours(candidate.seconds_p50)}, stopped after {hours(stop)}"
+    late = f"needs {hours(needed)}, stopped after {hours(stop)}"
     return replace(candidate, refused=late)
 
 

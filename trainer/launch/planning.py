@@ -150,10 +150,19 @@ def plan_work(work: WeighedWork, offers: Offers, account: Account) -> LaunchPlan
     """
     outputs = account.outputs
     refuse_without_checkpoints(work.job, keeps_checkpoints=work.keeps_checkpoints)
-    load, rates = work.weighed(offers, account)
+    load = work.weighed(offers, account)
+    weighed = weigh(
+        work.job,
+        load.work,
+        offers,
+        place=account.place,
+        rates=load.rates,
+        here=load.here,
+        keeps_checkpoints=work.keeps_checkpoints,
+    )
     return make_plan(
         work.job,
-        weigh(work.job, load, offers, place=account.place, rates=rates),
+        weighed,
         offers,
         subnets=outputs.subnets,
         region=outputs.region,

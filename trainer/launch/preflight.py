@@ -41,6 +41,8 @@ class Offers:
     disk: RootDisk = field(default_factory=RootDisk)  # of the machine, by the template
     baked: bool = False  # whether the image is one of the stack's own pipeline
     priced: PricedTypes  # the requested types, with their list prices in the region
+    typical_spot: bool = False  # a spot price that is not known is the typical one
+    where: str = ""  # that offers them, for a refusal; '': the stack's zones
 
 
 def query_offers(
@@ -94,6 +96,7 @@ def query_offers(
         spot_usd_per_hour={
             pool: price + disk_usd for pool, price in answers.get("the spot prices", {}).items()
         },
+        typical_spot=not access.place.spot_prices,
         disk=disk,
         baked=is_baked(answers["the image"], outputs),
         priced=with_disk(answers["the prices"], disk_usd),

@@ -56,7 +56,7 @@ def list_prices(access: Access, machines: Sequence[InstanceType], *, region: str
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
             asked = list(pool.map(lambda machine: _price(client, machine.name, region=region), machines))
     except (BotoCoreError, ClientError) as error:
-        return _assumed(machines, region=region, why=error_code(error))
+        return assumed_prices(machines, region=region, why=error_code(error))
     priced = [
         replace(machine, price_usd_per_hour=price, price_date=today.isoformat())
         for machine, price in zip(machines, asked, strict=True)
@@ -83,7 +83,7 @@ def with_disk(priced: PricedTypes, usd_per_hour: float) -> PricedTypes:
     return PricedTypes(machines=machines, basis=basis)
 
 
-def _assumed(machines: Sequence[InstanceType], *, region: str, why: str) -> PricedTypes:
+def assumed_prices(machines: Sequence[InstanceType], *, region: str, why: str) -> PricedTypes:
     """Return the types with assumed prices, for a region whose prices are unknown."""
     raised = [
         replace(

@@ -4,20 +4,15 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from trainer.base.errors import BudgetError, UsageError
 from trainer.job.job import Job
-from trainer.launch.candidates import PlanCandidate, hours
-from trainer.machines.spot import (
-    INTERRUPTIONS_PER_HOUR,
-    RECOVERY_SECONDS,
-    chance_to_finish,
-)
+from trainer.launch.candidates import PlanCandidate, hours, restart_seconds
+from trainer.machines.spot import INTERRUPTIONS_PER_HOUR, chance_to_finish
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit
 from trainer.runs.recovery import MOST_LOST
-from trainer.runs.spot_saving import MOST_LOST_SECONDS
 
 LEAST_CHANCE = 0.8
 MOST_LOSSES = MOST_LOST - 1  # machines that a run survives
@@ -40,56 +35,72 @@ def refuse_without_checkpoints(job: Job, *, keeps_checkpoints: bool) -> None:
     )
 
 
+def refuse_unlikely(
+    candidates: tuple[PlanCandidate, ...],
+    stops: Mapping[tuple[str, str], TimeLimit],
+    *,
+    keeps_checkpoints: bool,
+) -> tuple[PlanCandidate, ...]:
+    """Refuse the spot candidates that are unlikely to end in time.
+
+    `stops`: the time limits of the run, by type and market.
+    """
+    chances = _chances(candidates, stops, keeps_checkpoints=keeps_checkpoints)
+    return tuple(
+        replace(candidate, refused=f"ends in time with a chance of {chances[candidate.pool]:.0%} on spot")
+        if chances.get(candidate.pool, 1.0) < LEAST_CHANCE
+        else candidate
+        for candidate in candidates
+    )
+
+
 def within_chance(
     candidates: tuple[PlanCandidate, ...],
     stops: Mapping[tuple[str, str], TimeLimit],
     *,
     keeps_checkpoints: bool,
 ) -> tuple[PlanCandidate, ...]:
-    """Refuse the spot candidates that are unlikely to end in time. Raises BudgetError if none is left.
-
-    `stops`: the time limits of the run, by type and market.
-    """
-    chances = {
-        candidate.pool: _chance(candidate, stops[candidate.pool], keeps_checkpoints=keeps_checkpoints)
-        for candidate in candidates
-        if candidate.market == "spot" and candidate.is_estimated and not candidate.refused
-    }
-    marked = tuple(
-        replace(candidate, refused=f"ends in time with a chance of {chances[candidate.pool]:.0%} on spot")
-        if chances.get(candidate.pool, 1.0) < LEAST_CHANCE
-        else candidate
-        for candidate in candidates
-    )
+    """Refuse the spot candidates that are unlikely to end in time. Raises BudgetError if none is left."""
+    marked = refuse_unlikely(candidates, stops, keeps_checkpoints=keeps_checkpoints)
     if all(candidate.refused for candidate in marked):
+        chances = _chances(candidates, stops, keeps_checkpoints=keeps_checkpoints)
         best = max((one for one in candidates if not one.refused), key=lambda one: chances[one.pool])
         raise _unlikely(best, stops[best.pool], chances[best.pool], keeps_checkpoints=keeps_checkpoints)
     return marked
 
 
+def _chances(
+    candidates: Iterable[PlanCandidate],
+    stops: Mapping[tuple[str, str], TimeLimit],
+    *,
+    keeps_checkpoints: bool,
+) -> dict[tuple[str, str], float]:
+    return {
+        candidate.pool: _chance(candidate, stops[candidate.pool], keeps_checkpoints=keeps_checkpoints)
+        for candidate in candidates
+        if candidate.market == "spot" and candidate.is_estimated and not candidate.refused
+    }
+
+
 def _chance(candidate: PlanCandidate, limit: TimeLimit, *, keeps_checkpoints: bool) -> float:
     return chance_to_finish(
-        seconds=candidate.seconds_p50,
+        seconds=candidate.time.phases.seconds_p50,
         limit_seconds=limit.duration.total_seconds(),
-        restart_seconds=_restart_seconds(candidate, keeps_checkpoints=keeps_checkpoints),
+        restart_seconds=restart_seconds(candidate.machine, keeps_checkpoints=keeps_checkpoints),
         most_losses=MOST_LOSSES,
         keeps_checkpoints=keeps_checkpoints,
     )
 
 
-def _restart_seconds(candidate: PlanCandidate, *, keeps_checkpoints: bool) -> float:
-    again = MOST_LOST_SECONDS if keeps_checkpoints else 0.0
-    return candidate.machine.boot.expected_seconds + RECOVERY_SECONDS + again
-
-
 def _unlikely(
     candidate: PlanCandidate, limit: TimeLimit, chance: float, *, keeps_checkpoints: bool
 ) -> BudgetError:
-    restart = _restart_seconds(candidate, keeps_checkpoints=keeps_checkpoints)
+    restart = restart_seconds(candidate.machine, keeps_checkpoints=keeps_checkpoints)
     loss = f"{restart / 60:.0f} min each" if keeps_checkpoints else "all work so far each"
+    needs = hours(candidate.time.phases.seconds_p50)
     numbers = (
-        f"{candidate.machine.name} needs {hours(candidate.seconds_p50)}; with {INTERRUPTIONS_PER_HOUR:.0%}"
-        f" interruptions an hour, an assumption, that cost {loss} and of which {MOST_LOSSES} are survived,"
+        f"{candidate.machine.name} needs {needs}; with {INTERRUPTIONS_PER_HOUR:.0%} interruptions an hour,"
+        f" an assumption, that cost {loss} and of which {MOST_LOSSES} are survived,"
         f" its chance to end in time is {chance:.0%}, and {LEAST_CHANCE:.0%} is the least"
     )
     stop = f"{hours(limit.duration.total_seconds())}, set by {CAUSES[limit.cause]}"

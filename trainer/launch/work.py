@@ -10,12 +10,12 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer.aws.access import Access
-from trainer.aws.place import Place
+from trainer.aws.place import ACCOUNT, Place
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
@@ -25,11 +25,11 @@ from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import RAW, ChosenCandles, Input
 from trainer.launch.knowledge import known_rates
 from trainer.launch.known_times import KnownTimes, known_times
-from trainer.launch.machines import machines_of, refuse_retired, refuse_small_disks
+from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
 from trainer.launch.uploads import DATA_PREFIX, DeskFile, upload_candles, upload_data
-from trainer.machines.planner import Workload, workload
+from trainer.machines.planner import Workload, with_bytes, workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.runs.record import Leaves, RunRecord
 from trainer.runs.store import Objects
@@ -46,6 +46,17 @@ class Account:
     @property
     def place(self) -> Place:
         return self.access.place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """The pieces of a job, and for each offered type the rate of one of its GPUs on AWS; `here`: those of
+    this desk, where it takes their place.
+    """
+
+    work: Workload
+    rates: Mapping[str, Rate]
+    here: Mapping[str, Rate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +100,7 @@ class WeighedWork(Work):
         return True
 
     @abstractmethod
-    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
+    def weighed(self, offers: Offers, account: Account) -> Load:
         """Return its pieces, and the rate of each offered type; refuses what can't work."""
 
 
@@ -135,12 +146,16 @@ class TrainingWork(WeighedWork):
         """Return the files of this desk by sha256."""
         return {file.sha256: file.place for file in self.files}
 
-    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
-        work, machines = workload(self.job, self.candles.bars), machines_of(self.job)
-        if account.place.binding and self.job.machine.instance:
+    def weighed(self, offers: Offers, account: Account) -> Load:
+        job, machines, place = self.job, offers.priced.machines, account.place
+        work = with_bytes(workload(job, self.candles.bars), job, input_bytes=self.input_bytes)
+        if place.binding and job.machine.instance:
             refuse_retired(machines, work)
-        rates = known_rates(self.job, machines, account.objects, account.place, pieces=len(work.pieces))
-        return work, rates
+
+        def known(at: Place) -> dict[str, Rate]:
+            return known_rates(job, machines, account.objects, at, pieces=len(work.pieces))
+
+        return Load(work=work, rates=known(ACCOUNT), here=known(place) if place.chip else {})
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return its pieces without estimates, for a machine that nobody prices."""
@@ -216,13 +231,19 @@ class ScriptWork(WeighedWork):
             return outputs.script_role_id, outputs.script_profile_arn
         return super().role(outputs)
 
-    def weighed(self, offers: Offers, account: Account) -> tuple[Workload, Mapping[str, Rate]]:
-        machines = machines_of(self.job)
-        if account.place.binding and self.job.machine.instance:
+    def weighed(self, offers: Offers, account: Account) -> Load:
+        machines, place = offers.priced.machines, account.place
+        if place.binding and self.job.machine.instance:
             refuse_retired(machines, None)
         refuse_small_disks(machines, self.input_bytes, volume_gib=offers.disk.gib)
-        times = known_times(account.objects, self.names, self.sha256, account.place)
-        return timed(Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each), times, offers)
+        work = Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each)
+
+        def known(at: Place) -> KnownTimes:
+            return known_times(account.objects, self.names, self.sha256, at)
+
+        if place.chip:  # its bucket has receipts of rehearsals alone
+            return timed(work, KnownTimes(), offers, here=known(place))
+        return timed(work, known(place), offers)
 
     def pieces(self) -> tuple[Piece, ...]:
         return pieces_of(self.job, (), timeframe="")
@@ -273,12 +294,18 @@ class Refresh(Work):
         return refresh_task(record, self.job, self.inputs)
 
 
-def timed(work: Workload, times: KnownTimes, offers: Offers) -> tuple[Workload, dict[str, Rate]]:
-    """Return work whose pieces the agent starts with their shares of the known times, and their rates."""
-    pieces = tuple(replace(piece, estimate=times.shares.get(piece.title, 1.0)) for piece in work.pieces)
+def timed(work: Workload, times: KnownTimes, offers: Offers, *, here: KnownTimes | None = None) -> Load:
+    """Return work whose pieces the agent starts with their shares of the known times, and their rates.
+    `here`: the times on this desk, where it takes a machine's place.
+    """
+    shares = here.shares if here else times.shares
+    pieces = tuple(replace(piece, estimate=shares.get(piece.title, 1.0)) for piece in work.pieces)
     unknown = Rate(per_second=1.0, basis=NOT_ESTIMATED)
-    rates = {machine.name: times.rates.get(machine.name, unknown) for machine in offers.priced.machines}
-    return replace(work, pieces=pieces), rates
+
+    def rates(known: KnownTimes) -> dict[str, Rate]:
+        return {one.name: known.rates.get(one.name, unknown) for one in offers.priced.machines}
+
+    return Load(work=replace(work, pieces=pieces), rates=rates(times), here=rates(here) if here else {})
 
 
 def work_sha256(work: TrainingWork | ScriptWork, bucket: str) -> str:

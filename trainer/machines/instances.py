@@ -16,6 +16,7 @@ from importlib.resources import files
 from trainer.base.errors import UsageError, nearest
 
 TABLE_REGION = "us-east-1"  # whose prices the table has
+QUOTED = "price_list_quote"  # how the basis of a SageMaker price begins that was looked up in 2026
 # Four-GPU machines offered today, which replace a retired type (list prices, 2026-07-20).
 REPLACEMENTS = {
     1: ("g6.xlarge", "g5.xlarge", "g6e.xlarge"),
@@ -54,6 +55,17 @@ class Boot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpotMarket:
+    """What spot capacity of a type typically cost, by AWS's Spot Instance Advisor (us-east-1, Linux), as
+    packaged in alexei-led/spotinfo at the date.
+    """
+
+    saving: float  # share of the price on demand
+    interruptions: str  # class of the share of machines that were taken in a month
+    as_of: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class InstanceType:
     """One EC2 instance type. `gpus` may be a fraction of a GPU; `num_workers` is how many processes
     that is.
@@ -76,6 +88,13 @@ class InstanceType:
     spot_quota_code: str = ""
     boot: Boot
     local_disk_gb: float = 0.0  # of its instance store, all disks together
+    network_gbps: float = 0.0  # its baseline; 0: not known
+    is_sold: bool = True  # in TABLE_REGION
+    spot: SpotMarket | None = None  # None: not in the list
+    # A SageMaker training instance of the same size, as quoted; None: no quote.
+    sagemaker_usd_per_hour: float | None = None
+    seller: str = ""  # of a machine outside AWS
+    source: str = ""  # of its price
 
     @property
     def num_workers(self) -> int:
@@ -155,7 +174,8 @@ def _boots() -> tuple[tuple[tuple[str, ...], Boot], ...]:
 
 
 def _from_row(row: dict[str, str]) -> InstanceType:
-    price = row["on_demand_usd_per_hour_us_east_1"]
+    price, sagemaker = row["on_demand_usd_per_hour_us_east_1"], row["sagemaker_usd_per_hour"]
+    quoted = sagemaker and row["sagemaker_price_basis"].startswith(QUOTED)
     return InstanceType(
         name=row["instance_type"],
         status=row["status"],
@@ -173,4 +193,18 @@ def _from_row(row: dict[str, str]) -> InstanceType:
         spot_quota_code=row["spot_quota_code"],
         boot=boot_of(row["instance_type"]),
         local_disk_gb=float(row["local_nvme_gb"] or 0),
+        network_gbps=float(row["network_gbps_baseline"] or 0),
+        is_sold=row["us_east_1_offered"] == "yes",
+        spot=_spot_market(row),
+        sagemaker_usd_per_hour=float(sagemaker) if quoted else None,
+    )
+
+
+def _spot_market(row: dict[str, str]) -> SpotMarket | None:
+    if not row["spot_as_of"]:
+        return None
+    return SpotMarket(
+        saving=float(row["spot_saving_percent"]) / 100,
+        interruptions=row["spot_interruptions_a_month"],
+        as_of=row["spot_as_of"],
     )

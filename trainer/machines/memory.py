@@ -243,8 +243,26 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
         "memory_per_model_gib": a_model,
         "models_per_gpu": models,
         "batch": replace(batch, value={**ceilings, **batch.value}),  # the user may set one timeframe only
-        "windows_per_second": figure("windows_per_second", profile.windows_per_second),
+        "windows_per_second": rate_figure(profile),
     }
+
+
+def rate_figure(profile: GpuProfile) -> Figure:
+    """Return the rate of the reference model on a chip, with its basis."""
+    if "windows_per_second" in profile.yours:
+        return Figure(value=profile.yours["windows_per_second"], basis="yours")
+    if _is_plausible(profile):
+        value = round(profile.measured["windows_per_second"])
+        return Figure(value=value, basis=f"measured {profile.measured['date']}")
+    return Figure(value=profile.windows_per_second, basis="estimate")
+
+
+def _is_plausible(profile: GpuProfile) -> bool:
+    """Return whether the reference model was measured on a chip, at a plausible rate."""
+    entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
+    if not entry or not entry["date"]:
+        return False
+    return bool(usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED)
 
 
 @cache  # a plan asks for a chip's figures at each count of its GPUs
@@ -258,17 +276,15 @@ def _reference_ceilings(room: float, *, on_gpu: bool) -> Mapping[str, int]:
 
 
 def _measured(profile: GpuProfile, part: Footprint) -> dict[str, Any]:
-    """Return the figures from the measurement of the reference model; {} if its rate is implausible."""
-    entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
-    if not entry or not entry["date"]:
+    """Return the figures of memory from the measurement of the reference model; {} if its rate is
+    implausible.
+    """
+    entry = profile.measured
+    if not _is_plausible(profile) or not entry["memory_per_model_gib"]:
         return {}
-    if not usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED:
-        return {}
-    figures: dict[str, Any] = {"windows_per_second": round(entry["windows_per_second"])}
-    if entry["memory_per_model_gib"]:  # measured on few bars and without the copies
-        memory_gib = entry["memory_per_model_gib"] + (part.rows + part.copies) / GIB
-        figures.update(memory_per_model_gib=round(memory_gib, 3), models_per_gpu=entry["pack"])
-    return figures
+    # measured on few bars and without the copies
+    memory_gib = entry["memory_per_model_gib"] + (part.rows + part.copies) / GIB
+    return {"memory_per_model_gib": round(memory_gib, 3), "models_per_gpu": entry["pack"]}
 
 
 def fit(

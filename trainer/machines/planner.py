@@ -1,6 +1,8 @@
 """Estimate how long a job takes on a machine and what it costs, from bars, epochs and rates. Rough until
 measured.
 
+    seconds          = boot + stage + training + upload
+    stage, upload    = bytes of the inputs, of the models / bytes a second between S3 and the machine
     training seconds = windows x epochs x cost of a window / windows a second,
                        packed over the machine's GPUs, longest first,
                        or one after another where all GPUs train each model together (`scaling`)
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from trainer.aws.place import ACCOUNT, Place
+from trainer.base.settings import FLOAT
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of, takes_all_devices
 from trainer.job.pieces.piece import Piece, SeriesWork
@@ -32,6 +35,10 @@ SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no back
 SLOWER = 1.6  # P90 over P50, while nothing is measured
 # Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the
 # type's: boot.csv.
+# Bytes a second from and to S3 by boto3's defaults, measured over loopback (2026-11-20); less where the
+# type's network has less.
+READ_BYTES, WRITE_BYTES = 0.6e9, 0.35e9
+BYTES_OF_A_BAR = 12  # of candles in compressed parquet, about half of six float32 (2026-11-20)
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
 SHORTEST_ATTEMPT, SHORTEST_WORK = timedelta(minutes=30), timedelta(minutes=15)
 LONGEST_DEADLINE = timedelta(hours=12)
@@ -46,15 +53,28 @@ class Workload:
     window_cost_cpu: float = 1.0
     gpus: float | None = None  # of each piece that a node's agent starts; 0: all; None: workers train them
     together: Together | None = None  # where all GPUs of a machine train each piece together
+    input_bytes: float = 0.0
+    output_bytes: float = 0.0  # of the models
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Seconds of a run, and of its instance: P50 and P90, both rough."""
+    """Seconds of a run, and of its instance, by phase: P50, all rough."""
 
-    seconds_p50: float
-    seconds_p90: float
-    training: float  # seconds of the training itself, P50
+    boot: float
+    stage: float
+    training: float
+    upload: float
+
+    @property
+    def seconds_p50(self) -> float:
+        """Return the seconds of all phases."""
+        return self.boot + self.stage + self.training + self.upload
+
+    @property
+    def seconds_p90(self) -> float:
+        """Return the seconds that nine of ten runs stay below."""
+        return self.seconds_p50 * SLOWER
 
 
 def workload(job: Job, bars: Mapping[str, int]) -> Workload:
@@ -64,6 +84,13 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     pieces = pieces_of(job, series, timeframe=job.data.timeframe)
     together = together_of(job) if takes_all_devices(job) else None
     return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu, together=together)
+
+
+def with_bytes(work: Workload, job: Job, *, input_bytes: int) -> Workload:
+    """Return work that reads so many bytes of inputs, and writes the job's models."""
+    return replace(
+        work, input_bytes=float(input_bytes), output_bytes=float(FLOAT * job.cost.weights * len(work.pieces))
+    )
 
 
 def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
@@ -94,19 +121,14 @@ def estimate(
     profile's. Where the agent starts the pieces it is that of one place, in pieces a second. `sharded`: a
     model that all GPUs train together is divided among them.
     """
-    boot, after = around(machine, place)
     workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
     if work.gpus is not None:
-        slots, by_profile = max(1, len(places_on(machine.num_workers, work.gpus))), 1.0
-    elif place.chip:
-        slots = min(workers, cores or os.cpu_count() or 1)
-        by_profile = cpu_windows_per_second() / work.window_cost_cpu
+        slots = max(1, len(places_on(machine.num_workers, work.gpus)))
     else:
-        slots = workers
-        by_profile = windows_per_second(machine) / work.window_cost_gpu
+        slots = min(workers, cores or os.cpu_count() or 1) if place.chip else workers
     # A rate that needs several models at a time is shared by their places, each of which trains one after
     # another.
-    places, device_rate = (rate.models, rate.per_second) if rate else (1, by_profile)
+    places, device_rate = (rate.models, rate.per_second) if rate else (1, _by_profile(work, machine, place))
     seconds = [piece.estimate * places / device_rate for piece in work.pieces]
     if work.together:
         link = None if place.chip else link_of(machine)
@@ -116,13 +138,29 @@ def estimate(
         )
     else:
         training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
-    p90 = (boot + training) * SLOWER + after * SLOWER
-    return Estimate(seconds_p50=boot + training + after, seconds_p90=p90, training=training)
+    boot, after = around(machine, place)
+    stage, upload = (0.0, 0.0) if place.chip else _moved(work, machine)
+    return Estimate(boot=boot, stage=stage, training=training, upload=after + upload)
+
+
+def _by_profile(work: Workload, machine: InstanceType, place: Place) -> float:
+    """Return the rate of one place by the profile alone."""
+    if work.gpus is not None:
+        return 1.0
+    if place.chip:
+        return cpu_windows_per_second() / work.window_cost_cpu
+    return windows_per_second(machine) / work.window_cost_gpu
 
 
 def around(machine: InstanceType, place: Place) -> tuple[float, float]:
-    """Return the seconds before a training (boot, install, fetch) and after it (upload, shutdown), P50."""
+    """Return the seconds before a training (boot, install) and after it (shutdown), P50, without data."""
     return place.boot_seconds or machine.boot.expected_seconds, place.after_seconds
+
+
+def _moved(work: Workload, machine: InstanceType) -> tuple[float, float]:
+    """Return the seconds in which a machine reads the inputs and writes the models."""
+    network = machine.network_gbps * 1e9 / 8 or READ_BYTES
+    return work.input_bytes / min(network, READ_BYTES), work.output_bytes / min(network, WRITE_BYTES)
 
 
 def windows_per_second(machine: InstanceType) -> float:

@@ -14,14 +14,18 @@ from typing import Any
 from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile, named_profile, packaged
 from trainer.machines.kernels import window_costs
-from trainer.machines.memory import BELIEVED, CPU, figures, is_half
+from trainer.machines.memory import BELIEVED, CPU, is_half, rate_figure
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
 MEASURED_ON = "measured on "
 EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
-# Share of the peak: llm.c's 124 M on eight H100, 10 billion tokens in 45 minutes (github.com/karpathy/llm.c,
-# discussion 481, read on 2026-11-20). An estimate for every other model and chip.
-MFU = 0.4
+# Share of the peak that a model which counts its FLOPs reaches: 151 M weights on an H100, uncompiled
+# (docs/benchmarks.md, 2026-11-26). llm.c reaches 40 % on eight of them (github.com/karpathy/llm.c, discussion
+# 481, read on 2026-11-20). An estimate for every other model and chip.
+MFU = 0.14
+# Least seconds of its step, which waits for launches: the tiny transformer on the same H100, 256 windows at
+# 32,006 a second. An estimate for every other host.
+STEP_SECONDS = 0.008
 HALF_OVER_FULL = 4.0  # peak in bf16 over peak in fp32 if the profile has none in bf16: L4's and L40S's ratio
 TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
 
@@ -58,6 +62,23 @@ class Rate:
         return self.basis.startswith((MEASURED_ON, EARLIER_RUN))
 
     @property
+    def source(self) -> str:
+        """Return where the rate is from: measured here (by a run, or on this machine), yours, formula, or
+        not estimated.
+        """
+        if self.is_estimate:
+            return NOT_ESTIMATED if self.basis == NOT_ESTIMATED else "formula"
+        return "yours" if self.basis == "yours" else "measured here"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a plan's JSON has it."""
+        return {
+            "per_gpu_and_second": round(self.per_second, 1),
+            "basis": self.basis,
+            "source": self.source,
+        }
+
+    @property
     def of_profile(self) -> Rate:
         """Return the rate that the profile gives: no run's measurement alone may shorten a deadline."""
         return Rate(per_second=self.profiles, basis="estimate") if self.profiles else self
@@ -79,7 +100,7 @@ def rate_of(
     A well-formed entry counts if it was measured with this `torch` (a version or its prefix), has a date, and
     is within a factor of a hundred of the estimate.
     """
-    estimate, basis = visits_per_second(profile, job), figures(profile)["windows_per_second"].basis
+    estimate, basis = visits_per_second(profile, job), rate_figure(profile).basis
     if not job.cost.is_measured:
         return Rate(per_second=estimate, basis=NOT_ESTIMATED)
     if entry and entry["date"] and basis != "yours" and f"{entry['torch']}.".startswith(f"{torch}."):
@@ -94,23 +115,24 @@ def rate_of(
 def visits_per_second(profile: GpuProfile, job: Job) -> float:
     """Return how many windows (or bars of chunks) of the job's models one device trains per second.
 
-    On a GPU the rate is limited by its peak: the reference model is bound by kernel launches, a large one by
-    multiplications.
+    On a GPU a model that counts its FLOPs is bound by the chip's peak and by the launches of a step, others
+    by their cost relative to the reference model's.
     """
     rate, cost = reference_rate(profile), job.cost
     cpu, gpu = window_costs(cost)
     if profile.name == CPU:
         return rate / cpu
-    by_cost, a_visit = rate / gpu, cost.flops / job.model.bars_out
-    if not a_visit:
-        return by_cost
-    return min(by_cost, MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / a_visit)
+    if not cost.flops:
+        return rate / gpu
+    by_peak = MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / cost.flops
+    batch = job.train.batch or job.model.default_batch
+    return min(by_peak, batch / STEP_SECONDS) * job.model.bars_out
 
 
 def reference_rate(profile: GpuProfile) -> float:
     """Return the windows per second of the reference model on one device; an unknown chip counts as a T4."""
-    known = figures(profile)["windows_per_second"].value
-    return float(known or figures(named_profile("t4"))["windows_per_second"].value)
+    known = rate_figure(profile).value
+    return float(known or rate_figure(named_profile("t4")).value)
 
 
 def peak_flops(profile: GpuProfile, *, half: bool) -> float:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from trainer.base.settings import FLOAT, HALF
 from trainer.job.job import Job
 from trainer.machines.instances import InstanceType
+from trainer.machines.rates import STEP_SECONDS
 
 BACKWARD_SHARE = 2 / 3  # of a step's multiplications: 2 a weight forward, 4 backward
 BUCKET_BYTES = 25 * 2**20  # DDP's default (bucket_cap_mb)
@@ -69,12 +70,14 @@ class Together:
 
     weights: int
     visits: float  # windows of the batch, or bars of its chunks: the unit of rates
+    launches: float = 0.0  # least seconds of a rank's step, however few windows it has
 
 
 def together_of(job: Job) -> Together:
     """Return what ranks of the job's model share."""
     visits = (job.train.batch or job.model.default_batch) * job.model.bars_out
-    return Together(weights=job.cost.trained, visits=float(visits))
+    launches = STEP_SECONDS if job.cost.flops else 0.0
+    return Together(weights=job.cost.trained, visits=float(visits), launches=launches)
 
 
 def speedup(
@@ -85,10 +88,10 @@ def speedup(
     """
     if devices == 1:
         return 1.0
-    if link is None or not link.bus_gb_per_s:
-        return float(devices)
     whole = together.visits / visits_per_second
-    computing = whole / devices
+    if link is None or not link.bus_gb_per_s:
+        return whole / max(whole / devices, together.launches)
+    computing = max(whole / devices, together.launches)
     # Gradients travel as bf16 where the link is PCIe; FSDP2's parts in full precision.
     volume = SHARDED_VOLUME * FLOAT if sharded else HALF if link.is_pcie else FLOAT
     gradients = together.weights * volume

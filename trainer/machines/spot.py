@@ -1,4 +1,5 @@
-"""Spot as a risk: the chance that a run ends in time although its machines are taken. Pure."""
+"""Spot as a risk: the chance that a run ends in time although its machines are taken, and the time that it
+expects to lose. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import math
 INTERRUPTIONS_PER_HOUR = 0.10
 # Between two machines: the end of one is seen, the next is bought, and its command starts. Besides the boot.
 RECOVERY_SECONDS = 120.0
+MOST_EXPECTED = 50.0  # interruptions that a figure is made for
 
 
 def chance_to_finish(
@@ -37,3 +39,16 @@ def chance_to_finish(
         return math.exp(-expected) * sum(terms)
     tries = 1 + min(most_losses, math.floor(slack / (seconds + restart_seconds)))
     return 1 - (1 - math.exp(-expected)) ** tries
+
+
+def expected_loss(*, seconds: float, restart_seconds: float, keeps_checkpoints: bool) -> float:
+    """Return the seconds that work of `seconds` is expected to lose to interruptions.
+
+    With checkpoints each interruption costs `restart_seconds`. Without, work starts over (Daly, FGCS 22(3),
+    2006, for no checkpoint): seconds x (e^x - 1) / x in all, where x interruptions are expected.
+    """
+    expected = min(INTERRUPTIONS_PER_HOUR * seconds / 3600, MOST_EXPECTED)
+    if keeps_checkpoints:
+        return expected * restart_seconds
+    again = math.expm1(expected)
+    return again * 3600 / INTERRUPTIONS_PER_HOUR - seconds + again * restart_seconds

@@ -22,7 +22,7 @@ from trainer.launch.start import record_of, write_task
 from trainer.launch.tasks import training_task
 from trainer.launch.work import Account, TrainingWork
 from trainer.machines.instances import instance_type
-from trainer.machines.planner import workload
+from trainer.machines.planner import dollars, workload
 from trainer.runs.index import INDEX_KEY
 from trainer.runs.manifest import ManifestInput, read_manifest
 from trainer.runs.record import from_iso
@@ -94,7 +94,10 @@ def test_a_new_record_has_deadline_budget_and_ladder():
     assert (record.state, record.attempts, record.instances) == ("starting", (), ())
     assert (record.deadline, record.deadline_cause) == (NOW + timedelta(hours=2), "max_duration")
     assert (record.budget_usd, record.ladder, record.job) == (2.0, plan.ladder, JOB.to_dict())
-    assert record.estimated_usd == plan.first.dollars_p50
+    here = plan.first.here  # a rehearsal's run takes this desk's seconds
+    assert here is not None and record.estimated_usd == pytest.approx(
+        dollars(here.phases.seconds_p50, plan.first.price_usd_per_hour)
+    )
     assert record.left_out == LEFT_OUT
 
 

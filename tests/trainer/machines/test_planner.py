@@ -7,6 +7,7 @@ import pytest
 
 from tests.jobs import job_of, with_settings
 from trainer.aws.place import ACCOUNT, REHEARSAL
+from trainer.machines.chips import packaged
 from trainer.machines.instances import catalogue, instance_type
 from trainer.machines.planner import (
     SCORING_SHARE,
@@ -19,9 +20,10 @@ from trainer.machines.planner import (
     longest_first,
     three_times_slow,
     windows_per_second,
+    with_bytes,
     workload,
 )
-from trainer.machines.rates import Rate
+from trainer.machines.rates import Rate, visits_per_second
 
 JOB = job_of(epochs=2, validation_fraction=0.2, test_fraction=0.3, lookback=60)
 
@@ -141,3 +143,25 @@ def test_no_type_has_less_than_half_an_hour():
     machine = instance_type("g6.xlarge")
     fast = replace(machine, boot=replace(machine.boot, allowance_seconds=300))
     assert three_times_slow(1, fast) == timedelta(minutes=30)
+
+
+def test_rates_that_an_h100_measured_are_those_of_the_formulas():
+    """docs/benchmarks.md, 2026-11-26."""
+    h100 = packaged()["h100"]
+    tcn = visits_per_second(h100, job_of(model="tcn"))
+    assert tcn == pytest.approx(207 * 1024, rel=0.05)  # bars of 207 chunks
+    large = job_of(model="transformer", preset="large", lookback=256, batch=256)
+    assert visits_per_second(h100, large) == pytest.approx(2_372, rel=0.1)  # windows
+    tiny = job_of(model="transformer", preset="tiny", lookback=32, batch=256)
+    assert visits_per_second(h100, tiny) == pytest.approx(32_006, rel=0.01)
+
+
+def test_data_is_read_and_models_are_written_at_the_types_network():
+    work = with_bytes(workload(JOB, {"A": 100_000}), JOB, input_bytes=6_000_000_000)
+    fast, slow = (
+        estimate(work, instance_type(name), place=ACCOUNT) for name in ("g6e.12xlarge", "g6.xlarge")
+    )
+    assert (fast.stage, slow.stage) == (pytest.approx(10.0), pytest.approx(6e9 / (2.5e9 / 8)))
+    plain = estimate(workload(JOB, {"A": 100_000}), instance_type("g6.xlarge"), place=ACCOUNT)
+    assert plain.stage == 0 and slow.upload > plain.upload
+    assert slow.seconds_p50 == pytest.approx(slow.boot + slow.stage + slow.training + slow.upload)

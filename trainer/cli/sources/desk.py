@@ -6,7 +6,6 @@ for one stack.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from typing import Any, Self
 
 from trainer.aws.access import Access, own_access
 from trainer.aws.place import Place
-from trainer.base.errors import UsageError, renaming
+from trainer.base.errors import renaming
 from trainer.base.extras import needs
 from trainer.base.files import HeldFolder
 from trainer.cli.connect import local_candles
@@ -26,9 +25,8 @@ from trainer.cli.sources.check_child import CheckChild
 from trainer.cli.sources.script_packages import Packages, with_packages
 from trainer.cli.terminal import Console
 from trainer.data.read.paths import check_path
-from trainer.job.job import MAX_JOB_NAME, Job
+from trainer.job.job import Job
 from trainer.job.pieces import kind_of
-from trainer.job.tables import Tables
 from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.planning import FoundCandles, FoundScript
 from trainer.launch.script_files import data_files, hashes_of, names_checkpoints, script_files, script_sha256
@@ -217,20 +215,3 @@ DESKS: dict[str, type[Desk]] = {TrainingWork.name: CandleDesk, ScriptWork.name: 
 def desk_of(job: Job, console: Console, ends: ExitStack, *, place: Place, dry_run: bool = False) -> Desk:
     """Return the desk for a job, by its command. `place`: where the user wants it to run."""
     return DESKS[kind_of(job).command](job, console, ends, place, dry_run)
-
-
-def with_script(tables: Tables, file: str) -> Tables:
-    """Return the tables with `--script FILE`: its command, its folder, and the run's name if none is
-    given.
-    """
-    path = Path(file)
-    if not path.is_file():
-        what = "is not a file" if path.exists() else "does not exist"
-        raise UsageError(f"script {file} {what}", do="Name your training script: --script train.py.")
-    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:MAX_JOB_NAME].strip("-") or "script"
-    script = {
-        **tables.get("script", {}),
-        "command": shlex.join(["python", path.name]),
-        "root": str(path.parent),
-    }
-    return {"name": name, **tables, "script": script}

@@ -24,12 +24,13 @@ from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
+from trainer.cli.asked_job import asked_job
 from trainer.cli.connect import connected, local_root
 from trainer.cli.output import counted
 from trainer.cli.question import question
 from trainer.cli.sources.desk import desk_of
 from trainer.cli.terminal import Console
-from trainer.cli.verbs.launch import asked_job, detached, end_of_run
+from trainer.cli.verbs.launch import detached, end_of_run
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive
 from trainer.control.settle import close_last

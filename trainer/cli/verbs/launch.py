@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.attach.keys import forget_ended, make_key
@@ -22,10 +21,11 @@ from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, Stopped, TrainerError, UsageError
 from trainer.base.extras import needs
+from trainer.cli.asked_job import asked_job
 from trainer.cli.connect import connected
 from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
 from trainer.cli.question import question
-from trainer.cli.sources.desk import Desk, desk_of, with_script
+from trainer.cli.sources.desk import Desk, desk_of
 from trainer.cli.terminal import Console, show
 from trainer.control.check_account import check_account
 from trainer.control.cloud import AwsCloud
@@ -33,7 +33,6 @@ from trainer.control.drive import drive, start
 from trainer.control.resume import continued, read_parent
 from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
-from trainer.job.job import Job, load_job, parse_assignments, parse_job
 from trainer.launch.bundle import upload_bundle
 from trainer.launch.candidates import UNPROVEN
 from trainer.launch.machines import machines_of
@@ -54,21 +53,10 @@ if TYPE_CHECKING:
     from trainer.aws.stack_outputs import StackOutputs
     from trainer.rehearsal.interruptions import Interruption
 
-FLAGS = {  # of the job, with their keys
-    "instance": "machine.instance",
-    "model": "model.name",
-    "target": "target.name",
-    "symbols": "data.symbols",
-    "timeframe": "data.timeframe",
-    "data": "data.path",
-    "market": "machine.market",
-    "max_duration": "machine.max_duration",
-}
 _COUNTED = {  # of the run that a launch continues
     "all": "its finished work and its newest checkpoints count",
     "checkpoints": "the script has changed, so its newest checkpoints count, and nothing that it finished",
 }
-NUMBERS = {"epochs": "train.epochs", "budget": "machine.budget"}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -217,34 +205,6 @@ def _report_settled(settled: Future[Settling], console: Console) -> None:
             console.line(f"warning: run {run_id} could not be settled: {problem}")
     except TrainerError as error:
         console.line(f"warning: an earlier run could not be settled: {error}")
-
-
-def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Job:
-    """Parse the job that the user asks for, the later winning: job file, flags, --set.
-
-    `script_duration`: longest duration of a script whose user names none.
-    """
-    file = load_job(Path(arguments.job)) if arguments.job else {}
-    flags = {key: value for name, key in FLAGS.items() if (value := getattr(arguments, name)) is not None}
-    _refuse_nothing(arguments)
-    if arguments.script is not None:
-        file = with_script(file, arguments.script)
-    if "script" in file and "data.path" in flags:
-        flags["data.folder"] = flags.pop("data.path")
-    numbers = [
-        f"{key}={value}" for name, key in NUMBERS.items() if (value := getattr(arguments, name)) is not None
-    ]
-    return parse_job(file, flags, [*numbers, *arguments.settings], script_duration=script_duration)
-
-
-def _refuse_nothing(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for a flag that would count as not given: an empty text, and a budget of 0."""
-    for name in FLAGS:
-        if getattr(arguments, name) == "":
-            raise UsageError(f"--{name.replace('_', '-')} is empty", do="Give it a value, or leave it out.")
-    if (budget := arguments.budget) is not None and parse_assignments([f"it={budget}"])["it"] == 0:
-        do = "Name the dollars that the run may cost at most, or leave it out for none."
-        raise UsageError(f"--budget {budget}", why="no run costs nothing", do=do)
 
 
 def _print_notes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,13 @@ from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.work import TrainingWork, Work
 from trainer.machines.baking import Baking
+from trainer.machines.instances import InstanceType
+from trainer.machines.scaling import ALONE
+from trainer.machines.spot import INTERRUPTIONS_PER_HOUR
 from trainer.machines.storage import StorageCost
 from trainer.models.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
-from trainer.runs.snapshots import MOST_COST
+from trainer.runs.snapshots import CEILING_WINS, MOST_COST, TRAINING_SECONDS
 
 LONG_REHEARSAL_SECONDS = 900.0
 LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
@@ -37,8 +41,13 @@ def work_view(work: Work, plan: LaunchPlan, data: Mapping[str, Any]) -> Renderab
 
 def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableType:
     """Return the plan: the work, the candidates, and the hard stop."""
+    return _plan(plan, job, *training(plan, job, candles))
+
+
+def training(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> tuple[str, Iterable[RenderableType]]:
+    """Return what a training makes, and what of."""
     about = [Inline(_data(job, candles)), *([Inline(_encoder(job))] if encoder_of(job.model) else [])]
-    return _plan(plan, job, _models(plan, job, candles), about)
+    return _models(plan, job, candles), about
 
 
 def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> RenderableType:
@@ -64,15 +73,14 @@ def _plan(plan: LaunchPlan, job: Job, what: str, about: Iterable[RenderableType]
     """Return the work, the candidates with their notes, the sources of prices and times, and the hard
     stop.
     """
-    rows = [_row(number, candidate) for number, candidate in enumerate(plan.candidates, 1)]
     return lines(
         Inline([styled(job.name, STRONG), plan.place.title, what]),
         *about,
         "",
-        FittedTable(rows, right=("zones", "$/h"), leaving=("zones", "GPUs", "market")),
+        candidate_table(plan.candidates),
         *_notes(plan),
         "",
-        *([*_gpus(plan.gpus), ""] if plan.gpus else []),
+        *([*gpu_lines(plan.gpus), ""] if plan.gpus else []),
         *_basis(plan),
         _hard_stop(plan),
     )
@@ -132,8 +140,21 @@ def _encoder(job: Job) -> Iterator[str]:
         yield f"it has seen bars until {encoder.encoder_until}"
 
 
+def candidate_table(candidates: Sequence[PlanCandidate], *, zones: bool = True) -> FittedTable:
+    """Return the table of candidates: time and cost on AWS, the same on SageMaker, and in a rehearsal what
+    this desk takes.
+    """
+    rows = [_row(number, candidate) for number, candidate in enumerate(candidates, 1)]
+    rows = rows if zones else [{title: row[title] for title in row if title != "zones"} for row in rows]
+    return FittedTable(
+        rows,
+        right=("zones", "$/h", "SageMaker"),
+        leaving=("boot, stage, train, upload", "zones", "taken a month", "SageMaker", "GPUs", "market"),
+    )
+
+
 def _row(number: int, candidate: PlanCandidate) -> dict[str, Cell]:
-    machine = candidate.machine
+    machine, here = candidate.machine, candidate.here
     time = cost = "not estimated"
     if candidate.refused:
         time, cost = "skipped", ""
@@ -145,13 +166,27 @@ def _row(number: int, candidate: PlanCandidate) -> dict[str, Cell]:
         "instance": machine.name,
         "market": candidate.market.replace("_", "-"),
         "zones": str(len(candidate.zones)),
-        "GPUs": f"{machine.gpus:g}×{machine.gpu_model.removeprefix('NVIDIA ')}",
+        "GPUs": f"{machine.gpus:g}×{chip_name(machine)}" if machine.gpus else "none",
         "$/h": f"{candidate.price_usd_per_hour:.2f}",
         "est. time": time,
         "est. cost": cost,
+        "taken a month": machine.spot.interruptions if candidate.is_typical and machine.spot else "",
+        "SageMaker": "" if (usd := candidate.sagemaker_usd) is None or candidate.refused else money(usd),
+        "boot, stage, train, upload": "" if candidate.refused else _phases(candidate),
+        "this desk": "" if here is None or not here.is_estimated else duration(here.phases.seconds_p50),
     }
     style = DIM if candidate.refused else ""
     return {title: styled(cell, style) for title, cell in row.items()}
+
+
+def _phases(candidate: PlanCandidate) -> str:
+    """Return the phases of a run, `-` for what is not known."""
+    if not candidate.is_estimated:
+        return ""
+    phases = candidate.time.phases
+    lost = [f"lost {duration(candidate.lost_seconds)}"] if candidate.lost_seconds >= 1 else []
+    named = (phases.boot, phases.stage, phases.training, phases.upload)
+    return ", ".join([*map(duration, named), *lost])
 
 
 def _notes(plan: LaunchPlan) -> Iterator[str]:
@@ -164,6 +199,8 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
     """Return the sources of prices and times."""
     slow = "; in brackets: nine of ten runs are faster" if plan.first.is_estimated else ""
     yield styled(f"Prices: {plan.prices_are}. Times: {plan.times_are}{slow}.", "dim")
+    if spot := typical_spot(plan.candidates):
+        yield styled(spot, "dim")
     yield styled(_storage(plan.storage), "dim")
     if plan.checkpoints:
         yield styled(_checkpoints(plan.checkpoints), "dim")
@@ -171,8 +208,21 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
         yield styled(_baking(plan.baking), "dim")
     if plan.place.plan_note:
         yield styled(plan.place.plan_note, "dim")
-        if plan.first.is_estimated and plan.first.seconds_p50 > LONG_REHEARSAL_SECONDS:
+        run = plan.first.run
+        if run.is_estimated and run.phases.seconds_p50 > LONG_REHEARSAL_SECONDS:
             yield "To rehearse in a minute or two, take less: --set data.bars=20000 --epochs 3"
+
+
+def typical_spot(candidates: Iterable[PlanCandidate]) -> str:
+    """Return the basis of typical spot prices, '' if there are none."""
+    dates = {one.machine.spot.as_of for one in candidates if one.is_typical and one.machine.spot}
+    if not dates:
+        return ""
+    rate = f"{INTERRUPTIONS_PER_HOUR:.0%} interruptions an hour, an assumption"
+    return (
+        f"Spot: typical prices by AWS's Spot Instance Advisor, {', '.join(sorted(dates))}, with the time and"
+        f" dollars of {rate}."
+    )
 
 
 def _storage(cost: StorageCost) -> str:
@@ -197,7 +247,8 @@ def _checkpoints(cost: CheckpointCost) -> str:
         )
     usd = max(cost.usd_per_hour, 0.0001)
     price = f"{money(usd)} an hour, {cost.share:.2%} of the machine's price"
-    why = "; that is more than 1 %, but a lost machine may cost no more training" if cost.is_over else ""
+    asked = f"more than {MOST_COST:.0%}, as the job's train.checkpoint_seconds has it"
+    why = f"; that is {CEILING_WINS if cost.seconds >= TRAINING_SECONDS else asked}" if cost.is_over else ""
     return f"Checkpoints: {cost.bytes / 1e6:,.1f} MB to S3 {often}, {price}{why}."
 
 
@@ -218,35 +269,43 @@ def _baking(baking: Baking) -> str:
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    alone = stop.cause == "max_duration" and not plan.first.rate.has_run
+    alone = stop.cause == "max_duration" and not plan.first.run.rate.has_run
     why = CAUSES[stop.cause] + (" alone: no run has measured it on this chip" if alone else "")
     return f"Hard stop {after} after the launch ({cost}), even if this desk is off. Set by {why}."
 
 
-def _gpus(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
-    """Yield the table, then which chips can't train the model and where several GPUs are pointless."""
+def gpu_lines(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
+    """Yield the table, then which chips can't train the models and where several GPUs are pointless."""
+    together = any(row.placement for row in rows)
     chips = list(dict.fromkeys(row.machine.gpu_model for row in rows))
-    by_chip = [_gpu_row([row for row in rows if row.machine.gpu_model == chip]) for chip in chips]
+    title = "one model on" if together else "the models on"
+    by_chip = [_gpu_row(title, [row for row in rows if row.machine.gpu_model == chip]) for chip in chips]
     yield FittedTable(by_chip, leaving=("link",))
     for chip in chips:
         if refused := [row for row in rows if row.machine.gpu_model == chip and row.refused]:
             yield f"   {_gpu_name(refused[-1])}: {refused[-1].refused}"
     # The largest number of GPUs of each chip, if it is pointless.
     most = {row.machine.gpu_model: row for row in sorted(rows, key=lambda row: row.devices)}
-    if pointless := [most[chip] for chip in chips if most[chip].is_pointless]:
+    pointless = [most[chip] for chip in chips if most[chip].is_pointless]
+    if together and pointless:
         named = ", ".join(f"{row.devices}×{_gpu_name(row)} {row.speedup:.1f}" for row in pointless)
         yield (
             "   Not worthwhile for this model and batch, since the link is slow (speed-up over one GPU):"
             f" {named}"
         )
-    yield styled(f"Several GPUs: by law, {LAW}; an estimate until measured. List prices, boot included.", DIM)
+    elif pointless:
+        busy = math.ceil(max(row.speedup for row in pointless))
+        yield f"   Dim: the models keep no more than {counted(busy, 'GPU')} busy."
+    law = f"Several GPUs: by law, {LAW}" if together else "Several GPUs: each trains models of its own"
+    yield styled(f"{law}; an estimate until measured. List prices, boot included.", DIM)
 
 
-def _gpu_row(rows: Sequence[OnGpus]) -> dict[str, Cell]:
+def _gpu_row(title: str, rows: Sequence[OnGpus]) -> dict[str, Cell]:
     by_count = {row.devices: row for row in rows}
     links = {row.link: None for row in rows if row.devices > 1}
     cells = {counted(count, "GPU"): _gpu_cell(by_count.get(count)) for count in COUNTS}
-    return {"one model on": _gpu_name(rows[0]), "link": ", ".join(links) or "-", **cells}
+    links.pop(ALONE, None)
+    return {title: _gpu_name(rows[0]), "link": ", ".join(links) or "-", **cells}
 
 
 def _gpu_cell(row: OnGpus | None) -> Cell:
@@ -261,4 +320,9 @@ def _gpu_cell(row: OnGpus | None) -> Cell:
 
 
 def _gpu_name(row: OnGpus) -> str:
-    return row.machine.gpu_model.removeprefix("NVIDIA ")
+    return chip_name(row.machine)
+
+
+def chip_name(machine: InstanceType) -> str:
+    """Return the name of a type's GPUs without their vendor's."""
+    return machine.gpu_model.removeprefix("NVIDIA ").removeprefix("GeForce ")

@@ -1,0 +1,292 @@
+"""`mayfly plan` without an account: every line by hand from the lists, its choice, its errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from datetime import datetime, timezone
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.cli.main import main
+from trainer.launch import offline
+from trainer.machines import instances
+from trainer.machines.instances import catalogue
+
+NUMBERS = ["plan", "--symbols", "20", "--bars", "500000", "--model", "lstm"]
+
+
+@pytest.fixture(autouse=True)
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
+    monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(2026, 11, 26, tzinfo=timezone.utc))
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*NUMBERS, *words, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["plan", *words])
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[0].startswith("error: ")
+    return code, " ".join(" ".join(lines).split())
+
+
+def table(name: str) -> list[dict[str, str]]:
+    text = (files("trainer.machines") / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+# By hand: 20 LSTMs of 500,000 bars, 15 epochs. 70 % of the bars train, less the 60 that a window sees and the
+# warm-up of its features; 15 % validate, at 0.35 of the price.
+VISITS = 15 * (350_000 - 60 + 0.35 * 75_000)
+BOOTS = {"g4dn.metal": 900.0, "g4dn.12xlarge": 150.0, "p4d.24xlarge": 300.0, "g5.48xlarge": 240.0}
+
+
+def by_hand(row: dict[str, str], boot: float, rate: float) -> float:
+    """Return a run's seconds: boot, 120 MB read, the models of the busiest GPU, 20 models written, shutdown."""
+    network = float(row["network_gbps_baseline"]) * 1e9 / 8
+    stage = 20 * 500_000 * 12 / min(network, 0.6e9)
+    upload = 30 + 20 * 59_713 * 4 / min(network, 0.35e9)
+    of_one_gpu = math.ceil(20 / max(1, int(float(row["gpu_count"]))))
+    return boot + stage + of_one_gpu * VISITS / rate + upload
+
+
+def test_every_line_is_what_the_price_lists_give_by_hand(capsys):
+    document = planned(capsys)
+    rows = {row["instance_type"]: row for row in table("instances.csv")}
+    text = (files("trainer.machines") / "gpu_profiles.toml").read_text(encoding="utf-8")
+    rates: dict[str, float] = {}  # of a whole chip, which comes before its shares
+    for profile in tomllib.loads(text).values():
+        for device in profile["devices"]:
+            rates.setdefault(device, profile["windows_per_second"])
+    shares = {"NVIDIA L4 (fraction)": 150_000}
+    checked = 0
+    for line in document["candidates"]:
+        name = line["instance_type"]
+        row = rows[name]
+        on_demand = float(row["on_demand_usd_per_hour_us_east_1"])
+        chip = next(
+            rates[one] for one in sorted(rates, key=len, reverse=True) if row["gpu_model"].startswith(one)
+        )
+        rate = shares.get(row["gpu_model"], 0) * float(row["gpu_count"]) or chip
+        boot = line["seconds"]["boot"]
+        assert boot == BOOTS.get(name, boot)
+        seconds, price = by_hand(row, boot, rate), on_demand
+        if line["market"] == "spot":
+            if not row["spot_as_of"]:
+                assert line["refused"] == "its spot price is not in the list"
+                continue
+            price = on_demand * (100 - int(row["spot_saving_percent"])) / 100
+            # a tenth of a loss an hour: another boot, two minutes to find it, two minutes trained again
+            seconds += 0.1 * seconds / 3600 * (boot + 120 + 120)
+        assert line["price_usd_per_hour"] == pytest.approx(price), name
+        assert line["seconds"]["p50"] == pytest.approx(seconds, abs=0.6), name
+        assert line["seconds"]["p90"] == pytest.approx(1.6 * seconds, abs=0.6), name
+        assert line["dollars"]["p50"] == pytest.approx(seconds * price / 3600, abs=1e-4), name
+        quoted = row["sagemaker_price_basis"].startswith("price_list_quote")
+        sagemaker = by_hand(row, boot, rate) * float(row["sagemaker_usd_per_hour"]) / 3600 if quoted else None
+        assert line["sagemaker_dollars"] == (pytest.approx(sagemaker, abs=1e-4) if quoted else None), name
+        assert line["rate"]["source"] == "formula"
+        checked += 1
+    assert checked > 40
+    for line in document["outside"]:
+        row = next(
+            one
+            for one in table("outside.csv")
+            if line["instance_type"].startswith(f"{one['seller']} {one['gpus']}×")
+            and one["gpu_model"] == line["gpu_model"]
+        )
+        assert line["price_usd_per_hour"] == pytest.approx(int(row["gpus"]) * float(row["usd_per_gpu_hour"]))
+        assert line["price_date"] == row["as_of"] and line["source"] == row["source"] != ""
+        assert line["dollars"]["p50"] == pytest.approx(
+            line["seconds"]["p50"] * line["price_usd_per_hour"] / 3600, rel=2e-3
+        )
+
+
+def test_the_choice_is_the_least_of_its_objective(capsys):
+    document = planned(capsys)
+    usable = [line for line in document["candidates"] if not line["refused"]]
+
+    def named(line: dict[str, Any]) -> dict[str, Any]:
+        return {key: line[key] for key in ("instance_type", "market")}
+
+    cheapest = min(usable, key=lambda line: line["dollars"]["p50"])
+    fastest = min(usable, key=lambda line: (line["seconds"]["p50"], line["dollars"]["p50"]))
+    assert document["choice"]["cheapest"] == named(cheapest)
+    assert document["choice"]["fastest"] == named(fastest)
+    product = min(usable, key=lambda line: line["dollars"]["p50"] * line["seconds"]["p50"])
+    assert document["choice"]["recommended"] == named(product)
+    assert planned(capsys, "--objective", "cost")["choice"]["recommended"] == named(cheapest)
+    assert planned(capsys, "--objective", "time")["choice"]["recommended"] == named(fastest)
+    why = " ".join(document["choice"]["why"])
+    assert "GPU instead of" in why and "spot saves $" in why
+
+
+def test_a_deadline_leaves_what_nine_of_ten_runs_meet(capsys):
+    document = planned(capsys, "--deadline", "10m", "--objective", "cost")
+    taken = document["choice"]["recommended"]
+    (line,) = (
+        one
+        for one in document["candidates"]
+        if (one["instance_type"], one["market"]) == (taken["instance_type"], taken["market"])
+    )
+    assert line["seconds"]["p90"] <= 600
+    code, words = refused(capsys, *NUMBERS[1:], "--deadline", "2m")
+    assert code == 104 and "nothing is done within 2 min" in words and "in nine of ten runs" in words
+
+
+def test_numbers_and_a_job_with_its_data_make_the_same_plan(capsys, tmp_path):
+    for name in ("AAA", "BBB"):
+        lines = ["timestamp,open,high,low,close,volume"]
+        lines += [
+            f"2026-01-{day:02d}T{hour:02d}:00:00Z,1,2,1,2,3" for day in range(1, 29) for hour in range(24)
+        ]
+        (tmp_path / f"{name}_1h.csv").write_text("\n".join(lines) + "\n")
+    assert main(["plan", "--data", str(tmp_path), "--json"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert counted["data"]["bars"] == {"AAA": 672, "BBB": 672} and counted["data"]["timeframe"] == "1h"
+    assert main(["plan", "--symbols", "2", "--bars", "672", "--timeframe", "1h", "--json"]) == 0
+    named = json.loads(capsys.readouterr().out)
+
+    def trained(document: dict[str, Any]) -> list[float]:
+        return [line["seconds"]["train"] for line in document["candidates"]]
+
+    assert sorted(trained(counted)) == sorted(trained(named))
+
+
+def test_a_parquet_file_of_many_symbols_is_counted_by_its_column(capsys, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {name: [1.0] * 5 for name in ("open", "high", "low", "close", "volume")}
+    days = [datetime(2026, 1, day, tzinfo=timezone.utc) for day in range(1, 6)]
+    pq.write_table(
+        pa.table({"timestamp": days, "symbol": ["A", "A", "A", "B", "B"], **columns}),
+        tmp_path / "STOCKS_1d.parquet",
+    )
+    assert main(["plan", "--data", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["bars"] == {"A": 3, "B": 2}
+
+
+def test_it_loads_no_torch_no_boto3_and_asks_no_network():
+    code = (
+        "import socket, sys\n"
+        "socket.socket = None\n"
+        "from trainer.cli.main import main\n"
+        f"assert main({NUMBERS!r}) == 0\n"
+        "heavy = {'torch', 'boto3', 'botocore', 'pandas', 'numpy', 'pyarrow', 'moto'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_csv_has_a_line_for_each_machine_and_market(capsys):
+    document = planned(capsys)
+    assert main([*NUMBERS, "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == len(document["candidates"]) + len(document["outside"])
+    first = document["candidates"][0]
+    assert rows[0]["instance_type"] == first["instance_type"]
+    assert float(rows[0]["dollars_p50"]) == first["dollars"]["p50"]
+    assert {row["seller"] for row in rows} == {"AWS", "RunPod", "Lambda", "Vast"}
+
+
+def test_a_desk_has_the_price_that_its_owner_names(capsys):
+    document = planned(capsys, "--desk", "rtx_4090=0.12")
+    (desk,) = (line for line in document["outside"] if line["seller"] == "desk")
+    assert (desk["price_usd_per_hour"], desk["seconds"]["boot"]) == (0.12, 0.0)
+    free = planned(capsys, "--desk", "rtx_4090=0")["outside"]
+    assert any(line["seller"] == "desk" and line["dollars"]["p50"] == 0 for line in free)
+    for text in ("rtx_4090", "rtx_4090=-1", "rtx_4090=nan"):
+        assert "has no price" in refused(capsys, *NUMBERS[1:], "--desk", text)[1]
+
+
+def test_a_script_has_cpu_types_and_prices_and_no_times(capsys, tmp_path):
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    words = ["plan", "--script", str(tmp_path / "train.py"), "--max-duration", "2h"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = {line["instance_type"]: line for line in document["candidates"]}
+    assert rows["m7i.large"]["price_usd_per_hour"] == 0.1008 and rows["m7i.large"]["gpus"] == 0
+    assert rows["g6.xlarge"]["seconds"] is None and document["choice"] is None
+    assert {line["market"] for line in document["candidates"]} == {"on_demand"}  # it keeps no checkpoints
+    assert main(words) == 0
+    assert "No time is known, so none is recommended. Stopped after 2h" in capsys.readouterr().out
+
+
+# Bad inputs: one clear line each.
+
+
+def test_nothing_to_plan_for_says_what_to_give(capsys):
+    code, words = refused(capsys)
+    assert code == 2 and "--symbols 20 --bars 500000" in words
+
+
+@pytest.mark.parametrize("bars", ["0", "-5", "2000000000"])
+def test_bars_outside_their_bounds_are_refused(capsys, bars):
+    assert refused(capsys, "--bars", bars)[0] == 2
+
+
+def test_a_budget_below_the_minimum_names_the_cheapest(capsys):
+    code, words = refused(capsys, *NUMBERS[1:], "--budget", "0.01")
+    assert code == 104 and "a budget of $0.01 is too small" in words and "g4dn.xlarge" in words
+
+
+def test_a_type_that_its_region_lacks_is_out_with_the_region(capsys):
+    document = planned(capsys, "--instance", "p5e.48xlarge", "--instance", "g6.xlarge")
+    assert document["candidates"][0]["refused"] == "not offered in us-east-1"
+    code, words = refused(capsys, *NUMBERS[1:], "--instance", "p5e.48xlarge")
+    assert code == 103 and "no instance type to launch in us-east-1 (p5e.48xlarge: not offered" in words
+
+
+def test_another_region_has_assumed_prices_and_says_so(capsys):
+    home, away = planned(capsys), planned(capsys, "--region", "eu-west-1")
+    assert "2 x the list prices of us-east-1, since those of eu-west-1 are unknown" in away["prices_are"]
+    prices = [
+        {line["instance_type"]: line["price_usd_per_hour"] for line in one["candidates"]}
+        for one in (home, away)
+    ]
+    assert prices[1]["g6.xlarge"] == pytest.approx(2 * prices[0]["g6.xlarge"])
+
+
+@pytest.mark.parametrize("price", [None, 0.0])
+def test_a_type_without_a_price_is_out(capsys, monkeypatch, price):
+    known = catalogue()
+    changed = {**known, "g6.xlarge": replace(known["g6.xlarge"], price_usd_per_hour=price)}
+    monkeypatch.setattr(instances, "catalogue", lambda: changed)
+    document = planned(capsys, "--instance", "g6.xlarge", "--instance", "g5.xlarge")
+    lines = [line for line in document["candidates"] if line["instance_type"] == "g6.xlarge"]
+    assert {line["refused"] for line in lines} == {"no list price known, so no deadline can be made"}
+
+
+def test_old_lists_are_one_note_each(capsys, monkeypatch):
+    assert len(planned(capsys)["notes"]) == 1  # the spot list is of 2025
+    monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(2027, 6, 1, tzinfo=timezone.utc))
+    notes = planned(capsys)["notes"]
+    assert notes[0] == ("the list prices are of 2026-07-20, 316 days old. mayfly plan --stack NAME asks AWS.")
+    assert [note.split(" are of ")[0] for note in notes[1:]] == [
+        "the typical spot prices",
+        "the prices outside AWS",
+    ]
+
+
+def test_a_clock_before_the_lists_is_one_note(capsys, monkeypatch):
+    monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(1970, 1, 1, tzinfo=timezone.utc))
+    (note,) = planned(capsys)["notes"]
+    assert note.startswith("this machine's clock says 1970-01-01, before its price list of 2026-11-09")
+
+
+def test_its_image_line_is_that_of_a_new_stack():
+    text = (Path(__file__).resolve().parents[4] / "Pulumi.yaml").read_text(encoding="utf-8")
+    assert f"default: {offline.IMAGE_LINE}\n" in text

@@ -1,0 +1,225 @@
+"""`mayfly plan`: time and price of a job on every kind of machine, without account, stack or network.
+
+A job with its data, or numbers alone. It is the plan of a launch (`launch.planning.plan_work`) over the
+offers of the package's price lists (`launch.offline`); with --stack over those of the account. Writes
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from trainer.aws.place import ACCOUNT
+from trainer.base.errors import UsageError
+from trainer.cli.asked_job import asked_job
+from trainer.cli.output import say, say_json, say_text
+from trainer.cli.terminal import show
+from trainer.job.job import Job
+from trainer.job.machine import MARKETS, parse_duration
+from trainer.launch.bundle import BundleName
+from trainer.launch.candidates import PlanCandidate, weigh
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.offline import age_notes, list_offers, machines_to_weigh, no_account, priced_outside
+from trainer.launch.plan import LaunchPlan
+from trainer.launch.planning import plan_work, with_candles
+from trainer.launch.preflight import Offers, query_offers
+from trainer.launch.recommend import Recommendation, recommend
+from trainer.launch.work import Account, ScriptWork, TrainingWork
+from trainer.machines.instances import TABLE_REGION, InstanceType
+from trainer.machines.outside import desk_machines, outside_machines
+from trainer.machines.planner import BYTES_OF_A_BAR
+from trainer.runs.record import utc_now
+
+NO_CODE = BundleName(sha256="", lock_sha256="")  # a plan has no use for it
+MOST_BARS = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A plan with the machines outside AWS, the choice among its candidates, and notes."""
+
+    work: TrainingWork | ScriptWork
+    plan: LaunchPlan
+    outside: tuple[PlanCandidate, ...]
+    choice: Recommendation | None  # None: no time is known
+    notes: tuple[str, ...]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan. Returns 0."""
+    advice = advise(arguments)
+    if arguments.json:
+        say_json(_document(advice))
+    elif arguments.csv:
+        say_text(_as_csv([*advice.plan.candidates, *advice.outside]))
+    else:
+        from trainer.cli.views.advice import advice_view
+
+        show(advice_view(advice.work, advice.plan, advice.outside, advice.choice))
+        say(*(f"note: {note}" for note in advice.notes))
+    return 0
+
+
+def advise(arguments: argparse.Namespace) -> Advice:
+    """Plan what the user asks for. Raises a TrainerError for a job, or numbers, that no machine fits."""
+    deadline = parse_duration(arguments.deadline) if arguments.deadline else None
+    counted = _take_count(arguments)
+    job = asked_job(arguments)
+    desks = desk_machines(arguments.desk)
+    work = _script_work(job) if job.script.command else _training_work(job, arguments.bars, counted)
+    if arguments.market is None:
+        markets = MARKETS if work.keeps_checkpoints else MARKETS[:1]
+        work = replace(work, job=replace(work.job, machine=replace(work.job.machine, market=markets)))
+    account, offers = _offered(arguments, work.job)
+    plan = plan_work(work, offers, account)
+    outside = () if job.script.command else _weighed_outside(work, (*outside_machines(), *desks))
+    listed = [*offers.priced.machines, *(one.machine for one in outside)]
+    return Advice(
+        work=work,
+        plan=plan,
+        outside=outside,
+        choice=_chosen(plan, arguments.objective, deadline),
+        notes=tuple(age_notes(listed, today=utc_now().date())),
+    )
+
+
+def _chosen(plan: LaunchPlan, objective: str, deadline: timedelta | None) -> Recommendation | None:
+    if not any(one.is_estimated and not one.refused for one in plan.candidates):
+        return None
+    return recommend(plan.candidates, objective=objective, deadline=deadline)
+
+
+def _take_count(arguments: argparse.Namespace) -> int:
+    """Return the number that --symbols gives instead of names, 0 for none."""
+    text = (arguments.symbols or "").strip()
+    if not text.isdecimal():
+        return 0
+    arguments.symbols = None
+    if int(text) == 0:
+        raise UsageError("--symbols 0", do="Name symbols, or how many: --symbols 500.")
+    return int(text)
+
+
+def _training_work(job: Job, bars: int | None, count: int) -> TrainingWork:
+    """Return the work on the job's data, or on as many symbols and bars as were named."""
+    if bars is not None and not 0 < bars <= MOST_BARS:
+        raise UsageError(f"--bars {bars}", do="Name the bars of each symbol, such as --bars 3700000.")
+    if bars is None and not job.data.path:
+        why = "there are no candles to count without an account"
+        do = "Name them with --data PATH, or give numbers: --symbols 20 --bars 500000."
+        raise UsageError("nothing to plan for", why=why, do=do)
+    if bars is None:
+        return _of_files(job, count)
+    names = job.data.symbols or tuple(f"S{number:04d}" for number in range(1, (count or 1) + 1))
+    by_symbol = dict.fromkeys(names, bars)
+    candles = ChosenCandles(
+        timeframe=job.data.timeframe or "1m",
+        bars=by_symbol,
+        synthetic=False,
+        desk_bytes=BYTES_OF_A_BAR * sum(by_symbol.values()),
+    )
+    return TrainingWork(job=with_candles(job, candles), code=NO_CODE, candles=candles)
+
+
+def _of_files(job: Job, count: int) -> TrainingWork:
+    from trainer.cli.sources.counted import count_bars
+
+    found = count_bars(job.data.path, timeframe=job.data.timeframe)
+    names = job.data.symbols or tuple(found.bars)
+    if count:
+        names = names[:count]
+    if missing := [name for name in names if name not in found.bars]:
+        why = f"{job.data.path} has {', '.join(list(found.bars)[:12])}"
+        raise UsageError(f"no bars of {', '.join(missing[:6])}", why=why)
+    candles = ChosenCandles(
+        timeframe=found.timeframe or "1m",
+        bars={name: found.bars[name] for name in names if name not in job.data.exclude},
+        synthetic=False,
+        desk_bytes=found.bytes,
+    )
+    return TrainingWork(job=with_candles(job, candles), code=NO_CODE, candles=candles)
+
+
+def _script_work(job: Job) -> ScriptWork:
+    from trainer.launch.script_files import names_checkpoints, script_files
+
+    files = script_files(job.script)
+    return ScriptWork(
+        job=job,
+        code=NO_CODE,
+        files=dict.fromkeys(files, ""),
+        sha256="",
+        names=(job.name,),
+        has_checkpoints=names_checkpoints(job.script, files),
+    )
+
+
+def _offered(arguments: argparse.Namespace, job: Job) -> tuple[Account, Offers]:
+    """Return an account and what it offers: the user's with --stack, else the package's lists."""
+    if arguments.stack is None:
+        region = arguments.region or TABLE_REGION
+        return no_account(job, region), list_offers(machines_to_weigh(job), region=region)
+    if arguments.region:
+        raise UsageError("--region with --stack", why="a stack has its region", do="Leave one out.")
+    from trainer.aws.access import own_access
+    from trainer.aws.stack import read_stack
+    from trainer.runs.store import open_objects
+
+    access = own_access()
+    outputs = read_stack(access, stack=arguments.stack)
+    account = Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
+    machines = machines_to_weigh(job, outputs.image_line)
+    spot = "spot" in job.machine.market
+    return account, query_offers(access, outputs=outputs, machines=machines, spot=spot)
+
+
+def _weighed_outside(
+    work: TrainingWork | ScriptWork, machines: Sequence[InstanceType]
+) -> tuple[PlanCandidate, ...]:
+    """Return the job on machines outside AWS, the cheapest first."""
+    offers = priced_outside(machines)
+    job = replace(work.job, machine=replace(work.job.machine, market=("on_demand",), instance=()))
+    load = work.weighed(offers, no_account(job, ""))
+    weighed = weigh(job, load.work, offers, place=ACCOUNT, rates=load.rates)
+    return weighed.candidates
+
+
+def _document(advice: Advice) -> dict[str, Any]:
+    return {
+        "job": advice.work.job.to_dict(),
+        "data": advice.work.data,
+        **advice.plan.to_dict(),
+        "outside": [{**one.to_dict(), "source": one.machine.source} for one in advice.outside],
+        "choice": advice.choice.to_dict() if advice.choice else None,
+        "notes": list(advice.notes),
+    }
+
+
+COLUMNS = (
+    *("seller", "instance_type", "market", "gpus", "gpu_model", "price_usd_per_hour", "price_date"),
+    *("seconds_p50", "seconds_p90", "boot", "stage", "train", "upload", "lost"),
+    *("dollars_p50", "dollars_p90", "sagemaker_dollars", "source", "refused", "note"),
+)
+
+
+def _as_csv(candidates: Sequence[PlanCandidate]) -> str:
+    """Return a line for each candidate."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for one in candidates:
+        row = one.to_dict()
+        seconds, usd = row["seconds"] or {}, row["dollars"] or {}
+        between = {
+            f"{name}_{part}": values.get(part, "")
+            for name, values in (("seconds", seconds), ("dollars", usd))
+            for part in ("p50", "p90")
+        }
+        writer.writerow({**row, **seconds, **between, "source": row["rate"]["source"]})
+    return text.getvalue()
