@@ -48,7 +48,7 @@ def test_a_random_walk_is_seen_as_chance(tmp_path, write_candles, train):
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(tmp_path, write_candles, train):
-    write_candles(tmp_path, "SIG-USD", bars=2000, signal=1.0)
+    write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)
     settings = {"hidden": 8, "batch": 64, "epochs": 2}
     first = train(tmp_path, tmp_path / "1", **settings)
     again = train(tmp_path, tmp_path / "2", **settings)
@@ -204,7 +204,7 @@ def test_predictions_do_not_depend_on_the_files_beginning(planted, tmp_path):
 
 def test_a_prediction_says_when_it_could_have_been_made(planted):
     (found,) = predict_file(planted.file, planted.data, last=1)
-    assert (found.bar, found.available_at) == ("2024-01-06T13:19:00Z", "2024-01-06T13:20:00Z")
+    assert (found.bar, found.available_at) == ("2024-01-09T07:59:00Z", "2024-01-09T08:00:00Z")
     assert 0 < found.values["probability"] < 1
 
 

@@ -74,7 +74,13 @@ def _trained(strategy: Strategy, dtype: torch.dtype) -> torch.Tensor:
     return _train(strategy(members, JOB), members)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "float64"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(torch.float32, marks=pytest.mark.nightly, id="fp32"),
+        pytest.param(torch.float64, id="float64"),
+    ],
+)
 @pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_stacked_packs_have_the_losses_of_sequential_ones(strategy: Strategy, dtype: torch.dtype) -> None:
     expected = _trained(SequentialPack, dtype)

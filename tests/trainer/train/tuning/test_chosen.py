@@ -266,6 +266,7 @@ def test_a_checkpoints_batch_for_more_data_is_not_kept(tmp_path):
     assert batch_of(Choosing(tmp_path)(auto, found=few)) == (64, "memory")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_chosen_auto_batch_is_in_event_and_card(tmp_path, write_candles, python):
     write_candles(tmp_path, "SIG-USD", bars=4000)

@@ -280,6 +280,7 @@ def test_the_next_symbol_is_read_ahead_with_the_same_model(start, tmp_path, writ
     assert _same_models(ahead.out, plain.out)
 
 
+@pytest.mark.nightly  # how many threads: test_station.py
 @pytest.mark.skipif(num_cores() < 2, reason="needs a second core")
 def test_a_single_model_trains_on_all_cores(start, data, tmp_path):
     hidden = ("--epochs", "1", "--symbols", "SHORT-USD")
