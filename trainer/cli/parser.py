@@ -397,7 +397,12 @@ def _plan_flags(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--stack", metavar="NAME", help="ask the account of this stack for offers and prices (default: lists)"
     )
-    choice.add_argument("--region", metavar="REGION", help="region of the lists (default: us-east-1)")
+    choice.add_argument(
+        "--calibration",
+        type=int,
+        metavar="N",
+        help="print how far the plans of the stack's last N runs were off, instead",
+    )
     form = choice.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print every row as CSV")
     _json_flag(form)

@@ -19,7 +19,7 @@ from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError,
 from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
-from trainer.control.learn import learn, learn_boot, learn_full
+from trainer.control.learn import learn, learn_boot, learn_full, learn_time
 from trainer.control.observe import observe
 from trainer.control.progress import (
     LOUD_AFTER,
@@ -348,6 +348,7 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     try:
         cloud.objects.put(key=receipt_key(record.run_id), body=body, create=True)
         learn_boot(cloud.objects, receipt)
+        learn_time(cloud.objects, record, receipt)
     except Conflict:
         if cloud.objects.head(key=receipt_key(record.run_id)) is None:
             raise  # S3 reports a race, and there is no receipt yet
