@@ -247,7 +247,7 @@ def _retrains_flags(retrains: Parser) -> None:
 
 
 def _profiles_flags(profiles: Parser) -> None:
-    profiles.set_defaults(json=False)
+    profiles.set_defaults(json=False, job=None)
     actions = profiles.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
     listing = actions.add_parser(
         "list", help="list GPU profiles and the one that applies on this machine (default)"
@@ -286,6 +286,9 @@ def _profiles_flags(profiles: Parser) -> None:
         )
     tune.set_defaults(verb="tune")  # modules of their own
     bench.set_defaults(verb="bench")
+    for parser in (profiles, listing):
+        of_job = "print batch, models at a time and time of a job on each, hourly and daily"
+        parser.add_argument("--job", metavar="FILE", default=argparse.SUPPRESS, help=of_job)
     for parser in (profiles, listing, tune, bench):
         _json_flag(parser, default=argparse.SUPPRESS)  # either side of the action
 
