@@ -77,5 +77,6 @@ def stack(aws_server: CheckedAws, access: Access) -> tuple[Access, StackOutputs]
     from trainer.aws.stack_outputs import StackOutputs, parameter_name
 
     aws_server.apply_program(access)
-    parameter = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]
+    named = {"Name": parameter_name("mayfly", "dev")}
+    parameter = aws_server.call(aws_server.cloud(access).account, "ssm", "GetParameter", named)["Parameter"]
     return access, StackOutputs.from_json(parameter["Value"])

@@ -313,8 +313,10 @@ def listed(node: Node) -> dict[str, str]:
     return {item["file"]: objects[item["key"]].decode() for item in files}
 
 
-def reported(node: Node, error: Any = None, *, unfinished: str = "stopped") -> NodeResult:
+def reported(
+    node: Node, error: Any = None, *, unfinished: str = "stopped", names: tuple[str, ...] = ()
+) -> NodeResult:
     """Return the node's result as a desk reads it."""
     ended = ending(status=node.status, stop_reason=node.end_reason, error=error, now=NOW)
     body = json.dumps(result(node.status, ended=ended, unfinished=unfinished, python_packages="")).encode()
-    return read_result(body, models_prefix=node.status.identity.keys.models)
+    return read_result(body, models_prefix=node.status.identity.keys.models, names=names)

@@ -88,8 +88,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection() -> None:
-    """Import libraries without garbage collections: next to nothing of what they make is garbage."""
+    """Import libraries without garbage collections: next to nothing of what they make is garbage. And let
+    hypothesis read no constants out of our sources: a core-second in each process, for a few properties.
+    """
     gc.disable()
+    from hypothesis.internal.conjecture import providers  # late, as above
+
+    providers._get_local_constants = lambda: providers._local_constants  # type: ignore[assignment]
 
 
 def pytest_collection_finish() -> None:

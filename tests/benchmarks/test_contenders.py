@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from multiprocessing.connection import Connection
 
+import pytest
 import torch
 
 from benchmarks import packs
@@ -61,6 +62,7 @@ def test_a_model_draws_the_same_windows_in_any_process():
     assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
 
 
+@pytest.mark.nightly
 def test_steps_are_traced_by_strategy_and_precision(monkeypatch):
     monkeypatch.setattr(packs, "TRACED_STEPS", 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)

@@ -54,7 +54,9 @@ def one_slice(**settings: object) -> Job:
     return with_settings(job, micro_batch=job.train.batch)
 
 
-@pytest.mark.parametrize("precision", ["fp32", BF16])
+@pytest.mark.parametrize(
+    "precision", ["fp32", pytest.param("bf16", marks=(*BF16.marks, pytest.mark.nightly))]
+)
 @pytest.mark.parametrize("strategy", ["sequential", "streams", "fused"])
 @pytest.mark.parametrize("shape", LSTMS)
 def test_an_lstms_memory_is_predicted_for_every_strategy(shape, strategy, precision):
@@ -95,7 +97,7 @@ def test_a_tcns_memory_and_peak_are_predicted(shape, precision, again):
     assert measured.peak == pytest.approx(part.kept + part.workspace, rel=ALLOWED)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("family", "sizes", "batch"),
     [

@@ -129,6 +129,7 @@ class Aws:
         self.busy: list[str] = []
         self.everything: dict[str, Instance] = {}  # which the world forgets an hour after its end
         self.hidden: dict[str, datetime] = {}  # instances that descriptions do not show yet
+        self.shown: dict[str, datetime] = {}  # when desk or control first saw an instance
         self.zones: dict[str, str] = {}  # of subnets whose names don't say it
         self.tokens: dict[str, str] = {}  # of launches -> their instance
         self.fleet_calls = 0
@@ -359,6 +360,8 @@ class Aws:
             for one in self.world.find(instance_ids=instance_ids, filters=filters, now=self.now)
             if self.now >= self.hidden.get(one.id, self.now)
         ]
+        if self.caller.role != "sweeper":
+            self.shown = {one.id: self.now for one in found} | self.shown
         described = [self.world.describe(one, self.now) for one in found]
         return {
             "Reservations": [{"Instances": [one]} for one in described],

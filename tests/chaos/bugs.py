@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from trainer.control import act as act_module
 from trainer.control import carry as carry_module
 from trainer.control import drive as drive_module
 from trainer.control import fleet as fleet_module
@@ -32,7 +33,7 @@ def no_token() -> Iterable[tuple[Any, str, Any]]:
     def request(*arguments: Any) -> dict[str, Any]:
         return {**right(*arguments), "ClientToken": secrets.token_hex(8)}
 
-    yield drive_module, "create_fleet_request", request
+    yield act_module, "create_fleet_request", request
 
 
 def token_without_the_try() -> Iterable[tuple[Any, str, Any]]:
@@ -48,7 +49,7 @@ def untagged_launch() -> Iterable[tuple[Any, str, Any]]:
     def request(*arguments: Any) -> dict[str, Any]:
         return {**right(*arguments), "TagSpecifications": []}
 
-    yield drive_module, "create_fleet_request", request
+    yield act_module, "create_fleet_request", request
 
 
 def next_rung_after_an_unclear_answer() -> Iterable[tuple[Any, str, Any]]:
@@ -118,13 +119,13 @@ def receipt_written_over() -> Iterable[tuple[Any, str, Any]]:
 
 
 def closed_before_the_receipt() -> Iterable[tuple[Any, str, Any]]:
-    right = drive_module._close
+    right = act_module._close
 
     def close(cloud: Any, record: Any, etag: str, observed: Any) -> None:
-        etag = drive_module.swap_record(cloud.objects, record, etag)
+        etag = act_module.swap_record(cloud.objects, record, etag)
         right(cloud, record, etag, observed)
 
-    yield drive_module, "_close", close
+    yield act_module, "_close", close
 
 
 def deadline_not_armed() -> Iterable[tuple[Any, str, Any]]:
@@ -178,13 +179,13 @@ def instance_of_an_unanswered_call_not_adopted() -> Iterable[tuple[Any, str, Any
 
 
 def index_left_before_the_record_is_closed() -> Iterable[tuple[Any, str, Any]]:
-    right = drive_module._close
+    right = act_module._close
 
     def close(cloud: Any, record: Any, etag: str, observed: Any) -> None:
         index_module.take_out(cloud.objects, closed=[record.run_id])
         right(cloud, record, etag, observed)
 
-    yield drive_module, "_close", close
+    yield act_module, "_close", close
 
 
 def ends_that_control_did_not_see_untold() -> Iterable[tuple[Any, str, Any]]:
@@ -195,7 +196,7 @@ def ends_that_control_did_not_see_untold() -> Iterable[tuple[Any, str, Any]]:
         return replace(right(self, closed, unborn), untold=self.untold)
 
     yield (
-        drive_module,
+        act_module,
         "take_out",
         lambda objects, closed: index_module._change(objects, lambda index: without(index, closed)),
     )
@@ -248,6 +249,11 @@ def reported_models_believed() -> Iterable[tuple[Any, str, Any]]:
     yield outcome, "_models_spoiled", lambda result, observed: None
 
 
+def listed_files_believed() -> Iterable[tuple[Any, str, Any]]:
+    yield outcome, "_files_missing", lambda observed: None
+    yield receipt, "_has_its_files", lambda script, observed: True
+
+
 def models_of_the_dead_forgotten() -> Iterable[tuple[Any, str, Any]]:
     yield observe_module, "models_seen", lambda objects, record, result: ()
 
@@ -255,8 +261,8 @@ def models_of_the_dead_forgotten() -> Iterable[tuple[Any, str, Any]]:
 def bill_from_the_first_beat() -> Iterable[tuple[Any, str, Any]]:
     right = spending.billed_seconds
 
-    def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
-        least, _ = right(seen, observed, now)
+    def billed(record: Any, seen: Any, observed: Any, now: Any) -> tuple[float, float]:
+        least, _ = right(record, seen, observed, now)
         return least, least
 
     yield spending, "billed_seconds", billed
@@ -266,8 +272,8 @@ def bill_from_the_first_beat() -> Iterable[tuple[Any, str, Any]]:
 def bill_from_the_launch() -> Iterable[tuple[Any, str, Any]]:
     right = spending.billed_seconds
 
-    def billed(seen: Any, observed: Any, now: Any) -> tuple[float, float]:
-        _, most = right(seen, observed, now)
+    def billed(record: Any, seen: Any, observed: Any, now: Any) -> tuple[float, float]:
+        _, most = right(record, seen, observed, now)
         return most, most
 
     yield spending, "billed_seconds", billed

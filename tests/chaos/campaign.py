@@ -43,6 +43,11 @@ SITUATIONS: dict[str, Schedule] = {
     "lost answer, slow to show": Schedule(fleet={1: "lost"}, shown_after=60.0, nodes=(NodeLife(work=600.0),)),
     "stopped while unclear": Schedule(fleet={1: "late:240"}, stop_at=3.0, nodes=(NodeLife(work=3000.0),)),
     "appears too late": Schedule(fleet={1: "late:1000"}, stop_at=3.0, nodes=(NodeLife(work=3000.0),)),
+    "too late, and works unbidden": Schedule(
+        fleet={1: "late:400", 2: "unsent"},
+        nodes=(NodeLife(fate="forges", boot=15.0), NodeLife(work=900.0)),
+        minutes=40.0,
+    ),
     "failed call, done": Schedule(fleet={1: "failed:InternalError"}),
     "instance and errors": Schedule(fleet={1: "both"}),
     "refused": Schedule(fleet=dict.fromkeys(range(1, 9), "refuse:UnauthorizedOperation")),
@@ -105,6 +110,7 @@ SITUATIONS: dict[str, Schedule] = {
     "waits in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE),
     "left in line": Schedule(queue_minutes=10.0, fleet=FULL_TWICE, detached=True),
     "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
+    "spoilt file": Schedule(work="script", nodes=(NodeLife(fate="spoils"),)),
 }
 RETURNS = ("", "look", "drive")
 ROLES = ("desk", "desk2", "control", "sweeper")

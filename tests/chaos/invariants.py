@@ -1,4 +1,5 @@
-"""What holds after every schedule, each promise as a function that returns its violations.
+"""What holds after every schedule, each promise as a function that returns its violations: of machines, money, the run
+and its receipt here, of its work in kept.py.
 
 Truth is the world's: when instances ran, which tokens made them, what lies in S3. Claims are the product's: record,
 receipt, exit code.
@@ -6,8 +7,6 @@ receipt, exit code.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,9 +14,9 @@ from itertools import pairwise
 
 from tests.chaos.actors import Simulation
 from tests.chaos.ending import SLACK, Ending
-from tests.chaos.run import PARENT_SECONDS, PRICES, RUN, model_name, parent_model
+from tests.chaos.kept import KEPT
+from tests.chaos.run import PRICES, RUN
 from tests.chaos.schedule import SWEEP_SECONDS
-from trainer.runs.keys import of_experiment
 from trainer.runs.observation import FORGOTTEN_AFTER, UNANSWERED
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import from_iso
@@ -25,7 +24,6 @@ from trainer.runs.recovery import MOST_LOST
 from trainer.runs.start_file import read_start
 from trainer.runs.store import start_key
 from trainer.runs.stored_receipt import receipt_from_json
-from trainer.store.production import PRODUCTION
 
 Invariant = Callable[[Ending], Iterator[str]]
 
@@ -48,11 +46,14 @@ def deadlines_are_armed(end: Ending) -> Iterator[str]:
 
 
 def _unseen(end: Ending) -> list[str]:
-    """Return the instances that appeared later than anybody looks for one: that AWS made them is not to be seen."""
+    """Return the instances that appeared later than anybody looks for one, and that nobody saw until AWS forgot them
+    or the receipt was written: that AWS made them is not to be known.
+    """
     return [
         one.id
         for one in end.instances
-        if end.aws.hidden[one.id] > end.lived(one)[0] + UNANSWERED and end.aws.hidden[one.id] > end.written_at
+        if end.aws.hidden[one.id] > end.lived(one)[0] + UNANSWERED
+        and not (one.id in end.aws.shown and end.aws.shown[one.id] <= end.written_at)
     ]
 
 
@@ -228,123 +229,6 @@ def budget_holds(end: Ending) -> Iterator[str]:
         yield f"the run cost ${true:.4f}, with a budget of ${budget}"
 
 
-def models_are_kept(end: Ending) -> Iterator[str]:
-    """A model that was reported is in the receipt, and is the object that was reported."""
-    if end.receipt is None or end.record is None:
-        return
-    models = {item["key"]: item for item in end.receipt["models"]}
-    for item in models.values():
-        stored = end.bucket.newest(item["key"], item["version_id"])
-        spoilt = end.record.outcome == "failed" and "not what the node reported" in str(end.record.error)
-        if stored is None and not spoilt:
-            yield f"the receipt has the model {item['key']}, which is not in S3"
-        elif stored is not None and stored.metadata.get("sha256") != item["sha256"]:
-            yield f"the receipt has the model {item['key']} with another hash"
-    kept = {item["piece"]: item for item in models.values()}
-    for machine in end.workers() if end.sim.record.leaves == "models" else ():
-        for task, at in machine.uploaded.items():
-            name, entry = model_name(task), machine.reports[task]
-            if machine.spoils or machine.alive:
-                continue
-            if task not in kept:
-                yield f"{name} was reported by {machine.instance.id}, and the receipt does not have it"
-                continue
-            known_first = end.first_of(task, before=at)
-            if kept[task]["key"] != entry["key"] and known_first is None and end.begun_after(at):
-                yield f"{name} of {machine.instance.id} was replaced by {kept[task]['key']}"
-
-
-def outputs_are_kept(end: Ending) -> Iterator[str]:
-    """What a script left before its machine ended is in the receipt, and is the object that its node listed, unless the
-    machine made one of its objects unreadable.
-    """
-    if end.receipt is None or end.sim.record.leaves != "files":
-        return
-    files = {item["file"]: item for item in end.receipt["files"]}
-    for item in files.values():
-        stored = end.bucket.newest(item["key"], item["version_id"])
-        if stored is None or hashlib.sha256(stored.body).hexdigest() != item["sha256"]:
-            yield f"the receipt has the file {item['file']}, and S3 does not"
-    done = {item["piece"] for item in end.receipt["scripts"] if item["done"]}
-    for machine in end.workers():
-        for task in machine.uploaded if not (machine.alive or machine.spoils) else ():
-            if task not in done or f"{task}.txt" not in files:
-                yield f"{task} was done by {machine.instance.id}, and the receipt says {done}, {sorted(files)}"
-
-
-def late_words_change_nothing(end: Ending) -> Iterator[str]:
-    """What a machine writes after the next attempt's start file was written is not in the receipt."""
-    if end.receipt is None:
-        return
-    begun = {one.attempt: end.start_written(one.attempt) for one in end.workers()}
-    for item in (*end.receipt["models"], *(one for one in end.receipt["files"] if "key" in one)):
-        made = of_experiment(item["key"])
-        stored = end.bucket.newest(item["key"], item["version_id"])
-        later = [at for number, at in begun.items() if made and made[0] == RUN and number > made[1]]
-        if stored is not None and later and stored.at > min(later):
-            yield f"the receipt has {item['key']}, which was written after the next attempt had begun"
-
-
-def manifests_follow_their_data(end: Ending) -> Iterator[str]:
-    """Every object of a checkpoint's manifest is in S3 when the manifest is written."""
-    for machine in end.sim.machines.values():
-        prefix = machine.keys.checkpoints
-        for key, versions in end.bucket.objects.items():
-            if not key.startswith(prefix) or "/data/" in key:
-                continue
-            for item in json.loads(versions[0].body)["objects"]:
-                data = end.bucket.newest(machine.keys.snapshot_data(item["slot"]), item["version_id"])
-                if data is None or data.number > versions[0].number:
-                    yield f"{key} was written before its data"
-            if len(versions) > 1:
-                yield f"{key} was written over"
-
-
-def production_has_each_once(end: Ending) -> Iterator[str]:
-    """A model enters production once, with the bytes of its receipt."""
-    known = {item["sha256"] for item in end.receipt["models"]} if end.receipt else set()
-    for key, versions in end.bucket.objects.items():
-        if not key.startswith(PRODUCTION):
-            continue
-        made = [one.metadata.get("sha256", "") for one in versions]
-        if len(set(made)) < len(made):
-            yield f"{key} was promoted {len(made)} times"
-        if set(made) - known:
-            yield f"{key} has other bytes than the receipt"
-
-
-def nothing_is_trained_twice(end: Ending) -> Iterator[str]:
-    """A model that was in S3 when an attempt's start file was written is not begun again, and one under way goes on
-    from the newest whole snapshot: of a machine with an unreadable object, from the one before at least.
-    """
-    counts = end.sim.schedule.parent
-    for machine in end.workers():
-        written_at = end.start_written(machine.attempt)
-        if counts == "all" and "BTC-USD" in machine.trained:
-            yield f"BTC-USD is trained again by {machine.instance.id}: the run's parent had finished it"
-        least = (
-            min((seconds - PARENT_SECONDS[one] for one, seconds in machine.trained.items()), default=0.0)
-            if counts
-            else 0.0
-        )
-        if least < -0.01:
-            yield f"{machine.instance.id} begins {-least:.0f} s before the checkpoint of the run's parent"
-        earlier = [one for one in end.workers() if one.attempt < machine.attempt]
-        for symbol, seconds in machine.trained.items():
-            by = [
-                one.instance.id
-                for one in earlier
-                if symbol in one.uploaded and one.uploaded[symbol] < written_at
-            ]
-            if by and not any(one.spoils for one in earlier):
-                yield f"{symbol} is trained again by {machine.instance.id}: {by[0]} had finished it"
-            last = next((one for one in reversed(earlier) if one.snapshots), None)
-            whole = last.snapshots[: -1 if last.life.locked else None] if last else []
-            had = max((done.get(symbol, 0.0) for _, done in whole), default=0.0)
-            if seconds < had - 0.01:
-                yield f"{machine.instance.id} begins {symbol} at {seconds:.0f} s of work; {had:.0f} s were in S3"
-
-
 def few_attempts(end: Ending) -> Iterator[str]:
     """Machines are lost five times at most, and attempts follow one another."""
     if end.record is None:
@@ -356,45 +240,6 @@ def few_attempts(end: Ending) -> Iterator[str]:
         one, other = end.sim.machines[before], end.sim.machines[following]
         if one.attempt != other.attempt and began < ended:
             yield f"{following} began before {before} had ended"
-
-
-def strangers_count_for_nothing(end: Ending) -> Iterator[str]:
-    """No object of the receipt is by a machine whose word does not count."""
-    if end.receipt is None or end.record is None:
-        return
-    working = {machine.instance.id for machine in end.workers()}
-    for item in end.receipt["models"]:
-        owner = item["key"].partition(":")[2].partition("/")[0]
-        if owner not in working and item["key"] != parent_model():
-            yield f"the receipt has {item['key']} by {owner}, and the run's machines are {sorted(working)}"
-
-
-def no_symbol_is_missing(end: Ending) -> Iterator[str]:
-    """Every symbol is in the receipt: as a model, or as a failure with a reason."""
-    if end.receipt is None:
-        return
-    named = {item["piece"] for item in (*end.receipt["models"], *end.receipt["failed"])}
-    named |= {item["piece"] for item in end.receipt["scripts"]}
-    for piece in end.sim.record.pieces:
-        if piece.piece not in named:
-            yield f"{piece.piece} is missing from the receipt"
-    made = [*end.receipt["models"], *(item for item in end.receipt["scripts"] if item["done"])]
-    if end.receipt["state"] == "done" and len(made) != len(end.sim.record.pieces):
-        yield f"done, with {len(made)} of {len(end.sim.record.pieces)} pieces"
-
-
-def work_counts(end: Ending) -> Iterator[str]:
-    """A node that reported to be done, in time and from the run's own instance, makes the run done."""
-    if end.receipt is None or end.record is None:
-        return
-    for machine in end.workers()[-1:]:
-        name = machine.instance.id
-        if machine.result is None or machine.spoils:
-            continue
-        if machine.result["state"] == "done" and end.receipt["state"] != "done":
-            yield f"{name} was done, and the receipt says {end.receipt['state']}"
-        if machine.result["state"] != "done" and end.receipt["state"] == "done":
-            yield f"{name} ended {machine.result['state']}, and the receipt says done"
 
 
 def times_are_sound(end: Ending) -> Iterator[str]:
@@ -452,16 +297,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     no_launch_after_the_end,
     bill_within_bounds,
     budget_holds,
-    models_are_kept,
-    outputs_are_kept,
-    late_words_change_nothing,
-    manifests_follow_their_data,
-    production_has_each_once,
-    nothing_is_trained_twice,
     few_attempts,
-    strangers_count_for_nothing,
-    no_symbol_is_missing,
-    work_counts,
+    *KEPT,
     times_are_sound,
     no_actor_fails,
     end_is_told,

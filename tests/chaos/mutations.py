@@ -33,6 +33,7 @@ from tests.chaos.bugs import (
     instance_of_an_unanswered_call_not_adopted,
     late_instance_not_waited_for,
     later_attempt_replaces_models,
+    listed_files_believed,
     manifest_before_its_data,
     manifest_of_other_bytes,
     message_noted_before_it_is_sent,
@@ -222,11 +223,6 @@ BUGS: dict[Patches, tuple[Schedule, ...]] = {
     no_progress_unnoticed: (SITUATIONS["no progress"],),
     waiting_takes_time_from_the_run: (SITUATIONS["waits, then has room"],),
     parent_not_carried: (SITUATIONS["continues"],),
-    strangers_upload_read: (
-        Schedule(
-            fleet={1: "late:400", 2: "unsent"},
-            nodes=(NodeLife(fate="forges", boot=15.0), NodeLife(work=900.0)),
-            minutes=40.0,
-        ),
-    ),
+    strangers_upload_read: (SITUATIONS["too late, and works unbidden"],),
+    listed_files_believed: (SITUATIONS["spoilt file"],),
 }

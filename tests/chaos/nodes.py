@@ -20,7 +20,8 @@ from tests.chaos.run import ROLE, RUN, WORKS, checkpoint, done_in, model_name
 from tests.chaos.schedule import BOOT_SECONDS, NodeLife
 from tests.pieces import named
 from trainer.base.errors import TrainerError
-from trainer.node.snapshots import Files, Snapshots, Unit
+from trainer.node.checkpoint_folder import Files, Unit
+from trainer.node.snapshots import Snapshots
 from trainer.rehearsal.world import Instance
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
@@ -39,6 +40,21 @@ class Lost(BaseException):
     """The machine is gone in the midst of what its node does."""
 
 
+class InMemory:
+    """The folder of a sender's files: one unit."""
+
+    too_many = None
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self._files = files
+
+    def scan(self) -> dict[str, Unit]:
+        return {"": {path: (0, len(body), 0, 0) for path, body in self._files.items()}} if self._files else {}
+
+    def hashed(self, unit: Unit) -> Files:
+        return {path: (hashlib.sha256(self._files[path]).hexdigest(), unit[path][1]) for path in unit}
+
+
 class Sender(Snapshots):
     """The product's sender of checkpoints, on files in memory."""
 
@@ -51,12 +67,7 @@ class Sender(Snapshots):
         super().__init__(node, Path("/"), clock=machine.seconds)
         self.files: dict[str, bytes] = {}
         self._folder: Any = self.files
-
-    def _scan(self) -> dict[str, Unit]:
-        return {"": {path: (0, len(body), 0, 0) for path, body in self.files.items()}} if self.files else {}
-
-    def _hashed(self, unit: Unit) -> Files | None:
-        return {path: (hashlib.sha256(self.files[path]).hexdigest(), unit[path][1]) for path in unit}
+        self._there: Any = InMemory(self.files)
 
 
 class Machine:
@@ -377,6 +388,8 @@ class Machine:
                 "sha256": sha256,
                 "bytes": len(body),
             }
+            if self.life.fate == "spoils":
+                file["version_id"] = "v-none"
             listed = {"files": [file], "scripts": [self._script(task)]}
             self._write(self.keys.output_index, json.dumps(listed).encode())
             self.reports[task] = file

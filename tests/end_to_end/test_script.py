@@ -24,6 +24,7 @@ STOPS = """    if epoch == 2 and first == 1:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_killed_and_interrupted_script_goes_on_from_its_checkpoints(desk, eventually):
     script = desk.folder / "train.py"

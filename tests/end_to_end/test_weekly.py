@@ -124,6 +124,19 @@ def called(story: Weeks, number: int) -> bool:
     return len(cloud.world.instances) > number or bool(story.entries()[0].told_at)
 
 
+def switch_off_other_retrains(story: Weeks) -> None:
+    """Let no other retrain's schedule fire: each starts control, for a second of a core."""
+    scheduler = story.access.client("scheduler")
+    for retrain in RETRAINS:
+        if retrain["name"] != NAME:
+            known = {"GroupName": "mayfly-dev-retrains", "Name": retrain["name"]}
+            schedule = scheduler.get_schedule(**known)
+            names = ("ScheduleExpression", "ScheduleExpressionTimezone", "FlexibleTimeWindow", "Target")
+            kept = {name: schedule[name] for name in names}
+            scheduler.update_schedule(**known, **kept, State="DISABLED")
+
+
+@pytest.mark.nightly
 def test_the_weekly_example_is_retrained_and_announced(
     story: Weeks,
     fetch: Any,
@@ -158,6 +171,7 @@ def test_the_weekly_example_is_retrained_and_announced(
         events = story.access.client("events")
         for rule in events.list_rules()["Rules"]:
             events.disable_rule(Name=rule["Name"])
+        switch_off_other_retrains(story)
         coming = story.next_sunday()
         assert published["retrain"]["next"][0]["utc"] == f"{coming:%Y-%m-%dT%H:%M:%SZ}"
         for number in (1, 2):  # the prepare run, then the training
@@ -218,12 +232,7 @@ def test_the_weekly_example_is_retrained_and_announced(
         entry.prepare_usd + receipt["dollars"]["spent_high"]
     )
     assert 0 < told["spent_usd"] <= told["most_usd"] <= 5
-    (posted,) = [text for text in story.posted if text.startswith(f"mayfly {NAME}: ")]
-    # Of the other retrains; the clock jumped hours past two of them. A call that failed is repeated, and tells again
-    others = {text for text in story.posted if text is not posted}
-    (never,) = [text for text in others if text.splitlines()[0].endswith(": refused")]
-    assert "was never published" in never
-    assert sum("2 hours back at most" in text for text in others) == 2
+    (posted,) = set(story.posted)  # a call that failed is repeated, and tells again
     assert (
         posted.startswith(f"mayfly {NAME}: done\n{NAME}, scheduled Sun ")
         and f"mayfly receipts {receipt['run_id']}" in posted

@@ -11,7 +11,7 @@ from tests.fuzz import candle_files, cards, data_files
 from tests.fuzz.properties import PROPERTIES
 
 FEW = settings(
-    max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 FEWER = settings(FEW, max_examples=8)
 # 20 ms each

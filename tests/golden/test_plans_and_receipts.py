@@ -181,7 +181,7 @@ def result(**fields: Any) -> NodeResult:
         "logistic": {"log_loss": gain, "brier": gain},
         "base_rate": {"log_loss": more, "brier": more},
     }
-    test |= {"n": 6_000, "cells": 250, "cell": "24 bars", "first": "2026-03-01", "last": "2026-11-05"}
+    test |= {"n": 6_000, "cells": 250, "cell": "1 day", "first": "2026-03-01", "last": "2026-11-05"}
     scores = {
         "about": Direction().about(),
         "test": {**test, "baselines": {"logistic": logistic}, "better": gains},
@@ -216,7 +216,7 @@ ENDS: dict[str, tuple[dict[str, Any], NodeResult | None]] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_a_receipt(name: str, golden: Golden, make_record: Callable[..., RunRecord]) -> None:
     fields, found = ENDS[name]
-    ended, observed = record(make_record, **fields), Observation(result=found)
+    ended, observed = record(make_record, **fields), Observation(result=found, left=())
     decided = ending_of(ended, observed, NOON + timedelta(hours=2))
     assert decided is not None and decided.outcome == name
     receipt = make_receipt(ended, observed, outcome=decided.outcome, error=decided.error)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,18 +69,27 @@ def rungs_of() -> Callable[..., tuple[Rung, ...]]:
     return build
 
 
-@pytest.fixture
-def bucket(access: Access) -> str:
-    """A bucket of the test's own, with versions."""
-    s3, name = access.client("s3"), f"mayfly-test-{str(access.access_key)[4:16]}"
-    s3.create_bucket(Bucket=name)
-    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+def _bucket(aws: EmbeddedAws, access: Access, name: str) -> str:
+    """Make a bucket with versions, without a socket."""
+    call = partial(aws.call, aws.cloud(access).account, "s3")
+    call("CreateBucket", {"Bucket": name})
+    versions = {"Bucket": name, "VersioningConfiguration": {"Status": "Enabled"}}
+    call("PutBucketVersioning", versions)
     return name
 
 
 @pytest.fixture
+def bucket(aws_server: EmbeddedAws, access: Access) -> str:
+    """A bucket of the test's own, with versions."""
+    return _bucket(aws_server, access, f"mayfly-test-{str(access.access_key)[4:16]}")
+
+
+@pytest.fixture
 def account(
-    access: Access, make_record: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
+    aws_server: EmbeddedAws,
+    access: Access,
+    make_record: Callable[..., RunRecord],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Objects]:
     """An account that AWS's own variables name, with a stack's parameter and a bucket, and in it: a closed
     run with one model, and a run whose launcher died before there was an instance.
@@ -95,10 +105,9 @@ def account(
         max_lifetime_minutes=720,
         experiment_days=180,
     )
-    s3 = access.client("s3")
-    s3.create_bucket(Bucket=bucket)
-    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    access.client("ssm").put_parameter(Name="/mayfly/mayfly/dev", Value=outputs.to_json(), Type="String")
+    _bucket(aws_server, access, bucket)
+    parameter = {"Name": "/mayfly/mayfly/dev", "Value": outputs.to_json(), "Type": "String"}
+    aws_server.call(aws_server.cloud(access).account, "ssm", "PutParameter", parameter)
     variables = {
         "AWS_ENDPOINT_URL": access.endpoint_url,
         "AWS_ACCESS_KEY_ID": access.access_key,
@@ -110,7 +119,7 @@ def account(
         monkeypatch.setenv(name, str(value))
     forget_sessions()  # it keeps the credentials that it found first, and each test has an account of its own
     objects = open_objects(access, bucket)
-    _closed_run(objects, s3, make_record(bucket=bucket))
+    _closed_run(objects, access.client("s3"), make_record(bucket=bucket))
     create_record(objects, make_record(bucket=bucket, run_id=OPEN_RUN))
     yield objects
     forget_sessions()

@@ -9,7 +9,7 @@ from trainer.base.errors import ConfigError
 EXTRAS = {
     "train": (
         *("torch", "numpy", "pandas", "pyarrow", "safetensors"),
-        *("pynvml", "sklearn", "arch", "exchange_calendars", "threadpoolctl"),
+        *("pynvml", "sklearn", "exchange_calendars", "threadpoolctl"),
     ),
     "attach": ("paramiko", "cryptography"),
     "rehearsal": ("moto", "werkzeug"),

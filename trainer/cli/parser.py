@@ -218,7 +218,9 @@ def _models_flags(models: Parser) -> None:
         metavar="ID",
         help="version to restore (default: the newest with other bytes)",
     )
-    for parser in (listing, pull, production, promote, rollback):
+    compare = actions.add_parser("compare", help="compare models, or all of several runs, on one test span")
+    compare.add_argument("models", nargs="+", metavar="RUN|MODEL", help="the first is the reference")
+    for parser in (listing, pull, production, promote, rollback, compare):
         _where_flags(parser, local=True)
 
 

@@ -10,7 +10,7 @@ first attempt of a run that continues another one (`control.resume`) begins with
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -82,15 +82,33 @@ def write_ids(objects: Objects, run_id: str, attempt: int, instance_ids: tuple[s
 def _going_on(objects: Objects, before: RunRecord, start: StartFile) -> StartFile:
     """Return a start file with what the attempts of a record finished, and their newest checkpoints."""
     left = left_behind(objects, before)
+    finished = (*models_of(before, left), *(entry for entry in scripts_of(left) if entry["done"]))
     start = replace(
         start,
-        finished=(*models_of(before, left), *(entry for entry in scripts_of(left) if entry["done"])),
+        finished=finished,
+        failed=_failed(before, left, but={str(entry["piece"]) for entry in finished}),
         outputs=tuple(outputs_of(left)),
         sent=_sent(objects, before, left),
         reached=reached_steps(left.start, left.heartbeat, pieces=[one.piece for one in before.pieces]),
         steps_twice=steps_twice(left.start, left.heartbeat),
     )
     return _with_checkpoints(objects, before, left.start, start)
+
+
+def _failed(before: RunRecord, left: Observation, *, but: Collection[str]) -> tuple[Mapping[str, Any], ...]:
+    """Return the pieces that failed in the attempts of a record, by the words of their nodes: machines that
+    are lost give none a further try.
+    """
+    reasons = {str(entry["piece"]): entry["reason"] for entry in left.result.failed} if left.result else {}
+    told = left.heartbeat.progress if left.heartbeat else {}
+    earlier = {str(entry["piece"]): entry for entry in left.start.failed} if left.start else {}
+    unknown = "it failed on a machine that was lost later: its log has the reason"
+    here = {
+        piece.piece: {**piece.identity, "reason": reasons.get(piece.piece, unknown)}
+        for piece in before.pieces
+        if told.get(piece.piece, {}).get("state") == "failed"
+    }
+    return tuple(entry for piece, entry in {**here, **earlier}.items() if piece not in but)
 
 
 def _sent(objects: Objects, before: RunRecord, left: Observation) -> dict[str, int]:

@@ -79,7 +79,7 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     if not _to_be_closed(record, seen, now):
         return seen
     left = left_behind(objects, record, seen.result)
-    found = ("result", "start", "models", "outputs", "scripts")
+    found = ("result", "start", "models", "outputs", "scripts", "missing")
     return replace(seen, **{name: getattr(left, name) for name in found})
 
 
@@ -100,13 +100,11 @@ def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None =
         there = {(model.key, model.version_id, model.sha256) for model in models}
         sound = [item for item in result.models if (item["key"], item["version_id"], item["sha256"]) in there]
         result = replace(result, models=tuple(sound))
-    outputs, scripts = outputs_seen(objects, record)
-    return Observation(
+    return replace(
+        outputs_seen(objects, record),
         result=result,
         heartbeat=_last_report(objects, record, AT_ANY_TIME),
         models=models,
-        outputs=outputs,
-        scripts=scripts,
         start=start,
     )
 
@@ -122,8 +120,7 @@ def _folded(record: RunRecord, left: Observation) -> StartFile | None:
 
 def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:
     """Return the output files of a run that goes on, those of earlier attempts among them."""
-    outputs, _ = outputs_seen(objects, record)
-    return outputs_of(Observation(outputs=outputs, start=_start(objects, record)))
+    return outputs_of(replace(outputs_seen(objects, record), start=_start(objects, record)))
 
 
 def _start(objects: Objects, record: RunRecord) -> StartFile | None:
@@ -193,27 +190,33 @@ def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) 
     return tuple(model for model in found if model is not None)
 
 
-def outputs_seen(
-    objects: Objects, record: RunRecord
-) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
-    """Return the output files of a script that its nodes list and that S3 holds as listed, by path, and the
-    ends of the pieces whose files are all in that list.
+def outputs_seen(objects: Objects, record: RunRecord) -> Observation:
+    """Return the output files of a script that its nodes list and that S3 holds as listed, the paths of the
+    others, and the ends of the pieces in those lists.
     """
     if record.leaves != "files":
-        return (), ()
+        return Observation()
     lists = [_listed(objects, keys) for keys in record.nodes]
-    listed = {item["file"]: item for files, _ in lists for item in files}
+    read = [one for one in lists if one is not None]
+    listed = {item["file"]: item for files, _ in read for item in files}
     above = folders_of(listed)  # which may be files of another node
     files = [item for path, item in listed.items() if path not in above]
     there = _at_once(files, lambda item: _is_there(objects, item), f"files of {record.run_id}")
-    ended = tuple(item for _, scripts in lists for item in scripts)
-    return tuple(item for item, is_there in zip(files, there, strict=True) if is_there), ended
+    found = list(zip(files, there, strict=True))
+    return Observation(
+        outputs=tuple(item for item, is_there in found if is_there),
+        missing=("",) * (len(read) < len(lists))
+        + tuple(item["file"] for item, is_there in found if not is_there),
+        scripts=tuple(item for _, scripts in read for item in scripts),
+    )
 
 
 def _listed(
     objects: Objects, keys: NodeKeys
-) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
-    """Return the files that a node lists, and the ended pieces; empty for a malformed list."""
+) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]] | None:
+    """Return the files that a node lists, and the ended pieces; empty without a list, None for one that can't
+    be read.
+    """
     body = _body(objects, keys.output_index, MOST_OUTPUTS_BYTES + 1)
     if body is None:
         return (), ()
@@ -221,7 +224,7 @@ def _listed(
         listed = read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="the list")
         return read_outputs(listed, prefix=keys.outputs), read_scripts(listed)
     except Unsound:
-        return (), ()
+        return None
 
 
 def _is_there(objects: Objects, item: Mapping[str, Any]) -> bool:

@@ -99,7 +99,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         secrets = own_secrets(list(command.secrets))
     node.redaction = Redaction(secrets)
     programs = str(_packages(node, command, folders)) if apart else ""
-    pieces = _pieces(manifest, folders, finished=start.pieces)
+    pieces = _pieces(manifest, folders, over=start.over)
     found = node.status.devices.found if node.status.devices else 1
     places = places_on(found, command.gpus)
     if not places:
@@ -212,13 +212,11 @@ def _apart(node: Node, command: Command, folders: CommandFolders, *, several: bo
     return own_user
 
 
-def _pieces(
-    manifest: Manifest, folders: CommandFolders, *, finished: Collection[str] = ()
-) -> list[PieceToRun]:
+def _pieces(manifest: Manifest, folders: CommandFolders, *, over: Collection[str] = ()) -> list[PieceToRun]:
     """Return what to start, and make its folders, before the command runs: it could put links there."""
     made = []
     for piece in manifest.pieces or (None,):
-        if piece and piece.piece in finished:  # by an earlier attempt
+        if piece and piece.piece in over:  # by an earlier attempt
             continue
         name = piece.piece if piece and piece.values else ""
         for folder in (folders.out / name, folders.checkpoints / name):
@@ -265,7 +263,8 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
     lay_out_checkpoints(node, start, folders.checkpoints)
     start = await_own_id(node, start)
     given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
-    given[FINISHED_FILE] = list(start.pieces)
+    given[FINISHED_FILE] = list(start.over)
+    node.status.failed_before = [dict(entry) for entry in start.failed]
     for name, document in given.items():
         (folders.given / name).write_text(json.dumps(document))
     if node.is_stopping():

@@ -186,6 +186,7 @@ class CommandRun:
         """Raise TrainingFailed or Stopped unless everything is done and was sent."""
         title, done = self._command.title, sum(run.done for run in self._begun)
         failed = [run for run in self._begun if run.failure]
+        before = [f"{entry['piece']}: {entry['reason']}" for entry in self._node.status.failed_before]
         if self._hopeless and self._node.may_begin():
             within = f"within {QUICK_SECONDS:.0f} s each"
             what = f"the first {len(failed)} values failed {within}, and no other began"
@@ -200,11 +201,11 @@ class CommandRun:
             self._judge_told(failed)
         elif len(self._pieces) == 1 and failed and failed[0].failure:
             raise failed[0].failure
-        elif failed:
-            named = [_reason(run) for run in failed[:MOST_NAMED]]
-            more = [f"and {len(failed) - MOST_NAMED} more"] if len(failed) > MOST_NAMED else []
-            what = f"{len(failed)} of {len(self._pieces)} values failed"
-            raise TrainingFailed(what, why="; ".join([*named, *more]), do="Read `mayfly logs`.")
+        elif failed or before:
+            named = [*map(_reason, failed), *before]
+            more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+            what = f"{len(named)} of {len(self._pieces) + len(before)} values failed"
+            raise TrainingFailed(what, why="; ".join([*named[:MOST_NAMED], *more]), do="Read `mayfly logs`.")
 
     def _judge_told(self, failed: Sequence[PieceRun]) -> None:
         """Raise TrainingFailed unless a command that tells its own pieces has made all of them, by its own

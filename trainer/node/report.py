@@ -37,6 +37,7 @@ class Status:
     progress: Progress = field(default_factory=Progress)
     models: list[dict[str, Any]] = field(default_factory=list)  # uploaded
     failed: list[dict[str, Any]] = field(default_factory=list)  # trained, but the upload failed
+    failed_before: list[dict[str, Any]] = field(default_factory=list)  # on an earlier machine: not begun here
     files: list[dict[str, Any]] = field(default_factory=list)  # candle files that a refresh added or checked
     scripts: list[dict[str, Any]] = field(default_factory=list)  # ends of the pieces that the agent started
     python_packages: str = ""  # where its command's packages came from; empty: the agent's
@@ -85,12 +86,14 @@ def progress(status: Status) -> bytes:
     progressed = status.progress
     told = "looking for the fastest settings" if progressed.tuning else progressed.message
     told = status.idle or told
+    failed_before = {str(entry["piece"]): {"state": "failed"} for entry in status.failed_before}
+    shown = {piece: failed_before.get(piece, entry) for piece, entry in progressed.pieces.items()}
     value = {
         **_header(status.identity),
         "phase": status.phase,
         "phases": _instants(status.phases),
         "models_total": len(progressed.models),
-        "models_done": len(status.models) + len(progressed.pieces_done),
+        "models_done": len(status.models) + len(set(progressed.pieces_done) - failed_before.keys()),
         "retries": progressed.retries,
         "rate": progressed.rate,
         "unit": progressed.unit,
@@ -102,7 +105,7 @@ def progress(status: Status) -> bytes:
         },
     }
     for most in (MOST_SHOWN, MOST_SHOWN // 8, 0):
-        body = json.dumps(_plain({**value, "progress": _most_active(progressed.pieces, most)})).encode()
+        body = json.dumps(_plain({**value, "progress": _most_active(shown, most)})).encode()
         if len(body) <= MOST_PROGRESS_BYTES:
             break
     return body
@@ -168,7 +171,7 @@ def result(
 
 def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
-    reported: Sequence[Mapping[str, Any]] = (*status.progress.failed, *status.failed)
+    reported = (*status.progress.failed, *status.failed, *status.failed_before)
     accounted = {entry["piece"] for entry in (*reported, *status.models)} | {*status.progress.pieces_done}
     left = [model for model in status.progress.models.values() if model["piece"] not in accounted]
     return [*map(dict, reported), *({**model, "reason": unfinished} for model in left)]

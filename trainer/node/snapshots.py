@@ -1,11 +1,9 @@
 """Send a command's CHECKPOINTS to S3 while it runs: data first, then a manifest (`runs.snapshots`).
 
 A thread of its own, with the lowest priority, looks every few seconds to minutes. It reads each new file
-once, sends contents that S3 does not have, and then lists the whole state. A unit is what has to fit
-together: one checkpoint of Mayfly's trainer, which counts once its manifest.json is there; the folder of one
-piece; else all of CHECKPOINTS. A unit that changes while it is read is read again, and in the end stays as
-the snapshot before has it. The folder is untrusted: no link is followed, and number, names and bytes are
-bounded.
+once, sends contents that S3 does not have, and then lists the whole state. A unit of the folder
+(`node.checkpoint_folder`) that changes while it is read is read again, and in the end stays as the snapshot
+before has it.
 
 Mayfly's trainer writes as often as the machine file says (`checkpoint_seconds`), which follows from what a
 snapshot takes and costs; a command of the user's writes when it likes.
@@ -32,8 +30,8 @@ from botocore.exceptions import ClientError
 from trainer.aws.access import error_code
 from trainer.base.errors import ConnectionFailed, NotVersioned, TrainerError, TrainingFailed
 from trainer.base.text import counted
-from trainer.node.inside import State, entries_inside, open_inside, sha256_of, state_of
-from trainer.node.outputs import flaw
+from trainer.node.checkpoint_folder import CheckpointFolder, Files
+from trainer.node.inside import open_inside
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.record import iso, utc_now
@@ -41,7 +39,6 @@ from trainer.runs.reports import MOST_FILES
 from trainer.runs.snapshots import (
     LOOKS,
     MOST_COST,
-    MOST_DATA_BYTES,
     MOST_SECONDS,
     SMALL_BYTES,
     TRAINING_SECONDS,
@@ -62,11 +59,7 @@ LOST_AFTER_SECONDS = {"spot": 10 * 3600.0, "on_demand": 30 * 24 * 3600.0}
 MOST_LAG_SECONDS = 900.0  # then the run ends: it would pay for work that its machine can lose
 TRIES = 3  # to read a state that does not change meanwhile
 NICE = 19
-MOST_LOOKED_AT = 100_000
-MOST_SAID = 20  # files of which the log says that they are not sent
 CHANGED = {"BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "IncompleteBody"}  # while it was sent
-Unit = dict[str, State]  # files that are consistent together, by path
-Files = dict[str, tuple[str, int]]  # path -> (sha256, size)
 
 
 def seconds_between(
@@ -85,9 +78,7 @@ def seconds_between(
 
 class Snapshots:
     """The snapshots of one command's CHECKPOINTS, sent while the `with` lasts, and once more at its end.
-
-    `whole_with`: the file that completes a folder with files of one checkpoint; '': each of `folders` (of the
-    pieces), else everything, is one.
+    `whole_with` and `folders` make units of its files.
     """
 
     def __init__(
@@ -103,9 +94,11 @@ class Snapshots:
     ) -> None:
         """`tell` hands a trainer the seconds between checkpoints of a model, each time that they change."""
         self._node, self._folder, self._clock = node, folder, clock
-        self._whole_with, self._folders, self._usd_per_hour = whole_with, folders, usd_per_hour
+        self._whole_with, self._usd_per_hour = whole_with, usd_per_hour
+        self._there = CheckpointFolder(
+            folder, whole_with=whole_with, folders=folders, redacts=lambda path: node.redaction.shows(path)
+        )
         self._tell, self._told = tell, 0
-        self._read: dict[str, tuple[State, str, int]] = {}  # path -> its last state that was hashed
         self._parts: dict[str, StoredContent] = {}  # sha256 -> place in S3
         self._units: dict[str, Files] = {}  # of the newest snapshot
         self._sent: Files | None = None  # of the newest snapshot; None: there is none
@@ -114,9 +107,7 @@ class Snapshots:
         self._current_at = clock()  # the same, by the clock
         self._refused = False  # by S3, the last time
         self._behind: TrainerError | None = None  # why S3 lacked a part of the state at the last look
-        self._too_many: TrainerError | None = None  # the same, of what one snapshot can't hold
         self._on_disk: set[str] = set()  # names of units
-        self._left_out: set[str] = set()  # files that are never sent, as the log says
         self._save_seconds = self._usd = 0.0  # of the last one
         self._ended = threading.Event()
         self.counts = {"snapshots": 0, "objects": 0, "bytes": 0}
@@ -252,21 +243,23 @@ class Snapshots:
         units: dict[str, Files] = {}
         behind: TrainerError | None = None
         for number in range(1, TRIES + 1):
-            seen = self._scan()
-            units = {name: files for name, unit in seen.items() if (files := self._hashed(unit)) is not None}
+            seen = self._there.scan()
+            units = {
+                name: files for name, unit in seen.items() if (files := self._there.hashed(unit)) is not None
+            }
             self._send_contents(units)
             units = {
                 name: files
                 for name, files in units.items()
                 if all(sha256 in self._parts for sha256, _ in files.values())
             }
-            if units.keys() == seen.keys() and self._scan() == seen:
+            if units.keys() == seen.keys() and self._there.scan() == seen:
                 break
             if number == TRIES and (changing := seen.keys() - units.keys()):  # they stay as they were
                 units |= {name: self._units[name] for name in changing & self._units.keys()}
                 behind = self._changing(sorted(changing)[0])
         self._on_disk = set(units)
-        return units, behind or self._too_many
+        return units, behind or self._there.too_many
 
     def _changing(self, name: str) -> TrainerError:
         why = f"a file in {name or 'it'} changed each time that it was read"
@@ -286,69 +279,6 @@ class Snapshots:
             if model not in there and (room := room - len(self._units[name])) >= 0:
                 kept[name] = self._units[name]
         return kept
-
-    def _scan(self) -> dict[str, Unit]:
-        """Return the states of the files of each unit."""
-        found: Unit = {}
-        there = self._folder.is_dir()  # a trainer that made all of its models leaves none
-        for number, (path, about) in enumerate(entries_inside(self._folder, hidden=True) if there else ()):
-            if number >= MOST_LOOKED_AT:
-                log.warning("CHECKPOINTS has more than %d files and folders", MOST_LOOKED_AT)
-                break
-            why = flaw(path, about, 0, hidden=True)
-            if not why and not self._node.redaction.shows(path):
-                found[path] = state_of(about)
-            elif why and path not in self._left_out and len(self._left_out) < MOST_SAID:
-                self._left_out.add(path)
-                log.warning("%s of CHECKPOINTS is not sent: %s", path, why)
-        self._read = {path: known for path, known in self._read.items() if path in found}
-        units: dict[str, Unit] = {}
-        for path, state in found.items():
-            if (name := self._unit_of(path, found)) is not None:
-                units.setdefault(name, {})[path] = state
-        return self._bounded(units)
-
-    def _unit_of(self, path: str, found: Collection[str]) -> str | None:
-        """Return the name of the unit that a file belongs to; None if it is not complete yet."""
-        above, _, _ = path.rpartition("/")
-        if self._whole_with:
-            return above if f"{above}/{self._whole_with}" in found else None
-        first = path.partition("/")[0]
-        return first if first in self._folders else ""
-
-    def _bounded(self, units: dict[str, Unit]) -> dict[str, Unit]:
-        """Return the units that one snapshot holds."""
-        files = total = 0
-        self._too_many = None
-        kept: dict[str, Unit] = {}
-        for name, unit in units.items():
-            size = sum(state[1] for state in unit.values())
-            if files + len(unit) > MOST_FILES or total + size > MOST_DATA_BYTES:
-                what = "a part of MAYFLY_CHECKPOINTS is not sent"
-                why = f"{len(unit):,} files of {size:,} bytes{f' in {name}' if name else ''} are too many"
-                log.warning("%s: %s", what, why)
-                self._too_many = TrainingFailed(what, why=why, do="Keep fewer checkpoints there.")
-                continue
-            kept[name], files, total = unit, files + len(unit), total + size
-        return kept
-
-    def _hashed(self, unit: Unit) -> Files | None:
-        """Return the files of a unit with their hashes; None if one changed or vanished meanwhile."""
-        files: Files = {}
-        for path, state in unit.items():
-            known = self._read.get(path)
-            if known is None or known[0] != state:
-                try:
-                    with open_inside(self._folder, path) as body:
-                        sha256, size = sha256_of(body)
-                        after = state_of(os.fstat(body.fileno()))
-                except OSError:
-                    return None
-                if after != state:
-                    return None
-                known = self._read[path] = (state, sha256, size)
-            files[path] = known[1:]
-        return files
 
     def _send_contents(self, units: Mapping[str, Files]) -> None:
         """Send the contents that S3 does not have."""

@@ -46,10 +46,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Libraries of a node's agent, its smoke test, the trainer and its workers. The first optimizer loads
-# torch._dynamo, scores load arch and scikit-learn.
+# torch._dynamo, scores load scikit-learn.
 LIBRARIES = (
     *("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "torch._dynamo"),
-    *("arch.bootstrap", "sklearn.linear_model"),
+    "sklearn.linear_model",
 )
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 HEADER_BYTES = 8

@@ -171,7 +171,7 @@ def call_moto(account: str, service: str, operation: str, params: dict[str, Any]
 
 def state_of(account: str, service: str) -> Any:
     """Return what moto holds of a service in an account."""
-    return get_backend(service)[account][REGION]  # type: ignore[call-overload]  # it wants a literal
+    return get_backend(service)[account][REGION]
 
 
 def call_application(

@@ -80,8 +80,10 @@ class Observation:
     outputs: tuple[
         Mapping[str, Any], ...
     ] = ()  # files of a script, as S3 has them; looked at with the models
+    scripts: tuple[Mapping[str, Any], ...] = ()  # ends of its pieces whose files are all in that list
+    # paths of files that a node lists, and that S3 does not hold as listed; "": a list that can't be read
+    missing: tuple[str, ...] = ()
     full: frozenset[str] = frozenset()  # pools that were full a moment ago (`runs.capacity`)
-    scripts: tuple[Mapping[str, Any], ...] = ()  # ends of its pieces whose files are all in S3
     left: tuple[Remains, ...] | None = None  # as the receipt is written; None: not looked at
     may_start: bool = True  # whether this caller may create instances; settling may not
     # whether it may go on with a run whose launcher is gone; control may

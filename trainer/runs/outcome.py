@@ -22,6 +22,7 @@ from trainer.base.errors import (
     TrainingFailed,
 )
 from trainer.base.strict_json import MOST_NAME
+from trainer.base.text import some_of
 from trainer.runs.actions import Store
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
@@ -112,12 +113,12 @@ def _is_silent(record: RunRecord, observed: Observation, *, launched_at: datetim
 def correction(record: RunRecord, observed: Observation) -> Ending | None:
     """Return the outcome that replaces the record's after a node's last report, or None.
 
-    Finished work counts as done even if the deadline was faster; a done run fails if its models are not as
-    reported.
+    Finished work counts as done even if the deadline was faster; a done run fails if its models or files are
+    not as reported.
     """
     if observed.result is None:
         return None
-    spoiled = _models_spoiled(observed.result, observed)
+    spoiled = _models_spoiled(observed.result, observed) or _files_missing(observed)
     if spoiled is not None:
         # a run's error also names the machines that it lost before
         is_known = record.ended(spoiled.outcome, spoiled.error, record.created_at) == record
@@ -291,3 +292,16 @@ def _models_spoiled(result: NodeResult, observed: Observation) -> Ending | None:
             ConfigError(f"model {model['key']} is not what the node reported", why=why, do="Launch again."),
         )
     return None
+
+
+def _files_missing(observed: Observation) -> Ending | None:
+    """Return the failure of a run whose node lists files that S3 does not hold as listed, or None."""
+    if not observed.missing:
+        return None
+    named = some_of([path or "their list" for path in observed.missing], 3)
+    error = ConfigError(
+        f"output files are not what the node reported: {named}",
+        why="S3 does not have them, or can't read them",
+        do="Launch again; with --resume, values whose files are all there are not made again.",
+    )
+    return _ending("failed", error)

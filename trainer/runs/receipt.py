@@ -115,11 +115,20 @@ def outputs_of(observed: Observation) -> list[dict[str, Any]]:
 
 
 def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:
-    """Return how the pieces that an agent started ended, in all attempts; one that is done stays so."""
+    """Return how the pieces that an agent started ended, in all attempts; one that is done stays so. One of
+    whose files any is missing is not done.
+    """
     earlier = observed.start.scripts if observed.start else ()
     done = {item["piece"] for item in earlier}
     own = observed.result.scripts if observed.result else observed.scripts
-    return [*earlier, *(item for item in own if item["piece"] not in done)]
+    kept = [item if _has_its_files(item, observed) else {**item, "done": False} for item in own]
+    return [*earlier, *(item for item in kept if item["piece"] not in done)]
+
+
+def _has_its_files(script: Mapping[str, Any], observed: Observation) -> bool:
+    """Return whether S3 holds every file that was listed below a piece's folder of MAYFLY_OUT."""
+    folder = f"{script['piece']}/" if script.get("values") else ""
+    return not any(not path or path.startswith(folder) for path in observed.missing)
 
 
 def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -218,7 +227,7 @@ def _attempt(record: RunRecord, observed: Observation, attempt: Attempt) -> dict
     seen_then = tuple(seen for seen in record.instances if seen.attempt == attempt.number)
     mine = replace(record, attempts=(attempt,), instances=seen_then)
     low, high = spent(mine, observed, record.closed_at)
-    times = [billed_seconds(seen, observed, record.closed_at) for seen in mine.instances]
+    times = [billed_seconds(mine, seen, observed, record.closed_at) for seen in mine.instances]
     return {
         "number": attempt.number,
         "instances": [seen.instance_id for seen in mine.instances],
@@ -270,8 +279,10 @@ def _failed(
 ) -> list[dict[str, Any]]:
     """Return the failures that the node reported, and every other model of the job that is missing."""
     made = {item["piece"] for item in models}
+    earlier = observed.start.failed if observed.start else ()
     reported = observed.result.failed if observed.result else ()
-    failed = [dict(item) for item in reported if item["piece"] not in made]
+    known = {item["piece"]: dict(item) for item in (*reported, *earlier)}
+    failed = [item for piece, item in known.items() if piece not in made]
     scripts = [item for item in scripts_of(observed) if state == "done" or item["done"]]
     accounted = made | {item["piece"] for item in (*failed, *scripts)}
     missing = [piece.identity for piece in record.pieces if piece.piece not in accounted]

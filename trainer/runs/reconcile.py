@@ -32,9 +32,9 @@ from trainer.runs.actions import (
 from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
-from trainer.runs.outcome import Ending, correction, ending_of
+from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import RunRecord
-from trainer.runs.recovery import after, is_finished, powers_itself_off, recover, taken_over
+from trainer.runs.recovery import after, powers_itself_off, recover, taken_over, without_a_machine
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -86,8 +86,8 @@ def _start(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
         return (Terminate(instance_ids=late, why=f"attempt {number} does the run's work"),)
     if taken := taken_over(record, observed, now):
         return (taken,)
-    if is_finished(record, observed):
-        return (Ending(outcome="done").stored(record, now),)
+    if ending := without_a_machine(record, observed):
+        return (ending.stored(record, now),)
     return next_launch(record, observed, now)
 
 

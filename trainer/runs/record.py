@@ -350,13 +350,10 @@ class RunRecord:
 
     @property
     def working_ids(self) -> tuple[str, ...]:
-        """Return the ids of the last launch's instances or, while it has none, of all that the last attempt
-        has shown.
+        """Return the ids of the last launch's instances, whose word counts. One that no launch names came too
+        late: it is in no start file, and ends.
         """
-        attempt, launch = self.attempt, self.last_launch
-        if attempt is None or (launch is not None and launch.instance_ids):
-            return launch.instance_ids if launch else ()
-        return tuple(seen.instance_id for seen in self.instances if seen.attempt == attempt.number)
+        return self.last_launch.instance_ids if self.last_launch else ()
 
     @property
     def last_launch(self) -> Launch | None:

@@ -22,7 +22,7 @@ from trainer.runs.launching import attempt_deadline
 from trainer.runs.observation import Observation, all_gone
 from trainer.runs.outcome import LAUNCHER_SILENT, Ending, ending_by_result, stopped
 from trainer.runs.record import Attempt, Outcome, Reached, RunRecord
-from trainer.runs.reports import Heartbeat
+from trainer.runs.reports import Heartbeat, NodeResult
 
 POWER_OFF_GRACE = timedelta(seconds=45)  # for a node that reported, before it is terminated
 MOST_LOST = 5  # machines of one run; the job's own failures have nothing to do with it
@@ -92,13 +92,17 @@ def taken_over(record: RunRecord, observed: Observation, now: datetime) -> Store
     return Store(record=record.handed_over(now), why="its launcher is gone: control goes on")
 
 
-def is_finished(record: RunRecord, observed: Observation) -> bool:
-    """Return whether earlier attempts, or the run that it continues, finished every piece, so that no other
-    machine is needed.
+def without_a_machine(record: RunRecord, observed: Observation) -> Ending | None:
+    """Return the end of a run of which earlier attempts, or the run that it continues, left no piece to
+    begin; None if it needs another machine.
     """
     pieces, start = {piece.piece for piece in record.pieces}, observed.start
     earlier = bool(record.lost or record.parent)
-    return earlier and bool(pieces) and start is not None and pieces <= set(start.pieces)
+    if not (earlier and pieces and start is not None and pieces <= set(start.over)):
+        return None
+    return ending_by_result(
+        record, NodeResult(state="failed" if start.failed else "done", failed=start.failed)
+    )
 
 
 def lost_machine(attempt: Attempt) -> str:

@@ -28,6 +28,7 @@ MOST_SECONDS = 120.0  # between two snapshots: the training that a lost machine 
 LOOKS = 4  # at CHECKPOINTS between two checkpoints of a trainer's model, the last of which finds the newest
 TRAINING_SECONDS = MOST_SECONDS * LOOKS / (LOOKS + 1)  # between these two, at most
 MOST_COST = 0.01  # of the machine's price, where that leaves MOST_SECONDS
+CEILING_WINS = f"more than {MOST_COST:.0%}, since a lost machine may cost two minutes of training at most"
 # us-east-1, S3 standard, looked up 2026-11-24.
 PUT_USD, GB_MONTH_USD, DAYS_PER_MONTH = 0.005 / 1000, 0.023, 30.4
 # An old version goes one day after it was overwritten, rounded up to the next midnight UTC (S3 user guide,

@@ -29,7 +29,7 @@ def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tup
     low = high = 0.0
     for seen in record.instances:
         price = price_of(record, seen)
-        least, most = billed_seconds(seen, observed, now)
+        least, most = billed_seconds(record, seen, observed, now)
         low += 0.0 if _spot_bill(record, seen, (least, most)).may_be_free else least / 3600 * price
         high += most / 3600 * price
     return low, high + _perhaps_spent(record)
@@ -73,7 +73,7 @@ def spot_saved(record: RunRecord, observed: Observation, now: datetime | None) -
     none. What its lost attempts had computed since their last checkpoint was computed twice.
     """
     on_spot = [seen for seen in record.instances if seen.market == "spot"]
-    bills = {seen: _spot_bill(record, seen, billed_seconds(seen, observed, now)) for seen in on_spot}
+    bills = {seen: _spot_bill(record, seen, billed_seconds(record, seen, observed, now)) for seen in on_spot}
     lost = {attempt.number for attempt in record.attempts if attempt.cause}
     keeps = not record.job.get("machine", {}).get("spot_without_checkpoints")
     twice = sum(
@@ -89,7 +89,7 @@ def budget_left(record: RunRecord, now: datetime) -> float:
     seen to end. 0 or less: nothing is left.
     """
     used = sum(
-        billed_seconds(seen, Observation(), now)[1] / 3600 * _worst_price(record, seen)
+        billed_seconds(record, seen, Observation(), now)[1] / 3600 * _worst_price(record, seen)
         for seen in record.instances
     )
     return record.budget_usd - used
@@ -97,14 +97,18 @@ def budget_left(record: RunRecord, now: datetime) -> float:
 
 def worked_seconds(record: RunRecord, now: datetime) -> float:
     """Return the longest that the run's instances can have worked."""
-    return sum(billed_seconds(seen, Observation(), now)[1] for seen in record.instances)
+    return sum(billed_seconds(record, seen, Observation(), now)[1] for seen in record.instances)
 
 
-def billed_seconds(seen: InstanceSeen, observed: Observation, now: datetime | None) -> tuple[float, float]:
+def billed_seconds(
+    record: RunRecord, seen: InstanceSeen, observed: Observation, now: datetime | None
+) -> tuple[float, float]:
     """Return the fewest and the most seconds that an instance was billed for until `now`."""
     ended = seen.terminated_at or now or seen.launched_at
     most = max((ended - seen.launched_at).total_seconds(), SHORTEST_BILL_SECONDS)
-    signs = [instant for instant in _signs_of_life(seen, observed) if seen.launched_at <= instant <= ended]
+    signs = [
+        instant for instant in _signs_of_life(record, seen, observed) if seen.launched_at <= instant <= ended
+    ]
     if not signs:
         return 0.0, most  # never seen running: perhaps it never billed
     if seen.terminated_at is None and seen.running_seen_at is not None:
@@ -113,8 +117,11 @@ def billed_seconds(seen: InstanceSeen, observed: Observation, now: datetime | No
     return least, max(least, most)
 
 
-def _signs_of_life(seen: InstanceSeen, observed: Observation) -> list[datetime]:
+def _signs_of_life(record: RunRecord, seen: InstanceSeen, observed: Observation) -> list[datetime]:
     signs = [sign for sign in (seen.running_seen_at, seen.signed_at) if sign]
+    launches = [launch for attempt in record.attempts for launch in attempt.launches]
+    if not any(seen.instance_id in launch.instance_ids for launch in launches):
+        return signs  # it has no word
     heartbeat = observed.heartbeat
     if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
         signs += [heartbeat.at, *heartbeat.phases.values()]

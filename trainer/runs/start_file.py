@@ -25,6 +25,7 @@ from trainer.runs.reports import (
     MOST_RESULT_BYTES,
     model_entry,
     read_checkpoints,
+    read_failed,
     read_outputs,
     script_entry,
 )
@@ -52,6 +53,7 @@ class StartFile:
     attempt: int
     # entries of models, with a key, and of pieces that the agent started, as results have them
     finished: tuple[Mapping[str, Any], ...] = ()
+    failed: tuple[Mapping[str, Any], ...] = ()  # pieces that failed in earlier attempts, with the reason
     outputs: tuple[Mapping[str, Any], ...] = ()  # files that earlier attempts left in MAYFLY_OUT
     objects: tuple[CarriedObject, ...] = ()
     files: tuple[SnapshotFile, ...] = ()
@@ -73,8 +75,13 @@ class StartFile:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """Return the names of the finished pieces, which are not begun again."""
+        """Return the names of the finished pieces."""
         return tuple(str(entry["piece"]) for entry in self.finished)
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """Return the names of the pieces that are not begun again: those that are finished, or failed."""
+        return (*self.pieces, *(str(entry["piece"]) for entry in self.failed))
 
 
 def start_to_json(start: StartFile) -> bytes:
@@ -94,6 +101,7 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         run_id=run_id,
         attempt=attempt,
         finished=tuple(map(_finished, fields.rows("finished", most=MOST_MODELS))),
+        failed=tuple(map(read_failed, fields.rows("failed", most=MOST_MODELS))),
         outputs=read_outputs(fields, name="outputs"),
         objects=tuple(_object(item, run_id, attempt) for item in fields.rows("objects", most=MOST_FILES)),
         files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
@@ -161,7 +169,7 @@ def _check_consistency(start: StartFile) -> None:
     """Raise Unsound unless its files and objects fit, and no piece or instance occurs twice."""
     wrong = {
         **flaws_of(start.objects, start.files),
-        "a finished piece twice": len(set(start.pieces)) < len(start.finished),
+        "a piece twice": len(set(start.over)) < len(start.over),
         "an instance twice": len(set(start.instances)) < len(start.instances),
     }
     for what, is_so in wrong.items():

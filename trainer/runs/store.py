@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -26,7 +27,7 @@ from trainer.base.errors import (
 )
 from trainer.base.strict_json import Unsound
 from trainer.runs.keys import RESUMED
-from trainer.runs.record import RunRecord
+from trainer.runs.record import RUN_ID, RunRecord
 from trainer.runs.record_json import record_from_json, to_json
 
 LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
@@ -337,7 +338,7 @@ def read_record(objects: Objects, run_id: str, *, seen: bool = False) -> tuple[R
 
     Records are never deleted: if one that was `seen` is not found, S3 lags, and RecordMissing is raised.
     """
-    stored = objects.get(key=record_key(run_id))
+    stored = objects.get(key=record_key(run_id)) if _is_id(run_id) else None
     if stored is None and seen:
         raise RecordMissing(
             f"the record of run {run_id} is not found now", why=LAGS, do="Look again in a few minutes."
@@ -362,7 +363,7 @@ def find_run(objects: Objects, name: str) -> str:
     Returns a name that no run has as it is: `read_record` refuses it. Raises UsageError for a part of
     several ids, and for `last` without any run.
     """
-    if name != LAST and objects.head(key=record_key(name)) is not None:
+    if name != LAST and _is_id(name) and objects.head(key=record_key(name)) is not None:
         return name
     runs = run_ids(objects)
     if name == LAST:
@@ -376,6 +377,11 @@ def find_run(objects: Objects, name: str) -> str:
         why = f"{', '.join(named[: -MOST_CANDIDATES - 1 : -1])}{more}"
         raise UsageError(f"'{name}' is a part of {len(named)} runs' ids", why=why, do="Give more of one.")
     return named[0] if named else name
+
+
+def _is_id(name: str) -> bool:
+    """Return whether a user's text may be a run's id: a key is made of no other."""
+    return re.fullmatch(RUN_ID, name) is not None and name.strip(".") != ""
 
 
 def run_ids(objects: Objects) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from trainer.runs.reports import MOST_LISTED, MOST_MODELS
 from trainer.runs.store import Objects, Stored, find_run, given, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
+from trainer.store.comparison import Side
 from trainer.store.production import PRODUCTION, production_name
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
@@ -163,6 +164,21 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
         )
     hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
     raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
+
+
+def side_of(objects: Objects, name: str) -> Side:
+    """Return what a name means to a comparison: a run with the cards of all its models, or one model with its
+    card. Raises UsageError for neither.
+    """
+    run_id = "" if "/" in name else find_run(objects, name)
+    models = models_of_run(objects, run_id) if run_id else ()
+    chosen = models or (find_model(objects, name),)
+    with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
+        cards = list(pool.map(lambda one: card_of(objects, key=one.key, version_id=one.version_id), chosen))
+    receipt = read_receipt(objects, chosen[0].run_id) if chosen[0].run_id else None
+    spent, took = (receipt["dollars"]["spent_high"], receipt["seconds"]["total"]) if receipt else (None, None)
+    known = tuple(card for card in cards if card is not None)
+    return Side(name=run_id if models else chosen[0].full_name, cards=known, dollars=spent, seconds=took)
 
 
 def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[Path]:

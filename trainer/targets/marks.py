@@ -64,14 +64,18 @@ class _Gains:
 
     @property
     def p_better(self) -> float:
-        """Return the chance of such gains over every baseline if one of them is as good."""
-        return max((its[self.decides].p_positive for its in self.by_baseline.values()), default=1.0)
+        """Return the chance of such a gain, or loss, if a baseline is as good. Two-sided, so that no mark
+        contradicts the interval beside it.
+        """
+        return min(
+            1.0, 2 * max((its[self.decides].p_positive for its in self.by_baseline.values()), default=1.0)
+        )
 
     @property
     def p_worse(self) -> float:
         """Return the chance of the largest loss if no baseline is better, over scores and baselines."""
         all_p = [one.p_negative for its in self.by_baseline.values() for one in its.values()]
-        return min(1.0, min(all_p) * len(all_p)) if all_p else 1.0
+        return min(1.0, 2 * min(all_p) * len(all_p)) if all_p else 1.0
 
     @property
     def is_doubted(self) -> bool:
@@ -141,7 +145,7 @@ def _judgement(gains: _Gains, *, better: bool, worse: bool) -> Judgement:
     mark = _mark(gains, found, better=better, worse=worse)
     low, high = found.interval()
     return Judgement(
-        mark=mark, baseline=hardest, gain=found.value, low=low, high=high, p=found.p_positive,
+        mark=mark, baseline=hardest, gain=found.value, low=low, high=high, p=gains.p_better,
         cells=gains.cells, needed=_needed(found, gains.cells) if mark == "too little to tell" else None,
     )  # fmt: skip
 
@@ -156,7 +160,7 @@ def _mark(gains: _Gains, found: CellMean, *, better: bool, worse: bool) -> Mark:
 
 def _needed(found: CellMean, cells: int) -> int | None:
     """Return how many cells would show a gain of this size against this spread, with a chance of 80 %."""
-    wanted = t_quantile(1 - LEVEL, found.freedom) + NormalDist().inv_cdf(POWER)
+    wanted = t_quantile(1 - LEVEL / 2, found.freedom) + NormalDist().inv_cdf(POWER)
     needed = math.ceil(cells * (wanted / found.t) ** 2) if found.t > 0 else MOST_NEEDED + 1
     return max(cells + 1, needed) if needed <= MOST_NEEDED else None
 

@@ -58,18 +58,15 @@ def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def day_cells(rows: Rows, horizon: int) -> tuple[np.ndarray, str]:
-    """Return the cell (N,) of each scored bar, and its length: a day's bars, but at least the horizon.
+    """Return the cell (N,) of each scored bar, and its length: a UTC day, or a longer horizon.
 
     Labels of neighbouring bars overlap by up to the horizon, and days differ more than minutes do: single
     bars would give far too narrow intervals.
     """
-    bars = cell_length(rows.candles.timestamp, horizon)
-    return rows.scored // bars, counted(bars, "bar")
-
-
-def cell_length(timestamps: np.ndarray, horizon: int) -> int:
-    """Return the bars of a cell: the median number per UTC day that has bars, but at least the horizon."""
-    return max(horizon, int(np.median(np.unique(timestamps // DAY, return_counts=True)[1])))
+    times = rows.candles.timestamp
+    if horizon <= np.median(np.unique(times // DAY, return_counts=True)[1]):
+        return times[rows.scored] // DAY, "1 day"
+    return rows.scored // horizon, counted(horizon, "bar")
 
 
 def correlation_per_bar(x_N: np.ndarray, y_N: np.ndarray) -> np.ndarray | None:

@@ -81,7 +81,7 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     parse.add_argument(
         "--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent"
     )
-    parse.add_argument("--finished", type=Path, help="JSON list of pieces that were made before: left out")
+    parse.add_argument("--finished", type=Path, help="JSON list of pieces that are over: left out")
     parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")

@@ -5,6 +5,7 @@ nobody watches.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.pieces import named
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from trainer.runs.receipt import FORMAT
+from trainer.runs.store import S3Objects
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
@@ -168,6 +170,33 @@ def test_a_model_whose_bytes_are_not_the_receipts_stays_out(mayfly, account):
 def test_versions_of_no_production_model_are_refused(mayfly, name):
     code, _, err = mayfly("models", "production", name)
     assert code == 2 and err.startswith(f"error: there is no production model '{name}'.")
+
+
+NAMED_BY = (
+    "status", "logs", "stop", "pull", "receipts", "models pull", "models promote", "models rollback", "models production",
+    "predict --data . --run", "predict --data .", "retrains history", "retrains preview", "retrains run", "retrains pause",
+)  # fmt: skip
+
+
+def test_a_name_that_a_verb_is_given_leads_nowhere_else(mayfly, tmp_path, monkeypatch):
+    """Names are looked up among those that are there, or refused: no key and no path is made of one."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    asked = []
+    for method in ("get", "head", "put"):
+        right = getattr(S3Objects, method)
+        spy = lambda self, right=right, **named: asked.append(named["key"]) or right(self, **named)  # noqa: E731
+        monkeypatch.setattr(S3Objects, method, spy)
+    for verb, name in itertools.product(NAMED_BY, ("../x", "/etc/passwd")):
+        code, out, err = mayfly(*verb.split(), name)
+        assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1, (
+            verb,
+            name,
+            out,
+            err,
+        )
+    assert asked and not [key for key in asked if ".." in key or "passwd" in key]
+    assert not list((tmp_path / "empty").iterdir())
 
 
 def test_predict_names_a_model_of_a_run_and_no_copy_of_it(mayfly, candles):

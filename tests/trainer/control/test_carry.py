@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.pieces import named
 from tests.records import at, created, seen
 from tests.trainer.control.conftest import SHA256, MemoryObjects, write_snapshot
 from trainer.base.errors import ConfigError
@@ -276,6 +277,37 @@ def test_what_was_reached_and_repeated_goes_from_attempt_to_attempt(lost):
     never = replace(second, attempts=(*second.attempts, Attempt(number=3, cause="lost")))
     fourth = carried(objects, never, 4)
     assert (fourth.reached, fourth.steps_twice) == ({"BTC-USD": 23}, 22)
+
+
+def test_a_model_that_failed_stays_failed_on_every_machine(lost):
+    """Its own bug: machines that are lost give it no further tries."""
+    objects, record, keys = lost
+    report(objects, keys, state="failed")
+    start = carried(objects, record)
+    (failed,) = start.failed
+    assert (failed["piece"], start.over) == ("BTC-USD", ("BTC-USD",)) and "its log" in failed["reason"]
+    second = replace(record, attempts=(attempt(1), attempt(2)), instances=(seen(), seen(attempt=2)))
+    assert carried(objects, second, 3).failed == start.failed
+
+
+def test_a_failure_has_its_reason_by_the_nodes_result(lost):
+    objects, record, keys = lost
+    report(objects, keys, state="failed")
+    told = [
+        {**named("BTC-USD"), "reason": "loss is NaN"},
+        {**named("ETH-USD"), "reason": "stopped before it was done"},
+    ]
+    objects.write(keys.result, json.dumps({"state": "interrupted", "failed": told}).encode())
+    assert [(one["piece"], one["reason"]) for one in carried(objects, record).failed] == [
+        ("BTC-USD", "loss is NaN")
+    ]
+
+
+def test_a_model_that_s3_has_did_not_fail(lost):
+    objects, record, keys = lost
+    report(objects, keys, state="failed")
+    write_model(objects, keys)
+    assert (carried(objects, record).failed, carried(objects, record).pieces) == ((), ("BTC-USD",))
 
 
 def test_a_lost_machines_malformed_progress_counts_as_none(lost):

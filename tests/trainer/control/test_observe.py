@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from dataclasses import replace
@@ -11,14 +12,22 @@ import pytest
 from tests.pieces import named
 from tests.records import created, launched, piece
 from tests.trainer.control.conftest import SHA256
-from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.cli.parts import LogReader
 from trainer.control import observe as observe_module
 from trainer.control.drive import drive
 from trainer.control.observe import left_behind, observe, outputs_seen
-from trainer.runs.receipt import models_of
+from trainer.runs.receipt import models_of, scripts_of
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import SpoiledObject, create_record, read_record
+from trainer.runs.store import (
+    SpoiledObject,
+    create_record,
+    read_record,
+    receipt_key,
+    record_key,
+    swap_record,
+)
+from trainer.runs.stored_receipt import receipt_from_json
 
 
 class Left(Exception):
@@ -103,6 +112,74 @@ def test_a_model_that_its_writer_made_unreadable_counts_as_none(run, monkeypatch
     monkeypatch.setattr(cloud.objects, "head", refused)
     left = left_behind(cloud.objects, replace(record, pieces=(made, sound)))
     assert [model["key"] for model in models_of(replace(record, pieces=(made, sound)), left)] == [other]
+
+
+END: dict[str, object] = {
+    "kind": "script",
+    "series": [],
+    "fold": 1,
+    "seed": 0,
+    "exit_code": 0,
+    "starts": 1,
+    "done": True,
+}
+
+
+@pytest.fixture
+def script(run):
+    """Return the cloud of a script's run over two values, whose node wrote a file of each, listed them and is done."""
+    cloud, record = run
+    values = [replace(piece(one), kind="script", series=()) for one in ("a", "b")]
+    record = replace(record, work="script", leaves="files", pieces=tuple(values))
+    swap_record(cloud.objects, record, cloud.objects.stored[record_key(record.run_id)][-1].etag)
+    (keys,), files = record.nodes, []
+    for name in ("a", "b"):
+        sha256 = hashlib.sha256(name.encode()).hexdigest()
+        cloud.objects.write(key := f"{keys.outputs}{sha256}", name.encode())
+        stored = cloud.objects.stored[key][-1] = replace(cloud.objects.stored[key][-1], checksum=sha256)
+        told = {"key": key, "version_id": stored.version_id, "sha256": sha256, "bytes": 1}
+        files.append({"file": f"{name}/x.csv", **told})
+    ends = [{**END, "piece": name, "values": {"x": name}} for name in ("a", "b")]
+    cloud.objects.write(keys.output_index, json.dumps({"files": files, "scripts": ends}).encode())
+    cloud.objects.write(keys.result, json.dumps({"state": "done", "scripts": ends}).encode())
+    return cloud, record, [item["key"] for item in files]
+
+
+def test_a_script_is_done_if_s3_has_every_file_that_it_lists(script):
+    cloud, record, _ = script
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    assert (receipt["state"], receipt["failed"]) == ("done", [])
+    assert [item["file"] for item in receipt["files"]] == ["a/x.csv", "b/x.csv"]
+
+
+def test_a_script_whose_listed_file_is_missing_has_failed(script):
+    cloud, record, (_, gone) = script
+    del cloud.objects.stored[gone]
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    assert (receipt["state"], receipt["exit_code"]) == ("failed", ConfigError.exit_code)
+    assert receipt["error"]["what"] == "output files are not what the node reported: b/x.csv"
+    assert [item["file"] for item in receipt["files"]] == ["a/x.csv"]
+    assert [(item["piece"], item["done"]) for item in receipt["scripts"]] == [("a", True), ("b", False)]
+    assert [item["piece"] for item in receipt["failed"]] == ["b"]
+    assert receipt_from_json(cloud.objects.body(receipt_key(record.run_id)), record.run_id)
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b'{"files": [{"file": "../x"}]}'])
+def test_a_script_whose_list_can_not_be_read_has_failed(script, body):
+    cloud, record, _ = script
+    cloud.objects.write(record.nodes[0].output_index, body)
+    receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    assert (receipt["state"], receipt["files"]) == ("failed", [])
+    assert receipt["error"]["what"] == "output files are not what the node reported: their list"
+    assert [item["done"] for item in receipt["scripts"]] == [False, False]
+
+
+def test_a_value_whose_file_is_missing_is_made_again(script):
+    """Its machine was lost: the next attempt, or a run that continues it, makes that value anew."""
+    cloud, record, (_, gone) = script
+    del cloud.objects.stored[gone], cloud.objects.stored[record.nodes[0].result]
+    left = left_behind(cloud.objects, record)
+    assert [item["piece"] for item in scripts_of(left) if item["done"]] == ["a"]
 
 
 @pytest.mark.parametrize("where", ["bootstrap.log", "console", "bootstrap.log before console"])
@@ -287,4 +364,4 @@ def test_a_file_and_a_folder_of_two_nodes_are_not_both_listed(make_cloud):
         cloud.objects.stored[key][-1] = replace(stored, checksum=SHA256)
         entry = {"key": key, "version_id": stored.version_id, "sha256": SHA256, "bytes": stored.size}
         cloud.objects.write(keys.output_index, json.dumps({"files": [{"file": path, **entry}]}).encode())
-    assert [item["file"] for item in outputs_seen(cloud.objects, record)[0]] == ["a/b"]
+    assert [item["file"] for item in outputs_seen(cloud.objects, record).outputs] == ["a/b"]

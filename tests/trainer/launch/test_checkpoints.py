@@ -47,7 +47,7 @@ def test_small_models_cost_next_to_nothing() -> None:
     job = job_of(instance=("g6.xlarge",))
     cost, line = cost_of(job)
     assert cost is not None and cost.seconds == 96 and 0 < cost.bytes < 2_000_000
-    assert cost.share < 0.01 and not cost.is_over and "more than 1 %" not in line
+    assert cost.share < 0.01 and not cost.is_over and "more than 1%" not in line
     assert cost.usd_per_hour == pytest.approx(hourly_usd(puts=9, size=cost.bytes, seconds=96))
 
 
@@ -56,8 +56,12 @@ def test_a_large_model_on_a_small_machine_is_told() -> None:
     cost, line = cost_of(job_of(instance=("g6.xlarge",), **LARGE))
     assert cost is not None and 1.5e9 < cost.bytes < 4e9
     assert cost.is_over and cost.share == pytest.approx(cost.usd_per_hour / 0.81, rel=0.02)
-    assert line.endswith("; that is more than 1 %, but a lost machine may cost no more training.")
+    assert line.endswith(
+        "; that is more than 1%, since a lost machine may cost two minutes of training at most."
+    )
     assert "MB to S3 at least every 1m36s, $0." in line
+    _, line = cost_of(job_of(instance=("g6.xlarge",), checkpoint_seconds=30, **LARGE))
+    assert line.endswith("; that is more than 1%, as the job's train.checkpoint_seconds has it.")
 
 
 def test_more_models_than_train_at_a_time_cost_no_more() -> None:

@@ -33,6 +33,7 @@ def account(stack, aws_server, node_forks, monkeypatch):
     return Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
 
 
+@pytest.mark.nightly  # cheaper, by a kind of piece: job/pieces/test_outside_kind.py
 def test_an_outside_command_is_planned_run_and_in_the_receipt(account):
     words = ("sh", "-c", "echo 0.5 > $MAYFLY_OUT/scores.csv")
     scorer = command(name="score", title="the scorer", words=words, files={}, devices="found")

@@ -57,6 +57,7 @@ print(peak(int(sys.argv[1])) - small)
 """
 
 
+@pytest.mark.nightly  # by what autograd keeps: tests/benchmarks/test_memory.py
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count memory otherwise")
 def test_the_formula_predicts_the_peak_of_a_step_on_this_cpu():

@@ -4,6 +4,8 @@ in the batch.
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -11,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.memory import ALLOWED, counted, predicted
 from tests.jobs import job_of
+from tests.nightly import others_nightly
 from trainer.base.errors import UsageError
 from trainer.base.settings import CONTEXT
 from trainer.models.transformer import PRESETS
@@ -90,9 +93,13 @@ def test_on_a_frozen_encoder_only_the_head_runs_backward():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.nightly), 16])
+@pytest.mark.parametrize(
+    ("batch", "again", "precision"),
+    others_nightly(
+        product((1, 16), (False, True), ("fp32", "bf16")),
+        lambda case: case in ((16, False, "fp32"), (16, True, "bf16")),
+    ),
+)
 def test_a_steps_memory_is_what_the_formula_says(batch, again, precision):
     """With a batch of one most of it are gradients, with sixteen activations."""
     of_step = {"precision": precision, "activation_checkpointing": again, "micro_batch": batch}

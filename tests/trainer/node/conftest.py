@@ -301,10 +301,11 @@ def machine(
     policy = instance_policy(f"{BUCKET}-{(access.access_key or '')[4:16]}").replace(
         "${aws:userid}", "AROA1:i-1"
     )
-    iam, trust = access.client("iam"), json.dumps(policies.trust("ec2.amazonaws.com"))
-    iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
-    iam.put_role_policy(RoleName="node", PolicyName="own", PolicyDocument=policy)
-    cloud = aws_server.cloud(access)
+    cloud, trust = aws_server.cloud(access), json.dumps(policies.trust("ec2.amazonaws.com"))
+    role = {"RoleName": "node", "AssumeRolePolicyDocument": trust}
+    aws_server.call(cloud.account, "iam", "CreateRole", role)
+    own_policy = {"RoleName": "node", "PolicyName": "own", "PolicyDocument": policy}
+    aws_server.call(cloud.account, "iam", "PutRolePolicy", own_policy)
     own = cloud.credentials("NODE", "i-1", role="node")
     machine = Machine(access=access, cloud=cloud, own=own, sandbox=tmp_path / "sandbox", forks=node_forks)
     done = [model_done("A"), model_done("B"), {"event": "ended"}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from trainer.node.devices import (
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status
 
+BOOTED = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 FOUR = "".join(f"{index}, NVIDIA L4, 22888\n" for index in range(4))
 
 
@@ -64,6 +66,33 @@ def test_a_smoke_test_that_hangs_is_ended(tmp_path: Path) -> None:
         smoke_test(devices, folder=tmp_path, seconds=0)
 
 
+def test_a_failed_smoke_test_names_the_device_and_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = tmp_path / "python"
+    failing.write_text("#!/bin/sh\necho first; echo no kernel image >&2; exit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr("trainer.node.devices.sys.executable", str(failing))
+    with pytest.raises(TrainingFailed) as failed:
+        smoke_test(Devices(expected=1, found=1, kind="cpu", note=""), folder=tmp_path, seconds=500)
+    assert (failed.value.what, failed.value.why) == ("the smoke test failed on cpu", "no kernel image")
+    assert failed.value.exit_code == 100
+
+
+def test_too_few_devices_end_a_run_before_anything_is_fetched(lists, monkeypatch: pytest.MonkeyPatch) -> None:
+    lists(FOUR.splitlines()[0])
+    monkeypatch.setattr(agent, "check_torch", lambda **_: TORCH)
+    identity = NodeIdentity(deadline=BOOTED, run_id="r", attempt=1, node=0, instance_type="p3.8xlarge")
+    status = Status(identity=identity, phases={"boot": BOOTED})
+    node = SimpleNamespace(place=ACCOUNT, status=status, enter=status.enter)
+    machines = {"p3.8xlarge": replace(MACHINE, gpu_count=8)}
+    asked = SimpleNamespace(ssh_key="", command=SimpleNamespace(devices="tested"), machines=machines)
+    with pytest.raises(TrainingFailed, match="found 1 GPUs, this instance type has 8") as failed:
+        agent.check_machine(node, asked)
+    assert failed.value.exit_code == 100
+    assert list(status.phases) == ["boot"], "it never staged an input"
+
+
 def test_a_first_import_that_never_ends_is_ended(tmp_path: Path) -> None:
     with pytest.raises(TrainingFailed, match="the first import of torch hangs"):
         import_torch(folder=tmp_path, seconds=0)
@@ -80,13 +109,12 @@ def test_the_first_import_is_outside_the_smoke_tests_limit(monkeypatch: pytest.M
             return took
 
         monkeypatch.setattr(agent, name, test)
-    booted_at = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-    monkeypatch.setattr(agent, "utc_now", lambda: booted_at + timedelta(seconds=60))
+    monkeypatch.setattr(agent, "utc_now", lambda: BOOTED + timedelta(seconds=60))
     monkeypatch.setattr(agent, "check_torch", lambda **_: TORCH)
     monkeypatch.setattr(agent, "find_devices", lambda **_: Devices(expected=1, found=1, kind="cuda", note=""))
     one = {"run_id": "r", "attempt": 1, "node": 0, "instance_type": "g6.xlarge", "boot_seconds": 900}
-    identity = NodeIdentity(deadline=booted_at, **one)
-    status = Status(identity=identity, phases={"boot": booted_at}, boot={"agent": 3.0})
+    identity = NodeIdentity(deadline=BOOTED, **one)
+    status = Status(identity=identity, phases={"boot": BOOTED}, boot={"agent": 3.0})
     node = SimpleNamespace(place=ACCOUNT, status=status, work=tmp_path)
     machines = {"g6.xlarge": MACHINE}
     agent.check_devices(node, SimpleNamespace(command=SimpleNamespace(devices="tested"), machines=machines))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.network import in_namespace
+from tests.nightly import others_nightly
 from tests.nodes import bundle, listed, node, node_on, own_user, reported, run_task, stop_when, task_of
 from tests.planned import plan_script
 from tests.prepare_runs import CODE
@@ -175,6 +176,39 @@ for _ in range(3):
 while len(os.listdir(f"{work}/command/checkpoints")) < 3:
     time.sleep(0.01)
 """
+
+
+SPOILT = f"""
+import hashlib
+def model(name, **more):
+    return {{**{IDENTITY!r}, "model": name, "piece": name, "series": [name], **more}}
+def made(name, sha256):
+    open(f"{{out}}/{{name}}.json", "w").write("{{}}")
+    open(f"{{out}}/{{name}}.safetensors", "w").write(name)
+    done = {{"event": "model_done", "family": "lstm", "metrics": {{}}, "file": f"{{name}}.safetensors"}}
+    tell(model(name, **done, sha256=sha256))
+tell({{"event": "started", "models": [model(name) for name in "ABC"]}})
+made("A", "0" * 64)
+tell(model("B", event="retry", reason="killed"), model("B", event="model_failed", reason="killed twice"))
+made("C", hashlib.sha256(b"C").hexdigest())
+tell({{"event": "ended"}})
+sys.exit(100)
+"""
+
+
+def test_a_failed_model_and_a_spoilt_one_leave_their_neighbour_uploaded(node: Node, run: Run) -> None:
+    read = reported(node, run("train", SPOILT), names=("A", "B", "C"))
+    assert (read.state, read.retries) == ("failed", 1)
+    assert [model["piece"] for model in read.models] == ["C"]
+    assert not [key for key in node.uplink.s3.objects if key.endswith("A.safetensors")]
+    reasons = {entry["piece"]: entry["reason"] for entry in read.failed}
+    assert reasons.keys() == {"A", "B"} and reasons["B"] == "killed twice"
+
+
+def test_a_killed_training_says_so(node: Node, run: Run) -> None:
+    failed = run("train", "os.kill(os.getpid(), signal.SIGKILL)")
+    assert failed is not None and failed.exit_code == 100
+    assert failed.what == "the trainer was killed by signal 9"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -579,7 +613,11 @@ def tries_of(s3: Any, bucket: str, own: str) -> dict[str, tuple[str, dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("name", "role"), [("train", "instance"), ("script", "script"), ("prepare", "prepare")]
+    ("name", "role"),
+    others_nightly(
+        [("train", "instance"), ("script", "script"), ("prepare", "prepare")],
+        lambda pair: pair[0] != "prepare",
+    ),
 )
 def test_no_commands_credentials_reach_the_keys_of_others(
     stack: tuple[Access, StackOutputs],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -60,6 +61,19 @@ def test_a_stop_is_stopped_and_at_the_deadline_expired() -> None:
     error = TrainingFailed("the trainer ended with exit code 130")
     assert end(status(done="A"), stop="SIGTERM", error=error) == ("stopped", 130)
     assert end(status(done="A"), stop="SIGTERM", error=error, now=DEADLINE) == ("expired", 104)
+
+
+def test_what_failed_on_an_earlier_machine_is_shown_and_reported_as_failed() -> None:
+    """The trainer is told that nothing is to be done about it, and so shows it as done."""
+    here = status(done="A")
+    here.progress = replace(here.progress, pieces={**here.progress.pieces, "B": {"state": "done"}})
+    here.failed_before = [{**named("B"), "reason": "loss is NaN"}]
+    assert [entry["reason"] for entry in failed_models(here, "ended") if entry["piece"] == "B"] == [
+        "loss is NaN"
+    ]
+    shown = json.loads(progress(here))
+    assert shown["progress"]["B"]["state"] == "failed"
+    assert shown["models_done"] == len(here.models)
 
 
 def test_work_that_ends_by_notice_is_interrupted() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.nodes import NOW, node, reported
 from trainer.base.errors import ConnectionFailed, TrainingFailed
+from trainer.node import checkpoint_folder as folder_module
 from trainer.node import snapshots as module
 from trainer.node.report import progress
 from trainer.node.shared import Node
@@ -150,7 +151,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(folder, a=b"first", b=b"same")
-    reads, sha256_of = [0], module.sha256_of
+    reads, sha256_of = [0], folder_module.sha256_of
 
     def changing(body: Any) -> tuple[str, int]:
         reads[0] += 1
@@ -158,7 +159,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
             put(folder, a=b"second")
         return sha256_of(body)
 
-    monkeypatch.setattr(module, "sha256_of", changing)
+    monkeypatch.setattr(folder_module, "sha256_of", changing)
     assert Snapshots(node, folder).take()
     assert held(node) == {"a": b"second", "b": b"same"}
 
@@ -170,7 +171,7 @@ def test_a_piece_that_never_stands_still_stays_as_it_was(
     snapshots = Snapshots(node, folder, folders=["x", "y"])
     assert snapshots.take()
     put(folder, y__a=b"1")
-    reads, sha256_of = [0], module.sha256_of
+    reads, sha256_of = [0], folder_module.sha256_of
 
     def changing(body: Any) -> tuple[str, int]:
         reads[0] += 1
@@ -178,7 +179,7 @@ def test_a_piece_that_never_stands_still_stays_as_it_was(
         return sha256_of(body)
 
     put(folder, x__a=b"new")
-    monkeypatch.setattr(module, "sha256_of", changing)
+    monkeypatch.setattr(folder_module, "sha256_of", changing)
     assert snapshots.take()
     assert held(node) == {"x/a": b"0", "y/a": b"1"}
 
@@ -196,7 +197,8 @@ def test_a_checkpoint_that_vanishes_leaves_a_newer_one(
             (folder / "m/10/manifest").unlink()
         return open_inside(inside, path)
 
-    monkeypatch.setattr(module, "open_inside", vanishing)
+    for reader in (module, folder_module):
+        monkeypatch.setattr(reader, "open_inside", vanishing)
     assert Snapshots(node, folder, whole_with="manifest").take()
     assert held(node) == {"m/20/data": b"twenty", "m/20/manifest": b"{}"}
 
@@ -283,7 +285,7 @@ def test_a_save_that_hangs_ends_the_run(node: Node, folder: Path, monkeypatch: p
 def test_a_state_that_never_stands_still_ends_the_run(
     node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, reads, sha256_of = [0.0], [0], module.sha256_of
+    now, reads, sha256_of = [0.0], [0], folder_module.sha256_of
     snapshots = Snapshots(node, folder, clock=lambda: now[0])
     put(folder, a=b"0")
     assert snapshots.take()
@@ -293,7 +295,7 @@ def test_a_state_that_never_stands_still_ends_the_run(
         put(folder, a=b"%d" % reads[0])
         return sha256_of(body)
 
-    monkeypatch.setattr(module, "sha256_of", changing)
+    monkeypatch.setattr(folder_module, "sha256_of", changing)
     put(folder, a=b"1")
     for _ in range(2):
         assert snapshots.take() and held(node) == {"a": b"0"}
@@ -307,7 +309,7 @@ def test_more_than_a_snapshot_holds_ends_the_run(
     node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(module, "MOST_FILES", 2)
+    monkeypatch.setattr(folder_module, "MOST_FILES", 2)
     snapshots = Snapshots(node, folder, folders=["x", "y"], clock=lambda: now[0])
     put(folder, x__a=b"0", y__a=b"0", y__b=b"0")
     assert snapshots.take() and held(node) == {"x/a": b"0"}

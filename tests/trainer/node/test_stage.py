@@ -157,7 +157,8 @@ def test_no_file_is_fetched_after_one_that_is_unusable(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.node.stage.AT_ONCE", 1)
     s3 = Files(100)
     s3.entries[2] = replace(s3.entries[2], sha256="0" * 64)
-    with pytest.raises(DataError, match=r"raw/x/2\.csv"):
+    why = rf"^input raw/x/2\.csv .*can't be used.*the manifest says {'0' * 64}"
+    with pytest.raises(DataError, match=why):
         fetch(s3, s3.entries, tmp_path)
     assert len(s3.asked) == 3, "nobody pays for the rest"
 

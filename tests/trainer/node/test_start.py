@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.nodes import bundle, listed, node, start, started_by
+from tests.nodes import bundle, listed, node, reported, start, started_by
 from tests.pieces import named
 from trainer.aws.place import HERE
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
@@ -96,6 +96,15 @@ def test_a_finished_value_is_not_started_again(node: Node, start: Start) -> None
     assert list(listed(node)) == ["lr=2/made"]
     assert [entry["piece"] for entry in node.status.scripts] == ["lr=2"]
     assert json.loads((node.work / COMMAND / "given/finished.json").read_text()) == ["lr=1"]
+
+
+def test_what_failed_on_a_lost_machine_is_not_begun_again(node: Node, start: Start) -> None:
+    begin_with(node, failed=({**named("lr=1"), "reason": "loss is NaN"},))
+    with pytest.raises(TrainingFailed, match="1 of 2 values failed .lr=1: loss is NaN"):
+        start('echo "$MAYFLY_LR" > "$MAYFLY_OUT/made"', over={"lr": [1, 2]})
+    assert list(listed(node)) == ["lr=2/made"]
+    assert json.loads((node.work / COMMAND / "given/finished.json").read_text()) == ["lr=1"]
+    assert [(one["piece"], one["reason"]) for one in reported(node).failed] == [("lr=1", "loss is NaN")]
 
 
 def test_a_checkpoint_with_other_bytes_is_refused(node: Node) -> None:

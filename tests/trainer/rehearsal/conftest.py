@@ -9,14 +9,21 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore import xform_name
 
 from infra import policies
 from trainer.aws.access import Access
 from trainer.rehearsal.client import stop_server
+
+if TYPE_CHECKING:
+    from trainer.rehearsal.server import EmbeddedAws
+
+Call = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 
 IMAGE_PARAMETER = (
     "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04/latest/ami-id"
@@ -84,12 +91,20 @@ def make_desk() -> Callable[..., FleetCaller]:
     return _make_desk
 
 
-def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "terminate") -> FleetCaller:
-    iam, ec2 = access.client("iam"), access.client("ec2")
+def _by_clients(access: Access, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = getattr(access.client(service), xform_name(operation))(**params)
+    return answer
+
+
+def _make_desk(
+    access: Access, *, user_data: bytes = b"", behavior: str = "terminate", call: Call | None = None
+) -> FleetCaller:
+    """`call(service, operation, parameters)` asks the embedded AWS, where it is this process, without a socket."""
+    call = call or partial(_by_clients, access)
     trust = json.dumps(policies.trust("ec2.amazonaws.com"))
-    iam.create_role(RoleName="node", AssumeRolePolicyDocument=trust)
-    iam.create_instance_profile(InstanceProfileName="node")
-    iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName="node")
+    call("iam", "CreateRole", {"RoleName": "node", "AssumeRolePolicyDocument": trust})
+    call("iam", "CreateInstanceProfile", {"InstanceProfileName": "node"})
+    call("iam", "AddRoleToInstanceProfile", {"InstanceProfileName": "node", "RoleName": "node"})
     disk = {"VolumeSize": 100, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True}
     metadata = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"}
     interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "DeleteOnTermination": True}
@@ -104,19 +119,21 @@ def _make_desk(access: Access, *, user_data: bytes = b"", behavior: str = "termi
     }
     if user_data:
         data["UserData"] = base64.b64encode(user_data).decode()
-    made = ec2.create_launch_template(LaunchTemplateName="node", LaunchTemplateData=data)
+    template = {"LaunchTemplateName": "node", "LaunchTemplateData": data}
+    made = call("ec2", "CreateLaunchTemplate", template)
+    subnets = call("ec2", "DescribeSubnets", {})["Subnets"]
     return FleetCaller(
         access=access,
         template_id=made["LaunchTemplate"]["LaunchTemplateId"],
-        image_id=access.client("ssm").get_parameter(Name=IMAGE_PARAMETER)["Parameter"]["Value"],
-        subnets={one["AvailabilityZone"]: one["SubnetId"] for one in ec2.describe_subnets()["Subnets"]},
+        image_id=call("ssm", "GetParameter", {"Name": IMAGE_PARAMETER})["Parameter"]["Value"],
+        subnets={one["AvailabilityZone"]: one["SubnetId"] for one in subnets},
     )
 
 
 @pytest.fixture
-def desk(access: Access) -> FleetCaller:
+def desk(aws_server: EmbeddedAws, access: Access) -> FleetCaller:
     """An account to launch in, where nothing really runs."""
-    return _make_desk(access)
+    return _make_desk(access, call=partial(aws_server.call, aws_server.cloud(access).account))
 
 
 @pytest.fixture

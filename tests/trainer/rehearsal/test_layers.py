@@ -40,7 +40,8 @@ from trainer.runs.lease import LEASE
 from trainer.runs.record import iso, utc_now
 from trainer.runs.store import create_record
 
-pytestmark = pytest.mark.slow
+# `make test` has the same of tests/live, without an OS timer, which test_bootstrap.py has alone.
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 ROOT = Path(__file__).resolve().parents[3]
 HUNG_AGENT = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(6000)\n"
 TIMER, SWEEP, KILL = "OS timer", "schedule to the sweeper", "schedule to EC2"

@@ -22,7 +22,7 @@ def ended(make_record):
     """A run whose one instance was terminated a minute after its launch, for a reason."""
 
     def build(reason: str, *, cause: str = "budget") -> RunRecord:
-        launch = created(instance_ids=(), deadline=at(1800), deadline_cause=cause, intended_at=NOON)
+        launch = created(deadline=at(1800), deadline_cause=cause, intended_at=NOON)
         instance = seen(market="spot", launched_at=NOON, terminated_at=at(60), reason=reason)
         return make_record(state="running", attempts=launched(launch), instances=(instance,))
 

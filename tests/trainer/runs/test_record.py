@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.records import intent
+from tests.records import intent, launched, seen
 from trainer.runs.deadline import Deadline
 from trainer.runs.record import Attempt, client_token, from_iso, iso, new_run_id
 
@@ -53,3 +53,11 @@ def test_the_deadline_is_the_last_launchs_unless_it_was_refused(make_record):
     ):
         launched = record.with_new_launch(replace(launch, outcome=outcome))
         assert launched.effective_deadline.cause == cause
+
+
+def test_no_word_counts_but_that_of_the_instances_that_a_launch_names(make_record):
+    """The instance of a call that was given up came too late: no caller wrote its id, so it works for nobody."""
+    given_up = intent(outcome="refused", error_code="NoClearAnswer")
+    record = make_record(attempts=(Attempt(number=1, launches=(given_up,)),), instances=(seen("running"),))
+    assert record.working_ids == () and record.nodes == ()
+    assert replace(record, attempts=launched()).working_ids == ("i-1",)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.records import DEADLINE, at, created, described, intent, make_record, only_store, rung, seen
+from trainer.base.errors import TrainingFailed
 from trainer.runs.actions import Carry, Close, DeleteSchedule, Store, Terminate, Wait
 from trainer.runs.lease import LEASE
 from trainer.runs.observation import Observation
@@ -299,6 +300,18 @@ def test_a_run_that_needs_no_other_machine_is_done():
     assert (done.state, done.outcome, done.error) == ("ending", "done", None)
     assert isinstance(reconcile(done, look(done, start=every, models=()), at(131))[-1], Close)
     assert record_from_json(to_json(done)) == done
+
+
+def test_a_run_whose_other_models_failed_needs_no_other_machine():
+    record = recovering().with_next_attempt()
+    one, other = record.pieces
+    failed = ({**other.identity, "reason": "loss is NaN"},)
+    start = StartFile(
+        run_id=record.run_id, attempt=2, finished=({"piece": one.piece, "key": "k"},), failed=failed
+    )
+    ended = only_store(reconcile(record, look(record, start=start), at(130)))
+    assert (ended.outcome, ended.error["code"]) == ("failed", TrainingFailed.exit_code)
+    assert ended.error["what"] == f"training failed for {other.piece}"
 
 
 def test_a_stop_request_ends_a_run_between_two_machines():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.records import at, created, intent, make_record, seen
+from tests.records import at, created, intent, launched, make_record, seen
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import Attempt
@@ -90,3 +90,13 @@ def test_an_attempt_costs_nothing_of_another_ones() -> None:
     receipt = make_receipt(record, Observation())
     high = [attempt["spent_high"] for attempt in receipt["attempts"]]
     assert sum(high) == pytest.approx(receipt["dollars"]["spent_high"], abs=1e-5) and all(high)
+
+
+def test_a_result_is_no_sign_of_a_machine_whose_word_does_not_count() -> None:
+    """One of a call that was given up lived for minutes, and AWS forgot it before anybody saw its end."""
+    mine = seen(instance_id="i-1", launched_at=at(335), running_seen_at=at(340), terminated_at=at(1470))
+    late = seen("gone", instance_id="i-0", launched_at=at(2), terminated_at=at(6000))
+    record = make_record(attempts=launched(), instances=(mine, late))
+    result = NodeResult(state="done", phases={"boot": at(340), "end": at(1460)})
+    low, _ = spent(record, Observation(result=result), at(6100))
+    assert low == pytest.approx((1460 - 340) / 3600 * record.ladder[0].price_usd_per_hour)

@@ -47,6 +47,7 @@ START = StartFile(
     objects=(OBJECT,),
     files=(FILE,),
     instances=("i-2",),
+    failed=({**named("CCC"), "reason": "killed twice"},),
 )
 
 
@@ -56,7 +57,7 @@ def read(body: bytes) -> StartFile:
 
 def test_a_start_file_is_read_as_it_was_written():
     assert read(start_to_json(START)) == START
-    assert START.pieces == ("AAA", "BBB")
+    assert START.pieces == ("AAA", "BBB") and START.over == ("AAA", "BBB", "CCC")
     assert [len(START.models), len(START.scripts)] == [1, 1]
     assert start_key(RUN, 2) == f"runs/{RUN}/attempts/2/start.json"
 
@@ -76,6 +77,8 @@ def test_the_first_attempt_begins_with_nothing():
         ({"instances": [""]}, "no instance"),
         ({"instances": ["i-2", "i-2"]}, "instance twice"),
         ({"finished": [MODEL, MODEL]}, "piece twice"),
+        ({"failed": [{**named("AAA"), "reason": "x"}]}, "piece twice"),
+        ({"failed": [{**named("CCC"), "reason": 5}]}, "reason"),
         ({"finished": [{**MODEL, "key": "models/production/lstm_A_1d.safetensors"}]}, "not a model's"),
         ({"finished": [{**MODEL, "key": f"{EARLIER}out/{HASH}"}]}, "not a model's"),
         ({"finished": [{**SCRIPT, "done": False}]}, "not done"),

@@ -19,6 +19,7 @@ from trainer.store.card_reading import MOST_CARD_BYTES
 
 OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted", "number")
 PANEL = {"scaler_of": "rank", "calendar": "24x7", "horizon": 5, "fitted": {}, "scaler": CARD.series[0].scaler}
+LOSSES = {"begins": [0, 86_400], "bars": [24, 24], "sums": {"log_loss": {"model": [1.0, 2.0], "mean": None}}}
 OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net: ..."}
 
 
@@ -73,6 +74,14 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"other": 1},
         {"number": -1},
         {"panel": {"scaler_of": "rank"}},
+        {"losses": {"begins": [1]}},
+        {"losses": {**LOSSES, "begins": [86_400, 0]}},
+        {"losses": {**LOSSES, "begins": [0, 0]}},
+        {"losses": {**LOSSES, "bars": [24]}},
+        {"losses": {**LOSSES, "bars": [24, 0]}},
+        {"losses": {**LOSSES, "sums": {"log_loss": {"model": [1.0]}}}},
+        {"losses": {**LOSSES, "sums": {"log_loss": {"model": [1.0, "2"]}}}},
+        {"losses": {**LOSSES, "sums": {"log_loss": 5}}},
         {"panel": {**PANEL, "scaler_of": "other"}},
         {"panel": {**PANEL, "more": 1}},
         {"format": True},

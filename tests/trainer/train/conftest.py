@@ -162,7 +162,7 @@ def planted(
 
     def make(folder: Path) -> None:
         (folder / "data").mkdir()
-        write_candles(folder / "data", "SIG-USD", bars=12000, signal=1.0)
+        write_candles(folder / "data", "SIG-USD", bars=8000, signal=1.0)
         trained = train(folder / "data", folder / "out", **settings)
         (folder / "events.json").write_text(json.dumps([trained.done, trained.events]))
 

@@ -15,7 +15,6 @@ import safetensors.torch
 import torch
 
 from tests.jobs import job_keys, job_of, with_settings
-from tests.nightly import others_nightly
 from tests.trainer.train.rosters import MADE, Roster, Strategy, WorkerKilled, run_of_noise
 from trainer.base.own_file import OwnFile
 from trainer.job.job import Job
@@ -91,9 +90,8 @@ def test_a_resumed_run_ends_bit_identically(tmp_path, strategy, dies_after, plac
         assert all(torch.equal(weight, found[part]) for part, weight in run.best_weights.items())
 
 
-@pytest.mark.parametrize(
-    "later", others_nightly([SequentialPack, Fused, Streams], lambda later: later is SequentialPack)
-)
+@pytest.mark.nightly  # its snapshot alone: test_stacked.py
+@pytest.mark.parametrize("later", [SequentialPack, Fused, Streams])
 def test_another_strategy_continues_a_checkpoint(tmp_path, later):
     whole = _train(tmp_path / "whole", SequentialPack, 1)
     _killed(tmp_path / "cut", 25, Fused, 2)
@@ -146,7 +144,7 @@ def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
 def test_a_checkpoint_of_another_job_is_not_resumed(tmp_path):
     _killed(tmp_path, 5)
     assert newest(tmp_path, "m0", OTHER) is None
-    assert _train(tmp_path, SequentialPack, 1, made=OTHER).resumed == {}
+    assert _train(tmp_path, SequentialPack, 1, with_settings(JOB, epochs=1), made=OTHER).resumed == {}
 
 
 @pytest.mark.parametrize(

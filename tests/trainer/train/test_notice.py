@@ -121,7 +121,7 @@ def test_a_job_without_checkpoints_only_ends() -> None:
 @pytest.mark.parametrize(
     ("form", "job", "places", "tolerance"),
     [
-        (SequentialPack, LSTM, 1, 0.0),
+        pytest.param(SequentialPack, LSTM, 1, 0.0, marks=pytest.mark.nightly),
         pytest.param(chunks, TCN, 1, 0.0, marks=pytest.mark.nightly),
         pytest.param(SequentialPack, LSTM, 2, 0.0, marks=pytest.mark.nightly),
         (Fused, LSTM, 2, 1e-5),

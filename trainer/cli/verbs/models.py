@@ -1,8 +1,9 @@
-"""`mayfly models list|pull|production|promote|rollback`: the models in the bucket."""
+"""`mayfly models list|pull|compare|production|promote|rollback`: the models in the bucket."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from trainer.aws.stack import read_stack
@@ -11,13 +12,14 @@ from trainer.base.errors import PermissionDenied, UsageError
 from trainer.cli.connect import connected
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.views.models import models_table
+from trainer.cli.views.models import comparison_view, models_table
 from trainer.cli.views.table import FittedTable
 from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects, read_record
-from trainer.store.listing import Model, find_model, list_models, save_model
+from trainer.store.comparison import compare_sides
+from trainer.store.listing import Model, find_model, list_models, save_model, side_of
 from trainer.store.production import (
     production_name,
     production_names,
@@ -53,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             return _roll_back(arguments, objects)
         if arguments.action == "production":
             return _production(arguments, objects)
+        if arguments.action == "compare":
+            return _compare(arguments, objects)
         listing = list_models(objects)
         models, problems = listing.models, listing.problems
     if arguments.json:
@@ -86,6 +90,21 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
         show(FittedTable(rows, right=("bytes",)))
     else:
         say("no production models yet")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
+    """Compare what the arguments name, each beside the first."""
+    if len(arguments.models) < 2:
+        raise UsageError("there is nothing to compare with", do="Name two runs or models, or more.")
+    sides = [side_of(objects, name) for name in arguments.models]
+    title, rows = compare_sides(sides)
+    if arguments.json:
+        runs = [{"name": one.name, "dollars": one.dollars, "seconds": one.seconds} for one in sides]
+        told = [{**asdict(row), "mark": row.judgement.mark} for row in rows]
+        say_json({"reference": sides[0].name, "score": title, "sides": runs, "rows": told})
+    else:
+        show(comparison_view(sides, title, rows))
     return 0
 
 

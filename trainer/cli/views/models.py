@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
-from trainer.cli.output import bars_are
-from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, styled
+from trainer.cli.output import bars_are, duration, money
+from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
+from trainer.store.comparison import Row, Side
 from trainer.store.listing import Model
 from trainer.targets.described import (
     beside_headline,
@@ -29,6 +32,13 @@ MARKS = {
     "worse": ("↓", BAD),
 }
 BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
+DIFFERENCE = "difference [95 %]"
+BESIDE = {  # the marks of a comparison
+    "better": "better than the reference beyond chance, among the rows of its run",
+    "too little to tell": "ahead, and chance is not excluded",
+    "no different": "the reference is as good, as far as the test span tells",
+    "worse": "the reference is better beyond chance",
+}
 
 
 def judged_table(models: Sequence[Mapping[str, Any]]) -> FittedTable:
@@ -86,6 +96,47 @@ def _judged_row(
 def sign(judgement: Mapping[str, Any] | None) -> Text:
     """Return the sign of a judgement; '' without one."""
     return styled(*MARKS[judgement["mark"]]) if judgement else styled("", "")
+
+
+def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[Row]) -> RenderableType:
+    """Return a comparison: what each side cost, then each further side beside the first, by symbol."""
+    costs = FittedTable(map(_side, sides), right=("models", "spent", "time"))
+    beside = FittedTable(
+        [_compared(row, title) for row in rows], right=(title, "reference", DIFFERENCE, SAMPLE)
+    )
+    legend = [
+        f"{sign} {meaning}"
+        for mark, (sign, _) in MARKS.items()
+        if (meaning := BESIDE[mark]) and _has(rows, mark)
+    ]
+    first = f"the reference is {sides[0].name}; a difference above zero is better, with its 95 % interval"
+    return lines(costs, "", beside, *(styled(line, "dim") for line in (*legend, first)))
+
+
+def _has(rows: Sequence[Row], mark: str) -> bool:
+    return any(row.judgement.mark == mark for row in rows)
+
+
+def _side(side: Side) -> dict[str, Cell]:
+    return {
+        "run or model": side.name,
+        "models": str(len(side.cards)),
+        "spent": money(side.dollars) if side.dollars is not None else "-",
+        "time": duration(side.seconds) if side.seconds is not None else "-",
+    }
+
+
+def _compared(row: Row, title: str) -> dict[str, Cell]:
+    judgement = asdict(row.judgement)
+    return {
+        "": sign(judgement),
+        "run or model": row.side,
+        "symbol": row.symbol,
+        title: f"{row.score:.4f}",
+        "reference": f"{row.reference:.4f}",
+        DIFFERENCE: gain(judgement),
+        SAMPLE: f"{row.bars:,} ({row.judgement.cells:,})",
+    }
 
 
 def models_table(models: Iterable[Model], days: int) -> FittedTable:

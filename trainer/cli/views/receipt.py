@@ -17,6 +17,7 @@ from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import ranked, winner
 from trainer.runs.record import from_iso
+from trainer.runs.snapshots import CEILING_WINS, MOST_COST
 from trainer.store.listing import expiry
 from trainer.targets.marks import in_order
 
@@ -139,7 +140,8 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if sent := receipt["checkpoints"]:
         size, usd, high = sent["bytes"] / 1e6, max(sent["usd"], 0.0001), dollars["spent_high"]
         share = f", {sent['usd'] / high:.2%} of that" if high else ""
-        yield "", f"besides, checkpoints: {size:,.1f} MB sent to S3, {money(usd)}{share}"
+        why = f": {CEILING_WINS}" if sent["usd"] > MOST_COST * high else ""
+        yield "", f"besides, checkpoints: {size:,.1f} MB sent to S3, {money(usd)}{share}{why}"
 
 
 def spent(dollars: dict[str, float]) -> str:
@@ -168,9 +170,20 @@ def _machines(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         map(_machine, receipt["instances"]), leaving=("zone", "market", "type"), wraps=("proof",)
     )
     yield "machine", table if receipt["instances"] else none
-    if left := receipt["left"]:
-        named = ", ".join(f"{item['kind']} {item['id']} ({item['state']})" for item in left)
-        yield "left", styled(f"{named}. mayfly doctor says more, --fix deletes it", BAD)
+    if words := _left(receipt):
+        yield "left", styled(words, BAD)
+
+
+def _left(receipt: dict[str, Any]) -> str:
+    """Return what AWS still showed as the run was closed, and who deletes it; '' for nothing."""
+    left = receipt["left"]
+    if left is None:
+        return "nobody could look: mayfly doctor does" if receipt["instances"] else ""
+    named = ", ".join(f"{item['kind']} {item['id']} ({item['state']})" for item in left)
+    asked = [item["id"] for item in left if item["kind"] == "spot request"]
+    deletes = "mayfly doctor says more, --fix deletes it" if len(asked) < len(left) else ""
+    cancels = f"aws ec2 cancel-spot-instance-requests --spot-instance-request-ids {' '.join(asked)}"
+    return ". ".join(filter(None, (named, deletes, cancels if asked else "")))
 
 
 def _attempts(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

@@ -22,7 +22,8 @@ from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
 from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError, UsageError
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.retrain import RetrainHome, advance, begin, overdue, publisher, tell, unfinished
+from trainer.control.retrain import RetrainHome, advance
+from trainer.control.retrain_calls import begin, overdue, publisher, tell, unfinished
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
 from trainer.retrains.decision import refuse_untimely
 from trainer.retrains.entries import ScheduledRun, is_scheduled

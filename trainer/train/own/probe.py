@@ -24,11 +24,10 @@ from trainer.train.child_processes import end_with_stdin
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
 ON_A_NODE = (
-    *("arch", "boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars", "formulaic"),
-    *("interface_meta", "jmespath", "joblib", "korean_lunar_calendar", "narwhals", "numpy"),
-    *("packaging", "pandas", "patsy", "pyarrow", "pyluach", "pynvml", "s3transfer", "safetensors"),
-    *("scipy", "six", "sklearn", "statsmodels", "threadpoolctl", "tlz", "toolz", "torch"),
-    *("typing_extensions", "tzdata", "urllib3", "wrapt"),
+    *("boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars", "jmespath", "joblib"),
+    *("korean_lunar_calendar", "narwhals", "numpy", "pandas", "pyarrow", "pyluach", "pynvml"),
+    *("s3transfer", "safetensors", "scipy", "six", "sklearn", "threadpoolctl", "tlz", "toolz"),
+    *("torch", "tzdata", "urllib3"),
 )
 
 Say = Callable[[dict[str, Any]], None]

@@ -74,9 +74,8 @@ def worker_context(kind: str) -> Any:
     if kind == "cuda":
         return multiprocessing.get_context("spawn")
     let_threads_sleep()
-    # The first optimizer loads torch._dynamo, the first score arch: a second each in every worker, unless
-    # preloaded.
-    preloaded = ["torch", "torch._dynamo", "arch.bootstrap", "trainer.train.workers.worker"]
+    # The first optimizer loads torch._dynamo: a second in every worker, unless preloaded.
+    preloaded = ["torch", "torch._dynamo", "trainer.train.workers.worker"]
     multiprocessing.set_forkserver_preload(preloaded)
     with ctrl_c_blocked():
         forkserver.ensure_running()

@@ -27,6 +27,7 @@ STALE = {  # what a shell may have of an account of its own: each would lead els
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_shell_borrows_the_embedded_aws_and_ends_it(
     tmp_path: Path, candles: Path, shared: dict[str, str]

@@ -122,7 +122,12 @@ def test_what_checkpoints_cost_is_beside_the_dollars():
     dollars = {**RECEIPT["dollars"], "spent_high": 28.6}
     text = text_of({**RECEIPT, "dollars": dollars, "checkpoints": sent})
     assert "besides, checkpoints: 54,000.0 MB sent to S3, $0.29, 1.00% of that" in text
-    assert "checkpoints" not in text_of(RECEIPT)
+    assert "checkpoints" not in text_of(RECEIPT) and "more than 1%" not in text
+    dearer = text_of({**RECEIPT, "dollars": {**dollars, "spent_high": 2.86}, "checkpoints": sent}, width=200)
+    assert (
+        "10.00% of that: more than 1%, since a lost machine may cost two minutes of training at most"
+        in dearer
+    )
 
 
 def test_a_receipt_says_until_when_checkpoints_stay():
@@ -197,7 +202,7 @@ def scored(piece, gain):
         "log_loss": 0.69,
         "n": 12_000,
         "cells": 7 if gain is None else 500,
-        "cell": "24 bars",
+        "cell": "1 day",
         "first": "2026-01-01",
         "last": "2026-05-12",
         "baselines": baselines,
@@ -391,5 +396,18 @@ def test_what_spot_saved_is_one_line(low, high, text):
 
 def test_what_a_run_left_is_named():
     left = [{"kind": "volume", "id": "vol-1", "state": "available"}]
-    assert "volume vol-1 (available)" in text_of({**RECEIPT, "left": left})
-    assert "vol-1" not in text_of(RECEIPT) + text_of({**RECEIPT, "left": None})
+    text = text_of({**RECEIPT, "left": left})
+    assert "volume vol-1 (available)" in text and "--fix deletes it" in text
+    assert "doctor" not in text_of({**RECEIPT, "left": []})
+
+
+def test_a_spot_request_is_cancelled_since_doctor_deletes_none():
+    left = [{"kind": "spot request", "id": "sir-1", "state": "active"}]
+    text = text_of({**RECEIPT, "left": left})
+    assert "spot request sir-1 (active)" in text and "--fix" not in text
+    assert "aws ec2 cancel-spot-instance-requests --spot-instance-request-ids sir-1" in " ".join(text.split())
+
+
+def test_a_receipt_says_that_nobody_could_look_for_what_is_left():
+    assert "nobody could look" in text_of({**RECEIPT, "left": None})
+    assert "nobody could look" not in text_of({**RECEIPT, "left": None, "instances": []})

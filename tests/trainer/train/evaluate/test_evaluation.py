@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.jobs import job_of
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.targets.inference import estimate, num_cosines, t_quantile
-from trainer.targets.scoring import cell_length
+from trainer.targets.scoring import day_cells
 from trainer.train.evaluate.evaluation import evaluate, interval
 from trainer.train.inputs.rows import SymbolData, prepare
 
@@ -42,13 +43,21 @@ def trending() -> SymbolData:
     return prepare(candles, JOB, features=returns, warmup=1)
 
 
-def test_a_cell_holds_a_day_and_the_horizon() -> None:
-    minutes = np.arange(5000, dtype=np.int64) * MINUTE
-    assert cell_length(minutes, 5) == 1440
-    assert cell_length(minutes, 2000) == 2000
-    sessions = np.concatenate([day * DAY + np.arange(7, dtype=np.int64) * 60 * MINUTE for day in range(30)])
-    assert cell_length(sessions, 5) == 7
-    assert cell_length(np.arange(50, dtype=np.int64) * DAY, 5) == 5
+@pytest.mark.parametrize(
+    ("step", "horizon", "cells", "length"),
+    [
+        (MINUTE, 5, 4, "1 day"),
+        (MINUTE, 2000, 3, "2,000 bars"),
+        (60 * MINUTE, 5, 209, "1 day"),
+        (DAY, 5, 1000, "5 bars"),
+        (DAY, 1, 5000, "1 day"),
+    ],
+)
+def test_a_cell_is_a_day_or_a_longer_horizon(step, horizon, cells, length) -> None:
+    bars = np.arange(5000, dtype=np.int64)
+    candles = SimpleNamespace(timestamp=bars * step)
+    of_bar, told = day_cells(SimpleNamespace(candles=candles, scored=bars), horizon)
+    assert (len(np.unique(of_bar)), told) == (cells, length)
 
 
 def test_single_bars_give_the_textbook_interval() -> None:
@@ -118,7 +127,7 @@ def test_a_model_stands_beside_its_baselines_with_intervals(trending) -> None:
     oracle[::10] = 0.5
     found = evaluate(oracle, TARGET, trending.scored("test"))
     report = found.scores
-    assert report["auc"] == TARGET.scores(oracle, labels)["auc"] and report["cell"] == "24 bars"
+    assert report["auc"] == TARGET.scores(oracle, labels)["auc"] and report["cell"] == "1 day"
     assert report["intervals"]["auc"][0] < report["auc"] < report["intervals"]["auc"][1]
     assert report["first"] < report["last"] and report["cells"] > 20
     assert all(

@@ -88,8 +88,8 @@ def test_thirty_steps_are_those_of_plain_torch():
 def test_slices_and_recomputation_do_not_change_the_model(
     other: Callable[[Member], Chunks],
 ):
-    alone = losses(Chunks([member(torch.float64)], JOB, micro_batch=1), range(STEPS))
-    torch.testing.assert_close(losses(other(member(torch.float64)), range(STEPS)), alone, rtol=1e-9, atol=0)
+    alone = losses(Chunks([member(torch.float64)], JOB, micro_batch=1), range(10))
+    torch.testing.assert_close(losses(other(member(torch.float64)), range(10)), alone, rtol=1e-9, atol=0)
 
 
 def test_half_precision_stays_near_full_precision():
@@ -110,7 +110,7 @@ def test_a_pack_of_chunks_learns():
     assert told[-20:].mean() < 0.2 * told[:5].mean()
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("ema", [pytest.param(0.0, marks=pytest.mark.nightly), 0.9])
 def test_a_resumed_run_is_bit_identical(ema: float):
     job = with_settings(JOB, ema=ema)
     whole = Chunks([member()], job, micro_batch=2)

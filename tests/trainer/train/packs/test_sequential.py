@@ -65,7 +65,9 @@ def test_thirty_steps_are_those_of_plain_torch():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dtype", "relative"), [(torch.float32, 1e-3), (torch.float64, 1e-9)], ids=["fp32", "float64"]
+    ("dtype", "relative"),
+    [pytest.param(torch.float32, 1e-3, marks=pytest.mark.nightly), (torch.float64, 1e-9)],
+    ids=["fp32", "float64"],
 )
 def test_slices_of_a_batch_give_the_losses_of_the_whole_batch(dtype, relative):
     whole = _losses(SequentialPack([_member("a", 0, dtype)], _job(), micro_batch=64), 0, 1)
@@ -92,6 +94,7 @@ def test_weights_follow_from_seed_and_name_alone():
     assert not torch.equal(weight[0], weight[2])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_keeps_and_scores_the_average(tmp_path, write_candles, train, python):
     write_candles(tmp_path, "SIG-USD", bars=1200, signal=1.0)

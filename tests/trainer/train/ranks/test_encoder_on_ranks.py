@@ -50,10 +50,10 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def losses_and_weights(
     job: Job, layout: Layout, total: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[float]:
-    """Return the losses of 20 steps, then the sum of each of the weights."""
+    """Return the losses of 10 steps, then the sum of each of the weights."""
     member = member_of(torch.float64)
     pack = form_pack([member], job, layout)
-    losses = [float(total(pack.step([True], [starts]))[0]) for starts in batches_of(job, member)[:20]]
+    losses = [float(total(pack.step([True], [starts]))[0]) for starts in batches_of(job, member)[:10]]
     return [*losses, *(float(weight.detach().sum()) for weight in pack.model(0).parameters())]
 
 

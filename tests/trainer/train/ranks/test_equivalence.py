@@ -26,7 +26,7 @@ from trainer.train.ranks.group import AgreedClock, Ranks
 from trainer.train.ranks.layout import DataParallel
 from trainer.train.ranks.validation import shared_outputs
 
-STEPS = 30
+STEPS = 15
 SHAPES: dict[str, dict[str, Any]] = {
     "lstm": {"hidden": 4, "layers": 2, "lookback": 6, "dropout": 0.2},
     "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 8, "dropout": 0.2},
@@ -170,9 +170,9 @@ def exchanges_on_rank(ranks: Ranks, job: Job) -> tuple[int, int, int]:
 
 
 def test_a_step_exchanges_gradients_and_nothing_else(two_ranks: TwoRanks):
-    job = job_for("lstm", epochs=8, patience=8, micro_batch=2)
+    job = job_for("lstm", epochs=4, patience=4, micro_batch=2)
     (steps, epochs, exchanges), second = two_ranks(exchanges_on_rank, job)
-    assert (steps, epochs, exchanges) == second and steps == 19 * 7
+    assert (steps, epochs, exchanges) == second and steps == 19 * 3
     # The model is one bucket. An epoch exchanges its losses and its outputs of validation; the clock thrice,
     # ever later.
     assert exchanges == steps + 2 * epochs + 3

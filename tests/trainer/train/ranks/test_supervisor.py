@@ -106,6 +106,7 @@ def test_ranks_write_one_model_and_a_second_start_keeps_it(start, data, tmp_path
     assert again.end() == 0 and [event.get("kept") for event in again.events("model_done")] == [None, True]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_rank_that_raises_is_reported_by_its_own_error(python, data, tmp_path):
     own, events = tmp_path / "own.py", tmp_path / "events"

@@ -171,6 +171,7 @@ def test_500_symbols_train_once_and_no_worker_idles(monkeypatch, tmp_path):
     assert min(Counter(order).values()) > 500 // 8 // 4
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_many_symbols_on_real_workers_are_each_trained_once(start, tmp_path, write_candles):
     folder = tmp_path / "many"
@@ -261,21 +262,22 @@ def test_a_stopped_training_resumes_when_started_again(start, data, whole):
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a worker on every core reads nothing ahead")
-def test_the_next_symbol_is_read_ahead_with_the_same_model(start, tmp_path, write_candles):
+@pytest.mark.parametrize("pack", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_the_next_symbol_is_read_ahead_with_the_same_model(start, tmp_path, write_candles, pack):
     for number, name in enumerate("ABCD"):
         write_candles(tmp_path, f"{name}-USD", bars=1500 - 200 * number, seed=number)
     settings = ("--workers", "1", "--epochs", "1", "--set", "expert.strategy=sequential")
-    ahead = start(tmp_path, *settings)
-    packed = start(tmp_path, *settings, "--set", "expert.pack=2", name="packed")
+    ahead = start(tmp_path, *settings, *sets(f"expert.pack={pack}"))
     every_core = ("--workers", str(num_cores()), *settings[2:])
     plain = start(tmp_path, *every_core, name="plain")
-    assert (ahead.end(), packed.end(), plain.end()) == (0, 0, 0)
+    assert (ahead.end(), plain.end()) == (0, 0)
     begun = ahead.events("model_started")
-    assert [event["piece"] for event in begun] == ["A-USD", "B-USD", "C-USD", "D-USD"]
-    assert [event["staged"] for event in begun] == [False, True, True, True]
-    assert sum(event["staged"] for event in packed.events("model_started")) >= 1
+    if pack == 1:
+        assert [event["piece"] for event in begun] == ["A-USD", "B-USD", "C-USD", "D-USD"]
+        assert [event["staged"] for event in begun] == [False, True, True, True]
+    assert sum(event["staged"] for event in begun) >= 1
     assert not any(event["staged"] for event in plain.events("model_started"))
-    assert _same_models(ahead.out, plain.out) and _same_models(packed.out, plain.out)
+    assert _same_models(ahead.out, plain.out)
 
 
 @pytest.mark.skipif(num_cores() < 2, reason="needs a second core")

@@ -1,0 +1,165 @@
+"""Compare models on the cells of the test span that they share, from the losses in their cards.
+
+The first of several sides is the reference. A pair of models is compared by the target's deciding score, as a
+model and its baseline are (`targets/marks.py`): a cell counts if both sides scored as many bars in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.base.errors import UsageError
+from trainer.base.text import some_of
+from trainer.store.card import Card
+from trainer.targets.inference import FEWEST_CELLS, estimate
+from trainer.targets.marks import Judgement, judge
+
+DAY_SECONDS = 86_400
+MODEL = "model"  # its name beside those of baselines in the losses of a card
+ALL = "all"  # the row of all symbols together
+DO = "Compare models of the same data, target and test span."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What one argument names: a run's models, or one model."""
+
+    name: str
+    cards: tuple[Card, ...]
+    dollars: float | None = None  # the high bound of its run; None if it has no receipt
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A side on one symbol, or on all, beside the reference: mean scores over the cells that both have."""
+
+    side: str
+    symbol: str
+    score: float
+    reference: float
+    bars: int
+    judgement: Judgement  # its baseline is the reference
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Losses:
+    """Loss sums and bars by cell, each by the day on which it begins."""
+
+    bars: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    sums: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, card: Card, score: str, share: float) -> None:
+        losses = card.losses
+        for begin, bars, total in zip(
+            losses["begins"], losses["bars"], losses["sums"][score][MODEL], strict=True
+        ):
+            self.bars[begin // DAY_SECONDS] += bars
+            self.sums[begin // DAY_SECONDS] += total * share
+
+
+def compare_sides(sides: Sequence[Side]) -> tuple[str, list[Row]]:
+    """Return the title of the score, and a row of each further side for all symbols, then for each.
+
+    Raises UsageError for sides that can't be compared.
+    """
+    reference, *others = sides
+    about = _described(sides)
+    score = str(about["proper"][0])
+    title, lower = str(about["metrics"][score]["title"]), about["metrics"][score]["better"] == "lower"
+    rows = [row for other in others for row in _rows(reference, other, score, lower)]
+    return title, rows
+
+
+def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[Row]:
+    """Return the rows of a side that share enough cells with the reference, judged together."""
+    theirs, ours = _by_symbol(reference, score), _by_symbol(other, score)
+    common = [symbol for symbol in ours if symbol in theirs]
+    if not common:
+        why = f"{reference.name} has {some_of(list(theirs), 3)}, {other.name} has {some_of(list(ours), 3)}"
+        raise UsageError("they have no symbol in common", why=why, do=DO)
+    pairs = {symbol: _shared(theirs[symbol], ours[symbol]) for symbol in common}
+    enough = {symbol: days for symbol, days in pairs.items() if len(days) >= FEWEST_CELLS}
+    if not enough:
+        most = max(map(len, pairs.values()))
+        why = f"they scored {most} cells of the test span alike, and a comparison takes {FEWEST_CELLS}"
+        raise UsageError(f"{other.name} and {reference.name} can't be compared", why=why, do=DO)
+    gains = [_gain(theirs[symbol], ours[symbol], days, score, lower) for symbol, days in enough.items()]
+    judged = [one for one in judge(gains) if one is not None]
+    return [
+        Row(
+            side=other.name,
+            symbol=symbol,
+            score=_mean(ours[symbol], days),
+            reference=_mean(theirs[symbol], days),
+            bars=sum(ours[symbol].bars[day] for day in days),
+            judgement=judgement,
+        )
+        for (symbol, days), judgement in zip(enough.items(), judged, strict=True)
+    ]
+
+
+def _described(sides: Sequence[Side]) -> Mapping[str, Any]:
+    """Return the description of all sides' scores. Raises UsageError if they forecast different things."""
+    cards = [card for side in sides for card in side.cards]
+    without = [side.name for side in sides if not any(card.losses for card in side.cards)]
+    if without:
+        why = "its card has no losses by cell: it was made by an earlier version, or is a script's"
+        raise UsageError(f"{without[0]} can't be compared", why=why, do=DO)
+    targets = {(card.target, str(sorted(card.target_settings.items())), card.timeframe) for card in cards}
+    if len(targets) > 1:
+        told = some_of(sorted(f"{target} of {timeframe}" for target, _, timeframe in targets), 3)
+        raise UsageError("they forecast different things", why=f"{told}, or other settings", do=DO)
+    return cards[0].metrics["about"]
+
+
+def _by_symbol(side: Side, score: str) -> dict[str, _Losses]:
+    """Return a side's losses: of all symbols first if it has several, then of each with models of its own.
+    Those of several seeds are averaged.
+    """
+    seeds: dict[tuple[tuple[str, ...], int], list[Card]] = defaultdict(list)
+    for card in side.cards:
+        if card.losses and card.losses["sums"].get(score, {}).get(MODEL):
+            seeds[card.symbols, card.fold].append(card)
+    made: dict[str, _Losses] = defaultdict(_Losses)
+    several = len({symbol for symbols, _ in seeds for symbol in symbols}) > 1
+    for (symbols, _), cards in seeds.items():
+        for place in [ALL] * several + list(symbols) * (len(symbols) == 1):
+            one = _Losses()
+            for card in cards:
+                one.add(card, score, 1 / len(cards))
+            _join(made[place], one, len(cards))
+    return made
+
+
+def _join(into: _Losses, one: _Losses, seeds: int) -> None:
+    for day, bars in one.bars.items():
+        into.bars[day] += bars // seeds
+        into.sums[day] += one.sums[day]
+
+
+def _shared(first: _Losses, second: _Losses) -> list[int]:
+    """Return the days of the cells in which both scored as many bars."""
+    return sorted(day for day, bars in first.bars.items() if second.bars.get(day) == bars)
+
+
+def _mean(losses: _Losses, days: Iterable[int]) -> float:
+    chosen = list(days)
+    return sum(losses.sums[day] for day in chosen) / sum(losses.bars[day] for day in chosen)
+
+
+def _gain(reference: _Losses, other: _Losses, days: Sequence[int], score: str, lower: bool) -> dict[str, Any]:
+    """Return the gain over the reference in the form that a model's metrics have."""
+    sign = 1.0 if lower else -1.0
+    found = estimate(
+        [sign * (reference.sums[day] - other.sums[day]) for day in days], [other.bars[day] for day in days]
+    )
+    assert found is not None  # with fewer cells there is no row
+    told = {"gain": found.value, "error": found.error, "freedom": found.freedom}
+    return {
+        "about": {"proper": [score]},
+        "test": {"cells": len(days), "better": {"reference": {score: told}}},
+    }
