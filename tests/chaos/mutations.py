@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import Any
 from unittest.mock import patch
@@ -95,13 +96,23 @@ def finds(bug: Patches, schedules: Iterable[Schedule]) -> tuple[int, Schedule | 
 
 
 def search() -> Iterator[Schedule]:
-    """Yield the schedules in which every mutation is looked for: no schedule is made for one of them. Each enumeration
+    """Return the schedules in which every mutation is looked for: no schedule is made for one of them. Each enumeration
     comes in an order of its own, that all of its situations come soon; pairs are too many for that.
     """
-    yield from SITUATIONS.values()
-    mixed = [list(make()) for make in (every_crash, every_node_death, every_layer, every_stall)]
+    return _in_turns(_enumerated())
+
+
+@cache
+def _enumerated() -> tuple[list[tuple[str, Schedule]], ...]:
+    """Return the enumerations, which are made once a process, by the product as it is."""
+    mixed = tuple(list(make()) for make in (every_crash, every_node_death, every_layer, every_stall))
     for schedules in mixed:
         random.Random(0).shuffle(schedules)
+    return mixed
+
+
+def _in_turns(mixed: Iterable[list[tuple[str, Schedule]]]) -> Iterator[Schedule]:
+    yield from SITUATIONS.values()
     sources = (*map(iter, mixed), every_pair(), _others())
     while True:
         for source in sources:

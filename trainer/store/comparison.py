@@ -34,7 +34,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparedRow:
     """A side on one symbol, or on all, beside the reference: mean scores over the cells that both have."""
 
     side: str
@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Losses:
+class _LossesByDay:
     """Loss sums and bars by cell, each by the day on which it begins."""
 
     bars: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -61,7 +61,7 @@ class _Losses:
             self.sums[begin // DAY_SECONDS] += total * share
 
 
-def compare_sides(sides: Sequence[Side]) -> tuple[str, list[Row]]:
+def compare_sides(sides: Sequence[Side]) -> tuple[str, list[ComparedRow]]:
     """Return the title of the score, and a row of each further side for all symbols, then for each.
 
     Raises UsageError for sides that can't be compared.
@@ -74,7 +74,7 @@ def compare_sides(sides: Sequence[Side]) -> tuple[str, list[Row]]:
     return title, rows
 
 
-def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[Row]:
+def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[ComparedRow]:
     """Return the rows of a side that share enough cells with the reference, judged together."""
     theirs, ours = _by_symbol(reference, score), _by_symbol(other, score)
     common = [symbol for symbol in ours if symbol in theirs]
@@ -90,7 +90,7 @@ def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[Row]:
     gains = [_gain(theirs[symbol], ours[symbol], days, score, lower) for symbol, days in enough.items()]
     judged = [one for one in judge(gains) if one is not None]
     return [
-        Row(
+        ComparedRow(
             side=other.name,
             symbol=symbol,
             score=_mean(ours[symbol], days),
@@ -116,7 +116,7 @@ def _described(sides: Sequence[Side]) -> Mapping[str, Any]:
     return cards[0].metrics["about"]
 
 
-def _by_symbol(side: Side, score: str) -> dict[str, _Losses]:
+def _by_symbol(side: Side, score: str) -> dict[str, _LossesByDay]:
     """Return a side's losses: of all symbols first if it has several, then of each with models of its own.
     Those of several seeds are averaged.
     """
@@ -124,34 +124,36 @@ def _by_symbol(side: Side, score: str) -> dict[str, _Losses]:
     for card in side.cards:
         if card.losses and card.losses["sums"].get(score, {}).get(MODEL):
             seeds[card.symbols, card.fold].append(card)
-    made: dict[str, _Losses] = defaultdict(_Losses)
+    made: dict[str, _LossesByDay] = defaultdict(_LossesByDay)
     several = len({symbol for symbols, _ in seeds for symbol in symbols}) > 1
     for (symbols, _), cards in seeds.items():
         for place in [ALL] * several + list(symbols) * (len(symbols) == 1):
-            one = _Losses()
+            one = _LossesByDay()
             for card in cards:
                 one.add(card, score, 1 / len(cards))
             _join(made[place], one, len(cards))
     return made
 
 
-def _join(into: _Losses, one: _Losses, seeds: int) -> None:
+def _join(into: _LossesByDay, one: _LossesByDay, seeds: int) -> None:
     for day, bars in one.bars.items():
         into.bars[day] += bars // seeds
         into.sums[day] += one.sums[day]
 
 
-def _shared(first: _Losses, second: _Losses) -> list[int]:
+def _shared(first: _LossesByDay, second: _LossesByDay) -> list[int]:
     """Return the days of the cells in which both scored as many bars."""
     return sorted(day for day, bars in first.bars.items() if second.bars.get(day) == bars)
 
 
-def _mean(losses: _Losses, days: Iterable[int]) -> float:
+def _mean(losses: _LossesByDay, days: Iterable[int]) -> float:
     chosen = list(days)
     return sum(losses.sums[day] for day in chosen) / sum(losses.bars[day] for day in chosen)
 
 
-def _gain(reference: _Losses, other: _Losses, days: Sequence[int], score: str, lower: bool) -> dict[str, Any]:
+def _gain(
+    reference: _LossesByDay, other: _LossesByDay, days: Sequence[int], score: str, lower: bool
+) -> dict[str, Any]:
     """Return the gain over the reference in the form that a model's metrics have."""
     sign = 1.0 if lower else -1.0
     found = estimate(

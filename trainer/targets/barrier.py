@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer.base.settings import setting
-from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings, column
+from trainer.targets.target import LOWER, TEMPERATURE, Column, Metric, VolatilityUnitSettings, column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,8 +90,20 @@ class Barrier(VolatilityUnitSettings):
         """Return the probabilities (N, C) of the classes."""
         import numpy as np
 
-        powers = np.exp(outputs_NO - outputs_NO.max(axis=1, keepdims=True))
+        logits_NC = outputs_NO / fitted.get(TEMPERATURE, 1.0)
+        powers = np.exp(logits_NC - logits_NC.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    def calibrate(
+        self, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return `fitted` with the temperature of the logits."""
+        import numpy as np
+
+        from trainer.targets.scoring import temperature
+
+        logits_NC = outputs_NO.astype(np.float64)
+        return {**fitted, TEMPERATURE: temperature(logits_NC, labels_NK[:, 0].astype(np.int64))}
 
     def order(self, forecast_N: np.ndarray) -> np.ndarray:
         """Return the probability of up minus that of down (N,)."""
@@ -107,14 +119,19 @@ class Barrier(VolatilityUnitSettings):
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
         """Return the probabilities (N, C) of each baseline.
 
-        unconditional: the shares of the classes in the training of all series.
+        unconditional: the shares of the classes in the training of all series. logistic: a multinomial
+        regression on the features of each bar.
         """
         import numpy as np
 
-        from trainer.targets.scoring import num_scored, of_training
+        from trainer.targets.scoring import features_of, logistic, of_training
 
-        shares_C = _shares(of_training(series))
-        return {"unconditional": np.tile(shares_C, (num_scored(series), 1))}
+        labels_NK = of_training(series)
+        classes_N = labels_NK[:, 0].astype(np.int64)
+        x_train, x_scored = features_of(series)
+        regression = np.full((len(x_scored), len(CLASSES)), SMALLEST)  # of a class that training lacks
+        regression[:, np.unique(classes_N)] = logistic(x_train, classes_N, x_scored)
+        return {"unconditional": np.tile(_shares(labels_NK), (len(x_scored), 1)), "logistic": regression}
 
     def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the most frequent class."""

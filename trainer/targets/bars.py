@@ -14,6 +14,8 @@ import numpy as np
 
 from trainer.data.timeframes import DAY
 
+LEAST_DEVIATION = 1e-5  # log return of a bar: a tenth of a basis point
+
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
@@ -67,9 +69,9 @@ def trailing_deviation(close_T: np.ndarray, span: int) -> np.ndarray:
 
 def volatility_unit(close_T: np.ndarray, *, horizon: int, span: int) -> np.ndarray:
     """Return (T,) float64: the volatility over `horizon` bars, estimated from the last `span` bars up to each
-    bar.
+    bar; never below `LEAST_DEVIATION` a bar, so that a stretch of nearly equal closes makes no label huge.
     """
-    return np.asarray(trailing_deviation(close_T, span) * np.sqrt(horizon))
+    return np.asarray(np.maximum(trailing_deviation(close_T, span), LEAST_DEVIATION) * np.sqrt(horizon))
 
 
 def moves_in_volatilities(close_T: np.ndarray, *, horizon: int, span: int) -> Labels:

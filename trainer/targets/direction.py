@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.targets.target import LOWER, Column, HorizonSettings, Metric
+from trainer.targets.target import LOWER, TEMPERATURE, Column, HorizonSettings, Metric
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,10 +73,21 @@ class Direction(HorizonSettings):
         )
 
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
-        """Return the probability (N,) of a higher close: 1 / (1 + exp(-logit)), without overflow."""
+        """Return the probability (N,) of a higher close, 1 / (1 + exp(-logit / temperature))."""
         import numpy as np
 
-        return np.asarray(np.exp(-np.logaddexp(0.0, -outputs_NO[:, 0])))
+        return np.asarray(np.exp(-np.logaddexp(0.0, -outputs_NO[:, 0] / fitted.get(TEMPERATURE, 1.0))))
+
+    def calibrate(
+        self, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return `fitted` with the temperature of the logits."""
+        import numpy as np
+
+        from trainer.targets.scoring import temperature
+
+        logits_NC = np.stack([np.zeros(len(outputs_NO)), outputs_NO[:, 0]], axis=1)
+        return {**fitted, TEMPERATURE: temperature(logits_NC, (labels_NK[:, 0] > 0.5).astype(np.int64))}
 
     def columns(
         self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
@@ -92,8 +103,8 @@ class Direction(HorizonSettings):
         """
         import numpy as np
 
-        from trainer.targets.direction_scores import last_move, lean, logistic
-        from trainer.targets.scoring import features_of, of_training
+        from trainer.targets.direction_scores import last_move, lean
+        from trainer.targets.scoring import features_of, logistic, of_training
 
         labels = of_training(series)[:, 0]
         before = [last_move(rows.candles.close, rows.train, self.horizon) for rows in series]
@@ -104,7 +115,7 @@ class Direction(HorizonSettings):
             "base_rate": np.full(len(moved), float(labels.mean())),
             "persistence": 0.5 + by * moved,
             "reversal": 0.5 - by * moved,
-            "logistic": logistic(x_train, labels, x_scored),
+            "logistic": logistic(x_train, labels > 0.5, x_scored)[:, 1],
         }
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:

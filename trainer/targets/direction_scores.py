@@ -1,14 +1,14 @@
 """Scores and baselines of probabilities of two classes, for `direction`. Numpy on the CPU, float64,
 deterministic.
 
-Shapes: N windows, M windows of one label, F features.
+Shapes: N windows, M windows of one label.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from trainer.targets.scoring import RIDGE, PerBar, correlation_per_bar
+from trainer.targets.scoring import PerBar, correlation_per_bar
 
 
 def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
@@ -29,22 +29,6 @@ def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
         "log_loss": -np.log(np.where(truth, bounded, 1 - bounded)),
         "brier": (chances - truth) ** 2,
     }
-
-
-def logistic(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
-    """Return the probabilities (N,) of label 1 by a ridge logistic regression on scaled features, fitted on
-    training.
-
-    The loss is convex and the solver Newton's: exact to 1e-8 within a few steps. Uses one thread, like a
-    worker.
-    """
-    from sklearn.linear_model import LogisticRegression  # late: importing it takes a second and 120 MB
-    from threadpoolctl import threadpool_limits
-
-    model = LogisticRegression(C=1 / RIDGE, solver="newton-cholesky", tol=1e-8)
-    with threadpool_limits(1, user_api="blas"):
-        model.fit(x_train.astype(np.float64), labels > 0.5)
-        return np.asarray(model.predict_proba(x_scored.astype(np.float64))[:, 1])
 
 
 def last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:

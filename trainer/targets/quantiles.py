@@ -111,14 +111,20 @@ class Quantiles(VolatilityUnitSettings):
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
         """Return the quantiles (N, Q) of each baseline.
 
-        unconditional: the quantiles of the training labels of all series.
+        unconditional: the quantiles of the training labels of all series. linear: a quantile regression on
+        the features of each bar, for each level.
         """
         import numpy as np
 
-        from trainer.targets.scoring import num_scored, of_training
+        from trainer.targets.scoring import features_of, linear_quantile, of_training
 
-        forecast_Q = np.quantile(of_training(series)[:, 0], self.levels)
-        return {"unconditional": np.tile(forecast_Q, (num_scored(series), 1))}
+        labels = of_training(series)[:, 0]
+        x_train, x_scored = features_of(series)
+        each = [linear_quantile(x_train, labels, x_scored, level) for level in self.levels]
+        return {
+            "unconditional": np.tile(np.quantile(labels, self.levels), (len(x_scored), 1)),
+            "linear": np.sort(np.stack(each, axis=1), axis=1),
+        }
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
         """Return pinball (mean over levels), covered, interval_score and width of the interval.

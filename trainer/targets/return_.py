@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainer.base.settings import setting
 from trainer.targets.target import LOWER, Column, Metric, VolatilityUnitSettings, column
 
 if TYPE_CHECKING:
@@ -38,11 +39,23 @@ class Return(VolatilityUnitSettings):
         Column(title="sign hits", value=("hits",)),
     )
 
+    clip: float = setting(
+        10.0,
+        "Training labels are clipped at so many volatilities: else a bar in a thousand has a quarter of the"
+        " squared error. 0: they are not.",
+        least=0,
+        most=1_000_000,
+    )
+
     def label(self, candles: Candles, clock: np.ndarray) -> Labels:
         """Return the labels; NaN past the end, and without trailing volatility."""
         from trainer.targets.bars import moves_in_volatilities
 
         return moves_in_volatilities(candles.close, horizon=self.horizon, span=self.volatility_bars)
+
+    def scale(self, labels_NK: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
+        """Return the labels (N, 1), clipped."""
+        return labels_NK.clip(-self.clip, self.clip) if self.clip else labels_NK
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the squared error (...): outputs (..., 1), labels (..., 1)."""

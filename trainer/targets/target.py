@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainer.targets.scoring import PerBar, Rows
 
 HIGHER, LOWER = "higher", "lower"
+TEMPERATURE = "temperature"  # a fitted value: what logits are divided by, calibrated on validation
 
 
 @dataclass(frozen=True, kw_only=True)

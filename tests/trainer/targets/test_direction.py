@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainer.targets.direction import Direction
-from trainer.targets.direction_scores import logistic
+from trainer.targets.scoring import logistic, temperature
 
 TARGET = Direction(horizon=1)
 NAMES = ("accuracy", "auc", "mcc", "log_loss", "brier")
@@ -101,8 +101,8 @@ def test_logistic_regression_finds_a_planted_signal() -> None:
     rows = random.normal(0, 1, (200_000, 3))
     chance = 1 / (1 + np.exp(-(rows @ [1.0, -0.5, 0.0] + 0.3)))
     labels = (random.random(200_000) < chance).astype(float)
-    assert logistic(rows, labels, rows) == pytest.approx(chance, abs=0.02)
-    few, found = slice(0, 400), logistic(rows[:400], labels[:400], rows[:400])
+    assert logistic(rows, labels, rows)[:, 1] == pytest.approx(chance, abs=0.02)
+    few, found = slice(0, 400), logistic(rows[:400], labels[:400], rows[:400])[:, 1]
     logits = np.log(found / (1 - found))
     weights, *_ = np.linalg.lstsq(np.column_stack([rows[few], np.ones(400)]), logits, rcond=None)
     # At the minimum of log loss + |weights|^2 / 2, with a free intercept.
@@ -117,6 +117,21 @@ def test_logistic_regression_finds_a_planted_signal() -> None:
 def test_logistic_regression_is_finite_with_collinear_features() -> None:
     x = np.linspace(-1, 1, 500)
     both = np.stack([x, x, np.zeros(500)], axis=1)
-    found = logistic(both, (x > 0).astype(float), np.concatenate([both, [[1, -1, 0]]]))
+    found = logistic(both, (x > 0).astype(float), np.concatenate([both, [[1, -1, 0]]]))[:, 1]
     assert np.isfinite(found).all() and (np.diff(found[:500]) > 0).all()
     assert found[500] == pytest.approx(0.5, abs=1e-3)  # both features have the same weight
+
+
+def test_a_temperature_makes_probabilities_honest():
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 1, 20_000)
+    labels = (random.random(20_000) < 1 / (1 + np.exp(-logits))).astype(np.int64)
+    for factor in (0.5, 1.0, 4.0):
+        stacked = np.stack([np.zeros(20_000), factor * logits], axis=1)
+        assert temperature(stacked, labels) == pytest.approx(factor, rel=0.04)
+    assert temperature(np.stack([np.zeros(20_000), -logits], axis=1), labels) == 8.0, "never turned round"
+    assert temperature(np.zeros((9, 2)), np.ones(9, dtype=np.int64)) == 1.0
+    outputs, truth = 4 * logits[:, None], labels[:, None].astype(float)
+    fitted = TARGET.calibrate(outputs, truth, {"kept": 1.0})
+    before, after = (TARGET.scores(TARGET.forecast(outputs, one), truth) for one in ({}, fitted))
+    assert after["log_loss"] < before["log_loss"] and after["auc"] == before["auc"] and fitted["kept"] == 1.0

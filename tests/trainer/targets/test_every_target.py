@@ -16,8 +16,14 @@ from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.models import MODELS
 from trainer.targets import TARGETS
-from trainer.targets.bars import Labels, sums_over, trailing_deviation
-from trainer.targets.scoring import Rows, correlation_per_bar
+from trainer.targets.bars import (
+    Labels,
+    moves_in_volatilities,
+    sums_over,
+    trailing_deviation,
+    volatility_unit,
+)
+from trainer.targets.scoring import Rows, correlation_per_bar, linear_quantile
 from trainer.targets.target import HIGHER, LOWER, TargetSettings
 from trainer.train.inputs.rows import prepare
 
@@ -213,3 +219,59 @@ def test_a_bars_part_in_a_correlation_is_its_influence():
         added = (spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1]) - plain) * 500 / 1e-5
         assert each[bar] - plain == pytest.approx(added, rel=1e-3, abs=1e-4)
     assert correlation_per_bar(np.full(500, 0.3), y) is None
+
+
+def test_a_quantile_regression_has_the_least_pinball_loss():
+    from sklearn.linear_model import QuantileRegressor
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(600, 3)).astype(np.float32)
+    labels = x @ np.array([1.0, -0.5, 0.0]) + (1 + 0.5 * np.abs(x[:, 0])) * random.standard_t(4, 600)
+
+    def pinball(forecast: np.ndarray, level: float) -> float:
+        missed = labels - forecast
+        return float(np.maximum(level * missed, (level - 1) * missed).mean())
+
+    for level in (0.1, 0.5, 0.9):
+        ours = linear_quantile(x, labels, x, level)
+        exact = QuantileRegressor(quantile=level, alpha=0, solver="highs").fit(x, labels).predict(x)
+        assert pinball(ours, level) == pytest.approx(pinball(exact, level), rel=1e-3)
+        assert np.mean(labels <= ours) == pytest.approx(level, abs=0.02)
+
+
+def test_classes_that_training_lacks_have_no_chance():
+    target = TARGETS["barrier"]()
+    random = np.random.default_rng(0)
+    x = random.normal(size=(400, 2)).astype(np.float32)
+    classes = np.where(x[:, :1] > 0, 2.0, 0.0).astype(np.float32)
+    rows = Rows(
+        candles=None,
+        clock=np.arange(400),
+        labels_TK=classes,
+        fitted={},
+        train=np.arange(300),
+        scored=np.arange(300, 400),
+        features=lambda bars: x[bars],
+    )
+    said = target.baselines(rows)["logistic"]
+    assert (
+        said.shape == (100, 3) and said[:, 1].max() < 1e-9 and said.sum(axis=1) == pytest.approx(np.ones(100))
+    )
+    assert target.scores(said, rows.labels(rows.scored))["accuracy"] > 0.9
+
+
+def test_nearly_equal_closes_make_no_label_huge():
+    close = 100 * np.exp(1e-9 * np.random.default_rng(0).standard_normal(400).cumsum())
+    close[300:] *= 1.001
+    unit = volatility_unit(close, horizon=4, span=20)
+    assert np.isnan(unit[:20]).all() and unit[25:300] == pytest.approx(2e-5)
+    moves = moves_in_volatilities(close, horizon=4, span=20).values_TK[:, 0]
+    assert np.nanmax(np.abs(moves)) == pytest.approx(np.log(1.001) / 2e-5, rel=1e-3)
+    assert np.isnan(volatility_unit(np.full(100, 5.0), horizon=4, span=20)).all(), "no move, no unit"
+
+
+def test_training_labels_of_returns_are_clipped_and_scores_are_not():
+    labels = np.array([[-50.0], [-3.0], [0.5], [12.0]])
+    assert TARGETS["return"]().scale(labels, {})[:, 0].tolist() == [-10.0, -3.0, 0.5, 10.0]
+    assert TARGETS["return"](clip=0).scale(labels, {}) is labels
+    assert TARGETS["return"]().scores(np.zeros(4), labels)["mse"] == pytest.approx((labels**2).mean())

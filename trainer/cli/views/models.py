@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
-from trainer.store.comparison import Row, Side
+from trainer.store.comparison import ComparedRow, Side
 from trainer.store.listing import Model
 from trainer.targets.described import (
     beside_headline,
@@ -98,7 +98,7 @@ def sign(judgement: Mapping[str, Any] | None) -> Text:
     return styled(*MARKS[judgement["mark"]]) if judgement else styled("", "")
 
 
-def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[Row]) -> RenderableType:
+def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[ComparedRow]) -> RenderableType:
     """Return a comparison: what each side cost, then each further side beside the first, by symbol."""
     costs = FittedTable(map(_side, sides), right=("models", "spent", "time"))
     beside = FittedTable(
@@ -113,7 +113,7 @@ def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[Row]) -> R
     return lines(costs, "", beside, *(styled(line, "dim") for line in (*legend, first)))
 
 
-def _has(rows: Sequence[Row], mark: str) -> bool:
+def _has(rows: Sequence[ComparedRow], mark: str) -> bool:
     return any(row.judgement.mark == mark for row in rows)
 
 
@@ -126,7 +126,7 @@ def _side(side: Side) -> dict[str, Cell]:
     }
 
 
-def _compared(row: Row, title: str) -> dict[str, Cell]:
+def _compared(row: ComparedRow, title: str) -> dict[str, Cell]:
     judgement = asdict(row.judgement)
     return {
         "": sign(judgement),
