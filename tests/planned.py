@@ -19,6 +19,7 @@ from trainer.machines.instances import instance_type
 from trainer.machines.planner import Workload, profile_on
 from trainer.machines.rates import Rate, rate_of
 from trainer.machines.storage import StorageCost, storage_cost
+from trainer.runs.calibration import Calibrated
 
 SUBNETS = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
 ZONES = tuple(SUBNETS)
@@ -47,6 +48,7 @@ def plan_of(
     subnets: Mapping[str, str] = SUBNETS,
     rates: Mapping[str, Rate] | None = None,
     here: Mapping[str, Rate] | None = None,
+    runs: Mapping[str, Calibrated] | None = None,
     storage: StorageCost | None = None,
     keeps_checkpoints: bool = True,
 ) -> LaunchPlan:
@@ -64,6 +66,7 @@ def plan_of(
         place=place,
         rates=known(ACCOUNT) | dict(rates or {}),
         here=known(place) | dict(here or {}) if place.chip else None,
+        runs=runs,
         keeps_checkpoints=keeps_checkpoints,
     )
     return make_plan(

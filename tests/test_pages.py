@@ -189,7 +189,7 @@ def candles(newcomer: Path) -> None:
 )
 def test_a_job_of_the_docs_is_one(command: Command, newcomer: Path) -> None:
     options = parsed(command)
-    if command.verb == "retrains":
+    if command.verb in ("retrains", "profiles"):
         options = build_parser().parse_args(["launch", "--job", options.job])
     job = _job(options) if command.verb == "train" else asked_job(options, script_duration="12h")
     assert job.name

@@ -21,6 +21,7 @@ def test_the_plans_of_the_page_on_cost_are_those_of_today(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
     page = plans.PAGE.read_text(encoding="utf-8")
     assert renewed(page) == page, "run scripts/reference"
 

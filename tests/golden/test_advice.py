@@ -22,6 +22,7 @@ def test_the_plan_of_a_report(
     name: str, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
     now = datetime(2026, 11, 26, tzinfo=timezone.utc)
     monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: now)
     made = advise(build_parser().parse_args(["plan", *JOBS[name].split()]))

@@ -249,7 +249,7 @@ def _retrains_flags(retrains: Parser) -> None:
 
 
 def _profiles_flags(profiles: Parser) -> None:
-    profiles.set_defaults(json=False)
+    profiles.set_defaults(json=False, job=None)
     actions = profiles.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
     listing = actions.add_parser(
         "list", help="list GPU profiles and the one that applies on this machine (default)"
@@ -288,6 +288,9 @@ def _profiles_flags(profiles: Parser) -> None:
         )
     tune.set_defaults(verb="tune")  # modules of their own
     bench.set_defaults(verb="bench")
+    for parser in (profiles, listing):
+        of_job = "print batch, models at a time and time of a job on each, hourly and daily"
+        parser.add_argument("--job", metavar="FILE", default=argparse.SUPPRESS, help=of_job)
     for parser in (profiles, listing, tune, bench):
         _json_flag(parser, default=argparse.SUPPRESS)  # either side of the action
 
@@ -399,7 +402,12 @@ def _plan_flags(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--stack", metavar="NAME", help="ask the account of this stack for offers and prices (default: lists)"
     )
-    choice.add_argument("--region", metavar="REGION", help="region of the lists (default: us-east-1)")
+    choice.add_argument(
+        "--calibration",
+        type=int,
+        metavar="N",
+        help="print how far the plans of the stack's last N runs were off, instead",
+    )
     form = choice.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print every row as CSV")
     _json_flag(form)

@@ -13,7 +13,7 @@ from trainer.base.errors import ConnectionFailed, TrainerError
 from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
-from trainer.control.learn import learn, learn_boot, learn_full
+from trainer.control.learn import learn, learn_boot, learn_full, learn_time
 from trainer.runs.actions import (
     Action,
     ArmKill,
@@ -131,6 +131,7 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     try:
         cloud.objects.put(key=receipt_key(record.run_id), body=body, create=True)
         learn_boot(cloud.objects, receipt)
+        learn_time(cloud.objects, record, receipt)
     except Conflict:
         if cloud.objects.head(key=receipt_key(record.run_id)) is None:
             raise  # S3 reports a race, and there is no receipt yet

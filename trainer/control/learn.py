@@ -22,7 +22,7 @@ from trainer.machines.instances import InstanceType, instance_type
 from trainer.machines.measurements import OBJECT, Entry, from_bytes, sound, to_bytes
 from trainer.machines.planner import profile_on
 from trainer.machines.rates import rate_of
-from trainer.runs import boot, capacity
+from trainer.runs import boot, calibration, capacity
 from trainer.runs.record import Rung, RunRecord
 from trainer.runs.store import Conflict, Objects, put_over
 
@@ -112,6 +112,32 @@ def learn_boot(objects: Objects, receipt: Mapping[str, Any]) -> None:
         boot.OBJECT,
         lambda stored: boot.to_bytes(boot.with_boot(boot.boots_from(stored), instance_type, receipt["boot"])),
     )
+
+
+def learn_time(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -> None:
+    """Append what a run that is done took, beside what its plan predicted, for later plans. Runs of several
+    attempts, whose phases are mixed, are left out. Never raises TrainerError.
+    """
+    with suppress(TrainerError):
+        lesson = _lesson(record, receipt)
+        if lesson is None or len(record.attempts) > 1 or record.last_launch is None:
+            return
+        rung, took = record.ladder[record.last_launch.rung], receipt["seconds"]
+        if not rung.predicted:
+            return
+        run = calibration.TimedRun(
+            run_id=record.run_id,
+            case=calibration.case_of(record.place, rung.instance_type, lesson.shape),
+            day=str(receipt["closed_at"] or receipt["created_at"])[:10],
+            visits=rung.visits,
+            predicted=rung.predicted,
+            actual=(took["boot"], took["stage"], took["train"], took["upload"] + took["terminate"]),
+        )
+        _change(
+            objects,
+            calibration.OBJECT,
+            lambda stored: calibration.to_bytes(calibration.with_run(calibration.runs_from(stored), run)),
+        )
 
 
 def learn_full(objects: Objects, rung: Rung, now: datetime) -> None:

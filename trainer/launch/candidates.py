@@ -5,7 +5,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +29,7 @@ from trainer.machines.planner import (
 )
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.machines.spot import RECOVERY_SECONDS, expected_loss
+from trainer.runs.calibration import Calibrated
 from trainer.runs.spot_saving import MOST_LOST_SECONDS
 
 UNPROVEN = "its image is not known to support it"
@@ -44,6 +45,7 @@ class Timed:
     seconds_slow: float
     rate: Rate
     visits: float  # windows of one GPU in its training time, at that rate
+    runs: int = 0  # of its shape on its type, whose times these are; 0: they follow from the rate
 
     @property
     def is_estimated(self) -> bool:
@@ -53,7 +55,25 @@ class Timed:
     def to_dict(self) -> dict[str, Any]:
         """Return its seconds and its rate."""
         seconds = round(self.phases.seconds_p50) if self.is_estimated else None
-        return {"seconds": seconds, "rate": self.rate.to_dict()}
+        return {"seconds": seconds, "rate": self.rate.to_dict(), "source": self.source}
+
+    @property
+    def source(self) -> str:
+        """Return where its times are from: measured here, yours, or formula."""
+        return "measured here" if self.runs else self.rate.source
+
+    def following(self, runs: Calibrated | None) -> Timed:
+        """Return the time that the last runs of its shape took. Deadlines follow the slower of both."""
+        if runs is None or not self.visits:
+            return self
+        phases = Estimate(
+            boot=runs.boot,
+            stage=runs.stage,
+            training=self.visits / runs.visits_per_second,
+            upload=runs.upload,
+        )
+        slow = max(self.seconds_slow, phases.seconds_p90)
+        return replace(self, phases=phases, seconds_slow=slow, runs=runs.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +173,7 @@ class PlanCandidate:
             else None,
             "sagemaker_dollars": round(usd, 4) if (usd := self.sagemaker_usd) is not None else None,
             "rate": self.rate.to_dict(),
+            "source": self.time.source,
             "note": self.note,
             "refused": self.refused,
         }
@@ -190,17 +211,26 @@ def weigh(
     place: Place,
     rates: Mapping[str, Rate],
     here: Mapping[str, Rate] | None = None,
+    runs: Mapping[str, Calibrated] | None = None,
     keeps_checkpoints: bool = True,
 ) -> Weighed:
     """Weigh every type on offer, on the job's first market and then on its second: the job's own types in
     their order, else the cheapest first.
 
     `rates`: of each of these types on AWS, for the job's models (`knowledge.known_rates`); `here`: those of
-    this desk, where it takes their place.
+    this desk, where it takes their place. `runs`: what the last runs of its shape took on a type, at the
+    place.
     """
     machines = offers.priced.machines
     markets = tuple(dict.fromkeys(job.machine.market))
-    weighing = _Weighing(job=job, work=work, offers=offers, place=place, keeps_checkpoints=keeps_checkpoints)
+    weighing = _Weighing(
+        job=job,
+        work=work,
+        offers=offers,
+        place=place,
+        keeps_checkpoints=keeps_checkpoints,
+        runs=runs or {},
+    )
     candidates = [
         weighing.candidate(machine, market, rates[machine.name], here=(here or {}).get(machine.name))
         for market in markets
@@ -240,6 +270,7 @@ class _Weighing:
     offers: Offers
     place: Place
     keeps_checkpoints: bool
+    runs: Mapping[str, Calibrated]
     too_large: dict[str, str] = field(default_factory=dict)  # by type, for the second market
 
     def candidate(
@@ -249,7 +280,10 @@ class _Weighing:
         job, work, offers = self.job, self.work, self.offers
         together = on_gpus(job, work, machine, rate) if work.together and job.cost.is_measured else None
         sharded = bool(together and together.placement and together.placement.sharded)
+        runs = self.runs.get(machine.name)
         time = timed(work, machine, place=ACCOUNT, rate=rate, sharded=sharded)
+        at_desk = timed(work, machine, place=self.place, rate=here).following(runs) if here else None
+        time = time if here else time.following(runs)
         price, is_typical = _price(machine, market, offers)
         refused, notes = self._verdict(machine, together)
         if market == "spot" and price == on_demand_price(machine):
@@ -271,7 +305,7 @@ class _Weighing:
             price_usd_per_hour=price,
             is_typical=is_typical,
             time=time,
-            here=timed(work, machine, place=self.place, rate=here) if here else None,
+            here=at_desk,
             lost_seconds=lost,
             note="" if refused else "; ".join(notes),
             refused=refused,

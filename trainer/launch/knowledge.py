@@ -22,6 +22,8 @@ from trainer.machines.planner import profile_on
 from trainer.machines.rates import Rate, rate_of
 from trainer.runs.boot import OBJECT as BOOTS
 from trainer.runs.boot import Boots, boots_from
+from trainer.runs.calibration import OBJECT as CALIBRATION
+from trainer.runs.calibration import Calibrated, calibrated, case_of, runs_from
 from trainer.runs.store import Objects
 
 
@@ -85,6 +87,27 @@ def known_rates(
     return {
         name: rate_of(one, job, known.get(one.key, {}).get(shapes[name])) for name, one in profiles.items()
     }
+
+
+def known_calibration(
+    job: Job, machines: Sequence[InstanceType], objects: Objects, place: Place, *, pieces: int
+) -> dict[str, Calibrated]:
+    """Return instance type -> what the last runs of the job's shape took on it at a place, where there were
+    enough.
+    """
+    try:
+        stored = objects.get(key=CALIBRATION)
+    except TrainerError:
+        return {}
+    runs = runs_from(stored.body) if stored else ()
+    if not runs:
+        return {}
+    found = {}
+    for machine in machines:
+        profile = profile_on(machine, place)
+        shape = shape_on(job, profile, devices=machine.num_workers, pieces=pieces)
+        found[machine.name] = calibrated(runs, case_of(place.name, machine.name, shape))
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def own_profiles(job: Job, profiles: Sequence[GpuProfile]) -> dict[str, dict[str, Any]]:

@@ -75,16 +75,13 @@ class LaunchPlan(RunPlan):
             return f"from {self.first.run.rate.basis}{', by value' if len(self.pieces) > 1 else ''}"
         by_basis: dict[str, list[str]] = {}
         for candidate in self.candidates:
-            if not candidate.rate.is_estimate:
-                names = by_basis.setdefault(candidate.rate.basis, [])
+            if basis := _basis_of(candidate):
+                names = by_basis.setdefault(basis, [])
                 names += [candidate.machine.name] if candidate.machine.name not in names else []
         if not by_basis:
             return "an estimate, not measured"
-        measured = [
-            f"by a rate {'of yours' if basis == 'yours' else basis} for {', '.join(of)}"
-            for basis, of in by_basis.items()
-        ]
-        some = any(candidate.rate.is_estimate for candidate in self.candidates)
+        measured = [f"{basis} for {', '.join(of)}" for basis, of in by_basis.items()]
+        some = not all(map(_basis_of, self.candidates))
         return ", ".join([*measured, "else an estimate"] if some else measured)
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,6 +184,16 @@ def make_plan(
     )
 
 
+def _basis_of(candidate: PlanCandidate) -> str:
+    """Return where the time of a candidate's run is from, '' for an estimate."""
+    if runs := candidate.run.runs:
+        return f"what its last {runs} runs took"
+    basis = candidate.rate.basis
+    if candidate.rate.is_estimate:
+        return ""
+    return f"by a rate {'of yours' if basis == 'yours' else basis}"
+
+
 def _baking(first: PlanCandidate, offers: Offers, boots: Boots) -> Baking:
     known = boots.get(first.machine.name, {})
     return baking(known, usd_per_hour=first.price_usd_per_hour, in_use=offers.baked)
@@ -222,6 +229,7 @@ def _rungs_of(
         estimate_seconds=slow if by_job and timed.rate.is_measured else 0.0,
         p90_seconds=timed.phases.seconds_p90 if timed.is_estimated else 0.0,
         visits=min(timed.visits, MOST_NUMBER) if timed.is_estimated else 0.0,  # a record can be read
+        predicted=timed.phases.seconds if timed.is_estimated else (),
     )
 
 
@@ -236,6 +244,7 @@ def rungs_of_type(
     estimate_seconds: float = 0.0,
     p90_seconds: float = 0.0,
     visits: float = 0.0,
+    predicted: tuple[float, ...] = (),
 ) -> tuple[Rung, ...]:
     """Return the rungs of a type, the cheapest zone first. Durations and visits are those of `Rung`."""
     return tuple(
@@ -255,6 +264,7 @@ def rungs_of_type(
             estimate_seconds=estimate_seconds,
             p90_seconds=p90_seconds,
             visits=visits,
+            predicted=predicted,
         )
         for zone, price in sorted(price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))
     )

@@ -158,6 +158,7 @@ def plan_work(work: WeighedWork, offers: Offers, account: Account) -> LaunchPlan
         place=account.place,
         rates=load.rates,
         here=load.here,
+        runs=load.runs,
         keeps_checkpoints=work.keeps_checkpoints,
     )
     return make_plan(

@@ -23,7 +23,7 @@ from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND as SCRIPT
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import RAW, ChosenCandles, Input
-from trainer.launch.knowledge import known_rates
+from trainer.launch.knowledge import known_calibration, known_rates
 from trainer.launch.known_times import KnownTimes, known_times
 from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import Offers
@@ -31,6 +31,7 @@ from trainer.launch.tasks import Task, refresh_task, script_task, training_task
 from trainer.launch.uploads import DATA_PREFIX, DeskFile, upload_candles, upload_data
 from trainer.machines.planner import Workload, with_bytes, workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
+from trainer.runs.calibration import Calibrated
 from trainer.runs.record import Leaves, RunRecord
 from trainer.runs.store import Objects
 
@@ -51,12 +52,13 @@ class Account:
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """The pieces of a job, and for each offered type the rate of one of its GPUs on AWS; `here`: those of
-    this desk, where it takes their place.
+    this desk, where it takes their place. `runs`: what the last runs of its shape took at the place.
     """
 
     work: Workload
     rates: Mapping[str, Rate]
     here: Mapping[str, Rate] = field(default_factory=dict)
+    runs: Mapping[str, Calibrated] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,8 @@ class TrainingWork(WeighedWork):
         def known(at: Place) -> dict[str, Rate]:
             return known_rates(job, machines, account.objects, at, pieces=len(work.pieces))
 
-        return Load(work=work, rates=known(ACCOUNT), here=known(place) if place.chip else {})
+        runs = known_calibration(job, machines, account.objects, place, pieces=len(work.pieces))
+        return Load(work=work, rates=known(ACCOUNT), here=known(place) if place.chip else {}, runs=runs)
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return its pieces without estimates, for a machine that nobody prices."""

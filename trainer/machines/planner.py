@@ -67,9 +67,14 @@ class Estimate:
     upload: float
 
     @property
+    def seconds(self) -> tuple[float, float, float, float]:
+        """Return the seconds of each phase, in their order."""
+        return self.boot, self.stage, self.training, self.upload
+
+    @property
     def seconds_p50(self) -> float:
         """Return the seconds of all phases."""
-        return self.boot + self.stage + self.training + self.upload
+        return sum(self.seconds)
 
     @property
     def seconds_p90(self) -> float:

@@ -20,7 +20,7 @@ from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 
-FORMAT = 10
+FORMAT = 11
 Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "recovering", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -79,6 +79,7 @@ class Rung:
     )
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated
     visits: float = 0.0  # windows (or bars of chunks) of one of its devices; 0: not estimated
+    predicted: tuple[float, ...] = ()  # seconds of calibration.PHASES by the plan; (): not estimated
 
 
 @dataclass(frozen=True, kw_only=True)

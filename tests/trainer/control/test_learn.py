@@ -12,10 +12,10 @@ from tests.jobs import MEASURED
 from tests.records import created, rung
 from trainer.base.errors import PermissionDenied
 from trainer.control.drive import drive as drive_run
-from trainer.control.learn import learn, learn_boot
+from trainer.control.learn import learn, learn_boot, learn_time
 from trainer.job.job import job_from
 from trainer.machines.measurements import OBJECT, from_bytes, shape_of, to_bytes
-from trainer.runs import boot
+from trainer.runs import boot, calibration
 from trainer.runs.boot import boots_from
 from trainer.runs.store import Conflict
 
@@ -169,3 +169,39 @@ def test_a_closed_run_leaves_what_its_boot_took_once(make_cloud):
     for nothing in ({**receipt, "boot": {}}, {**receipt, "instances": []}, {**receipt, "state": "failed"}):
         learn_boot(cloud.objects, nothing)
     assert boots_from(cloud.objects.get(key=boot.OBJECT).body) == stored
+
+
+PREDICTED = {"ladder": (rung(visits=1e6, predicted=(150.0, 0.0, 60.0, 30.0)),)}
+
+
+def timed(cloud):
+    stored = cloud.objects.get(key=calibration.OBJECT)
+    return calibration.runs_from(stored.body) if stored else ()
+
+
+def test_a_closed_run_leaves_what_it_took_beside_its_plan(make_cloud, shape):
+    cloud, record = make_cloud(**PREDICTED)
+    receipt = drive(cloud, record)
+    (run,) = timed(cloud)
+    assert (run.run_id, run.visits, run.predicted) == (record.run_id, 1e6, (150.0, 0.0, 60.0, 30.0))
+    assert run.case == calibration.case_of(record.place, record.ladder[0].instance_type, shape)
+    took = receipt["seconds"]
+    assert run.actual == (took["boot"], took["stage"], took["train"], took["upload"] + took["terminate"])
+    learn_time(cloud.objects, record.with_new_launch(created()), receipt)  # whoever closes it, too
+    assert timed(cloud) == (run,)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"state": "failed"}, {"leaves": "files"}, {"attempts": 2}, {"predicted": ()}]
+)
+def test_a_run_whose_phases_say_nothing_is_not_timed(make_cloud, changed):
+    ladder = (rung(visits=1e6, predicted=changed.get("predicted", PREDICTED["ladder"][0].predicted)),)
+    cloud, record = make_cloud(ladder=ladder)
+    launched = record.with_new_launch(created())
+    if changed.get("attempts"):
+        launched = replace(launched, attempts=(*launched.attempts, launched.attempts[0]))
+    launched = replace(launched, leaves=changed.get("leaves", launched.leaves))
+    seconds = dict.fromkeys(("boot", "stage", "train", "upload", "terminate"), 1.0)
+    receipt = {"state": changed.get("state", "done"), "seconds": seconds, "closed_at": "", "created_at": ""}
+    learn_time(cloud.objects, launched, receipt)
+    assert timed(cloud) == ()

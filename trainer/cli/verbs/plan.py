@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from trainer.aws.access import Access, own_access
 from trainer.aws.place import ACCOUNT
+from trainer.base import environment
 from trainer.base.errors import UsageError
 from trainer.cli.asked_job import asked_job
 from trainer.cli.output import say, say_json, say_text
@@ -34,6 +37,7 @@ from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.machines.instances import TABLE_REGION, InstanceType
 from trainer.machines.outside import desk_machines, outside_machines
 from trainer.machines.planner import BYTES_OF_A_BAR
+from trainer.runs import calibration
 from trainer.runs.record import utc_now
 
 NO_CODE = BundleName(sha256="", lock_sha256="")  # a plan has no use for it
@@ -53,6 +57,8 @@ class Advice:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan. Returns 0."""
+    if arguments.calibration is not None:
+        return _print_calibration(arguments)
     advice = advise(arguments)
     if arguments.json:
         say_json(_document(advice))
@@ -163,20 +169,44 @@ def _script_work(job: Job) -> ScriptWork:
 def _offered(arguments: argparse.Namespace, job: Job) -> tuple[Account, Offers]:
     """Return an account and what it offers: the user's with --stack, else the package's lists."""
     if arguments.stack is None:
-        region = arguments.region or TABLE_REGION
+        region = environment.aws_region()[1] or TABLE_REGION
         return no_account(job, region), list_offers(machines_to_weigh(job), region=region)
-    if arguments.region:
-        raise UsageError("--region with --stack", why="a stack has its region", do="Leave one out.")
-    from trainer.aws.access import own_access
+    account = _account(own_access(), arguments.stack)
+    machines = machines_to_weigh(job, account.outputs.image_line)
+    spot = "spot" in job.machine.market
+    offers = query_offers(account.access, outputs=account.outputs, machines=machines, spot=spot)
+    return account, offers
+
+
+def _account(access: Access, stack: str) -> Account:
     from trainer.aws.stack import read_stack
     from trainer.runs.store import open_objects
 
-    access = own_access()
-    outputs = read_stack(access, stack=arguments.stack)
-    account = Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
-    machines = machines_to_weigh(job, outputs.image_line)
-    spot = "spot" in job.machine.market
-    return account, query_offers(access, outputs=outputs, machines=machines, spot=spot)
+    outputs = read_stack(access, stack=stack)
+    return Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))
+
+
+def _print_calibration(arguments: argparse.Namespace) -> int:
+    """Print predicted against actual seconds of the last runs, and the median error."""
+    from trainer.cli.connect import connected
+
+    if arguments.calibration < 1:
+        raise UsageError(f"--calibration {arguments.calibration}", do="Name how many runs, such as 10.")
+    with connected(rehearse=environment.rehearses(), create=False) as access:
+        stored = _account(access, arguments.stack or "dev").objects.get(key=calibration.OBJECT)
+    runs = calibration.runs_from(stored.body)[-arguments.calibration :] if stored else ()
+    if arguments.json:
+        rows = [{**vars(run), "error": round(run.error, 4)} for run in runs]
+        say_json({"phases": calibration.PHASES, "runs": rows, "median_error": _median_error(runs)})
+        return 0
+    from trainer.cli.views.advice import calibration_view
+
+    show(calibration_view(runs, _median_error(runs)))
+    return 0
+
+
+def _median_error(runs: Sequence[calibration.TimedRun]) -> float | None:
+    return round(statistics.median(run.error for run in runs), 4) if runs else None
 
 
 def _weighed_outside(

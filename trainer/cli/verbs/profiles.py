@@ -9,24 +9,39 @@ from typing import Any
 from rich.console import RenderableType
 
 from trainer.base.errors import UsageError
-from trainer.cli.output import say, say_json
+from trainer.cli.output import counted, duration, say, say_json
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, lines
+from trainer.job.job import Job, load_job, parse_job, refuse_script
 from trainer.machines.chips import REFERENCE, GpuProfile, profiles, user_file
 from trainer.machines.choice import Choice, Device, choose, gpus_here
 from trainer.machines.measurements import file_here
-from trainer.machines.memory import CPU, Figure, chunk_slices, figures
+from trainer.machines.memory import (
+    CPU,
+    MINUTES_OF_SEVEN_YEARS,
+    TIMEFRAME_MINUTES,
+    Figure,
+    batch_limit,
+    chunk_slices,
+    figures,
+    fit,
+)
+from trainer.machines.planner import workload
+from trainer.machines.rates import rate_of
 from trainer.models import MODELS, chunk_models
 
 BATCHES = {"batch 1m": "1m", "5m": "5m", "1h": "1h"}  # columns with the largest batch of a timeframe
+OF_JOBS = ("1h", "1d")  # timeframes at which --job shows a job
 LARGE = chunk_models()[0]  # the model of the column "chunks"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List every profile, and print which one applies here and why.
+    """List every profile, and print which one applies here and why; with --job what each makes of a job.
 
     If $GPU_PROFILE names one that can't apply, the list is printed before the error.
     """
+    if arguments.job:
+        return _of_job(parse_job(load_job(Path(arguments.job)), {}), as_json=arguments.json)
     gpus = gpus_here()
     known = {**profiles(), "cpu": choose("cpu", None).profile}
     try:
@@ -43,6 +58,80 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
     say(f"yours: {_state(user_file())}    measured: {_state(file_here())}")
     return 0
+
+
+def _of_job(job: Job, *, as_json: bool) -> int:
+    """Print batch, models at a time and time of a job for every GPU profile, hourly and daily."""
+    refuse_script(job, "profiles --job")
+    rows = [
+        {"profile": profile.name, "memory_gib": profile.memory_gib}
+        | {timeframe: _figures_of(job, profile, timeframe) for timeframe in OF_JOBS}
+        for profile in profiles().values()
+        if profile.name != CPU
+    ]
+    if as_json:
+        say_json({"job": job.to_dict(), "profiles": rows})
+        return 0
+    symbols = counted(max(1, len(job.data.symbols)), "symbol")
+    show(
+        lines(
+            FittedTable(
+                [_job_row(row) for row in rows],
+                right=("GiB", *(f"{name} {part}" for part in OF_JOBS for name in ("batch", "models"))),
+                leaving=("GiB",),
+            ),
+            f"batch: the job's {job.train.batch:,}, in slices of so many where the whole does not fit"
+            if job.train.batch
+            else "batch: the largest of train.batch = auto",
+            f"models: at a time on one GPU; time: of {symbols} with seven years of bars on it, without boot",
+        )
+    )
+    return 0
+
+
+def _figures_of(job: Job, profile: GpuProfile, timeframe: str) -> dict[str, Any]:
+    """Return what one GPU of a profile makes of a job at a timeframe."""
+    timed, bars = job.with_data(timeframe=timeframe), MINUTES_OF_SEVEN_YEARS // TIMEFRAME_MINUTES[timeframe]
+    work = workload(timed, dict.fromkeys(job.data.symbols or ("one",), bars))
+    windows = max(piece.windows for piece in work.pieces)
+    known: dict[str, Any] = {
+        "memory_gib": profile.memory_gib,
+        "features": len(timed.data.inputs),
+        "bars": max(piece.bars for piece in work.pieces),
+    }
+    batch = job.train.batch or batch_limit(profile, timed, windows=windows, timeframe=timeframe, **known)
+    try:
+        fits = fit(profile, timed.with_train(batch=batch), **known)
+    except UsageError as error:
+        return {"refused": error.what}
+    rate = rate_of(profile, timed)
+    seconds = sum(piece.estimate for piece in work.pieces) / rate.on_machine(len(work.pieces), 1)
+    return {
+        "batch": batch,
+        "slice": min(batch, fits.micro_batch),
+        "models": min(fits.models, len(work.pieces)),
+        "seconds": round(seconds, 1),
+        "source": rate.source,
+    }
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+
+
+def _job_row(row: dict[str, Any]) -> dict[str, str]:
+    cells = {"profile": row["profile"], "GiB": f"{row['memory_gib']:.1f}"}
+    for timeframe in OF_JOBS:
+        found = row[timeframe]
+        known = "refused" not in found
+        whole = known and found["slice"] == found["batch"]
+        sliced = "" if whole or not known else f" by {found['slice']:,}"
+        cells |= {
+            f"batch {timeframe}": f"{found['batch']:,}{sliced}" if known else "does not fit",
+            f"models {timeframe}": str(found["models"]) if known else "",
+            f"time {timeframe}": _time(found["seconds"]) if known else "",
+        }
+    return cells
 
 
 def _view(listed: dict[str, GpuProfile], *, holds: str) -> RenderableType:

@@ -9,11 +9,12 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
 from trainer.cli.views.plan import candidate_table, gpu_lines, training, typical_spot
-from trainer.cli.views.table import DIM, STRONG, Inline, lines, styled
+from trainer.cli.views.table import DIM, STRONG, FittedTable, Inline, lines, styled
 from trainer.launch.candidates import PlanCandidate
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.recommend import Recommendation, named
 from trainer.launch.work import ScriptWork, TrainingWork
+from trainer.runs.calibration import LEAST_RUNS, NEWEST, PHASES, TimedRun
 
 MOST_ROWS, MOST_OUTSIDE = 10, 5
 SHOWN_NAMES = 6
@@ -104,7 +105,7 @@ def _outside(outside: Sequence[PlanCandidate]) -> Iterator[RenderableType]:
 
 
 def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
-    sources = sorted({one.rate.source for one in plan.candidates})
+    sources = sorted({one.time.source for one in plan.candidates})
     yield styled(
         f"Prices: {plan.prices_are}. Times: {', '.join(sources)}; in brackets: nine of ten runs are faster.",
         DIM,
@@ -137,3 +138,26 @@ def _most(plan: LaunchPlan) -> str:
 
 def _line(one: PlanCandidate) -> str:
     return f"{named(one)}, {duration(one.seconds_p50)}, {money(one.dollars_p50)}"
+
+
+def calibration_view(runs: Sequence[TimedRun], median: float | None) -> RenderableType:
+    """Return predicted against actual seconds of runs by phase, and the median error."""
+    if median is None:
+        return lines("No run has been timed beside its plan yet.")
+    rows = [
+        {
+            "run": run.run_id,
+            "type": run.case.split()[1],
+            **{
+                phase: f"{duration(planned)} → {duration(took)}"
+                for phase, planned, took in zip(PHASES, run.predicted, run.actual, strict=True)
+            },
+            "off by": f"{run.error:.0%}",
+        }
+        for run in runs
+    ]
+    return lines(
+        FittedTable(rows, right=("off by",), leaving=("stage", "upload", "boot", "type")),
+        f"planned → taken; off by {median:.0%} in the median of {counted(len(runs), 'run')}."
+        f" From {LEAST_RUNS} runs of a shape on a type on, a plan follows its last {NEWEST}.",
+    )

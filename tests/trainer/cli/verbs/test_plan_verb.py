@@ -28,6 +28,8 @@ NUMBERS = ["plan", "--symbols", "20", "--bars", "500000", "--model", "lstm"]
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(2026, 11, 26, tzinfo=timezone.utc))
 
 
@@ -250,8 +252,10 @@ def test_a_type_that_its_region_lacks_is_out_with_the_region(capsys):
     assert code == 103 and "no instance type to launch in us-east-1 (p5e.48xlarge: not offered" in words
 
 
-def test_another_region_has_assumed_prices_and_says_so(capsys):
-    home, away = planned(capsys), planned(capsys, "--region", "eu-west-1")
+def test_another_region_has_assumed_prices_and_says_so(capsys, monkeypatch):
+    home = planned(capsys)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    away = planned(capsys)
     assert "2 x the list prices of us-east-1, since those of eu-west-1 are unknown" in away["prices_are"]
     prices = [
         {line["instance_type"]: line["price_usd_per_hour"] for line in one["candidates"]}

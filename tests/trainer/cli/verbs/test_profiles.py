@@ -59,3 +59,27 @@ def test_a_profile_that_cannot_apply_is_one_line_below_the_list(gpus, capsys, mo
     assert "\nh100 " in printed.out and "holds here" not in printed.out
     assert main(["profiles", "--json"]) == 2
     assert said in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
+def test_a_job_is_shown_for_each_profile_hourly_and_daily(capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text('[data]\nsymbols = ["A", "B", "C"]\n[model]\nname = "lstm"\n[train]\nbatch = 512\n')
+    assert main(["profiles", "--job", str(job), "--json"]) == 0
+    rows = {row["profile"]: row for row in json.loads(capsys.readouterr().out)["profiles"]}
+    assert rows.keys() >= {"rtx_3090", "rtx_4090", "a100_80gb", "h100_94gb"} and "cpu" not in rows
+    hourly, daily = rows["rtx_4090"]["1h"], rows["rtx_4090"]["1d"]
+    assert (hourly["batch"], hourly["models"], hourly["source"]) == (512, 3, "formula")
+    assert hourly["seconds"] > 20 * daily["seconds"]  # 24 bars a day, less what a window sees
+    # 3 symbols of 61,320 hours, 70 % less what a window sees; 15 % validate at 0.35; 15 epochs at 230,000 a second
+    visits = 3 * 15 * (int(61_320 * 0.7) - 60 + 0.35 * int(61_320 * 0.15))
+    assert hourly["seconds"] == pytest.approx(visits / 230_000, rel=0.01)
+    assert main(["profiles", "list", "--job", str(job)]) == 0
+    text = capsys.readouterr().out
+    assert "batch 1h" in text and "time 1d" in text and "the job's 512" in text
+
+
+def test_a_model_too_large_for_a_profile_says_so(capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text('[model]\nname = "transformer"\npreset = "large"\nwidth = 8192\nblocks = 64\n')
+    assert main(["profiles", "--job", str(job)]) == 0
+    assert "does not fit" in capsys.readouterr().out
