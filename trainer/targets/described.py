@@ -79,13 +79,13 @@ def gain(judgement: Mapping[str, Any] | None) -> str:
     return "{gain:+.4f} [{low:+.4f}, {high:+.4f}]".format(**judgement) if judgement and known else "-"
 
 
-def sample(metrics: Mapping[str, Any]) -> str:
-    """Return the bars of the test span and, in brackets, its cells."""
-    test = metrics.get("test") or {}
-    bars, cells = test.get("n"), test.get("cells")
+def sample(metrics: Mapping[str, Any], judgement: Mapping[str, Any] | None) -> str:
+    """Return the bars of the test span and, in brackets, its cells, and of how many that it would take."""
+    bars = (metrics.get("test") or {}).get("n")
     if not isinstance(bars, int):
         return "-"
-    return f"{bars:,} ({cells:,})" if isinstance(cells, int) else f"{bars:,}"
+    needed = f" of {judgement['needed']:,}" if judgement and judgement["needed"] else ""
+    return f"{bars:,} ({judgement['cells']:,}{needed})" if judgement else f"{bars:,}"
 
 
 def tested(metrics: Mapping[str, Any]) -> tuple[str, str]:

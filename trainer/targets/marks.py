@@ -28,7 +28,7 @@ Mark = Literal["better", "too little to tell", "no different", "worse"]
 MARKS: tuple[Mark, ...] = get_args(Mark)  # in the order of a table
 MEANINGS: dict[Mark, str] = {
     "better": "beats every baseline on the test span beyond chance, among all models of its run",
-    "too little to tell": "ahead of every baseline, or scored on too few cells, and chance is not excluded",
+    "too little to tell": "chance is not excluded; the cells in brackets are of how many it would take",
     "no different": "a baseline is as good, as far as the test span tells",
     "worse": "a baseline is better beyond chance",
 }

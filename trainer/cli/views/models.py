@@ -82,7 +82,7 @@ def _judged_row(
         decides: score,
         BASELINE: baseline,
         GAIN: gain(judgement),
-        SAMPLE: sample(metrics),
+        SAMPLE: sample(metrics, judgement),
         **{
             name: values[place] if len(values) == len(titles(metrics)) and place < len(values) else "-"
             for name, place in zip(names, places, strict=True)
@@ -156,7 +156,7 @@ def _row(model: Model, days: int) -> dict[str, Cell]:
         "test score": f"{title} {score}" if title else "-",
         BASELINE: baseline,
         GAIN: gain(model.judgement),
-        SAMPLE: sample(model.metrics),
+        SAMPLE: sample(model.metrics, model.judgement),
         "bars": bars_are(model.synthetic),
         "created (UTC)": f"{model.created_at:%Y-%m-%d %H:%M}",
         "expires": str(model.expires(days) or "-"),

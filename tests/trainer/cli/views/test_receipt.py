@@ -220,9 +220,9 @@ def test_models_are_sorted_under_a_verdict_and_signs_explained_once():
     assert any(line.strip() == f"verdict   {told}" for line in lines)
     for part in (
         "0.6930 logistic  +0.0090 [+0.0069, +0.0111]",
-        "12,000 (7)",
+        "12,000 (7 of 20)",
         "✓ beats every baseline on the test span beyond chance, among all models of its run",
-        "? ahead of every baseline",
+        "? chance is not excluded",
         "= a baseline is as good",
         "↓ a baseline is better beyond chance",
         "test 2026-01-01 to 2026-05-12: gain over the baseline beside it, with its 95 % interval",

@@ -159,7 +159,7 @@ def test_a_bar_without_the_unit_of_its_forecast_has_no_row(tmp_path: Path, make_
     close[-20:] = close[-20]  # the last ten bars have not moved for ten bars
     write_file(tmp_path / "AAA_1m.parquet", [make_candles(600, close=close)])
     write_file(tmp_path / "BBB_1m.parquet", [make_candles(600, symbol="BBB", close=[100.0] * 600)])
-    settings = {"horizon": 5, "volatility_bars": 10}
+    settings = {"horizon": 5, "volatility_bars": 10, "clip": 10.0}
     for symbol in ("AAA", "BBB"):
         make_model(
             tmp_path / f"{symbol}.safetensors", target="return", symbols=(symbol,), target_settings=settings
