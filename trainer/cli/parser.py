@@ -87,6 +87,9 @@ def _stop_flags(parser: Parser) -> None:
 
 def _receipts_flags(parser: Parser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help=f"{RUN} (default: all)")
+    parser.add_argument(
+        "--by", choices=("month", "job", "symbol"), default="", help="sum time and dollars of all runs"
+    )
     _where_flags(parser, local=True)
 
 

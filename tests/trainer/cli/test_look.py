@@ -48,6 +48,16 @@ def test_receipts_are_listed_and_printed_one_by_one(mayfly):
     assert len(text.splitlines()) == 3
 
 
+def test_receipts_are_summed(mayfly):
+    _, told, _ = mayfly("receipts", "--by", "month", "--json")
+    assert [(one["group"], one["runs"]) for one in told["sums"]] == [("2026-11", 2)]
+    _, text, _ = mayfly("receipts", "--by", "job")
+    assert [line.split()[:2] for line in text.splitlines()][1:] == [["crypto", "2"], ["all", "2"]]
+    assert "BTC-USD" in mayfly("receipts", "--by", "symbol")[1]
+    code, _, err = mayfly("receipts", CLOSED_RUN, "--by", "month")
+    assert code == 2 and "--by sums all receipts" in err
+
+
 @pytest.mark.parametrize("verb", ["receipts", "status", "stop"])
 def test_every_view_of_a_receipt_has_the_date_that_ends_models(mayfly, account, verb):
     code, out, _ = mayfly(verb, CLOSED_RUN)

@@ -1,4 +1,4 @@
-"""`mayfly receipts [RUN]`: receipts of ended runs. First settles runs that no command drives."""
+"""`mayfly receipts [RUN]`: receipts of ended runs, or their sums. First settles runs without a command."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import Any
 from trainer.aws.stack import read_stack
 from trainer.base.errors import UsageError
 from trainer.cli.connect import connected, named_run
-from trainer.cli.output import bars_are, counted, duration, say, say_json, warn
+from trainer.cli.output import bars_are, counted, duration, money, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.receipt import receipt_view, spent
 from trainer.cli.views.table import FittedTable
 from trainer.control.cloud import AwsCloud
 from trainer.control.settle import settle_run, settle_unwatched
 from trainer.runs.receipt import Receipt
+from trainer.runs.receipt_sums import CostSum, summed
 from trainer.runs.store import run_ids
 from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one receipt, or a table of all, oldest first."""
+    """Print one receipt, a table of all, oldest first, or their sums."""
+    if arguments.run and arguments.by:
+        raise UsageError("--by sums all receipts", do="Leave out the run, or --by.")
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
@@ -42,14 +45,44 @@ def run(arguments: argparse.Namespace) -> int:
                 receipts += [receipt] if receipt else []
             except UnreadableReceipt as error:
                 problems[run_id] = error
+    unread = {run_id: error.as_dict() for run_id, error in problems.items()}
+    sums = summed(receipts, arguments.by) if arguments.by else []
     if arguments.json:
-        unread = {run_id: error.as_dict() for run_id, error in problems.items()}
-        say_json({"receipts": receipts, "problems": unread})
+        told = {"sums": [vars(one) for one in sums]} if arguments.by else {"receipts": receipts}
+        say_json({**told, "problems": unread})
+        return 0
+    for problem in problems.values():
+        warn(f"warning: {problem}")
+    if not receipts:
+        say("no receipts yet")
     else:
-        for problem in problems.values():
-            warn(f"warning: {problem}")
-        show(receipts_table(receipts)) if receipts else say("no receipts yet")
+        show(sums_table(sums, arguments.by) if arguments.by else receipts_table(receipts))
     return 0
+
+
+def sums_table(sums: Iterable[CostSum], by: str) -> FittedTable:
+    """Return the table of sums, with that of all below."""
+    rows = list(sums)
+    total = CostSum(
+        group="all",
+        runs=sum(one.runs for one in rows),
+        seconds=sum(one.seconds for one in rows),
+        low=sum(one.low for one in rows),
+        high=sum(one.high for one in rows),
+        estimated=sum(one.estimated for one in rows),
+    )
+    shown = [*rows, total] if by != "symbol" else rows  # a run counts for each of its symbols
+    return FittedTable([_sum_row(one, by) for one in shown], right=("runs", "time", "spent", "estimated"))
+
+
+def _sum_row(one: CostSum, by: str) -> dict[str, str]:
+    return {
+        by: one.group,
+        "runs": f"{one.runs:,}",
+        "time": duration(one.seconds),
+        "spent": spent({"spent_low": one.low, "spent_high": one.high}),
+        "estimated": money(one.estimated),
+    }
 
 
 def receipts_table(receipts: Iterable[Receipt]) -> FittedTable:

@@ -1,0 +1,63 @@
+"""Sums of receipts: nothing is counted twice, and shares add up to what was spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainer.runs.receipt_sums import By, summed
+
+
+def receipt(day: str, job: str, *symbols: str, high: float = 1.0, **fields: Any) -> dict[str, Any]:
+    """Return a receipt of a run with a model of each symbol, the last of them failed."""
+    pieces = [{"piece": name, "series": name.split("+")} for name in symbols]
+    return {
+        "created_at": f"{day}T12:00:00Z",
+        "work": "train" if symbols else "script",
+        "job": {"name": job},
+        "seconds": {"total": 60.0},
+        "dollars": {"estimated": 0.5, "spent_low": high / 2, "spent_high": high},
+        "models": pieces[:-1],
+        "failed": pieces[-1:],
+        **fields,
+    }
+
+
+RECEIPTS = [
+    receipt("2026-10-31", "coins", "BTC", "ETH", high=2.0),
+    receipt("2026-11-01", "coins", "BTC", "ETH", "SOL", "BTC", high=4.0),
+    receipt("2026-11-02", "stocks", "AAA+BBB", high=1.0),
+    receipt("2026-11-03", "net", high=0.25),
+]
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("month", [("2026-10", 1, 2.0), ("2026-11", 3, 5.25)]),
+        ("job", [("coins", 2, 6.0), ("stocks", 1, 1.0), ("net", 1, 0.25)]),
+        (
+            "symbol",
+            [
+                ("BTC", 2, 3.0),
+                ("ETH", 2, 2.0),
+                ("SOL", 1, 1.0),
+                ("AAA", 1, 0.5),
+                ("BBB", 1, 0.5),
+                ("-", 1, 0.25),
+            ],
+        ),
+    ],
+)
+def test_receipts_are_summed(by: By, expected: list[tuple[str, int, float]]) -> None:
+    found = summed(RECEIPTS, by)
+    assert [(one.group, one.runs, one.high) for one in found] == expected
+    assert sum(one.high for one in found) == pytest.approx(7.25)
+    assert sum(one.low for one in found) == pytest.approx(3.625)
+    assert sum(one.seconds for one in found) == pytest.approx(240.0)
+    assert sum(one.estimated for one in found) == pytest.approx(2.0)
+
+
+def test_nothing_is_summed_without_receipts() -> None:
+    assert summed([], "month") == []
