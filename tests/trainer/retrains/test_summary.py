@@ -15,7 +15,7 @@ from trainer.base.errors import Interrupted
 from trainer.retrains.entries import is_scheduled, prepare_run_id_of, run_id_of
 from trainer.retrains.summary import MOST_LINES, end_summary, run_notes, scheduled_summary
 from trainer.runs.record import Attempt, Queue
-from trainer.targets.marks import judged
+from trainer.targets.marks import judged, verdict
 
 HOUR = timedelta(hours=1)
 
@@ -49,6 +49,26 @@ def test_a_run_that_is_done_is_told_in_words_and_numbers() -> None:
         "5 minutes on g6.xlarge, $0.07 (estimated $0.06)",
         "this month: $0.14 of $20.00",
         "more: mayfly receipts 20261122-030000-weekly-abcdef, mayfly retrains history weekly",
+    ]
+
+
+def test_models_are_told_under_their_verdict() -> None:
+    done = entry(state="done", run_id="20261122-030000-weekly-abcdef", spent_usd=0.07)
+    baselines = {"logistic": {"log_loss": 0.693}, "base_rate": {"log_loss": 0.7}}
+
+    def model(piece: str, gain: float) -> dict[str, Any]:
+        one = {"gain": gain, "error": 0.001, "freedom": 25}
+        better = {name: {"log_loss": one, "brier": one} for name in baselines}
+        test = {"log_loss": 0.69, "cells": 400, "baselines": baselines, "better": better}
+        return {"piece": piece, "metrics": {"about": METRICS["about"], "test": test}}
+
+    models = judged([model("AAA", -0.009), model("BBB", 0.009)])
+    before = receipt(models=judged([{"piece": "BBB", "metrics": METRICS}]))
+    told = scheduled_summary(done, WEEKLY, receipt(models=models, verdict=verdict(models)), before, 0.14)
+    assert told.text.splitlines()[1:4] == [
+        "1 of 2 is worth using (BBB), 1 worse",
+        "BBB: better, log loss 0.6900 (0.6930 logistic, last time 0.6912)",
+        "AAA: worse, log loss 0.6900 (0.6930 logistic)",
     ]
 
 
