@@ -27,14 +27,15 @@ def loaded(code: str) -> set[str]:
     return {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
 
 
-def test_help_loads_nothing_but_argparse_and_three_modules_of_ours():
+def test_help_loads_nothing_but_argparse_and_what_holds_flags():
     bare = loaded("import argparse; argparse.ArgumentParser(prog='x').print_help()")
     ours = loaded(
         "from trainer.cli.main import main; main(['launch', '--help'], prog='python -m trainer.launch')"
     )
     assert "argparse" in ours  # they are read
-    packages = {"trainer", "trainer.base", "trainer.cli"}
-    modules = {"trainer.base.arguments", "trainer.cli.main", "trainer.cli.parser"}
+    packages = {"trainer", "trainer.base", "trainer.cli", "trainer.cli.flags"}
+    flags = {f"trainer.cli.flags.{name}" for name in ("shared", "runs", "work")}
+    modules = {"trainer.base.arguments", "trainer.cli.main", "trainer.cli.parser"} | flags
     assert ours - bare <= packages | modules | {
         "__future__",
         "contextlib",
