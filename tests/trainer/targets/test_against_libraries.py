@@ -1,0 +1,66 @@
+"""Scores of frozen forecasts, beside scikit-learn's and scipy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics
+
+from trainer.targets import TARGETS
+
+RANDOM = np.random.default_rng(11)
+TRUTH = (RANDOM.random(3_000) < 0.45).astype(float)
+CHANCES = np.round(np.clip(0.45 + 0.1 * (TRUTH - 0.5) + RANDOM.normal(0, 0.15, 3_000), 0.001, 0.999), 3)
+
+
+def test_direction() -> None:
+    found = TARGETS["direction"]().scores(CHANCES, TRUTH[:, None])
+    expected = {
+        "auc": metrics.roc_auc_score(TRUTH, CHANCES),
+        "accuracy": metrics.accuracy_score(TRUTH, CHANCES >= 0.5),
+        "mcc": metrics.matthews_corrcoef(TRUTH, CHANCES >= 0.5),
+        "log_loss": metrics.log_loss(TRUTH, CHANCES),
+        "brier": metrics.brier_score_loss(TRUTH, CHANCES),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+
+
+def test_barrier() -> None:
+    classes = RANDOM.integers(0, 3, 2_000)
+    chances = RANDOM.dirichlet([2.0, 3.0, 1.0], 2_000)
+    found = TARGETS["barrier"]().scores(chances, classes[:, None].astype(float))
+    expected = {
+        "accuracy": metrics.accuracy_score(classes, chances.argmax(axis=1)),
+        "log_loss": metrics.log_loss(classes, chances),
+        "brier": metrics.brier_score_loss(classes, chances, scale_by_half=False),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+
+
+def test_quantiles() -> None:
+    target = TARGETS["quantiles"](coverage=0.8)
+    labels = RANDOM.standard_t(4, 2_000)
+    forecast = np.sort(RANDOM.normal(0, 1, (2_000, 3)), axis=1)
+    found = target.scores(forecast, labels[:, None])
+    each = [
+        metrics.mean_pinball_loss(labels, forecast[:, place], alpha=level)
+        for place, level in enumerate(target.levels)
+    ]
+    # An interval score is twice the pinball losses of its ends over the share outside (Gneiting and Raftery 2007).
+    expected = {"pinball": np.mean(each), "interval_score": 2 / 0.2 * (each[0] + each[2])}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["return", "volatility"])
+def test_numbers(name: str) -> None:
+    labels = RANDOM.normal(0, 1, 2_000)
+    forecast = 0.2 * labels + RANDOM.normal(0, 0.5, 2_000)
+    found = TARGETS[name]().scores(forecast, labels[:, None])
+    assert found["mse"] == pytest.approx(metrics.mean_squared_error(labels, forecast), abs=1e-9)
+    assert found["correlation"] == pytest.approx(stats.pearsonr(labels, forecast)[0], abs=1e-9)
+    if name == "return":
+        assert found["hits"] == pytest.approx(metrics.accuracy_score(labels > 0, forecast > 0), abs=1e-9)
+    else:  # a gamma deviance is twice QLIKE
+        deviance = metrics.mean_gamma_deviance(np.exp(2 * labels), np.exp(2 * forecast))
+        assert 2 * found["qlike"] == pytest.approx(deviance, abs=1e-9)
