@@ -73,8 +73,7 @@ def test_a_planted_volatility_is_found_by_a_tcn(capsys):
     scores = score_series(outputs, data).scores["test"]
     low, high = scores["intervals"]["correlation"]
     assert low <= scores["correlation"] <= high and scores["correlation"] > 0.9
-    low, high = scores["better"]["har"]["correlation"]
-    assert 0.2 < low < high < 1
+    assert all(gain["low"] > 0 for gain in scores["better"]["har"].values())
 
 
 def test_the_last_bar_does_not_reveal_the_planted_volatility():
