@@ -119,9 +119,8 @@ def test_the_command_keeps_and_scores_the_average(tmp_path, write_candles, train
     # The same steps, judged otherwise: only the validation sees the average.
     histories = [item.training["history"] for item in (card, read_card(plain.file))]
     assert [item["train_loss"] for item in histories[0]] == [item["train_loss"] for item in histories[1]]
-    assert card.metrics["validation"]["log_loss"] == pytest.approx(
-        min(item["validation_loss"] for item in histories[0])
-    )
+    best = min(item["validation_loss"] for item in histories[0])
+    assert card.metrics["validation"]["log_loss"] < best, "calibrated there"
 
 
 def test_the_device_skips_the_steps_the_host_would_skip():
