@@ -73,8 +73,8 @@ class _Gains:
 
     @property
     def p_worse(self) -> float:
-        """Return the chance of the largest loss if no baseline is better, over scores and baselines."""
-        all_p = [one.p_negative for its in self.by_baseline.values() for one in its.values()]
+        """Return the chance of the surest loss in the deciding score if no baseline is better; two-sided."""
+        all_p = [its[self.decides].p_negative for its in self.by_baseline.values()]
         return min(1.0, 2 * min(all_p) * len(all_p)) if all_p else 1.0
 
     @property

@@ -59,9 +59,10 @@ def test_a_model_is_better_if_it_beats_every_baseline(target):
     assert (one.mark, one.baseline) == ("worse", "mean"), "better than the rival alone is not better"
 
 
+@pytest.mark.parametrize("brier", [-5.0, 0.0, 5.0])
 @pytest.mark.parametrize("gain", [1.8, 2.0, 2.1, 2.2, 2.3, 3.0, -1.8, -2.1, -2.3, -3.0])
-def test_a_mark_never_contradicts_its_interval(gain):
-    (one,) = judge([told(gain, brier=gain)])
+def test_a_mark_never_contradicts_its_interval(gain, brier):
+    (one,) = judge([told(gain, brier=brier)])
     if one.mark == "better":
         assert one.low > 0
     if one.low <= 0 <= one.high:
@@ -71,7 +72,8 @@ def test_a_mark_never_contradicts_its_interval(gain):
 def test_a_model_that_loses_in_another_proper_score_is_not_better():
     assert marks(told(5.0)) == ["better"]
     assert marks(told(5.0, brier=-1.9)) == ["no different"]
-    assert marks(told(5.0, brier=-5.0)) == ["worse"]
+    assert marks(told(5.0, brier=-5.0)) == ["no different"]
+    assert marks(told(-5.0, brier=5.0)) == ["worse"], "the first proper score decides"
 
 
 def test_a_gain_has_to_stand_out_among_all_models_of_its_run():
