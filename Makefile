@@ -4,7 +4,7 @@
 help:
 	@echo "make demo    rehearse a run on the embedded AWS (no account, no GPU); DATA=DIR takes your candles"
 	@echo "make weekly  watch two Sundays of a scheduled retrain, full pools and a lost machine too, on a moved clock (three minutes)"
-	@echo "make test    format, lint, types, import rules and the tests, in ten to twenty minutes on two idle cores"
+	@echo "make test    format, lint, types, import rules and the tests, in eight minutes on two idle cores"
 	@echo "make quick   a first look in a minute: lint, and the tests that start no run and no training"
 	@echo "make check   the first part of make test"
 	@echo "make nightly what takes too long for make test: more whole runs, settings in pairs, a rehearsed p4d (about an hour)"
