@@ -263,7 +263,7 @@ def timed(work: Workload, machine: InstanceType, *, place: Place, rate: Rate, sh
 
 @dataclass(frozen=True, kw_only=True)
 class _Weighing:
-    """What all candidates of a plan share."""
+    """The values that all candidates of a plan share."""
 
     job: Job
     work: Workload

@@ -34,7 +34,7 @@ STALE_DAYS = 180  # from which on the age of a list is a note
 
 
 class DeskMemory:
-    """What this machine has measured, in place of a bucket; it has nothing else, and keeps nothing."""
+    """A bucket that has the measurements of this machine alone, and keeps nothing."""
 
     def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
         """Return the measurements, as a bucket would have them."""

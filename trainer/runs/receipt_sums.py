@@ -1,4 +1,4 @@
-"""What runs cost together: receipts summed by month, job or symbol. Pure."""
+"""Sum the time and dollars of receipts by month, job or symbol. Pure."""
 
 from __future__ import annotations
 

@@ -13,19 +13,18 @@ from typing import Any
 
 from trainer.base.errors import UsageError
 from trainer.base.text import some_of
-from trainer.store.card import Card
+from trainer.store.card import MODEL, Card
 from trainer.targets.inference import FEWEST_CELLS, estimate
 from trainer.targets.marks import Judgement, judge
 
 DAY_SECONDS = 86_400
-MODEL = "model"  # its name beside those of baselines in the losses of a card
 ALL = "all"  # the row of all symbols together
 DO = "Compare models of the same data, target and test span."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What one argument names: a run's models, or one model."""
+    """One side of a comparison: the models of a run, or one model."""
 
     name: str
     cards: tuple[Card, ...]

@@ -1,4 +1,4 @@
-"""What chance allows: the interval of a mean over cells of time, and its p value if the truth is zero.
+"""Intervals and p values of a mean over cells of time.
 
 A cell is a session, or a label's horizon where that is longer. Neighbouring cells are alike, so the variance
 of a mean is estimated from the slowest cosines of the series of cells (equal-weighted cosines: Mueller 2007,

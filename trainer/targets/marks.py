@@ -50,7 +50,7 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class _Gains:
-    """What is known of a model: the estimates of its gains over each baseline, by score."""
+    """A model's gains over each baseline, by score, as its metrics tell them."""
 
     cells: int
     by_baseline: Mapping[str, Mapping[str, CellMean]]

@@ -101,7 +101,7 @@ def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
     title, rows = compare_sides(sides)
     if arguments.json:
         runs = [{"name": one.name, "dollars": one.dollars, "seconds": one.seconds} for one in sides]
-        told = [{**asdict(row), "mark": row.judgement.mark} for row in rows]
+        told = [asdict(row) for row in rows]
         say_json({"reference": sides[0].name, "score": title, "sides": runs, "rows": told})
     else:
         show(comparison_view(sides, title, rows))

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from trainer.base.signs import sign
+from trainer.store.card import MODEL
 from trainer.targets.inference import CellMean, estimate
 from trainer.targets.scoring import PerBar, Rows
 from trainer.targets.target import LOWER, TargetSettings
 
 SECOND = 1_000_000_000
-MODEL = "model"  # its name beside those of baselines in the losses by cell
 DIGITS = 9  # of a loss in a card
 
 Baselines = Mapping[str, np.ndarray]  # name -> forecasts
