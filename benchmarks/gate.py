@@ -87,7 +87,7 @@ def replaced(
             gains_KC *= random.choice([-1, 1])
         gains_KC += gain
         means_K, errors_K = estimates(gains_KC)
-        worth = np.flatnonzero(means_K / errors_K > WORTH_A_LOOK)
+        worth = np.flatnonzero(means_K / errors_K > WORTH_A_LOOK).tolist()
         promoted = [sunday for sunday in worth if _promoted(home, rule, gains_KC[sunday], null, sunday + 1)]
         ever, first = ever + bool(promoted), first + (0 in promoted)
     return {"replaced": ever / champions, "first": first / champions}

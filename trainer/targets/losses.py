@@ -99,4 +99,4 @@ def gain_of(ours: Sums, theirs: Sums, bars: Sequence[float], *, is_lower: bool) 
         return None
     sign = 1.0 if is_lower else -1.0
     found = estimate([sign * (other - mine) for mine, other in zip(ours, theirs, strict=True)], bars)
-    return found and gain_values(found)
+    return gain_values(found) if found else None

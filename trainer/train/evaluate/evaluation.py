@@ -136,7 +136,7 @@ def _gain(
     if mine is None or other is None:
         return None
     found = _estimate(other - mine if is_lower else mine - other, places_N)
-    return found and gain_values(found)
+    return gain_values(found) if found else None
 
 
 def _grid(cells: Cells, places_N: np.ndarray) -> dict[str, Any]:
