@@ -142,7 +142,9 @@ def models_flags(models: Parser) -> None:
         metavar="ID",
         help="version to restore (default: the newest with other bytes)",
     )
-    compare = actions.add_parser("compare", help="compare models, or all of several runs, on one test span")
+    compare = actions.add_parser(
+        "compare", help="compare models, or all of several runs, on one test span; show one alone"
+    )
     compare.add_argument("models", nargs="+", metavar="RUN|MODEL", help="the first is the reference")
     for parser in (listing, pull, production, promote, rollback, compare):
         where_flags(parser, local=True)
