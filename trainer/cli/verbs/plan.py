@@ -40,6 +40,7 @@ from trainer.machines.instances import TABLE_REGION, InstanceType
 from trainer.machines.outside import DESK, desk_machines, outside_machines
 from trainer.machines.planner import BYTES_OF_A_BAR
 from trainer.runs import calibration
+from trainer.runs.month import month_of_runs
 from trainer.runs.record import utc_now
 
 NO_CODE = BundleName(sha256="", lock_sha256="")  # a plan has no use for it
@@ -97,7 +98,16 @@ def advise(arguments: argparse.Namespace) -> Advice:
         outside=outside,
         choice=choice,
         pay=_ways(choice, plan, outside, bought) if choice else None,
-        notes=tuple(age_notes(listed, bought, today=utc_now().date())),
+        notes=(*_month_notes(account, plan), *age_notes(listed, bought, today=utc_now().date())),
+    )
+
+
+def _month_notes(account: Account, plan: LaunchPlan) -> list[str]:
+    if not account.outputs.account_budget:
+        return []
+    month = month_of_runs(account.objects, utc_now())
+    return month.notes(
+        account.outputs.account_budget, planned_usd=plan.estimated_usd, most_usd=plan.hard_stop_usd
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from trainer.aws.stack import read_stack
 from trainer.cli.main import main
 from trainer.launch import offline
 from trainer.machines import instances
@@ -346,3 +347,27 @@ def test_a_clock_before_the_lists_is_one_note(capsys, monkeypatch):
 def test_its_image_line_is_that_of_a_new_stack():
     text = (Path(__file__).resolve().parents[4] / "Pulumi.yaml").read_text(encoding="utf-8")
     assert f"default: {offline.IMAGE_LINE}\n" in text
+
+
+# With a stack.
+
+
+def test_with_a_stack_offers_and_prices_are_the_accounts(applied, capsys, monkeypatch):
+    """Against the embedded AWS: its zones, spot prices and root disk; its month's budget is warned of."""
+
+    def with_budget(access, *, stack):
+        return replace(read_stack(access, stack=stack), account_budget=1)
+
+    monkeypatch.setattr("trainer.cli.verbs.plan.own_access", lambda: applied)
+    monkeypatch.setattr("trainer.aws.stack.read_stack", with_budget)
+    types = ("--instance", "g6.xlarge", "--instance", "g5.48xlarge", "--instance", "p5e.48xlarge")
+    document = planned(capsys, "--stack", "dev", *types)
+    rows = {(one["instance_type"], one["market"]): one for one in document["candidates"]}
+    g6 = rows["g6.xlarge", "on_demand"]
+    assert len(g6["zones"]) > 1 and g6["price_usd_per_hour"] > 0.8048  # with the root disk
+    assert "for the root disk" in document["prices_are"]
+    assert 0 < rows["g6.xlarge", "spot"]["price_usd_per_hour"] < g6["price_usd_per_hour"]
+    assert rows["p5e.48xlarge", "on_demand"]["refused"].startswith("not offered in")
+    assert [note for note in document["notes"] if "account_budget, $1.00" in note]
+    code, words = refused(capsys, *NUMBERS[1:], "--stack", "nobody")
+    assert code == 103 and "nobody" in words
