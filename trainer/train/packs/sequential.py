@@ -266,6 +266,7 @@ class SequentialPack:
         step that was skipped there.
         """
         decay = self._job.train.ema
+        share: float | torch.Tensor
         if is_finite is None:
             share = newest_share(decay, self._updates(number))
         else:
