@@ -276,3 +276,8 @@ def test_a_list_that_names_nothing_is_not_the_default(value: object):
 def test_a_wait_for_capacity_may_be_none(written, minutes):
     machine = job_of(queue_timeout=written).machine
     assert machine.queue_for(timedelta(hours=1)) == timedelta(minutes=minutes)
+
+
+def test_a_recorded_program_compiles_nothing():
+    with pytest.raises(UsageError, match="expert.strategy = fused compiles nothing"):
+        parse_job({"expert": {"strategy": "fused", "compile": "always"}})
