@@ -45,6 +45,7 @@ class Run:
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
     validate: Callable[[nn.Module], float]  # the validation loss of a network
     learning_rate: float
+    most_reads: int = 0  # of an epoch; 0: all
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the current epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -64,7 +65,7 @@ class Run:
     @property
     def num_windows(self) -> int:
         """Return how many windows, or chunks, an epoch has."""
-        return len(self.reads)
+        return min(len(self.reads), self.most_reads or len(self.reads))
 
     @property
     def epoch_is_over(self) -> bool:
@@ -190,8 +191,8 @@ def _order(run: Run) -> torch.Tensor:
     """Return the starts of the epoch's windows in visiting order, on the device, so that a step copies
     nothing there.
     """
-    order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
-    return run.reads[order.to(run.reads.device)]
+    order = batch_order(len(run.reads), seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
+    return run.reads[order[: run.num_windows].to(run.reads.device)]
 
 
 @dataclass(frozen=True, kw_only=True)

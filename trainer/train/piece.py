@@ -93,7 +93,12 @@ def run_of(
         return float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean())
 
     return Run(
-        member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=base_rate(job)
+        member=member,
+        title=title or model,
+        reads=data.reads,
+        validate=validate,
+        learning_rate=base_rate(job),
+        most_reads=job.train.reads_of_epoch(len(data.reads)),
     )
 
 

@@ -50,7 +50,15 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
 
     reads = torch.arange(0, windows, 3 if job.model.reads == CHUNKS else 1)
     rate = job.train.learning_rate
-    return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=rate)
+    most = job.train.reads_of_epoch(len(reads))
+    return Run(
+        member=member,
+        title=f"S{number}",
+        reads=reads,
+        validate=validate,
+        learning_rate=rate,
+        most_reads=most,
+    )
 
 
 def heard_at(step: int, word: str = STOP) -> Callable[[], str]:
