@@ -81,7 +81,4 @@ def _visits(fold: FoldPlan, job: Job) -> int:
     """Return the cost of an epoch, in training windows. Evaluating a window costs about a quarter of training
     on it.
     """
-    most = job.train.reads_of_epoch(fold.bars["train"]) * job.model.bars_out
-    return (
-        min(fold.bars["train"], most) + (fold.bars["validation"] + fold.bars["test"] // job.train.epochs) // 4
-    )
+    return fold.bars["train"] + (fold.bars["validation"] + fold.bars["test"] // job.train.epochs) // 4
