@@ -127,7 +127,7 @@ def test_the_device_skips_the_steps_the_host_would_skip():
     """On a GPU the host waits for no step: a tensor tells fused AdamW that a gradient is not finite. It can
     on a CPU, too.
     """
-    job, member = _job(), _member("a", 0)
+    job, member = _job(ema=0.9), _member("a", 0)
     member.labels_TK[150:160] = torch.nan
     clean = [starts[(starts < 130) | (starts > 165)] for starts in _batches()[:12]]
     batches = [torch.tensor([140, 141]), *clean[:6], torch.tensor([142, 143, 144]), *clean[6:]]
@@ -146,3 +146,6 @@ def test_the_device_skips_the_steps_the_host_would_skip():
         assert all(
             torch.equal(tensor, getattr(there, part)[name]) for name, tensor in getattr(here, part).items()
         )
+    assert here.average.keys() == there.average.keys() and here.average
+    for name, average in here.average.items():  # its share is a tensor in float32 there
+        torch.testing.assert_close(there.average[name], average, rtol=1e-6, atol=1e-7)
