@@ -171,10 +171,15 @@ def marks(
 
 
 def null_gains(
-    random: np.random.Generator, facts: dict[str, Any], *, cells: int, correlation: float
+    random: np.random.Generator,
+    facts: dict[str, Any],
+    *,
+    cells: int,
+    correlation: float,
+    models: int = MODELS,
 ) -> np.ndarray:
     """Return the gains by cell (M, C), in deviations, of models that have none on average."""
-    own, common = random.standard_normal((MODELS, cells)), random.standard_normal((1, cells))
+    own, common = random.standard_normal((models, cells)), random.standard_normal((1, cells))
     normal = _ar1(
         math.sqrt(1 - correlation) * own + math.sqrt(correlation) * common, facts["autocorrelation"]
     )

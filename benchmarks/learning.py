@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from benchmarks.planted import (
-    MINUTE,
+    constant_walk,
     direction_of,
     panel_job,
     planted_candles,
@@ -40,7 +40,6 @@ from benchmarks.planted import (
     planted_volatility,
 )
 from benchmarks.rounds import machine, write
-from trainer.data.read.candles import Candles
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY
@@ -241,19 +240,7 @@ def nothing(target: str, seed: int, *, bars: int) -> dict[str, Any]:
     """Train on a walk of constant volatility; return the 99 % interval of the gain over the unconditional
     baseline, in the target's proper score, and for quantiles the 99 % interval of the coverage.
     """
-    random = np.random.default_rng(seed)
-    close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(bars)))
-    first = np.concatenate([[100.0], close[:-1]])
-    candles = Candles(
-        symbol="WALK",
-        timeframe="15m",
-        timestamp=15 * MINUTE * np.arange(bars, dtype=np.int64),
-        open=first,
-        high=np.maximum(first, close),
-        low=np.minimum(first, close),
-        close=close,
-        volume=np.exp(random.standard_normal(bars)),
-    )
+    candles = constant_walk(seed, bars=bars)
     job = parse_job(
         {}, {**NOTHING, **NEXT[target], "data.test_fraction": 0.3, "target.name": target, "train.seed": seed}
     )

@@ -1,5 +1,5 @@
 """Series with a planted signal: the volume of the bars 20 to 40 before determines the direction, or the size,
-of a move; in a panel, the order of a date's volumes that of the next date's returns.
+of a move; in a panel, the order of a date's volumes that of the next date's returns. And walks without any.
 
 Shapes: N bars, D dates, S series.
 """
@@ -80,6 +80,25 @@ def planted_panel(seed: int, *, series: int, dates: int, shuffled: bool = False)
         bars = {name: values[there] for name, values in columns.items()}
         made.append(Candles(symbol=f"S{number:02d}", timeframe="1d", timestamp=timestamp, **bars))
     return made
+
+
+def constant_walk(
+    seed: int, *, bars: int, symbol: str = "WALK", timeframe: str = "15m", step: int = 15 * MINUTE
+) -> Candles:
+    """Return the candles of a walk of constant volatility, in which nothing can be forecast."""
+    random = np.random.default_rng(seed)
+    close = 100 * np.exp(np.cumsum(1e-3 * random.standard_normal(bars)))
+    first = np.concatenate([[100.0], close[:-1]])
+    return Candles(
+        symbol=symbol,
+        timeframe=timeframe,
+        timestamp=step * np.arange(bars, dtype=np.int64),
+        open=first,
+        high=np.maximum(first, close),
+        low=np.minimum(first, close),
+        close=close,
+        volume=np.exp(random.standard_normal(bars)),
+    )
 
 
 def panel_job(scaler: str, *, seed: int) -> Job:

@@ -57,6 +57,7 @@ def publish(
         "max_lifetime_minutes": settings.max_lifetime_minutes,
         "experiment_days": settings.retention.experiment_days,
         "checkpoint_days": settings.retention.checkpoint_days,
+        "account_budget": settings.account_budget,
         "template_condition": settings.template_condition,
         "image_pipeline": bool(settings.image_pipeline),
         "storage": "efs-cache" if cache else "s3",

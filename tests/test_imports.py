@@ -25,7 +25,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machines": {"aws.place", "job"},
     "bars": {"job", "data", "models.pretrained", "targets"},
     "runs": {"aws", "job.model_names", "targets.described", "targets.marks"},
-    "store": {"aws", "job.model_names", "runs", "targets.described", "targets.inference", "targets.marks"},
+    "store": {
+        *("aws", "job.model_names", "runs"),
+        *("targets.described", "targets.inference", "targets.losses", "targets.marks"),
+    },
     "retrains": {"aws.place", "job", "runs", "targets.described", "targets.marks"},
     "launch": {"aws", "data.table", "data.timeframes", "job", "machines", "models.pretrained", "runs"},
     "control": {"aws", "job", "launch", "machines", "retrains", "runs", "store"},

@@ -111,6 +111,7 @@ class StackOutputs:
     retrain_format: int = 0  # of publications that the deployed control reads
     max_lifetime_minutes: int = 0  # the cap in the template's user data: no deadline may lie beyond it
     experiment_days: int = 0  # that models of experiments are kept; 0: for ever
+    account_budget: int = 0  # dollars of a month that plans warn beyond; 0: none
     checkpoint_days: int = 7  # that the newest checkpoints are kept after their run
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     attach_from: str = ""  # the one address that may connect by SSH

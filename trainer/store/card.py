@@ -23,7 +23,6 @@ from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.store.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, read_values
 
 METADATA_KEY = "mayfly_card"
-MODEL = "model"  # its name beside those of baselines in the losses by cell
 MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # it has the escaped card, and the names of tensors
 MOST_TENSORS_BYTES = 2 << 20  # of a header without its card; an entry takes about 100 bytes
 _LENGTH_BYTES = 8

@@ -13,8 +13,9 @@ from typing import Any
 
 from trainer.base.errors import UsageError
 from trainer.base.text import some_of
-from trainer.store.card import MODEL, Card
-from trainer.targets.inference import FEWEST_CELLS, estimate
+from trainer.store.card import Card
+from trainer.targets.inference import FEWEST_CELLS
+from trainer.targets.losses import MODEL, gain_of
 from trainer.targets.marks import Judgement, judge
 
 DAY_SECONDS = 86_400
@@ -154,13 +155,13 @@ def _gain(
     reference: _LossesByDay, other: _LossesByDay, days: Sequence[int], score: str, lower: bool
 ) -> dict[str, Any]:
     """Return the gain over the reference in the form that a model's metrics have."""
-    sign = 1.0 if lower else -1.0
-    found = estimate(
-        [sign * (reference.sums[day] - other.sums[day]) for day in days], [other.bars[day] for day in days]
+    gain = gain_of(
+        [other.sums[day] for day in days],
+        [reference.sums[day] for day in days],
+        [other.bars[day] for day in days],
+        is_lower=lower,
     )
-    assert found is not None  # with fewer cells there is no row
-    told = {"gain": found.value, "error": found.error, "freedom": found.freedom}
     return {
         "about": {"proper": [score]},
-        "test": {"cells": len(days), "better": {"reference": {score: told}}},
+        "test": {"cells": len(days), "better": {"reference": {score: gain}}},
     }

@@ -101,6 +101,12 @@ def judged(models: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**model, "judgement": one and asdict(one)} for model, one in zip(models, made, strict=True)]
 
 
+def gain_values(gain: CellMean) -> dict[str, Any]:
+    """Return a gain as the metrics of a model have it."""
+    low, high = gain.interval()
+    return {"gain": gain.value, "error": gain.error, "freedom": gain.freedom, "low": low, "high": high}
+
+
 def in_order(models: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return models that were judged, the best mark first, then the surest gain, then by piece."""
 

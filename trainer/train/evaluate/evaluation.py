@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from trainer.base.signs import sign
-from trainer.store.card import MODEL
 from trainer.targets.inference import CellMean, estimate
+from trainer.targets.losses import MODEL
+from trainer.targets.marks import gain_values
 from trainer.targets.scoring import PerBar, Rows
 from trainer.targets.target import LOWER, TargetSettings
 
@@ -135,10 +136,7 @@ def _gain(
     if mine is None or other is None:
         return None
     found = _estimate(other - mine if is_lower else mine - other, places_N)
-    if found is None:
-        return None
-    low, high = found.interval()
-    return {"gain": found.value, "error": found.error, "freedom": found.freedom, "low": low, "high": high}
+    return gain_values(found) if found else None
 
 
 def _grid(cells: Cells, places_N: np.ndarray) -> dict[str, Any]:
