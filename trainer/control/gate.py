@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
-from trainer.base.strict_json import Unsound
+from trainer.base.strict_json import Unsound, instant
 from trainer.control.retrain_home import RetrainHome
 from trainer.data.timeframes import DAY, step_of
 from trainer.job.job import Job, job_from
@@ -63,7 +63,7 @@ DO = "The champion stays; promote by hand if the model is wanted: mayfly models 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans:
+class LastBars:
     """The last bar of each symbol in a data set, in seconds since 1970: all of it, and what a run read."""
 
     now: Mapping[str, int]
@@ -82,13 +82,12 @@ def begin_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
     that state has none to score. Raises a TrainerError if it can't be planned.
     """
     run_id = score_run_id_of(entry.retrain, entry.scheduled_at)
+    if home.is_registered(run_id):  # an earlier call ended between this write and the entry's
+        return replace(entry, state="scoring", score_run_id=run_id, most_usd=schedule.budget)
     challenger = challengers_run(home, entry, schedule)
     if not challenger:
         waits = f"no model has {schedule.least_cells} cells of bars that came after it and its champion yet"
         return replace(entry, gate=waits)
-    scoring = replace(entry, state="scoring", score_run_id=run_id, challenger=challenger)
-    if home.is_registered(run_id):  # an earlier call ended between this write and the entry's
-        return scoring
     began, left = home.cloud.now(), schedule.budget - entry.spent_usd
     if left <= 0:
         raise BudgetError("nothing is left of its budget", do="Raise budget of the setting `retrains`.")
@@ -97,7 +96,7 @@ def begin_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
     most = entry.spent_usd + plan.hard_stop_usd
     refuse_beyond_month(schedule, entry, home.others(entry), most)
     home.register(Planned(work=work, offers=offers, plan=plan), run_id, began)
-    return replace(scoring, most_usd=most)
+    return replace(entry, state="scoring", score_run_id=run_id, most_usd=most)
 
 
 def challengers_run(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSchedule) -> str:
@@ -162,7 +161,7 @@ def _asked(
     if receipt is None or receipt["state"] != "done":
         raise ConfigError(f"run {challenger} is not done", do=DO)
     made = _manifest(objects, challenger)
-    job, spans = job_from(made.job), _spans(objects, made)
+    job, lasts = job_from(made.job), _last_bars(objects, made)
     closed = _seconds(from_iso(receipt["closed_at"])) if schedule.gate == SHADOW else 0
 
     def piece_of(model: Mapping[str, Any]) -> tuple[AskedPiece, list[ManifestInput]]:
@@ -173,7 +172,7 @@ def _asked(
         if champion is not None:
             sides.append(("champion", champion, _hash(objects, champion)))
         if schedule.gate == SHADOW:  # bars that nobody had before the end of either training
-            since += [closed, *(spans.read.get(symbol, 0) + 1 for symbol in model["series"])]
+            since += [closed, *(lasts.read.get(symbol, 0) + 1 for symbol in model["series"])]
             since += [_seconds(champion.modified_at)] if champion else []
         inputs = [_input(stored, sha256) for _, stored, sha256 in sides]
         models = tuple(
@@ -192,7 +191,7 @@ def _asked(
         found = list(pool.map(piece_of, receipt["models"]))
     if not found:
         raise ConfigError(f"run {challenger} has no model", do=DO)
-    until = max((last for symbol, last in spans.now.items() if symbol in job.data.symbols), default=0)
+    until = max((last for symbol, last in lasts.now.items() if symbol in job.data.symbols), default=0)
     files = {item.path: item for _, inputs in found for item in inputs}
     return job, Asked(pieces=tuple(piece for piece, _ in found), until=until), tuple(files.values())
 
@@ -218,18 +217,25 @@ def _hash(objects: Objects, stored: Stored) -> str:
     return stored.checksum or objects.digest(key=stored.key, version_id=stored.version_id)
 
 
-def _spans(objects: Objects, made: Manifest) -> Spans:
+def _last_bars(objects: Objects, made: Manifest) -> LastBars:
     """Return the last bars of the set's files, and of those that a run read, by the data check's reports."""
     read = {item.key for item in made.inputs}
     now: dict[str, int] = {}
     then: dict[str, int] = {}
     for item in list_inputs(objects, str(made.job["data"]["set"])):
         for held in item.summary["holds"] if item.summary else ():
-            symbol, last = str(held["symbol"]), _seconds(from_iso(str(held["last"])))
+            symbol, last = str(held["symbol"]), _time_of(str(held["last"]))
             now[symbol] = max(now.get(symbol, 0), last)
             if item.key in read:
                 then[symbol] = max(then.get(symbol, 0), last)
-    return Spans(now=now, read=then)
+    return LastBars(now=now, read=then)
+
+
+def _time_of(text: str) -> int:
+    try:
+        return _seconds(instant(text))
+    except Unsound as error:
+        raise ConfigError("an index entry of the set can't be used", why=str(error), do=DO) from error
 
 
 def _seconds(at: datetime) -> int:
@@ -257,7 +263,7 @@ def after_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
     cells = max(int(one.numbers.get("cells", 0)) for one in decided)
     if schedule.gate == SHADOW and cells < schedule.least_cells:
         return replace(entry, gate=f"{cells} cells of newer bars: they are scored again later")
-    made = create_decisions(objects, entry.retrain, entry.challenger, decided)
+    made = create_decisions(objects, entry.retrain, decided[0].run_id, decided)
     return _carried_out(objects, entry, made)
 
 
@@ -303,7 +309,7 @@ def _decision(
     return GateDecision(
         piece=asked.piece,
         name=name,
-        run_id=entry.challenger,
+        run_id=challenger.key.split("/")[-2],  # its permanent key has it
         score_run_id=entry.score_run_id,
         decided_at=home.cloud.now(),
         gate=schedule.gate,
@@ -326,7 +332,7 @@ def _challenge(objects: Objects, name: str, champion: ModelVersion | None) -> in
     """Return how many decisions about this champion there will have been. Raises ConfigError."""
     last = read_decision(objects, name)
     own = champion.sha256 if champion else ""
-    return last.challenge + 1 if last and last.winner == own else 1
+    return last.challenge + 1 if last and not last.promote and last.winner == own else 1
 
 
 def _carried_out(objects: Objects, entry: ScheduledRun, made: Sequence[GateDecision]) -> ScheduledRun:

@@ -54,7 +54,6 @@ class ScheduledRun:
     most_usd: float = 0.0  # what its runs may cost at most
     spent_usd: float = 0.0  # by their receipts, the high bounds
     score_run_id: str = ""  # of the run that scores models, if there is one
-    challenger: str = ""  # the run whose models it scores
     gate: str = ""  # the result of the gate, as text
     promoted: tuple[str, ...] = ()  # pieces whose models went to production
     notes: tuple[str, ...] = ()  # differences from the publication: another image
