@@ -26,7 +26,7 @@ def test_the_plan_of_a_report(
     now = datetime(2026, 11, 26, tzinfo=timezone.utc)
     monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: now)
     made = advise(build_parser().parse_args(["plan", *JOBS[name].split()]))
-    view = advice_view(made.work, made.plan, made.outside, made.choice)
+    view = advice_view(made.work, made.plan, made.outside, made.choice, made.pay)
     texts = [f"mayfly plan {JOBS[name]}\n"]
     texts += [f"{f'| {width} columns':-<{width}}\n{drawn(view, width=width)}" for width in (80, 120)]
     golden(f"plan-{name}", "\n".join(texts))

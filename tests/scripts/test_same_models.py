@@ -69,10 +69,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @OWN_VENV
-@pytest.mark.nightly
 @pytest.mark.slow
 def test_models_are_the_same_to_the_bit_until_a_change_is_planted(checkout: Path) -> None:
-    done = same_models(checkout, "HEAD", "lstm", "tcn", "lstm-fused-averaged", "--bars", "3600")
+    done = same_models(checkout, "HEAD", "lstm", "tcn", "lstm-fused-averaged", "--bars", "600")
     assert (done.returncode, done.stderr) == (1, "")
     lines = [line.split() for line in done.stdout.splitlines() if "models" not in line]
     assert [(case, model.partition("-")[0], result) for case, model, result, *_ in lines] == [

@@ -97,7 +97,9 @@ class StackOutputs:
     instance_role_id: str = ""  # unique id (AROA...): what an instance writes begins with it
     prepare_template: str = ""  # id of the launch template of prepare runs
     prepare_role_id: str = ""  # unique id of the role of their instances
-    prepare_type: str = ""  # their instance type
+    prepare_type: str = ""  # the instance type of prepare and score runs
+    score_template: str = ""  # id of the launch template of score runs
+    score_role_id: str = ""  # unique id of the role of their instances
     script_profile_arn: str = ""  # instance profile of machines whose script gets secrets
     script_role_id: str = ""  # unique id of its role
     scheduler_role_arn: str = ""
@@ -109,6 +111,7 @@ class StackOutputs:
     retrain_format: int = 0  # of publications that the deployed control reads
     max_lifetime_minutes: int = 0  # the cap in the template's user data: no deadline may lie beyond it
     experiment_days: int = 0  # that models of experiments are kept; 0: for ever
+    account_budget: int = 0  # dollars of a month that plans warn beyond; 0: none
     checkpoint_days: int = 7  # that the newest checkpoints are kept after their run
     attach: str = "off"  # whether people may get onto a running instance: off, ssm, ssh
     attach_from: str = ""  # the one address that may connect by SSH

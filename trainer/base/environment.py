@@ -345,6 +345,11 @@ def _python_path(first: str) -> str:
     return os.pathsep.join(filter(None, (first, os.environ.get("PYTHONPATH"))))
 
 
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Set the variables of a job for the trainer, and for the processes that it starts."""
+    os.environ.update(variables)
+
+
 def set_cublas_workspace(size: str) -> None:
     """Set cuBLAS's workspace for this process, unless the user has; it is read at the first matrix
     product.

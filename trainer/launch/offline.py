@@ -15,6 +15,7 @@ from trainer.launch.gpu_table import cheapest_of_each
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import PricedTypes, assumed_prices, table_prices
 from trainer.launch.work import Account
+from trainer.machines.commitments import Commitment
 from trainer.machines.instances import (
     CPU_TYPES,
     TABLE_REGION,
@@ -30,6 +31,8 @@ from trainer.runs.store import Stored
 
 # The line of images that a new stack has (Pulumi.yaml); a test compares them.
 IMAGE_LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
+RESERVATIONS = "reserved prices"
+ASKED = "mayfly plan --stack NAME asks AWS."
 STALE_DAYS = 180  # from which on the age of a list is a note
 
 
@@ -132,12 +135,15 @@ def priced_outside(machines: Sequence[InstanceType]) -> Offers:
     )
 
 
-def age_notes(machines: Sequence[InstanceType], *, today: date) -> list[str]:
+def age_notes(
+    machines: Sequence[InstanceType], commitments: Sequence[Commitment] = (), *, today: date
+) -> list[str]:
     """Return notes on lists that are old, and on a clock that is before one of them."""
     lists = {
         "list prices": {one.price_date for one in machines if one.price_date and not one.seller},
         "typical spot prices": {one.spot.as_of for one in machines if one.spot},
         "prices outside AWS": {one.price_date for one in machines if one.price_date and one.seller},
+        RESERVATIONS: {one.as_of for one in commitments},
     }
     notes, newest = [], max((day for days in lists.values() for day in days), default="")
     if newest > today.isoformat():
@@ -149,5 +155,6 @@ def age_notes(machines: Sequence[InstanceType], *, today: date) -> list[str]:
         oldest = min(days, default="")
         age = (today - date.fromisoformat(oldest)).days if oldest else 0
         if age > STALE_DAYS:
-            notes.append(f"the {what} are of {oldest}, {age} days old. mayfly plan --stack NAME asks AWS.")
+            remedy = ASKED if what != RESERVATIONS else "AWS's pricing page has today's."
+            notes.append(f"the {what} are of {oldest}, {age} days old. {remedy}")
     return notes

@@ -25,9 +25,9 @@ REPLACEMENTS = {
 }
 
 
-# Types without a GPU, for prepare runs; any of them will do. List prices of us-east-1, Linux, on demand, and
-# the quota that all of them count against. T3 types launch in unlimited mode: CPU above their baseline costs
-# $0.05 a vCPU-hour besides, which these prices leave out.
+# Types without a GPU, for prepare and score runs; any of them will do. List prices of us-east-1, Linux, on
+# demand, and the quota that all of them count against. T3 types launch in unlimited mode: CPU above their
+# baseline costs $0.05 a vCPU-hour besides, which these prices leave out.
 CPU_PRICE_DATE, CPU_QUOTA = "2026-11-22", "L-1216C47A"  # Running On-Demand Standard instances
 CPU_TYPES = {  # vCPUs, memory in GiB, dollars an hour
     "t3.large": (2, 8.0, 0.0832),
@@ -66,6 +66,19 @@ class SpotMarket:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Owned:
+    """What a machine of the user's own costs besides its power, used or not."""
+
+    price_usd: float
+    years: float  # over which its price is written off, evenly
+
+    @property
+    def usd_per_month(self) -> float:
+        """Return the dollars of a month."""
+        return self.price_usd / (12 * self.years)
+
+
+@dataclass(frozen=True, kw_only=True)
 class InstanceType:
     """One EC2 instance type. `gpus` may be a fraction of a GPU; `num_workers` is how many processes
     that is.
@@ -95,6 +108,7 @@ class InstanceType:
     sagemaker_usd_per_hour: float | None = None
     seller: str = ""  # of a machine outside AWS
     source: str = ""  # of its price
+    owned: Owned | None = None  # a machine that was bought; its price an hour is then that of its power
 
     @property
     def num_workers(self) -> int:

@@ -14,11 +14,13 @@ from importlib.resources import files
 
 from trainer.base.errors import UsageError
 from trainer.machines.chips import named_profile
-from trainer.machines.instances import Boot, InstanceType, boot_of
+from trainer.machines.instances import Boot, InstanceType, Owned, boot_of
 from trainer.machines.memory import CPU
 
 DESK = "desk"  # the seller of the user's own machine
 MOST_USD = 10_000.0  # an hour
+# The numbers that describe a machine that was bought, with their bounds.
+BOUGHT = {"watts": (1.0, 100_000.0), "kwh": (0.0, 10.0), "price": (0.0, 10_000_000.0), "years": (0.1, 20.0)}
 _AT_ONCE = Boot(expected_seconds=0.0, allowance_seconds=900, smoke_seconds=180, basis="it is on already")
 
 
@@ -34,7 +36,10 @@ def outside_machines() -> tuple[InstanceType, ...]:
 def desk_machines(named: Sequence[str]) -> tuple[InstanceType, ...]:
     """Return the user's machines, each named PROFILE=USD, a GPU profile and the dollars of an hour of it.
 
-    Raises UsageError for another form, an unknown profile, and a price that is no number from 0 on.
+    Instead of the dollars also watts:W,kwh:USD,price:USD,years:N: its power under load, the price of a
+    kilowatt-hour, and what the machine cost, written off over so many years.
+
+    Raises UsageError for another form, an unknown profile, and a number out of its bounds.
     """
     return tuple(_desk(text) for text in named)
 
@@ -45,10 +50,7 @@ def _desk(text: str) -> InstanceType:
         do = "A rehearsal's plan has this desk's time: mayfly launch --rehearse --dry-run."
         raise UsageError("--desk cpu", why="the plan compares GPUs", do=do)
     profile = named_profile(name.strip())
-    try:
-        usd = float(price)
-    except ValueError:
-        usd = -1.0
+    usd, owned, source = _bought(text, price) if ":" in price else (_number(price), None, "yours")
     if not 0 <= usd <= MOST_USD:
         do = "Write --desk PROFILE=USD, the dollars of an hour, such as --desk rtx_4090=0.12."
         raise UsageError(f"--desk {text} has no price", do=do)
@@ -66,8 +68,30 @@ def _desk(text: str) -> InstanceType:
         on_demand_quota_code="",
         boot=_AT_ONCE,
         seller=DESK,
-        source="yours",
+        source=source,
+        owned=owned,
     )
+
+
+def _bought(text: str, numbers: str) -> tuple[float, Owned, str]:
+    """Return the dollars of an hour of its power, what it cost, and both as text."""
+    named = [part.strip().partition(":") for part in numbers.split(",")]
+    given = {key: _number(value) for key, _, value in named}
+    inside = all(low <= given.get(key, -1.0) <= high for key, (low, high) in BOUGHT.items())
+    if set(given) != set(BOUGHT) or len(named) != len(BOUGHT) or not inside:
+        do = "Write all four as numbers: --desk rtx_4090=watts:450,kwh:0.17,price:1900,years:3."
+        raise UsageError(f"--desk {text} does not say what the machine costs", do=do)
+    watts, kwh, price, years = (given[key] for key in BOUGHT)
+    source = f"yours: {watts:g} W at ${kwh:g} a kWh, ${price:,.0f} over {years:g} years"
+    return watts / 1000 * kwh, Owned(price_usd=price, years=years), source
+
+
+def _number(text: str) -> float:
+    """Return a number as text, -1 for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 def _machine(row: dict[str, str]) -> InstanceType:

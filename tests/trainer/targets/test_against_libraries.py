@@ -1,9 +1,10 @@
-"""Scores of frozen forecasts, beside scikit-learn's and scipy's."""
+"""Scores of frozen forecasts, beside those of scikit-learn, scipy and scoringrules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import scoringrules
 from scipy import stats
 from sklearn import metrics
 
@@ -24,6 +25,8 @@ def test_direction() -> None:
         "brier": metrics.brier_score_loss(TRUTH, CHANCES),
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+    assert found["brier"] == pytest.approx(scoringrules.brier_score(TRUTH, CHANCES).mean(), abs=1e-9)
+    assert found["log_loss"] == pytest.approx(scoringrules.log_score(TRUTH, CHANCES).mean(), abs=1e-9)
 
 
 def test_barrier() -> None:
@@ -47,9 +50,12 @@ def test_quantiles() -> None:
         metrics.mean_pinball_loss(labels, forecast[:, place], alpha=level)
         for place, level in enumerate(target.levels)
     ]
-    # An interval score is twice the pinball losses of its ends over the share outside (Gneiting and Raftery 2007).
-    expected = {"pinball": np.mean(each), "interval_score": 2 / 0.2 * (each[0] + each[2])}
+    low, high = forecast[:, 0], forecast[:, 2]
+    interval = scoringrules.interval_score(labels, low, high, 0.2).mean()
+    expected = {"pinball": np.mean(each), "interval_score": interval}
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+    quantile = scoringrules.quantile_score(labels[:, None], forecast, np.array(target.levels))
+    assert found["pinball"] == pytest.approx(quantile.mean(), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["return", "volatility"])

@@ -30,11 +30,12 @@ from trainer.targets.scoring import logistic
 from trainer.targets.volatility import Volatility
 from trainer.train.__main__ import main
 from trainer.train.evaluate.evaluation import evaluate
-from trainer.train.evaluate.scores import outputs_by_span, score_series
+from trainer.train.evaluate.scores import outputs_by_span, readings, score_series
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
 from trainer.train.loop import Run
 from trainer.train.piece import run_of
+from trainer.train.predict.readers import outputs_of
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +100,15 @@ def test_the_model_that_is_kept_is_that_of_the_best_epoch():
     model, run = trained(data, job)
     losses = [epoch["validation_loss"] for epoch in run.history]
     assert run.best_epoch == 1 + losses.index(min(losses))
-    assert run.validate(model) == min(losses)
+    reached = run.validate(model)
+    assert reached.loss == min(losses)
+    best = run.history[run.best_epoch - 1]
+    assert reached.scores == {name: best[name] for name in ("train_score", "validation_score")}
+    rows = data.labels("validation")
+    outputs = outputs_of(model, readings(alone(data), job, "validation"))
+    by_hand = np.corrcoef(data.target.forecast(outputs, data.fitted), rows[:, 0])[0, 1]
+    assert reached.score == "correlation" and reached.validation_score == pytest.approx(by_hand)
+    assert -1 <= reached.train_score <= 1
 
 
 def test_baselines_see_nothing_after_their_bar():

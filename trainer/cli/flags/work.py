@@ -156,7 +156,8 @@ def plan_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PROFILE=USD",
-        help="your own GPU and the dollars of an hour of it: rtx_4090=0.12; repeat it",
+        help="your own GPU and the dollars of an hour of it: rtx_4090=0.12, or its"
+        " rtx_4090=watts:450,kwh:0.17,price:1900,years:3; repeat it",
     )
     choice.add_argument(
         "--stack", metavar="NAME", help="ask the account of this stack for offers and prices (default: lists)"

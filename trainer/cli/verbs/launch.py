@@ -44,6 +44,7 @@ from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
 from trainer.runs.index import note_shown
 from trainer.runs.launching import waiting_words
+from trainer.runs.month import month_of_runs
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, iso, utc_now
 from trainer.runs.store import open_objects, read_record
@@ -88,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         view = work_view(work, plan, desk.describe(work))
         continues = _continuing(parent, Planned(work=work.by_hash(), offers=offers, plan=plan), account)
         kept = [f"continues {parent.run_id}: {_COUNTED[continues['parent_counts']]}"] if parent else []
+        kept += month_notes(account, plan)
         if arguments.dry_run:
             if not arguments.json:
                 show(view)
@@ -229,6 +231,14 @@ def _checked(work: Work, plan: LaunchPlan, account: Account, *, sweep: bool) -> 
     now = utc_now()
     record = record_of(work, plan, account, preflight_at=now, now=now)
     return check_account(account.access, account.outputs, record, sweep=sweep)
+
+
+def month_notes(account: Account, plan: LaunchPlan) -> list[str]:
+    """Return a warning if this month's runs and this one pass the stack's account_budget."""
+    if not (budget := account.outputs.account_budget):
+        return []
+    month = month_of_runs(account.objects, utc_now())
+    return month.notes(budget, planned_usd=plan.estimated_usd, most_usd=plan.hard_stop_usd)
 
 
 def _ask(arguments: argparse.Namespace, plan: LaunchPlan) -> None:

@@ -29,15 +29,18 @@ from trainer.launch.bundle import BundleName
 from trainer.launch.candidates import PlanCandidate, weigh
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.offline import age_notes, list_offers, machines_to_weigh, no_account, priced_outside
+from trainer.launch.pay import WaysToPay, ways_to_pay
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import plan_work, with_candles
 from trainer.launch.preflight import Offers, query_offers
 from trainer.launch.recommend import Recommendation, recommend
 from trainer.launch.work import Account, ScriptWork, TrainingWork
+from trainer.machines.commitments import Commitment, commitments_of
 from trainer.machines.instances import TABLE_REGION, InstanceType
-from trainer.machines.outside import desk_machines, outside_machines
+from trainer.machines.outside import DESK, desk_machines, outside_machines
 from trainer.machines.planner import BYTES_OF_A_BAR
 from trainer.runs import calibration
+from trainer.runs.month import month_of_runs
 from trainer.runs.record import utc_now
 
 NO_CODE = BundleName(sha256="", lock_sha256="")  # a plan has no use for it
@@ -52,6 +55,7 @@ class Advice:
     plan: LaunchPlan
     outside: tuple[PlanCandidate, ...]
     choice: Recommendation | None  # None: no time is known
+    pay: WaysToPay | None  # for the recommended type
     notes: tuple[str, ...]
 
 
@@ -63,11 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(_document(advice))
     elif arguments.csv:
-        say_text(_as_csv([*advice.plan.candidates, *advice.outside]))
+        say_text(_as_csv([*advice.plan.candidates, *advice.outside], advice.pay))
     else:
         from trainer.cli.views.advice import advice_view
 
-        show(advice_view(advice.work, advice.plan, advice.outside, advice.choice))
+        show(advice_view(advice.work, advice.plan, advice.outside, advice.choice, advice.pay))
         say(*(f"note: {note}" for note in advice.notes))
     return 0
 
@@ -86,13 +90,41 @@ def advise(arguments: argparse.Namespace) -> Advice:
     plan = plan_work(work, offers, account)
     outside = () if job.script.command else _weighed_outside(work, (*outside_machines(), *desks))
     listed = [*offers.priced.machines, *(one.machine for one in outside)]
+    choice = _chosen(plan, arguments.objective, deadline)
+    bought = _commitments(choice, plan.region)
     return Advice(
         work=work,
         plan=plan,
         outside=outside,
-        choice=_chosen(plan, arguments.objective, deadline),
-        notes=tuple(age_notes(listed, today=utc_now().date())),
+        choice=choice,
+        pay=_ways(choice, plan, outside, bought) if choice else None,
+        notes=(*_month_notes(account, plan), *age_notes(listed, bought, today=utc_now().date())),
     )
+
+
+def _month_notes(account: Account, plan: LaunchPlan) -> list[str]:
+    if not account.outputs.account_budget:
+        return []
+    month = month_of_runs(account.objects, utc_now())
+    return month.notes(
+        account.outputs.account_budget, planned_usd=plan.estimated_usd, most_usd=plan.hard_stop_usd
+    )
+
+
+def _commitments(choice: Recommendation | None, region: str) -> tuple[Commitment, ...]:
+    """Return the commitments for the recommended type, where the region is that of the list."""
+    at_home = choice is not None and region == TABLE_REGION
+    return commitments_of(choice.recommended.machine.name) if choice and at_home else ()
+
+
+def _ways(
+    choice: Recommendation,
+    plan: LaunchPlan,
+    outside: Sequence[PlanCandidate],
+    bought: Sequence[Commitment],
+) -> WaysToPay:
+    desks = [one for one in outside if one.machine.seller == DESK]
+    return ways_to_pay(choice.recommended, plan.candidates, desks, bought)
 
 
 def _chosen(plan: LaunchPlan, objective: str, deadline: timedelta | None) -> Recommendation | None:
@@ -227,6 +259,7 @@ def _document(advice: Advice) -> dict[str, Any]:
         **advice.plan.to_dict(),
         "outside": [{**one.to_dict(), "source": one.machine.source} for one in advice.outside],
         "choice": advice.choice.to_dict() if advice.choice else None,
+        "pay": advice.pay.to_dict() if advice.pay else None,
         "notes": list(advice.notes),
     }
 
@@ -235,11 +268,12 @@ COLUMNS = (
     *("seller", "instance_type", "market", "gpus", "gpu_model", "price_usd_per_hour", "price_date"),
     *("seconds_p50", "seconds_p90", "boot", "stage", "train", "upload", "lost"),
     *("dollars_p50", "dollars_p90", "sagemaker_dollars", "source", "refused", "note"),
+    *("way", "usd_per_month", "once", "weekly", "daily", "always_on"),
 )
 
 
-def _as_csv(candidates: Sequence[PlanCandidate]) -> str:
-    """Return a line for each candidate."""
+def _as_csv(candidates: Sequence[PlanCandidate], pay: WaysToPay | None) -> str:
+    """Return a line for each candidate, and one for each way to pay for the recommended type."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -252,4 +286,8 @@ def _as_csv(candidates: Sequence[PlanCandidate]) -> str:
             for part in ("p50", "p90")
         }
         writer.writerow({**row, **seconds, **between, "source": row["rate"]["source"]})
+    for way in pay.ways if pay else ():
+        row = way.to_dict()
+        price = {"instance_type": pay.instance_type if pay else "", "price_usd_per_hour": row["usd_per_hour"]}
+        writer.writerow({**row, **price})
     return text.getvalue()

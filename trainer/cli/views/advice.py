@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
+from trainer.cli.views.pay import pay_lines
 from trainer.cli.views.plan import candidate_table, gpu_lines, training, typical_spot
 from trainer.cli.views.table import DIM, STRONG, FittedTable, Inline, lines, styled
 from trainer.launch.candidates import PlanCandidate
+from trainer.launch.pay import WaysToPay
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.recommend import Recommendation, named
 from trainer.launch.work import ScriptWork, TrainingWork
@@ -26,6 +28,7 @@ def advice_view(
     plan: LaunchPlan,
     outside: Sequence[PlanCandidate],
     choice: Recommendation | None,
+    pay: WaysToPay | None = None,
 ) -> RenderableType:
     """Return the advice: the rows that matter, since --csv and --json have all."""
     job = work.job
@@ -47,6 +50,7 @@ def advice_view(
         "",
         *([*gpu_lines(plan.gpus), ""] if plan.gpus else []),
         *_outside(outside),
+        *(pay_lines(pay) if pay else ()),
         *_basis(plan),
         *_chosen(choice, outside, plan),
     )
@@ -137,7 +141,9 @@ def _most(plan: LaunchPlan) -> str:
 
 
 def _line(one: PlanCandidate) -> str:
-    return f"{named(one)}, {duration(one.seconds_p50)}, {money(one.dollars_p50)}"
+    owned = one.machine.owned
+    besides = f" besides {money(owned.usd_per_month)} a month, used or not" if owned else ""
+    return f"{named(one)}, {duration(one.seconds_p50)}, {money(one.dollars_p50)}{besides}"
 
 
 def calibration_view(runs: Sequence[TimedRun], median: float | None) -> RenderableType:

@@ -30,6 +30,8 @@ SETTINGS = (
     "batch",
     "learning_rate",
     "warmup_steps",
+    "warmup_epochs",
+    "steps_per_epoch",
     "schedule",
     "weight_decay",
     "clip_norm",

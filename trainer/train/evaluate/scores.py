@@ -60,13 +60,13 @@ def reader_for(data: SymbolData, job: Job) -> Reader:
     return reader_of(job.model.reads, inputs, bars_seen=data.bars_seen, first_bar=data.first_bar)
 
 
-def readings(data: PieceData, job: Job, span: str) -> list[tuple[np.ndarray, Reader]]:
+def readings(data: PieceData, job: Job, span: str, *, last: int = 0) -> list[tuple[np.ndarray, Reader]]:
     """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per
-    series for chunks.
+    series for chunks. `last`: of the last bars of each series; 0: of all.
 
     The outputs of all parts, concatenated, are in the order of the series.
     """
-    rows = [one.rows(span) for one in data.series]
+    rows = [one.rows(span)[-last:] for one in data.series]
     if job.model.reads == CHUNKS:
         return [(its, reader_for(one, job)) for one, its in zip(data.series, rows, strict=True) if len(its)]
     inputs = Inputs(rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, context_TC=data.context_RC)

@@ -24,18 +24,19 @@ from trainer.job.job import Job
 from trainer.models import network_of
 from trainer.train.off_device import put
 from trainer.train.packs.pack import (
-    AVERAGE_RISE,
     BETAS,
     EPSILON,
     Member,
     ModelState,
     architecture_of,
+    decays,
     loss_for,
     new_model,
+    newest_share,
 )
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.predict.readers import scale_
-from trainer.train.seeds import dropout_keys
+from trainer.train.seeds import DropoutKeys, key_table
 
 # Before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21).
 _WARM_UP_STEPS = 3
@@ -47,7 +48,6 @@ class _Stacked(ABC):
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         self._members, self._job = members, job
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
-        self._num_dropouts = job.model.num_dropouts
         self._micro_batch = min(micro_batch or job.train.batch, job.train.batch)
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
@@ -61,6 +61,10 @@ class _Stacked(ABC):
         self._join_rows()
         flat = [self._layout.flatten(model.state_dict()) for model in self._models]
         self._weights_MP = torch.stack(flat).detach()
+        like = self._models[0].state_dict()
+        self._decays_P = self._layout.flatten(
+            {name: torch.full_like(weight, float(decays(weight))) for name, weight in like.items()}
+        )
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
@@ -78,7 +82,14 @@ class _Stacked(ABC):
         )
         self._starts_MB = torch.zeros(models, job.train.batch, dtype=torch.int64, device=self._device)
         self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
-        self._keys_LM2 = torch.zeros(self._num_dropouts, models, 2, dtype=torch.int32, device=self._device)
+        self._table_MSL2 = key_table(models, layers=job.model.num_dropouts, device=self._device)
+        self._keys = [
+            DropoutKeys(keys, seed=member.seed, model=member.draws_as)
+            for keys, member in zip(self._table_MSL2, members, strict=True)
+        ]
+        self._keys_LM2: torch.Tensor  # of the step under way
+        self._places_M = torch.zeros(models, dtype=torch.int64, device=self._device)
+        self._numbers_M = torch.arange(models, device=self._device)
         self._losses_M = torch.zeros(models, dtype=self._dtype, device=self._device)
         self._place_B = torch.arange(job.train.batch, device=self._device)
         self._steps_T1 = torch.arange(self._seen, device=self._device)[:, None]
@@ -86,13 +97,11 @@ class _Stacked(ABC):
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
-        lengths, keys = [], []
-        for number, member in enumerate(self._members):
-            length, step = len(starts[number]) if active[number] else 0, self._batches[number]
+        lengths, places = [], []
+        for number, keys in enumerate(self._keys):
+            length = len(starts[number]) if active[number] else 0
             lengths.append(length)
-            keys.append(
-                dropout_keys(seed=member.seed, model=member.draws_as, step=step, layers=self._num_dropouts)
-            )
+            places.append(keys.place(self._batches[number]))
             if length:
                 put(self._starts_MB[number, :length], starts[number])
                 self._batches[number] += 1
@@ -101,7 +110,7 @@ class _Stacked(ABC):
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
         put(self._lengths_M, torch.tensor(lengths))
         put(self._rates_M, torch.tensor(self._rates, dtype=torch.float64))
-        put(self._keys_LM2, torch.stack(keys, dim=1))
+        put(self._places_M, torch.tensor(places))
         if self._device.type == "cuda":
             self._graph = self._graph or self._record()
             self._graph.replay()
@@ -179,6 +188,7 @@ class _Stacked(ABC):
         inside_MB = self._place_B[None, :] < lengths_M1
         weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
         losses_M = torch.zeros_like(self._losses_M)
+        self._keys_LM2 = self._table_MSL2[self._numbers_M, self._places_M].transpose(0, 1)
         self._gradient_MP.zero_()
         for first in range(0, self._job.train.batch, self._micro_batch):
             losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
@@ -210,15 +220,15 @@ class _Stacked(ABC):
         exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
         step_size = (self._rates_M[:, None] / (1 - beta_1**updates_M1)).to(self._dtype)
         correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
-        decay = (1 - self._rates_M * job.train.weight_decay)[:, None].to(self._dtype)
-        weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
+        decay = (self._rates_M * job.train.weight_decay)[:, None].to(self._dtype) * self._decays_P
+        change = step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
+        weights = self._weights_MP * (1 - decay) - change
         kept_MP = (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
         for kept, moved in zip(kept_MP, (weights, exp_avg, exp_avg_sq), strict=True):
             kept.copy_(torch.where(moves_M1, moved, kept))
         if self._average_MP is not None:
-            # `pack.newest_share`, row by row.
-            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema)
-            average_MP = torch.lerp(self._average_MP, weights, share_M1.to(self._dtype))
+            share_M1 = newest_share(job.train.ema, updates_M1).to(self._dtype)
+            average_MP = torch.lerp(self._average_MP, weights, share_M1)
             self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
         return moves_M | self._rescale(active_M, moves_M)
 

@@ -103,6 +103,16 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     assert "Hard stop 1h after the launch ($12.28 at most, on demand)" in capsys.readouterr().out
 
 
+def test_a_months_budget_is_warned_of_at_the_plan(rehearsed, candles, capsys, monkeypatch):
+    def with_budget(access, *, stack):
+        return replace(read_stack(access, stack=stack), account_budget=1)
+
+    monkeypatch.setattr("trainer.cli.verbs.launch.read_stack", with_budget)
+    assert launch("--rehearse", "--instance", "g5.48xlarge", "--data", candles, "--dry-run", "--json") == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any("passes at its hard stop" in note and "account_budget, $1.00" in note for note in notes)
+
+
 def test_candles_come_from_the_local_folder(rehearsed, candles, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("MAYFLY_LOCAL", str(tmp_path / "mine"))
     (tmp_path / "mine" / "candles").mkdir(parents=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from trainer.aws.stack import read_stack
 from trainer.cli.main import main
 from trainer.launch import offline
 from trainer.machines import instances
@@ -197,11 +198,14 @@ def test_csv_has_a_line_for_each_machine_and_market(capsys):
     document = planned(capsys)
     assert main([*NUMBERS, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(rows) == len(document["candidates"]) + len(document["outside"])
+    ways = document["pay"]["ways"]
+    assert len(rows) == len(document["candidates"]) + len(document["outside"]) + len(ways)
+    assert [row["way"] for row in rows if row["way"]] == [way["way"] for way in ways]
+    assert float(rows[-1]["weekly"]) == ways[-1]["weekly"]
     first = document["candidates"][0]
     assert rows[0]["instance_type"] == first["instance_type"]
     assert float(rows[0]["dollars_p50"]) == first["dollars"]["p50"]
-    assert {row["seller"] for row in rows} == {"AWS", "RunPod", "Lambda", "Vast"}
+    assert {row["seller"] for row in rows} == {"AWS", "RunPod", "Lambda", "Vast", ""}
 
 
 def test_a_desk_has_the_price_that_its_owner_names(capsys):
@@ -212,6 +216,54 @@ def test_a_desk_has_the_price_that_its_owner_names(capsys):
     assert any(line["seller"] == "desk" and line["dollars"]["p50"] == 0 for line in free)
     for text in ("rtx_4090", "rtx_4090=-1", "rtx_4090=nan"):
         assert "has no price" in refused(capsys, *NUMBERS[1:], "--desk", text)[1]
+
+
+def test_every_way_to_pay_by_hand(capsys):
+    """A g5.xlarge on demand, on spot, reserved, by SageMaker, and a machine that was bought."""
+    own = "rtx_4090=watts:450,kwh:0.2,price:1800,years:3"
+    document = planned(capsys, "--instance", "g5.xlarge", "--objective", "cost", "--desk", own)
+    pay, ways = document["pay"], {way["way"]: way for way in document["pay"]["ways"]}
+    (on_demand,) = (one for one in document["candidates"] if one["market"] == "on_demand")
+    (desk,) = (one for one in document["outside"] if one["seller"] == "desk")
+    hours = sum(on_demand["seconds"][phase] for phase in ("boot", "stage", "train", "upload")) / 3600
+    assert pay["run_hours"] == pytest.approx(hours, rel=1e-3)
+
+    cloud = ways["on demand"]
+    assert cloud["once"] == pytest.approx(hours * 1.006, rel=1e-3)
+    assert cloud["weekly"] == pytest.approx(hours * 1.006 * 365 / 7 / 12, rel=1e-3)
+    assert cloud["daily"] == pytest.approx(hours * 1.006 * 365 / 12, rel=1e-3)
+    assert cloud["always_on"] == pytest.approx(730 * 1.006)
+    reserved = ways["reserved, 1 year, no upfront"]
+    assert reserved["weekly"] == reserved["daily"] == reserved["always_on"] == pytest.approx(730 * 0.63378)
+    assert reserved["once"] == pytest.approx(12 * 730 * 0.63378)  # the whole term
+    assert ways["SageMaker"]["once"] == pytest.approx(hours * 1.41, rel=1e-3)
+    mine = ways["your rtx_4090"]
+    power = desk["seconds"]["p50"] / 3600 * 0.45 * 0.2
+    assert mine["once"] == pytest.approx(1800 + power, rel=1e-4)
+    assert mine["daily"] == pytest.approx(50 + power * 365 / 12, rel=1e-3)
+    assert mine["always_on"] == pytest.approx(50 + 730 * 0.09)
+
+    spot = next(one for one in document["candidates"] if one["market"] == "spot")
+    runs = 50 / (spot["dollars"]["p50"] - power)  # that a machine of $50 a month makes good
+    assert f"Cheapest: spot; from {runs * hours:,.0f} h a month on" in pay["sentences"][0]
+    assert pay["missing"] == ["1 way without a dated price: savings plans"]
+
+
+@pytest.mark.parametrize(
+    "numbers", ["watts:450", "watts:450,kwh:x,price:1,years:3", "watts:0,kwh:0,price:1,years:3"]
+)
+def test_a_bought_desk_needs_all_its_numbers(capsys, numbers):
+    assert (
+        "does not say what the machine costs"
+        in refused(capsys, *NUMBERS[1:], "--desk", f"rtx_4090={numbers}")[1]
+    )
+
+
+def test_another_region_has_no_reserved_price(capsys, monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    pay = planned(capsys, "--instance", "g5.xlarge")["pay"]
+    assert not any(way["way"].startswith("reserved") for way in pay["ways"])
+    assert "reserved" in pay["missing"][0]
 
 
 def test_a_script_has_cpu_types_and_prices_and_no_times(capsys, tmp_path):
@@ -275,13 +327,14 @@ def test_a_type_without_a_price_is_out(capsys, monkeypatch, price):
 
 
 def test_old_lists_are_one_note_each(capsys, monkeypatch):
-    assert len(planned(capsys)["notes"]) == 1  # the spot list is of 2025
+    assert len(planned(capsys)["notes"]) == 2  # the lists of spot and of reserved prices are of 2025
     monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(2027, 6, 1, tzinfo=timezone.utc))
     notes = planned(capsys)["notes"]
     assert notes[0] == ("the list prices are of 2026-07-20, 316 days old. mayfly plan --stack NAME asks AWS.")
     assert [note.split(" are of ")[0] for note in notes[1:]] == [
         "the typical spot prices",
         "the prices outside AWS",
+        "the reserved prices",
     ]
 
 
@@ -294,3 +347,27 @@ def test_a_clock_before_the_lists_is_one_note(capsys, monkeypatch):
 def test_its_image_line_is_that_of_a_new_stack():
     text = (Path(__file__).resolve().parents[4] / "Pulumi.yaml").read_text(encoding="utf-8")
     assert f"default: {offline.IMAGE_LINE}\n" in text
+
+
+# With a stack.
+
+
+def test_with_a_stack_offers_and_prices_are_the_accounts(applied, capsys, monkeypatch):
+    """Against the embedded AWS: its zones, spot prices and root disk; its month's budget is warned of."""
+
+    def with_budget(access, *, stack):
+        return replace(read_stack(access, stack=stack), account_budget=1)
+
+    monkeypatch.setattr("trainer.cli.verbs.plan.own_access", lambda: applied)
+    monkeypatch.setattr("trainer.aws.stack.read_stack", with_budget)
+    types = ("--instance", "g6.xlarge", "--instance", "g5.48xlarge", "--instance", "p5e.48xlarge")
+    document = planned(capsys, "--stack", "dev", *types)
+    rows = {(one["instance_type"], one["market"]): one for one in document["candidates"]}
+    g6 = rows["g6.xlarge", "on_demand"]
+    assert len(g6["zones"]) > 1 and g6["price_usd_per_hour"] > 0.8048  # with the root disk
+    assert "for the root disk" in document["prices_are"]
+    assert 0 < rows["g6.xlarge", "spot"]["price_usd_per_hour"] < g6["price_usd_per_hour"]
+    assert rows["p5e.48xlarge", "on_demand"]["refused"].startswith("not offered in")
+    assert [note for note in document["notes"] if "account_budget, $1.00" in note]
+    code, words = refused(capsys, *NUMBERS[1:], "--stack", "nobody")
+    assert code == 103 and "nobody" in words

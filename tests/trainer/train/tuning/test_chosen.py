@@ -24,6 +24,7 @@ from trainer.machines.kernels import CPU_SLICE
 from trainer.machines.measurements import OPEN, keep_here, known_here, shape_of
 from trainer.store.card import read_card
 from trainer.train.checkpoint import write
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.inputs.survey import Survey
 from trainer.train.loop import Run
 from trainer.train.packs.sequential import SequentialPack
@@ -237,7 +238,9 @@ def checkpoint(out: Path, chosen: Chosen) -> None:
     (member,) = make_members(1, job_of(hidden=4, lookback=6), torch.device("cpu"))
     pack = SequentialPack([member], job_of(hidden=4, lookback=6))
     reads = torch.arange(9)
-    run = Run(member=member, title="C0", reads=reads, validate=lambda model: 0.0, learning_rate=1e-3)
+    run = Run(
+        member=member, title="C0", reads=reads, validate=lambda model: Validated(loss=0.0), learning_rate=1e-3
+    )
     write(out / "checkpoints", run, pack.snapshot(0), MADE, choice=chosen.choice)
 
 

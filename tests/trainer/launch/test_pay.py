@@ -1,0 +1,45 @@
+"""Ways to pay: from how many hours a month on which is cheapest, and what one machine can't do."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.launch.pay import MONTH_HOURS, Way, cheapest_by_hours
+from trainer.machines.commitments import commitments, commitments_of
+from trainer.machines.instances import catalogue
+
+HOUR = {"run_seconds": 3600.0, "source": "a test"}
+ON_DEMAND = Way(name="on demand", usd_per_hour=2.0, run_usd=2.0, **HOUR)
+RESERVED = Way(name="reserved", month_usd=730.0, term_months=12, run_usd=0.0, is_one_machine=True, **HOUR)
+
+
+def names(*ways: Way) -> list[tuple[float, str]]:
+    return [(hours, way.name) for hours, way in cheapest_by_hours(ways, 1.0)]
+
+
+def test_a_reservation_wins_from_its_share_of_the_month_on():
+    assert names(ON_DEMAND, RESERVED) == [(0.0, "on demand"), (365.0, "reserved")]
+
+
+def test_spot_below_the_reserved_price_always_wins():
+    spot = Way(name="spot", usd_per_hour=0.9, run_usd=0.9, **HOUR)
+    assert names(ON_DEMAND, RESERVED, spot) == [(0.0, "spot")]
+
+
+def test_a_slow_machine_never_wins_beyond_its_own_hours():
+    slow = {**HOUR, "run_seconds": 36_000.0}  # ten hours for what takes one: 73 runs a month
+    own = Way(name="own", month_usd=100.0, run_usd=0.5, is_one_machine=True, **slow)
+    assert names(ON_DEMAND, own) == [(0.0, "on demand"), (pytest.approx(100 / 1.5), "own")]
+    dear = Way(name="own", month_usd=120.0, run_usd=0.5, is_one_machine=True, **slow)
+    assert names(ON_DEMAND, dear) == [(0.0, "on demand")]  # 80 runs would pay, 73 are possible
+    assert own.monthly_usd(74) is None and own.monthly_usd(73) == pytest.approx(136.5)
+
+
+def test_every_commitment_is_of_a_known_type_and_below_its_price():
+    known = catalogue()
+    for one in commitments():
+        price = known[one.instance_type].price_usd_per_hour
+        assert price and 0.2 * price < one.usd_per_hour < price
+    assert commitments_of("g5.xlarge")[0].title == "reserved, 1 year, no upfront"
+    assert commitments_of("p5.48xlarge") == ()  # no source, no row
+    assert pytest.approx(730) == MONTH_HOURS
