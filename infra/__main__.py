@@ -93,7 +93,9 @@ control = ControlFunction(
     "control",
     stack,
     minutes=CONTROL_MINUTES,
-    launched_from=replace(launched_from, launch_templates=(templates.training, templates.prepare)),
+    launched_from=replace(
+        launched_from, launch_templates=(templates.training, templates.prepare, templates.score)
+    ),
     limits=control_limits(
         (*settings.control_types, settings.prepare_type), own_templates=settings.template_condition
     ),

@@ -174,7 +174,7 @@ class InstanceEvents(Component):
 def control_limits(instance_types: tuple[str, ...], *, own_templates: bool) -> LaunchLimits:
     """Return control's limits as a launcher."""
     return LaunchLimits(
-        roles=("instance", "prepare", "script"),
+        roles=("instance", "prepare", "score", "script"),
         functions=("sweeper",),
         writes=WRITES,
         creates=CREATES,

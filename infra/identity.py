@@ -1,5 +1,5 @@
-"""The roles: for training instances, scripts with secrets, prepare runs, the sweeper, schedules. policies.py
-has their permissions.
+"""The roles: for training instances, scripts with secrets, prepare and score runs, the sweeper, schedules.
+policies.py has their permissions.
 
 Control's role names what it may launch from, so it is made with its function, after the templates
 (control.py).
@@ -84,6 +84,8 @@ class Identity(Component):
         self.instance = role("instance", what, ec2, policies.instance(stack, *messages))
         what = "Prepare runs: read data sets and secrets, add files."
         self.prepare = role("prepare", what, ec2, policies.prepare(stack))
+        what = "Score runs: read data sets and models, add scores."
+        self.score = role("score", what, ec2, policies.score(stack))
         what = "Scripts with secrets: read their data and secrets, add results."
         self.script = role("script", what, ec2, policies.script(stack))
         what = "The sweeper: see instances, end those of this stack."
@@ -93,6 +95,7 @@ class Identity(Component):
         self.scheduler = role("scheduler", what, trusted, policies.scheduler(stack))
         self.instance_profile = self._profile("instance", stack, self.instance)
         self.prepare_profile = self._profile("prepare", stack, self.prepare)
+        self.score_profile = self._profile("score", stack, self.score)
         self.script_profile = self._profile("script", stack, self.script)
         self.register_outputs({})
 

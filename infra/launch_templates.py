@@ -26,7 +26,8 @@ from infra.stack import Component, Stack
 # EC2 user guide, "User data": 16 KB before base64 (looked up 2026-11-20). A template may hold more, but can't
 # be launched.
 USER_DATA_LIMIT_BYTES = 16 * 1024
-PREPARE_MINUTES = 30  # after its boot, a prepare run's instance powers itself off whatever happens
+# After its boot, the instance of a prepare or score run powers itself off whatever happens.
+PREPARE_MINUTES, SCORE_MINUTES = 30, 120
 # Of a training's root volume: the first import of torch reads thousands of files, some gigabytes, on a billed
 # machine. 3,000 IOPS and 125 MB/s are free; these add $0.027 an hour (trainer/machines/storage.py).
 TRAINING_RATES = {"iops": 4000, "throughput": 500}
@@ -60,10 +61,11 @@ def read_image_line(name: str) -> ImageLine:
 
 
 class LaunchTemplates(Component):
-    """The launch templates of trainings and of prepare runs."""
+    """The launch templates of trainings, of prepare runs and of score runs."""
 
     training: pulumi.Output[str]  # its id
     prepare: pulumi.Output[str]
+    score: pulumi.Output[str]
 
     def __init__(
         self,
@@ -102,7 +104,18 @@ class LaunchTemplates(Component):
             network=network,
             disk=root_disk(volume_gib),  # it imports no torch
         )
-        self.register_outputs({"training": self.training, "prepare": self.prepare})
+        self.score = self._template(
+            "score",
+            stack,
+            line,
+            description=f"Score runs' instances on {line.name}",
+            user_data=user_data(stack, cap_minutes=SCORE_MINUTES, lock="requirements.lock"),
+            profile=identity.score_profile,
+            network=network,
+            disk=root_disk(volume_gib),
+        )
+        made = {"training": self.training, "prepare": self.prepare, "score": self.score}
+        self.register_outputs(made)
 
     def _template(
         self,

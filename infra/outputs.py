@@ -46,6 +46,8 @@ def publish(
         "prepare_template": templates.prepare,
         "prepare_role_id": identity.prepare.unique_id,
         "prepare_type": settings.prepare_type,
+        "score_template": templates.score,
+        "score_role_id": identity.score.unique_id,
         "script_profile_arn": identity.script_profile.arn,
         "script_role_id": identity.script.unique_id,
         "scheduler_role_arn": identity.scheduler.arn,

@@ -21,6 +21,7 @@ INSTANCE_WRITES = tuple(
     f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "models/experiments/", "checkpoints/")
 )
 PREPARE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/", "checkpoints/"))
+SCORE_WRITES = tuple(f"{prefix}{OWN}" for prefix in ("live/", "attempts/"))
 # The only keys of its run that an instance reads. The index of runs and records are not: a node learns no
 # other run's id.
 OWN_RUN_READS = (
@@ -30,6 +31,7 @@ OWN_RUN_READS = (
 # A training also reads the plan of its bars and, after a lost answer, whether a model that lies there is its
 # own.
 INSTANCE_READS = (*OWN_RUN_READS, "runs/*/plan.json", f"models/experiments/{OWN}")
+SCORED = ("models/retrains/*", "models/production/*")  # that control alone writes
 # Copies of an earlier attempt's checkpoints, which the run's caller makes: no node reads another's own keys.
 RESUMED = "resumed/*"
 
@@ -93,6 +95,21 @@ def prepare(stack: Stack) -> Document:
         _read_own_run(stack),
         allow("AddFiles", "s3:PutObject", [stack.objects(pattern) for pattern in PREPARE_WRITES]),
         _read_secrets(stack, secrets_path(stack.project, stack.name)),
+        *use_key(stack),
+    )
+
+
+def score(stack: Stack) -> Document:
+    """Return the policy of a score run's instance: read data sets and the permanent models by version, its
+    code, manifest and stop request; add its scores.
+
+    It writes no model and no candle, and reads nothing that a training node could change after its end.
+    """
+    models = [stack.objects(pattern) for pattern in SCORED]
+    return document(
+        allow("ReadModelsAndCandles", "s3:GetObjectVersion", [stack.objects("raw/*"), *models]),
+        _read_own_run(stack),
+        allow("AddScores", "s3:PutObject", [stack.objects(pattern) for pattern in SCORE_WRITES]),
         *use_key(stack),
     )
 

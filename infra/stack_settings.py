@@ -69,7 +69,7 @@ _NAME = _matches(
 _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9]+"
 # Ends of names that a stack `dev` gives to its own resources, so that a stack `dev-prepare` would make them a
 # second time.
-_TAKEN = ("-prepare", "-retrains")
+_TAKEN = ("-prepare", "-retrains", "-score")
 RULES: Mapping[str, Rule] = {
     "project": _NAME,
     "stack": Rule(

@@ -21,9 +21,9 @@ from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
+from trainer.launch.cpu_run import PREPARE, plan_cpu_run
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import Planned
-from trainer.launch.prepare_run import plan_prepare_run
 from trainer.launch.start import record_of, register
 from trainer.launch.work import Account, Refresh
 from trainer.node.shared import Node
@@ -78,7 +78,7 @@ def prepared(
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
         job: Job = job_of(name="weekly", refresh=name, secrets=("API_KEY",))
         account = Account(access=access, outputs=outputs, objects=objects)
-        offers, plan = plan_prepare_run(account, budget_usd=1.0)
+        offers, plan = plan_cpu_run(PREPARE, account, budget_usd=1.0)
         assert 0.0416 < plan.hard_stop_usd < 0.05, plan.hard_stop_usd
         assert {rung.market for rung in plan.ladder} == {"on_demand"}
         work = Refresh(job=job, code=CODE, inputs=list_inputs(objects, "main"))

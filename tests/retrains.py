@@ -20,7 +20,7 @@ RETRAINS = [
         "budget": 1,
         "budget_month": 9,
         "overlap": "wait",
-        "promote": "beats-baselines",
+        "promote": "better",
     },
     {
         "name": "night",

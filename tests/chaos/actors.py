@@ -24,7 +24,7 @@ from trainer.control.drive import goes_on_alone, leave, step
 from trainer.control.functions.control import answer
 from trainer.control.functions.sweep import Clients, SweepSettings, sweep
 from trainer.control.progress import overdue
-from trainer.control.retrain import RetrainHome
+from trainer.control.retrain_home import RetrainHome
 from trainer.control.settle import settle_all
 from trainer.control.stop import request_stop
 from trainer.rehearsal.world import Instance

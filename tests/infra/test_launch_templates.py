@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 VALUES = {"BUCKET": "store", "REGION": "eu-west-1", "PROJECT": "mayfly", "CAP_MINUTES": "720"}
 LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
-CAPS = {"training": "cap_minutes='720'", "prepare": "cap_minutes='30'"}
-LOCKS = {"training": "requirements.lock", "prepare": "prepare.lock"}
+CAPS = {"training": "cap_minutes='720'", "prepare": "cap_minutes='30'", "score": "cap_minutes='120'"}
+LOCKS = {"training": "requirements.lock", "prepare": "prepare.lock", "score": "requirements.lock"}
 
 
-@pytest.fixture(params=["training", "prepare"])
+@pytest.fixture(params=["training", "prepare", "score"])
 def purpose(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -41,8 +41,8 @@ def test_instances_are_closed_and_end_with_all_that_they_have(template: dict[str
     (mapping,) = template["blockDeviceMappings"]
     assert mapping["deviceName"] == "/dev/x86_64-root"  # as the image says
     disk = {"volumeSize": 100, "volumeType": "gp3", "encrypted": "true", "deleteOnTermination": "true"}
-    # A prepare run imports no torch, so that gp3's own rates do.
-    rates = {"training": {"iops": 4000, "throughput": 500}, "prepare": {}}
+    # A prepare run imports no torch, and a score run's machine is cheap, so that gp3's own rates do.
+    rates = {"training": {"iops": 4000, "throughput": 500}, "prepare": {}, "score": {}}
     assert mapping["ebs"] == disk | rates[purpose]
     (interface,) = template["networkInterfaces"]
     assert interface["securityGroups"] == ["instances-id"]
@@ -51,7 +51,7 @@ def test_instances_are_closed_and_end_with_all_that_they_have(template: dict[str
 
 
 def test_instances_take_on_the_role_of_their_purpose(template: dict[str, Any], purpose: str) -> None:
-    role = {"training": "instance", "prepare": "prepare"}[purpose]
+    role = {"training": "instance"}.get(purpose, purpose)
     assert template["iamInstanceProfile"] == {"arn": f"arn:aws:mock:::mayfly-dev-eu-west-1-{role}"}
 
 

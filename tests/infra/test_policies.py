@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OWN_TAGS = {"StringEquals": {"aws:ResourceTag/project": "mayfly", "aws:ResourceTag/stack": "dev"}}
 BUCKET = "arn:aws:s3:::mayfly-dev-123456789012-eu-west-1"
-NAMES = ("instance", "prepare", "script", "sweeper", "scheduler", "notifier")
+NAMES = ("instance", "prepare", "score", "script", "sweeper", "scheduler", "notifier")
 ROLES: dict[str, policies.Document] = {name: getattr(policies, name)(STACK) for name in NAMES}
 INSTANCE, SWEEPER, SCHEDULER = ROLES["instance"], ROLES["sweeper"], ROLES["scheduler"]
 # IAM's quotas, white space apart (looked up 2026-11-22).
@@ -116,6 +116,37 @@ def test_a_script_reads_its_secrets_its_data_and_its_own_run() -> None:
     assert own["AddResults"]["Resource"] == OWN and own["AddResults"]["Action"] == "s3:PutObject"
     objects = {"s3:GetObjectVersion", "s3:GetObject", "s3:PutObject"}
     assert len(own) == 4 and allowed(ROLES["script"]) == objects | {"ssm:GetParameter"}
+
+
+def test_a_scorer_reads_both_models_and_the_data_and_writes_its_scores() -> None:
+    own = statements(ROLES["score"])
+    by_version, plain = (listed(own[name]["Resource"]) for name in ("ReadModelsAndCandles", "ReadOwnRun"))
+
+    def may(patterns: list[str], key: str) -> bool:
+        keys = [pattern.replace("${aws:userid}", "AROA1:i-1") for pattern in patterns]
+        return any(fnmatchcase(f"{BUCKET}/{key}", pattern) for pattern in keys)
+
+    models = ("models/retrains/weekly/r/m.safetensors", "models/production/weekly/m.safetensors")
+    assert all(may(by_version, key) for key in (*models, "raw/main/BTC.csv", "raw/.files/0a"))
+    assert all(may(plain, key) for key in READ if key.startswith(("code", "runs")))
+    # Nothing that a training node writes, or wrote: no model of an experiment, no result, no checkpoint.
+    others = ("models/experiments/AROA1:i-2/r/1/m.safetensors", "attempts/AROA1:i-2/r/1/0/result.json")
+    others += (
+        "resumed/r/2/0a",
+        "checkpoints/AROA1:i-2/r/1/0/000001.json",
+        "runs/r/run.json",
+        "runs/index.json",
+    )
+    assert not [key for key in others if may([*by_version, *plain], key)]
+    written = listed(own["AddScores"]["Resource"])
+    assert may(written, "attempts/AROA1:i-1/r/1/0/scores.json") and may(written, "live/AROA1:i-1/r/1/0.json")
+    refused = (*models, "attempts/AROA1:i-2/r/1/0/scores.json", "raw/main/BTC.csv", "scheduled/weekly/x.json")
+    assert not [key for key in (*refused, *others, "memory/boots.json") if may(written, key)]
+    assert len(own) == 3 and allowed(ROLES["score"]) == {
+        "s3:GetObjectVersion",
+        "s3:GetObject",
+        "s3:PutObject",
+    }
 
 
 @pytest.mark.parametrize(
@@ -216,7 +247,7 @@ def test_policies_fit_in_what_iam_keeps(program: Recorded) -> None:
 
 def test_each_statement_names_what_its_actions_have(program: Recorded) -> None:
     written = [*program.all("aws:iam/rolePolicy:RolePolicy"), *program.all("aws:iam/policy:Policy")]
-    assert len(written) == 8
+    assert len(written) == 9
     for one in written:
         assert_known_to_aws(json.loads(one["policy"]))
 
@@ -233,7 +264,7 @@ def test_each_role_is_for_one_service(program: Recorded, role: str, service: str
 def test_roles_use_a_key_through_s3_alone() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd"
     with_key = replace(STACK, kms_key=key)
-    for role in (policies.instance, policies.prepare, policies.script, policies.sweeper):
+    for role in (policies.instance, policies.prepare, policies.score, policies.script, policies.sweeper):
         *others, use = role(with_key)["Statement"]
         assert others == role(STACK)["Statement"]  # none of it without a key
         writes = [] if role is policies.sweeper else ["kms:GenerateDataKey"]

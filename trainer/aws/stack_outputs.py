@@ -97,7 +97,9 @@ class StackOutputs:
     instance_role_id: str = ""  # unique id (AROA...): what an instance writes begins with it
     prepare_template: str = ""  # id of the launch template of prepare runs
     prepare_role_id: str = ""  # unique id of the role of their instances
-    prepare_type: str = ""  # their instance type
+    prepare_type: str = ""  # the instance type of prepare and score runs
+    score_template: str = ""  # id of the launch template of score runs
+    score_role_id: str = ""  # unique id of the role of their instances
     script_profile_arn: str = ""  # instance profile of machines whose script gets secrets
     script_role_id: str = ""  # unique id of its role
     scheduler_role_arn: str = ""

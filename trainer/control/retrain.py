@@ -1,91 +1,42 @@
 """Process a retrain's scheduled time: refuse, skip, wait, or plan and register its runs.
 
-Each call advances the entry as far as possible without waiting; the next one continues. The run itself, and a
-prepare run before it, are ordinary ones whose driver is control: settling starts and closes them. Two calls
-at once register one run, since its id follows from the schedule and the time.
+Each call advances the entry as far as possible without waiting; the next one continues. The run itself, a
+prepare run before it and a score run after it are ordinary ones whose driver is control: settling starts and
+closes them. Two calls at once register one run, since its id follows from the schedule and the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
-from trainer.aws.access import Access
-from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
-from trainer.control.check_account import check_account
-from trainer.control.cloud import Cloud
+from trainer.control.gate import after_scoring, begin_scoring, reserved_usd
 from trainer.control.keep import keep_models
 from trainer.control.published import publication
+from trainer.control.retrain_home import RetrainHome
 from trainer.control.takeover import take_over
 from trainer.job.pieces import kind_of
+from trainer.launch.cpu_run import PREPARE, needs_prepare_run, plan_cpu_run
 from trainer.launch.inputs import list_inputs
 from trainer.launch.planning import Planned, offers_for, plan_work, resolve, within_budget
-from trainer.launch.prepare_run import needs_prepare_run, plan_prepare_run
-from trainer.launch.start import record_of, register
-from trainer.launch.work import Account, Refresh
+from trainer.launch.work import Refresh
 from trainer.retrains.decision import Verdict, decide, refuse_beyond_month
 from trainer.retrains.entries import (
     ScheduledRun,
     change_entry,
     entry_key,
-    entry_keys,
     prepare_run_id_of,
     read_entry,
     run_id_of,
 )
 from trainer.retrains.published import PublishedRetrain, other_image, read_published, verified_job
-from trainer.retrains.schedule import RetrainSchedule, read_schedules
-from trainer.retrains.summary import PersonMessage, run_notes
-from trainer.runs.store import Conflict, UnreadableRecord, read_record, record_key
+from trainer.retrains.schedule import BETTER, RetrainSchedule
+from trainer.retrains.summary import run_notes
+from trainer.runs.store import Conflict, UnreadableRecord, read_record
 from trainer.runs.stored_receipt import read_receipt
-
-LAST_ENTRIES = 40  # entries of a retrain that each call reads, however old
-ENTRIES_AT_ONCE = 8
-OPEN_AT_MOST = timedelta(days=2)  # of a scheduled time, besides the longest life of its instance
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetrainHome:
-    """The stack, its cloud and its topic, for every step of a scheduled run."""
-
-    access: Access
-    outputs: StackOutputs
-    cloud: Cloud
-    publish: Callable[[PersonMessage], None]
-
-    @property
-    def account(self) -> Account:
-        return Account(access=self.access, outputs=self.outputs, objects=self.cloud.objects)
-
-    def schedule(self, name: str) -> RetrainSchedule | None:
-        """Return the stack's schedule of that name."""
-        return next((one for one in read_schedules(self.outputs.retrains) if one.name == name), None)
-
-    def entries(self, name: str, *, month_of: datetime | None = None) -> list[ScheduledRun]:
-        """Return a retrain's last entries, oldest first: all that may be open, and all of an instant's
-        calendar month.
-        """
-        since = self.cloud.now() - OPEN_AT_MOST - timedelta(minutes=self.outputs.max_lifetime_minutes)
-        schedule = self.schedule(name)
-        if month_of is not None and schedule is not None:
-            since = min(since, schedule.month_start(month_of))
-        keys, first = entry_keys(self.cloud.objects, name), entry_key(name, since)
-        recent = [
-            key for number, key in enumerate(keys) if key >= first or number >= len(keys) - LAST_ENTRIES
-        ]
-        with ThreadPoolExecutor(ENTRIES_AT_ONCE) as pool:
-            return [entry for entry, _ in pool.map(partial(read_entry, self.cloud.objects), recent)]
-
-    def others(self, entry: ScheduledRun) -> list[ScheduledRun]:
-        """Return the other entries of its retrain that decide whether it begins: all open ones, and all of
-        its month.
-        """
-        month = self.entries(entry.retrain, month_of=entry.scheduled_at)
-        return [one for one in month if one.scheduled_at != entry.scheduled_at]
 
 
 def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
@@ -114,6 +65,8 @@ def _following(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         return _after_run(home, entry)
     if entry.state == "preparing":
         return _after_prepare_run(home, entry)
+    if entry.state == "scoring":
+        return _after_score_run(home, entry)
     if not entry.is_open:
         return entry
     schedule = home.schedule(entry.retrain)
@@ -140,18 +93,19 @@ def _begun(
     """
     began, objects = home.cloud.now(), home.cloud.objects
     run_id = prepare_run_id_of(entry.retrain, entry.scheduled_at)
-    if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
+    if home.is_registered(run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
     job = verified_job(objects, published)
     inputs = list_inputs(objects, job.data.set) if kind_of(job).reads_candles else ()
     if not needs_prepare_run(job, inputs):
         return _registered(home, entry, schedule, published, others)
     account = home.account
-    offers, plan = plan_prepare_run(account, budget_usd=schedule.budget, pinned_image=published.image_id)
+    image = published.image_id
+    offers, plan = plan_cpu_run(PREPARE, account, budget_usd=schedule.budget, pinned_image=image)
     refuse_beyond_month(schedule, entry, others, plan.hard_stop_usd)
     code = publication(published, objects).bundle
     planned = Planned(work=Refresh(job=job, code=code, inputs=inputs), offers=offers, plan=plan)
-    _register(home, planned, run_id, began)
+    home.register(planned, run_id, began)
     return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=plan.hard_stop_usd)
 
 
@@ -213,17 +167,49 @@ def _after_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if receipt is None:
         return entry
     spent = replace(entry, spent_usd=entry.prepare_usd + float(receipt["dollars"]["spent_high"]))
-    if receipt["state"] == "done":
-        schedule = home.schedule(entry.retrain)
-        rule = schedule.promote if schedule else "never"
-        try:
-            promoted, notes = keep_models(home.cloud.objects, receipt, retrain=entry.retrain, rule=rule)
-        except ConnectionFailed:
-            raise
-        except TrainerError as error:  # keep the cost of the run
-            return spent.ended("failed", error, home.cloud.now())
-        spent = replace(spent, promoted=promoted, notes=(*_met(home, entry.run_id), *notes, *entry.notes))
-    return spent.ended("done" if receipt["state"] == "done" else "failed", receipt["error"], home.cloud.now())
+    if receipt["state"] != "done":
+        return spent.ended("failed", receipt["error"], home.cloud.now())
+    try:
+        keep_models(home.cloud.objects, receipt, retrain=entry.retrain)
+    except ConnectionFailed:
+        raise
+    except TrainerError as error:  # keep the cost of the run
+        return spent.ended("failed", error, home.cloud.now())
+    spent = replace(spent, notes=(*_met(home, entry.run_id), *entry.notes))
+    schedule = home.schedule(entry.retrain)
+    if schedule is not None and schedule.promote == BETTER and receipt["models"]:
+        spent = _unless_it_fails(spent, partial(begin_scoring, home, spent, schedule))
+    return spent if spent.state == "scoring" else spent.ended("done", None, home.cloud.now())
+
+
+def _after_score_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
+    """Carry out the decisions by a score run's scores; unchanged while it is open. If it failed in any way,
+    the champions stay.
+    """
+    receipt = read_receipt(home.cloud.objects, entry.score_run_id)
+    if receipt is None:
+        return entry
+    entry = replace(entry, spent_usd=entry.spent_usd + float(receipt["dollars"]["spent_high"]))
+    schedule, error = home.schedule(entry.retrain), receipt["error"] or {}
+    if receipt["state"] != "done":
+        why = f"{error.get('what', 'it is ' + receipt['state'])}; mayfly logs {entry.score_run_id}"
+        entry = replace(entry, gate=f"the champions stay, their scoring failed: {why}")
+    elif schedule is None or schedule.promote != BETTER:
+        entry = replace(entry, gate="the champions stay, the retrain promotes nothing any more")
+    else:
+        entry = _unless_it_fails(entry, partial(after_scoring, home, entry, schedule))
+    return entry.ended("done", None, home.cloud.now())
+
+
+def _unless_it_fails(entry: ScheduledRun, step: Callable[[], ScheduledRun]) -> ScheduledRun:
+    """Return the result of a step of the gate, or the entry with the reason why the champions stay."""
+    try:
+        return step()
+    except ConnectionFailed:
+        raise
+    except TrainerError as error:
+        why = f"{error.what} ({error.why})" if error.why else error.what
+        return replace(entry, gate=f"the champions stay: {why}")
 
 
 def _met(home: RetrainHome, run_id: str) -> tuple[str, ...]:
@@ -245,49 +231,23 @@ def _registered(
 ) -> ScheduledRun:
     """Plan the run from the data set's current files, check it with the account, and store its record."""
     run_id = run_id_of(entry.retrain, entry.scheduled_at)
-    if _is_registered(home, run_id):  # an earlier call ended between this write and the entry's
+    if home.is_registered(run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="training", run_id=run_id, most_usd=schedule.budget)
     began, objects = home.cloud.now(), home.cloud.objects
-    if entry.prepare_usd >= schedule.budget:
-        why, do = (
-            f"its prepare run cost ${entry.prepare_usd:.2f}",
-            "Raise budget of the stack's setting `retrains`.",
-        )
+    job, account = verified_job(objects, published), home.account
+    scoring = 0.0 if job.script.command else reserved_usd(home, schedule, pinned_image=published.image_id)
+    left = schedule.budget - entry.prepare_usd - scoring
+    if left <= 0:
+        costs = {"its prepare run cost": entry.prepare_usd, "its score run may cost": scoring}
+        why = ", ".join(f"{what} ${usd:.2f}" for what, usd in costs.items() if usd)
+        do = "Raise budget of the stack's setting `retrains`."
         raise BudgetError("nothing is left of its budget", why=why, do=do)
-    job = within_budget(verified_job(objects, published), schedule.budget - entry.prepare_usd)
-    account = home.account
+    job = within_budget(job, left)
     work = resolve(job, publication(published, objects), account)
     offers = offers_for(work.job, account, pinned_image=published.image_id)
     planned = Planned(work=work, offers=offers, plan=plan_work(work, offers, account))
-    most = entry.prepare_usd + planned.plan.hard_stop_usd
+    most = entry.prepare_usd + planned.plan.hard_stop_usd + scoring
     refuse_beyond_month(schedule, entry, others, most)
-    notes = [*_register(home, planned, run_id, began), *work.refused]
+    notes = [*home.register(planned, run_id, began), *work.refused]
     notes += other_image(published, offers.image_id)
     return replace(entry, state="training", run_id=run_id, most_usd=most, notes=tuple(notes))
-
-
-def _register(home: RetrainHome, planned: Planned, run_id: str, began: datetime) -> list[str]:
-    """Check planned work with the account and store its run; return notes. Raises ConnectionFailed while
-    another call registers it.
-    """
-    account, now = home.account, home.cloud.now()
-    record = record_of(
-        planned.work,
-        planned.plan,
-        account,
-        preflight_at=began,
-        now=now,
-        run_id=run_id,
-        driver="control",
-    )
-    notes = check_account(account.access, account.outputs, record, sweep=True)
-    try:
-        register(record, planned, account)
-    except Conflict:  # the same schedule, delivered twice at once
-        if not _is_registered(home, run_id):
-            raise ConnectionFailed(f"the run {run_id} is being registered by another call") from None
-    return notes
-
-
-def _is_registered(home: RetrainHome, run_id: str) -> bool:
-    return home.cloud.objects.head(key=record_key(run_id)) is not None

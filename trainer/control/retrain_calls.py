@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from trainer.aws.access import Access, aws_errors
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError
-from trainer.control.retrain import RetrainHome, advance
+from trainer.control.retrain import advance
+from trainer.control.retrain_home import RetrainHome
 from trainer.retrains.decision import spent_in_month
 from trainer.retrains.entries import PREFIX, ScheduledRun, begin_entry, change_entry, entry_key, read_entry
 from trainer.retrains.published import UnreadablePublication, read_published

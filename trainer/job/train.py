@@ -51,7 +51,9 @@ class TrainSettings:
         "Scaling of the learning rate by batch / expert.rate_batch: " + ", ".join(RATE_SCALINGS) + ".",
         choices=RATE_SCALINGS,
     )
-    weight_decay: float = setting(1e-2, "AdamW's weight decay.", least=0, most=100)
+    weight_decay: float = setting(
+        1e-2, "AdamW's weight decay of matrices and kernels; biases and norms have none.", least=0, most=100
+    )
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.", above=0, most=1e9)
     ema: float = setting(
         0.0,

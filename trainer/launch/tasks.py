@@ -1,4 +1,4 @@
-"""Tasks of a launch's nodes: a training, a user's script, or the refresh of a data set.
+"""Tasks of a launch's nodes: a training, a user's script, the refresh of a data set, or scores of models.
 
 Each is a command with its rights (`runs.manifest`), its inputs by version and hash, and the documents that
 speed it up. A further command is one more function here, or a `Task` made elsewhere.
@@ -38,7 +38,9 @@ TRAINER = (
     *("--finished", "$GIVEN/finished.json"),
     *("--workers", "$MAYFLY_DEVICES", "--device", "$DEVICE"),
 )
-REFRESH = ("$PYTHON", "-m", "trainer.node.refresh", "--data", "$MAYFLY_DATA", *_EVENTS, "--given", "$GIVEN")
+_BY_GIVEN = ("--data", "$MAYFLY_DATA", *_EVENTS, "--given", "$GIVEN")
+REFRESH = ("$PYTHON", "-m", "trainer.node.refresh", *_BY_GIVEN)
+SCORE = ("$PYTHON", "-m", "trainer.train.score", *_BY_GIVEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +196,34 @@ def refresh_task(record: RunRecord, job: Job, inputs: Sequence[Input]) -> Task:
         inputs=tuple(map(_candle_file, candles)),
         documents={UNCHECKED_FILE: unchecked},
     )
+
+
+def score_task(
+    job: Job, inputs: Sequence[ManifestInput], documents: Mapping[str, Any], *, leaves: str
+) -> Task:
+    """Return the scoring of models: `inputs` has them and the candles, `leaves` names the file of scores."""
+    command = Command(
+        name="score",
+        title="the scorer",
+        words=SCORE,
+        user="agent",
+        network="internet and metadata",
+        variables={},
+        secrets={},
+        files={},
+        requirements="",
+        devices="none",
+        gpus=0.0,
+        seconds=0.0,
+        restarts=0,
+        metrics={},
+        tells="events",
+        leaves="files",
+        out_bytes=0,
+        beside=(leaves,),
+        sha256="",
+    )
+    return Task(job=job, command=command, inputs=tuple(inputs), documents=documents)
 
 
 def _candle_file(item: Input) -> ManifestInput:

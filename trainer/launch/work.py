@@ -27,11 +27,12 @@ from trainer.launch.knowledge import known_calibration, known_rates
 from trainer.launch.known_times import KnownTimes, known_times
 from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import Offers
-from trainer.launch.tasks import Task, refresh_task, script_task, training_task
+from trainer.launch.tasks import Task, refresh_task, score_task, script_task, training_task
 from trainer.launch.uploads import DATA_PREFIX, DeskFile, upload_candles, upload_data
 from trainer.machines.planner import Workload, with_bytes, workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.runs.calibration import Calibrated
+from trainer.runs.manifest import ManifestInput
 from trainer.runs.record import Leaves, RunRecord
 from trainer.runs.store import Objects
 
@@ -295,6 +296,27 @@ class Refresh(Work):
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
     ) -> Task:
         return refresh_task(record, self.job, self.inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score(Work):
+    """The scoring of models on windows of a data set, after a scheduled training. `documents`: what is
+    asked; `scores_file`: what it leaves.
+    """
+
+    inputs: tuple[ManifestInput, ...]
+    documents: Mapping[str, Any]
+    scores_file: str
+    name: ClassVar[str] = "score"
+    leaves: ClassVar[Leaves] = "files"
+
+    def role(self, outputs: StackOutputs) -> tuple[str, str]:
+        return outputs.score_role_id, ""
+
+    def task(
+        self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
+    ) -> Task:
+        return score_task(self.job, self.inputs, self.documents, leaves=self.scores_file)
 
 
 def timed(work: Workload, times: KnownTimes, offers: Offers, *, here: KnownTimes | None = None) -> Load:

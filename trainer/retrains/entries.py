@@ -21,14 +21,16 @@ from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import read_error
 from trainer.runs.store import Conflict, Objects
 
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = 256 * 1024
 PREFIX = "scheduled/"
 MOST_CALLS_AGAIN = 5  # later calls of one time that are noted and announced
-PREPARE_SUFFIX = "prep"
+PREPARE_SUFFIX, SCORE_SUFFIX = "prep", "gate"
 SUFFIX_LENGTH = 6  # with a name of 24 characters, the schedules of its run have names of 62; 64 is the most
-EntryState = Literal["due", "waiting", "preparing", "training", "done", "failed", "skipped", "refused"]
-OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "preparing", "training")
+EntryState = Literal[
+    "due", "waiting", "preparing", "training", "scoring", "done", "failed", "skipped", "refused"
+]
+OPEN_STATES: tuple[EntryState, ...] = ("due", "waiting", "preparing", "training", "scoring")
 _SCHEDULED = re.compile(rf"(\d{{8}}-\d{{6}})-(.+)-[a-z0-9]{{{SUFFIX_LENGTH}}}", re.ASCII)
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
@@ -51,12 +53,19 @@ class ScheduledRun:
     run_id: str = ""  # once its run is on record
     most_usd: float = 0.0  # what its runs may cost at most
     spent_usd: float = 0.0  # by their receipts, the high bounds
+    score_run_id: str = ""  # of the run that scores models, if there is one
+    gate: str = ""  # the result of the gate, as text
     promoted: tuple[str, ...] = ()  # pieces whose models went to production
     notes: tuple[str, ...] = ()  # differences from the publication: another image
     error: dict[str, Any] | None = None  # {"code", "what", "why", "do"}: why it is not done
     ended_at: datetime | None = None
     telling_at: datetime | None = None  # when a call of control claimed the announcement of its end
     told_at: datetime | None = None  # when its end was announced
+
+    @property
+    def runs(self) -> tuple[str, str, str]:
+        """Return the ids of its run, its prepare run and its score run, as far as there are any."""
+        return self.run_id, self.prepare_run_id, self.score_run_id
 
     @property
     def is_untold(self) -> bool:
@@ -105,13 +114,31 @@ def run_id_of(retrain: str, scheduled_at: datetime) -> str:
 
 def prepare_run_id_of(retrain: str, scheduled_at: datetime) -> str:
     """Return the id of the prepare run of a scheduled time: that of its run, but for the suffix."""
+    return _beside(retrain, scheduled_at, PREPARE_SUFFIX)
+
+
+def score_run_id_of(retrain: str, scheduled_at: datetime) -> str:
+    """Return the id of the score run of a scheduled time: that of its run, but for the suffix."""
+    return _beside(retrain, scheduled_at, SCORE_SUFFIX)
+
+
+def _beside(retrain: str, scheduled_at: datetime, suffix: str) -> str:
     run_id = run_id_of(retrain, scheduled_at)
-    return f"{run_id[:-SUFFIX_LENGTH]}{PREPARE_SUFFIX}{run_id[-(SUFFIX_LENGTH - len(PREPARE_SUFFIX)) :]}"
+    return f"{run_id[:-SUFFIX_LENGTH]}{suffix}{run_id[-(SUFFIX_LENGTH - len(suffix)) :]}"
+
+
+def runs_of(retrain: str, scheduled_at: datetime) -> tuple[str, str, str]:
+    """Return the ids of a scheduled time's run, its prepare run and its score run."""
+    return (
+        run_id_of(retrain, scheduled_at),
+        prepare_run_id_of(retrain, scheduled_at),
+        score_run_id_of(retrain, scheduled_at),
+    )
 
 
 def is_scheduled(run_id: str) -> bool:
-    """Return whether a run is that of a scheduled time, or the prepare run before it: its id follows from
-    both. Nobody else chooses an id of that form.
+    """Return whether a run is one of a scheduled time's: its id follows from that and the retrain. Nobody
+    else chooses an id of that form.
     """
     read = _SCHEDULED.fullmatch(run_id)
     if read is None:
@@ -120,7 +147,7 @@ def is_scheduled(run_id: str) -> bool:
         at = datetime.strptime(read[1], "%Y%m%d-%H%M%S").replace(tzinfo=timezone.utc)
     except ValueError:
         return False
-    return run_id in (run_id_of(read[2], at), prepare_run_id_of(read[2], at))
+    return run_id in runs_of(read[2], at)
 
 
 def entry_key(retrain: str, scheduled_at: datetime) -> str:
@@ -154,15 +181,9 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
             entry_key(entry.retrain, entry.scheduled_at) != key
         ):  # the next write's key is derived from these fields
             raise Unsound(f"it is that of {entry.retrain[:80]!r} at {iso(entry.scheduled_at)}")
-        runs = (
-            run_id_of(entry.retrain, entry.scheduled_at),
-            prepare_run_id_of(entry.retrain, entry.scheduled_at),
-        )
-        if entry.run_id not in ("", runs[0]) or entry.prepare_run_id not in ("", runs[1]):
-            raise Unsound(
-                f"its runs are {entry.run_id[:80]!r} and {entry.prepare_run_id[:80]!r}, which are not this"
-                " time's"
-            )
+        for named, own in zip(entry.runs, runs_of(entry.retrain, entry.scheduled_at), strict=True):
+            if named not in ("", own):
+                raise Unsound(f"one of its runs is {named[:80]!r}, which is not this time's")
         return replace(entry, error=read_error(Fields({"error": entry.error}, key))), stored.etag
     except Unsound as error:
         raise ConfigError(

@@ -14,13 +14,19 @@ from typing import Any
 
 from trainer.base.errors import nearest
 from trainer.retrains.recurrence import Recurrence, cron_refusal
+from trainer.targets.gate import GateRule
+from trainer.targets.inference import FEWEST_CELLS
 
 # Of retrains/<name>.json; also one of the stack's outputs: what the deployed control reads.
 PUBLISHED_FORMAT = 2
 MOST_RETRAINS = 8  # of a stack: its parameter, which holds 4 KB, lists them
 OVERLAPS = ("skip", "wait")
-BEATS_BASELINES = "beats-baselines"
-PROMOTIONS = ("never", BEATS_BASELINES)
+MOST_CELLS = 10_000
+GATE_KEYS = ("gate", "margin", "least_cells")
+BETTER = "better"
+PROMOTIONS = ("never", BETTER)
+SHADOW = "shadow"
+GATES = ("test", SHADOW)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # run ids contain it, instead of a job's name
 
 
@@ -31,13 +37,16 @@ class RetrainSchedule(Recurrence):
     name: str
     budget: float  # dollars that one run may cost at most
     budget_month: float  # dollars that its runs of one calendar month may cost together
-    # models to production: none, or those whose gain over their baselines is beyond chance
-    promote: str = "never"
+    promote: str = "never"  # models to production: none, or those that are better than the champion
+    # windows on which they are scored: the test span, or bars that came after both models were made
+    gate: str = "test"
+    margin: float = 0.0  # of the deciding score, by which they have to be better
+    least_cells: int = GateRule.least_cells  # that a decision takes
     # while the run before has not ended: skip this one, or wait until the next scheduled time at most
     overlap: str = "skip"
 
     def __post_init__(self) -> None:
-        for key in ("name", "time_zone", "overlap", "promote"):
+        for key in ("name", "time_zone", "overlap", "promote", "gate"):
             if not isinstance(getattr(self, key), str):
                 raise ValueError(f"{key} must be text.")
         if not is_name(self.name):
@@ -49,8 +58,23 @@ class RetrainSchedule(Recurrence):
                 raise ValueError(f"{key} {value!r} must be dollars above 0.")
         if self.promote not in PROMOTIONS:
             raise ValueError(f"promote {self.promote!r} must be {' or '.join(PROMOTIONS)}.")
+        if self.gate not in GATES:
+            raise ValueError(f"gate {self.gate!r} must be {' or '.join(GATES)}.")
+        if (
+            isinstance(self.margin, bool)
+            or not isinstance(self.margin, (int, float))
+            or not 0 <= self.margin < 1e6
+        ):
+            raise ValueError(f"margin {self.margin!r} must be a number of 0 or more.")
+        if type(self.least_cells) is not int or not FEWEST_CELLS <= self.least_cells <= MOST_CELLS:
+            raise ValueError(f"least_cells {self.least_cells!r} must be {FEWEST_CELLS} to {MOST_CELLS:,}.")
         if self.overlap not in OVERLAPS:
             raise ValueError(f"overlap {self.overlap!r} must be {' or '.join(OVERLAPS)}.")
+
+    @property
+    def rule(self) -> GateRule:
+        """Return what a challenger has to show."""
+        return GateRule(margin=float(self.margin), least_cells=self.least_cells)
 
     def local(self, moment: datetime) -> datetime:
         """Return an instant in the schedule's time zone."""
@@ -66,9 +90,16 @@ class RetrainSchedule(Recurrence):
         return self.local(moment).replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as in the stack's outputs: with weekdays or day_of_month."""
+        """Return it as in the stack's outputs, which hold 4 KB: with weekdays or day_of_month, and without
+        the gate's defaults.
+        """
         values = {"name": self.name, **asdict(self), "weekdays": list(self.weekdays)}
-        return {key: value for key, value in values.items() if value not in ([], None)}
+        defaults = {item.name: item.default for item in fields(self) if item.name in GATE_KEYS}
+        return {
+            key: value
+            for key, value in values.items()
+            if value not in ([], None) and (key not in defaults or value != defaults[key])
+        }
 
 
 def is_name(text: str) -> bool:

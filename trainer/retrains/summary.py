@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.aws.place import place_named
 from trainer.base.errors import TrainerError
-from trainer.base.text import counted
+from trainer.base.text import counted, some_of
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
 from trainer.runs.record import Attempt, RunRecord, iso
@@ -21,6 +21,7 @@ from trainer.targets.marks import in_order
 MOST_LINES = 10
 MOST_SUBJECT = 100  # characters, ASCII: what SNS takes (API reference, Publish, looked up 2026-11-22)
 MOST_MODELS, MOST_FAILED, MOST_LAST_LINES, MOST_NOTES, MOST_LINE = 3, 2, 2, 2, 200
+MOST_NAMED = 8  # pieces that went to production
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,10 @@ def scheduled_summary(
     if entry.refreshed:
         cost = f", ${entry.prepare_usd:.2f}" if entry.prepare_usd else ""
         lines.append(f"data: {entry.refreshed}{cost}")
+    if entry.gate:
+        lines.append(f"gate: {entry.gate}")
     if entry.promoted:
-        lines.append(f"to production: {', '.join(entry.promoted)}")
+        lines.append(f"to production: {some_of(entry.promoted, MOST_NAMED)}")
     if schedule is not None:
         lines.append(f"this month: ${month_usd:.2f} of ${schedule.budget_month:.2f}")
     lines += [f"note: {note}" for note in entry.shown_notes[:MOST_NOTES]]

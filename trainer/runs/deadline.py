@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-Cause = Literal["max_duration", "default_duration", "estimate", "cap", "budget", "prepare"]
+Cause = Literal["max_duration", "default_duration", "estimate", "cap", "budget", "prepare", "score"]
 
 # As text, after "set by".
 CAUSES: dict[Cause, str] = {
@@ -21,6 +21,7 @@ CAUSES: dict[Cause, str] = {
     "cap": "the stack's max lifetime",
     "budget": "the budget",
     "prepare": "the limit of prepare runs",
+    "score": "the limit of score runs",
 }
 REMEDIES: dict[Cause, str] = {
     "max_duration": "Raise --max-duration, or train less.",
@@ -32,6 +33,7 @@ REMEDIES: dict[Cause, str] = {
     "cap": "Raise the stack's max lifetime and run pulumi up, or train less.",
     "budget": "Raise --budget, or train less.",
     "prepare": "Have the refresh script fetch less, or set a faster prepare_type and run pulumi up.",
+    "score": "Set a faster prepare_type and run pulumi up, or retrain fewer models.",
 }
 
 

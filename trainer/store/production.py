@@ -28,10 +28,47 @@ TRIES = 5  # tries, against other writers of the same production model
 
 def keep(objects: Objects, model: Mapping[str, Any], *, retrain: str, run_id: str) -> str:
     """Copy a model of a receipt to its permanent key, once, and return the key."""
-    key = f"{RETRAINS}{retrain}/{run_id}/{_file(model)}"
+    key = kept_key(model, retrain=retrain, run_id=run_id)
     with suppress(Conflict):  # an earlier call
         objects.copy(source=str(model["key"]), version_id=str(model["version_id"]), key=key, create=True)
     return key
+
+
+def kept_key(model: Mapping[str, Any], *, retrain: str, run_id: str) -> str:
+    """Return the permanent key of a retrain's model."""
+    return f"{RETRAINS}{retrain}/{run_id}/{file_of(model)}"
+
+
+def champion_of(objects: Objects, model: Mapping[str, Any], *, group: str) -> Stored | None:
+    """Return the production model that a model would replace; None if there is none yet."""
+    return objects.head(key=f"{PRODUCTION}{group}/{file_of(model)}")
+
+
+def replace_champion(
+    objects: Objects, model: Mapping[str, Any], *, group: str, version_id: str
+) -> Stored | None:
+    """Put a model, by key, version and hash, in the place of the production model of this version ('': of
+    none); return what is there then, or None if that is another model.
+
+    Idempotent. Raises ConfigError for a model that can't be verified.
+    """
+    champion = champion_of(objects, model, group=group)
+    if champion is not None and champion.sha256 == model["sha256"]:
+        return champion
+    if (champion.version_id if champion else "") != version_id:
+        return None
+    _verify(objects, model, objects.head(key=str(model["key"]), version_id=str(model["version_id"])))
+    with suppress(Conflict):
+        objects.copy(
+            source=str(model["key"]),
+            version_id=str(model["version_id"]),
+            key=f"{PRODUCTION}{group}/{file_of(model)}",
+            if_match=champion.etag if champion else "",
+            create=champion is None,
+            sha256=str(model["sha256"]),
+        )
+    champion = champion_of(objects, model, group=group)
+    return champion if champion and champion.sha256 == model["sha256"] else None
 
 
 def promote(objects: Objects, model: Mapping[str, Any], *, group: str) -> bool:
@@ -46,7 +83,7 @@ def promote(objects: Objects, model: Mapping[str, Any], *, group: str) -> bool:
         raise UsageError(f"'{group}' is not a group of production models", do=do)
     stored = objects.head(key=str(model["key"]), version_id=str(model["version_id"]))
     _verify(objects, model, stored)
-    key = f"{PRODUCTION}{group}/{_file(model)}"
+    key = f"{PRODUCTION}{group}/{file_of(model)}"
     for _ in range(TRIES):
         champion = objects.head(key=key)
         if champion is not None and champion.sha256 == model["sha256"]:
@@ -64,7 +101,7 @@ def promote(objects: Objects, model: Mapping[str, Any], *, group: str) -> bool:
             continue
         return True
     raise ConfigError(
-        f"cannot promote {_file(model)}",
+        f"cannot promote {file_of(model)}",
         why="others replaced it each time",
         do="Check what else promotes it.",
     )
@@ -134,7 +171,7 @@ def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Sto
 
 def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -> None:
     """Raise ConfigError unless the object has the receipt's bytes and the card of its own name."""
-    name, what = _file(model).removesuffix(MODEL_SUFFIX), f"cannot verify {model['key']}"
+    name, what = file_of(model).removesuffix(MODEL_SUFFIX), f"cannot verify {model['key']}"
     do = "It stays an experiment; train it again."
     if stored is None or stored.size > MOST_PROMOTED_BYTES:
         size = f"it has {stored.size:,} bytes, more than {MOST_PROMOTED_BYTES:,}" if stored else ""
@@ -150,5 +187,6 @@ def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -
         raise ConfigError(what, why=f"its card is of {card.model}", do=do)
 
 
-def _file(model: Mapping[str, Any]) -> str:
+def file_of(model: Mapping[str, Any]) -> str:
+    """Return the file name of a model, the last part of its key."""
     return str(model["key"]).rsplit("/", 1)[-1]

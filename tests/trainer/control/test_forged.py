@@ -28,7 +28,8 @@ from trainer.cli.views.drawing import drawn
 from trainer.cli.views.receipt import receipt_view
 from trainer.control.drive import drive, step
 from trainer.control.learn import learn_boot
-from trainer.control.retrain import RetrainHome, advance
+from trainer.control.retrain import advance
+from trainer.control.retrain_home import RetrainHome
 from trainer.control.settle import settle_all, settle_run
 from trainer.retrains.entries import ScheduledRun, entry_key, prepare_run_id_of, run_id_of
 from trainer.retrains.published import published_key, read_published, verified_job

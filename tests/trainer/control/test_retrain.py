@@ -21,8 +21,9 @@ from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import parameter_name
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
-from trainer.control.retrain import RetrainHome, advance
+from trainer.control.retrain import advance
 from trainer.control.retrain_calls import begin, tell, unfinished
+from trainer.control.retrain_home import RetrainHome
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.rehearsal.server import EmbeddedAws

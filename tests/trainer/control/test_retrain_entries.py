@@ -10,8 +10,8 @@ from tests.retrains import RETRAINS
 from tests.trainer.aws.test_stack_outputs import OUTPUTS
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import PUBLISHED
-from trainer.control.retrain import RetrainHome
 from trainer.control.retrain_calls import begin, unfinished
+from trainer.control.retrain_home import RetrainHome
 from trainer.retrains.decision import spent_in_month
 from trainer.retrains.entries import ScheduledRun, entry_key, run_id_of
 from trainer.retrains.published import write_published

@@ -278,6 +278,11 @@ def test_a_wait_for_capacity_may_be_none(written, minutes):
     assert machine.queue_for(timedelta(hours=1)) == timedelta(minutes=minutes)
 
 
+def test_a_recorded_program_compiles_nothing():
+    with pytest.raises(UsageError, match="expert.strategy = fused compiles nothing"):
+        parse_job({"expert": {"strategy": "fused", "compile": "always"}})
+
+
 def test_variables_of_the_trainer_are_named_bounded_and_no_secrets():
     job = parse_job({"machine": {"env": ["NCCL_DEBUG=INFO", "NCCL_P2P_DISABLE=1"]}}, {})
     assert job.machine.variables == {"NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1"}

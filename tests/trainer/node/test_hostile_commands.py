@@ -31,10 +31,10 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, DataError, Stopped, TrainerError, TrainingFailed
 from trainer.job.job import job_from
 from trainer.job.script import CONTRACT
+from trainer.launch.cpu_run import PREPARE, plan_cpu_run
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import RunPlan
 from trainer.launch.preflight import query_offers
-from trainer.launch.prepare_run import plan_prepare_run
 from trainer.launch.start import record_of
 from trainer.launch.work import Account, Refresh, ScriptWork, Work
 from trainer.machines.instances import instance_type
@@ -497,7 +497,7 @@ def lend(
         now, objects = utc_now(), open_objects(access, outputs.bucket)
         account = Account(access=access, outputs=outputs, objects=objects)
         if role == "prepare":
-            plan: RunPlan = plan_prepare_run(account, budget_usd=1.0)[1]
+            plan: RunPlan = plan_cpu_run(PREPARE, account, budget_usd=1.0)[1]
             work: Work = Refresh(job=job, code=CODE, inputs=())
         else:
             machines = [instance_type("g6.xlarge")]

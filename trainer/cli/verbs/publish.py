@@ -27,6 +27,7 @@ from trainer.control.published import Publication
 from trainer.job.job import Job, load_job, parse_job
 from trainer.job.pieces import kind_of
 from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
+from trainer.launch.cpu_run import PREPARE, SCORE, CpuRun
 from trainer.launch.inputs import data_set_of
 from trainer.launch.machines import machines_of, on_demand_price
 from trainer.launch.plan import LaunchPlan
@@ -39,7 +40,6 @@ from trainer.launch.planning import (
     within_budget,
 )
 from trainer.launch.preflight import Offers
-from trainer.launch.prepare_run import LONGEST
 from trainer.launch.start import record_of
 from trainer.launch.uploads import DeskFile, encoder_file, upload_data
 from trainer.launch.work import Account, ScriptWork, TrainingWork
@@ -54,7 +54,7 @@ from trainer.retrains.published import (
     read_published,
     write_published,
 )
-from trainer.retrains.schedule import PUBLISHED_FORMAT, RetrainSchedule
+from trainer.retrains.schedule import BETTER, PUBLISHED_FORMAT, RetrainSchedule
 from trainer.runs.record import utc_now
 from trainer.runs.store import Conflict, Objects
 from trainer.train.inputs.encoder import check_inputs, pinned
@@ -184,13 +184,20 @@ def plan_now(
     plan = plan_work(work, offers, account)
     _refuse_beyond_month(plan, schedule)
     if job.data.refresh:
-        machine, seconds = cpu_instance_type(account.outputs.prepare_type), LONGEST.total_seconds()
-        most = dollars(seconds, on_demand_price(machine))
         notes.append(
-            f"first the refresh script runs on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at"
-            f" most; after a failure the job's data.stale says: {job.data.stale}"
+            f"first the refresh script runs {_on_cpu(PREPARE, account)}; after a failure the job's data.stale"
+            f" says: {job.data.stale}"
         )
+    if schedule.promote == BETTER and not job.script.command:
+        notes.append(f"after it champion and challenger are scored {_on_cpu(SCORE, account)}")
     return PlannedNow(work=work, offers=offers, plan=plan, notes=tuple(notes))
+
+
+def _on_cpu(kind: CpuRun, account: Account) -> str:
+    """Return where a short run runs and what it takes at most, as text."""
+    machine, seconds = cpu_instance_type(account.outputs.prepare_type), kind.longest.total_seconds()
+    most = dollars(seconds, on_demand_price(machine))
+    return f"on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at most"
 
 
 def _refuse_beyond_month(plan: LaunchPlan, schedule: RetrainSchedule) -> None:

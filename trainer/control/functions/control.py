@@ -22,8 +22,9 @@ from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
 from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError, UsageError
 from trainer.control.cloud import AwsCloud, Cloud
-from trainer.control.retrain import RetrainHome, advance
+from trainer.control.retrain import advance
 from trainer.control.retrain_calls import begin, overdue, publisher, tell, unfinished
+from trainer.control.retrain_home import RetrainHome
 from trainer.control.settle import Settled, Settling, settle_all, settle_run
 from trainer.retrains.decision import refuse_untimely
 from trainer.retrains.entries import ScheduledRun, is_scheduled
@@ -35,6 +36,7 @@ from trainer.runs.store import UnreadableRecord, read_record
 from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 
 LOOKS_OF_A_DESK = 3  # of a command attached to a run, within which it sees and shows its end
+FOLLOWED = ("preparing", "training")  # states of a scheduled time whose run another may follow
 LEFT_AT_END = 60.0  # seconds of the invocation reserved for the work after the last look
 
 
@@ -127,9 +129,9 @@ def answer(
         except UsageError:  # started by hand, with tags of a run: only the sweeper cares for it
             return {**report.as_dict(), "dropped": f"{instance_id} is of {run_id}, which has no record"}
         report.settled([settle_run(home.cloud, run_id, starts="control")], {})
-        mine = [entry for entry in report.unfinished() if run_id in (entry.run_id, entry.prepare_run_id)]
+        mine = [entry for entry in report.unfinished() if run_id in entry.runs]
         report.advance(mine)
-        if any(entry.prepare_run_id == run_id for entry in mine):  # its run may be ready to start
+        if any(entry.state in FOLLOWED for entry in mine):  # the next run may be ready to start
             report.settle()
         report.tell_ends()
         return report.as_dict()
@@ -139,7 +141,7 @@ def answer(
     report.settle()
     entries = report.unfinished()
     report.advance(entries)
-    if any(entry.state == "preparing" for entry in entries):
+    if any(entry.state in FOLLOWED for entry in entries):
         report.settle()
     report.tell_ends()
     return report.as_dict()

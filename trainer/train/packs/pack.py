@@ -118,6 +118,13 @@ def newest_share(decay: float, updates: int | torch.Tensor) -> float | torch.Ten
     return share.clamp(min=1 - decay) if isinstance(share, torch.Tensor) else max(1 - decay, share)
 
 
+def decays(weight: torch.Tensor) -> bool:
+    """Return whether AdamW decays a weight: matrices and kernels, but no bias, no norm's gain, and no length
+    (C, 1, 1) of weight norm.
+    """
+    return weight.ndim > 1 and weight[0].numel() > 1
+
+
 def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return the loss function of the job's target: (..., O) outputs and (..., K) labels -> (...) losses."""
     return job.target.loss

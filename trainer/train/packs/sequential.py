@@ -17,8 +17,17 @@ from torch import nn
 from trainer.job.job import Job
 from trainer.models.pretrained import UNFREEZE, encoder_of
 from trainer.train.inputs.encoder import drop_early_gradients
-from trainer.train.packs.layout import ONE, Layout, slices_of
-from trainer.train.packs.pack import BETAS, EPSILON, Member, ModelState, loss_for, new_model, newest_share
+from trainer.train.packs.layout import ONE, Layout, blocks_of, slices_of
+from trainer.train.packs.pack import (
+    BETAS,
+    EPSILON,
+    Member,
+    ModelState,
+    decays,
+    loss_for,
+    new_model,
+    newest_share,
+)
 from trainer.train.packs.tensors import (
     buffers_of,
     placed_like,
@@ -56,11 +65,10 @@ class SequentialPack:
         self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
         self._optimizers = [
             torch.optim.AdamW(
-                [weight for weight in model.parameters() if weight.requires_grad],
+                _groups(model, job.train.weight_decay),
                 lr=job.train.learning_rate,
                 betas=BETAS,
                 eps=EPSILON,
-                weight_decay=job.train.weight_decay,
                 fused=True,
             )
             for model in self._models
@@ -85,6 +93,9 @@ class SequentialPack:
         self._skips_on_device = members[0].rows_TF.device.type != "cpu" and not host_decides
         slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
         self._networks = [layout.wrap(model, slices=slices) for model in self._models]  # what runs forward
+        if layout is ONE and job.expert.compile == "always":  # ranks compile by their layouts
+            for block in (block for model in self._models for block in blocks_of(model)):
+                block.compile()
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -107,7 +118,8 @@ class SequentialPack:
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
-        self._optimizers[member].param_groups[0]["lr"] = learning_rate
+        for group in self._optimizers[member].param_groups:
+            group["lr"] = learning_rate
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
@@ -279,3 +291,14 @@ class SequentialPack:
             self._good_steps[number] += 1
             if self._good_steps[number] == GROWTH_STEPS:
                 self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return AdamW's groups of a model's weights that train: those that decay, and the others."""
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    split = ([weight for weight in trained if decays(weight) is decayed] for decayed in (True, False))
+    return [
+        {"params": weights, "weight_decay": rate}
+        for weights, rate in zip(split, (weight_decay, 0.0), strict=True)
+        if weights
+    ]

@@ -29,6 +29,7 @@ from trainer.train.packs.pack import (
     Member,
     ModelState,
     architecture_of,
+    decays,
     loss_for,
     new_model,
     newest_share,
@@ -60,6 +61,10 @@ class _Stacked(ABC):
         self._join_rows()
         flat = [self._layout.flatten(model.state_dict()) for model in self._models]
         self._weights_MP = torch.stack(flat).detach()
+        like = self._models[0].state_dict()
+        self._decays_P = self._layout.flatten(
+            {name: torch.full_like(weight, float(decays(weight))) for name, weight in like.items()}
+        )
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
@@ -215,8 +220,9 @@ class _Stacked(ABC):
         exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
         step_size = (self._rates_M[:, None] / (1 - beta_1**updates_M1)).to(self._dtype)
         correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
-        decay = (1 - self._rates_M * job.train.weight_decay)[:, None].to(self._dtype)
-        weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
+        decay = (self._rates_M * job.train.weight_decay)[:, None].to(self._dtype) * self._decays_P
+        change = step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
+        weights = self._weights_MP * (1 - decay) - change
         kept_MP = (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
         for kept, moved in zip(kept_MP, (weights, exp_avg, exp_avg_sq), strict=True):
             kept.copy_(torch.where(moves_M1, moved, kept))

@@ -7,8 +7,8 @@ number 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from trainer.store.card import CardPanel, CardSeries
 from trainer.train.inputs.panel_rows import PanelRows, masked, panel_rows
 from trainer.train.inputs.rows import context_rows
 from trainer.train.predict.load_model import CheckedModel, Networks, without_unit
-from trainer.train.predict.predictions import NotPredicted, Predictions
+from trainer.train.predict.predictions import BarOutputs, NotPredicted, Predictions
 from trainer.train.predict.readers import Inputs, reader_of
 
 
@@ -102,6 +102,59 @@ def _predict(
     """Predict with one model. `rows` caches calendar and inputs by scaler and calendar for the next
     models.
     """
+    chosen: list[_Series] = []
+    for one in _chosen(model, panel, wanted=wanted, last=last, rows=rows):
+        if isinstance(one, NotPredicted):
+            yield one
+        else:
+            chosen.append(one)
+    if not chosen:
+        return
+    for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
+        columns = model.target.columns(outputs_NO, one.candles, one.bars, one.entry.fitted)
+        bar = one.candles.timestamp[one.bars]
+        yield Predictions(
+            model=model.name,
+            symbol=one.candles.symbol,
+            bar=bar,
+            available_at=bar + step_of(model.card.timeframe),
+            columns=columns,
+            synthetic=bool(model.card.data.get("synthetic")),
+        )
+
+
+def outputs_of_panel(
+    model: CheckedModel, series: Mapping[str, tuple[Candles, np.ndarray]]
+) -> dict[str, BarOutputs]:
+    """Return a panel's outputs at those of each series' bars (N,) at which it can forecast. All series make
+    up the calendar.
+    """
+    panel = {symbol: candles for symbol, (candles, _) in series.items()}
+    made = {
+        symbol: BarOutputs(bars=np.empty(0, dtype=np.int64), outputs_NO=np.empty((0, 1)), fitted={})
+        for symbol in panel
+    }
+    chosen = []
+    for one in _chosen(model, panel, wanted=tuple(panel), last=None, rows={}):
+        if isinstance(one, NotPredicted):
+            continue
+        bars = np.intersect1d(one.bars, series[one.candles.symbol][1], assume_unique=True)
+        if len(bars):
+            chosen.append(replace(one, bars=bars))
+    for one, outputs_NO in zip(chosen, _outputs(model, Networks(), chosen) if chosen else (), strict=True):
+        made[one.candles.symbol] = BarOutputs(bars=one.bars, outputs_NO=outputs_NO, fitted=one.entry.fitted)
+    return made
+
+
+def _chosen(
+    model: CheckedModel,
+    panel: dict[str, Candles],
+    *,
+    wanted: Sequence[str],
+    last: int | None,
+    rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]],
+) -> Iterator[_Series | NotPredicted]:
+    """Yield the series of a panel to predict, each with its rows and bars."""
     card, common = model.card, _common(model)
     warmups = {
         symbol: max(warmup_of_features(model.features), candles.columns_begin)
@@ -120,7 +173,6 @@ def _predict(
         )
         rows[key] = calendar, made
     calendar, inputs = rows[key]
-    chosen: list[_Series] = []
     for candles, rows_DF, present_D in zip(
         panel.values(), inputs.split(), inputs.split_present(), strict=True
     ):
@@ -146,22 +198,7 @@ def _predict(
             continue
         whole_DF = masked(rows_DF, torch.tensor(entry.scaler["mean"]), present_D)
         place_T = dates - dates[0]
-        chosen.append(
-            _Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first)
-        )
-    if not chosen:
-        return
-    for one, outputs_NO in zip(chosen, _outputs(model, networks, chosen), strict=True):
-        columns = model.target.columns(outputs_NO, one.candles, one.bars, one.entry.fitted)
-        bar = one.candles.timestamp[one.bars]
-        yield Predictions(
-            model=model.name,
-            symbol=one.candles.symbol,
-            bar=bar,
-            available_at=bar + step_of(card.timeframe),
-            columns=columns,
-            synthetic=bool(card.data.get("synthetic")),
-        )
+        yield _Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first)
 
 
 def _common(model: CheckedModel) -> CardPanel:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from trainer.base.errors import TrainerError
+from trainer.targets.target import TargetSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +34,17 @@ class NotPredicted:
     symbol: str
     error: TrainerError
     absent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarOutputs:
+    """A model's outputs at bars of one symbol, and what its target fitted. Shapes: N bars, O outputs."""
+
+    bars: np.ndarray  # (N,) int64 rows of the candles, ascending
+    outputs_NO: np.ndarray  # float64
+    fitted: Mapping[str, Any]
+
+    def at(self, bars: np.ndarray, target: TargetSettings) -> np.ndarray:
+        """Return the forecasts (M, ...) at some of its bars, in the unit of the labels."""
+        places = np.searchsorted(self.bars, bars)
+        return target.forecast(self.outputs_NO[places], self.fitted)

@@ -35,7 +35,7 @@ from trainer.store.card import CardSeries
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.predict.load_model import CheckedModel, Networks, check_model, without_unit
 from trainer.train.predict.panels import predict_panels
-from trainer.train.predict.predictions import NotPredicted, Predictions
+from trainer.train.predict.predictions import BarOutputs, NotPredicted, Predictions
 from trainer.train.predict.readers import EVALUATION_BATCH, EVALUATION_CHUNK, Inputs, Reader, reader_of
 
 # Windows: 0.8 and 1.7 ms, and 19 ms for EVALUATION_BATCH (LSTM, hidden 64, 2026-11-22)
@@ -118,6 +118,26 @@ def predict_models(
             if line not in noted:
                 note(line)
                 noted.append(line)
+
+
+def outputs_at(model: CheckedModel, candles: Candles, bars: np.ndarray) -> BarOutputs:
+    """Return a model's outputs at those of the rows `bars` (N,) of a symbol's candles at which it can
+    forecast.
+
+    Raises DataError for a symbol that the model was not trained on.
+    """
+    if candles.symbol not in model.card.symbols:
+        raise DataError(f"no model of {candles.symbol}", why=f"{model.name} was trained on others", do="")
+    series = model.card.of(candles.symbol)
+    warmup = max(warmup_of_features(model.features), candles.columns_begin)
+    whole = model.target.with_unit(candles, _whole_bars(candles, model, series, warmup=warmup))
+    chosen = np.intersect1d(bars, whole, assume_unique=True)
+    outputs_NO = np.empty((0, 1))
+    if len(chosen):
+        task = _Task(model=model, series=series, candles=candles, warmup=warmup, bars=chosen)
+        (rows_TF,) = compute_each([candles.rows(task.first_row)], features=model.features)
+        outputs_NO = _reader(task, rows_TF).outputs(Networks().of(model), chosen - task.first_row)
+    return BarOutputs(bars=chosen, outputs_NO=outputs_NO, fitted=series.fitted)
 
 
 def _predict_panels(

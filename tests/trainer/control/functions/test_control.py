@@ -17,8 +17,8 @@ from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.control.drive import drive, start, step
 from trainer.control.functions import control
 from trainer.control.functions.control import answer
-from trainer.control.retrain import RetrainHome
 from trainer.control.retrain_calls import overdue
+from trainer.control.retrain_home import RetrainHome
 from trainer.control.settle import settle_all
 from trainer.retrains.entries import (
     MOST_CALLS_AGAIN,

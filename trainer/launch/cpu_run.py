@@ -1,15 +1,17 @@
-"""A prepare run, planned: a short run on a cheap machine that refreshes, checks and indexes a
-data set.
+"""Short runs on a cheap machine beside a scheduled training, planned: one that refreshes, checks and indexes
+its data set before it, and one that scores its models after it.
 
-It comes before a scheduled run if the job has a refresh script, or if the set has files without an index
-entry: control has no pyarrow, and a GPU bills from its first second. Otherwise it is a run like any other.
+The first comes if the job has a refresh script, or if the set has files without an index entry: control has
+no pyarrow, and a GPU bills from its first second. Otherwise both are runs like any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
@@ -20,10 +22,25 @@ from trainer.launch.preflight import Offers, query_offers
 from trainer.launch.work import Account
 from trainer.machines.instances import cpu_instance_type
 from trainer.machines.planner import dollars
-from trainer.runs.deadline import TimeLimit, time_limit
+from trainer.runs.deadline import Cause, TimeLimit, time_limit
 
-LONGEST = timedelta(minutes=30)  # of a prepare run, as its template has it (infra/__main__.py)
-EXPECTED_SECONDS = 300.0  # assumed: boot and packages 150 s, then a script that fetches some weeks
+
+@dataclass(frozen=True, kw_only=True)
+class CpuRun:
+    """A kind of short run, on the stack's prepare_type."""
+
+    name: Cause  # and of its deadline
+    longest: timedelta  # as its template has it (infra/launch_templates.py)
+    expected_seconds: float  # assumed
+
+    def template(self, outputs: StackOutputs) -> str:
+        """Return the id of its launch template."""
+        return outputs.prepare_template if self.name == "prepare" else outputs.score_template
+
+
+# Boot and packages 150 s, then a script that fetches some weeks; or the scores of a few models.
+PREPARE = CpuRun(name="prepare", longest=timedelta(minutes=30), expected_seconds=300.0)
+SCORE = CpuRun(name="score", longest=timedelta(hours=2), expected_seconds=600.0)
 
 
 def unindexed(inputs: Iterable[Input]) -> list[Input]:
@@ -36,12 +53,10 @@ def needs_prepare_run(job: Job, inputs: Iterable[Input]) -> bool:
     return bool(job.data.refresh or unindexed(inputs))
 
 
-def plan_prepare_run(
-    account: Account, *, budget_usd: float, pinned_image: str = ""
+def plan_cpu_run(
+    kind: CpuRun, account: Account, *, budget_usd: float, pinned_image: str = ""
 ) -> tuple[Offers, RunPlan]:
-    """Query the account and plan a prepare run. Raises a TrainerError if its type is unknown or not
-    offered.
-    """
+    """Query the account and plan a short run. Raises a TrainerError if its type is unknown or not offered."""
     outputs = account.outputs
     machine = cpu_instance_type(outputs.prepare_type)
     offers = query_offers(
@@ -50,15 +65,15 @@ def plan_prepare_run(
         machines=[machine],
         spot=False,
         pinned_image=pinned_image,
-        template=outputs.prepare_template,
+        template=kind.template(outputs),
     )
     (machine,) = offers.priced.machines
     zones, price = offers.zones.get(machine.name, ()), on_demand_price(machine)
     if not zones or not price:
         why = "no zone of the stack offers it" if not zones else "its price is not known"
         do = "Set another prepare_type and run pulumi up."
-        raise ConfigError(f"no prepare run on {machine.name} in {outputs.region}", why=why, do=do)
-    run_limit = TimeLimit(duration=LONGEST, cause="prepare")
+        raise ConfigError(f"no {kind.name} run on {machine.name} in {outputs.region}", why=why, do=do)
+    run_limit = TimeLimit(duration=kind.longest, cause=kind.name)
     limit = time_limit(run=run_limit, budget_usd=budget_usd, on_demand_usd_per_hour=price)
     return offers, RunPlan(
         ladder=rungs_of_type(
@@ -67,6 +82,6 @@ def plan_prepare_run(
         run_limit=run_limit,
         hard_stop_usd=dollars(limit.duration.total_seconds(), price),
         budget_usd=budget_usd,
-        estimated_usd=dollars(EXPECTED_SECONDS, price),
+        estimated_usd=dollars(kind.expected_seconds, price),
         place=account.place,
     )

@@ -1,0 +1,120 @@
+"""Scores of a champion and a challenger: on the bars of control's data, whatever their cards say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models import make_model
+from tests.trainer.train.conftest import Trained
+from trainer.store.card import read_card
+from trainer.store.scores import Asked, AskedModel, AskedPiece, ScoredPiece, read_scores
+from trainer.store.weights import load_tensors, save
+from trainer.train import score
+from trainer.train.predict.symbols import outputs_at
+from trainer.train.score import main
+
+UNTIL = 4_000_000_000
+PROPER = ("log_loss", "brier")
+
+
+class ScoreRun:
+    """A score run's folders, with the planted model as its challenger."""
+
+    def __init__(self, planted: Trained, folder: Path) -> None:
+        self.planted, self.given, self.out = planted, folder / "given", folder / "out"
+        self.folder, self.models = folder, [self._model("challenger", planted.file)]
+        for one in (self.given, self.out):
+            one.mkdir(exist_ok=True)
+
+    def _model(self, side: Any, file: Path) -> AskedModel:
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+        target = self.given / "models" / f"{sha256}.safetensors"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+        path = f"models/{target.name}"
+        return AskedModel(side=side, path=path, key=f"models/{side}", version_id="v1", sha256=sha256)
+
+    def champion(self, **card: Any) -> None:
+        """Put a model of other features and lookback in production, with untrained weights."""
+        path = self.folder / "champion.safetensors"
+        keys = {"model": self.planted.piece.name, "target_settings": {"horizon": 1}, **card}
+        make_model(path, **keys)
+        self.models = [self.models[0], self._model("champion", path)]
+
+    def challenger(self, **card: Any) -> None:
+        """Let the challenger's card say something else."""
+        path = self.folder / "challenger.safetensors"
+        save(path, load_tensors(self.planted.file), replace(read_card(self.planted.file), **card))
+        self.models[0] = self._model("challenger", path)
+
+    def scored(self, since: int = 0) -> ScoredPiece:
+        piece = AskedPiece(piece="SIG-USD", since=since, models=tuple(self.models))
+        asked = Asked(pieces=(piece,), until=UNTIL)
+        (self.given / "job.json").write_text(json.dumps(self.planted.job.to_dict()))
+        (self.given / "asked.json").write_text(json.dumps(asked.to_json()))
+        folders = {"data": self.planted.data, "out": self.out, "events": self.folder, "given": self.given}
+        words = [word for name, path in folders.items() for word in (f"--{name}", str(path))]
+        assert main(words) == 0
+        assert [path.name for path in self.out.iterdir()] == ["scores.json"]
+        return read_scores((self.out / "scores.json").read_bytes(), asked, proper=PROPER)["SIG-USD"]
+
+
+@pytest.fixture
+def run(planted: Trained, tmp_path: Path) -> ScoreRun:
+    return ScoreRun(planted, tmp_path)
+
+
+def test_a_challenger_alone_has_the_losses_of_its_own_training(run: ScoreRun) -> None:
+    scored, told = run.scored(), read_card(run.planted.file).losses
+    assert scored.challenger is not None and scored.champion is None
+    assert list(scored.challenger.begins) == told["begins"]
+    assert list(scored.challenger.bars) == told["bars"]
+    assert scored.challenger.sums == told["sums"]
+
+
+def test_a_card_that_claims_other_scores_changes_none(run: ScoreRun) -> None:
+    honest = run.scored()
+    wonderful = {name: {"model": [0.0] * 2, "base_rate": [9.0] * 2} for name in PROPER}
+    run.challenger(metrics={}, losses={"begins": [0, 86_400], "bars": [9, 9], "sums": wonderful})
+    assert run.scored() == honest
+
+
+def test_a_champion_is_scored_on_the_challengers_windows(run: ScoreRun) -> None:
+    alone = run.scored().challenger
+    run.champion()
+    both = run.scored()
+    assert both.challenger == alone and both.champion is not None
+    assert both.champion.bars == both.challenger.bars and both.champion != both.challenger
+    first, last = both.challenger.begins[0], both.challenger.begins[-1]
+    later = run.scored(since=first + 600).challenger
+    assert later is not None and later.begins[0] == first + 600
+    assert (sum(later.bars), later.begins[1:]) == (sum(both.challenger.bars) - 10, both.challenger.begins[1:])
+    assert "can't be scored" in run.scored(since=last + 86_400).reason
+
+
+def test_a_model_that_is_not_comparable_is_refused_with_the_reason(run: ScoreRun) -> None:
+    for card, why in (
+        ({"target_settings": {"horizon": 7}}, "forecasts something else"),
+        ({"model": "lstm-direction_OTHER_1m"}, "it is lstm-direction_OTHER_1m"),
+        ({"symbols": ("OTHER",)}, "no model of SIG-USD"),
+    ):
+        run.champion(**{"model": run.planted.piece.name, **card})
+        assert why in run.scored().reason
+    run.champion()
+    (run.given / run.models[1].path).write_bytes(b"swapped")
+    assert "another file than asked" in run.scored().reason
+
+
+def test_a_challenger_does_not_choose_its_windows(run: ScoreRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    series = [replace(read_card(run.planted.file).series[0], calendar="XNYS")]
+    run.challenger(series=series)  # most of its minutes would lie behind holes
+    assert "trading hours of XNYS" in run.scored().reason
+    run.challenger()
+    monkeypatch.setattr(score, "outputs_at", lambda *asked: outputs_at(asked[0], asked[1], asked[2][7:]))
+    assert "7 of its test span's bars have no forecast" in run.scored().reason

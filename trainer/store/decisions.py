@@ -1,0 +1,127 @@
+"""Decisions of the gate: whether a retrain's model replaced the one in production, with all numbers.
+
+    models/retrains/<retrain>/<run>/decisions.json       those about all models of a run, created once
+    models/production/<group>/<model>.decision.json      the last one about a production model; its versions
+                                                         are the history
+
+Control writes them; `mayfly models production` and `verify` read them. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trainer.base.errors import ConfigError
+from trainer.base.strict_json import Unsound
+from trainer.runs.record_json import read_value, to_json
+from trainer.runs.store import Conflict, Objects
+from trainer.store.production import PRODUCTION, RETRAINS
+
+FORMAT = 1
+MOST_BYTES = 64 * 1024  # of a decision
+MOST_DECISIONS_BYTES = 128 * 2**20
+SUFFIX = ".decision.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelVersion:
+    """A model object by version and hash."""
+
+    key: str
+    version_id: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateDecision:
+    """The decision about one model of a retrain's run."""
+
+    format: int = FORMAT
+    piece: str
+    name: str  # of the production model, GROUP/NAME
+    run_id: str  # that made the challenger
+    score_run_id: str  # that scored both
+    decided_at: datetime
+    gate: str  # the windows: a value of the schedule's `gate`
+    challenge: int  # how-manieth decision about this champion; 0: none was made
+    promote: bool
+    reason: str
+    challenger: ModelVersion
+    champion: ModelVersion | None
+    numbers: dict[str, Any]  # `targets.gate.Decision`
+
+    @property
+    def winner(self) -> str:
+        """Return the sha256 of the model that is in production by this decision; '' for none."""
+        return self.challenger.sha256 if self.promote else self.champion.sha256 if self.champion else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDecisions:
+    """The decisions about all models of a run."""
+
+    format: int = FORMAT
+    decisions: tuple[GateDecision, ...]
+
+
+def decision_key(name: str) -> str:
+    """Return the key of the last decision about the production model of a GROUP/NAME."""
+    return f"{PRODUCTION}{name}{SUFFIX}"
+
+
+def decisions_key(retrain: str, run_id: str) -> str:
+    """Return the key of the decisions about a retrain's run."""
+    return f"{RETRAINS}{retrain}/{run_id}/decisions.json"
+
+
+def read_decision(objects: Objects, name: str) -> GateDecision | None:
+    """Return the last decision about a production model, None without one. Raises ConfigError for one that
+    can't be read.
+    """
+    stored = objects.get(key=decision_key(name), first_bytes=MOST_BYTES + 1)
+    if stored is None:
+        return None
+    try:
+        decision = read_value(stored.body, GateDecision, name="the decision", most_bytes=MOST_BYTES)
+        if decision.name != name:
+            raise Unsound(f"it is about {decision.name[:80]!r}")
+    except Unsound as error:
+        what = f"cannot read {decision_key(name)}"
+        raise ConfigError(
+            what, why=str(error), do="Restore an earlier version of it, or delete it."
+        ) from error
+    return decision
+
+
+def write_decision(objects: Objects, decision: GateDecision) -> None:
+    """Write a decision beside its production model."""
+    objects.put(key=decision_key(decision.name), body=to_json(decision))
+
+
+def create_decisions(
+    objects: Objects, retrain: str, run_id: str, made: Sequence[GateDecision]
+) -> tuple[GateDecision, ...]:
+    """Write the decisions about a run, once, and return those that are there."""
+    with suppress(Conflict):  # another call of control
+        key = decisions_key(retrain, run_id)
+        objects.put(key=key, body=to_json(RunDecisions(decisions=tuple(made))), create=True)
+    return read_decisions(objects, retrain, run_id) or tuple(made)
+
+
+def read_decisions(objects: Objects, retrain: str, run_id: str) -> tuple[GateDecision, ...] | None:
+    """Return the decisions about a run, None if there are none yet. Raises ConfigError for what can't be
+    read.
+    """
+    stored = objects.get(key=decisions_key(retrain, run_id))
+    if stored is None:
+        return None
+    try:
+        name = "the decisions"
+        return read_value(stored.body, RunDecisions, name=name, most_bytes=MOST_DECISIONS_BYTES).decisions
+    except Unsound as error:
+        what = f"cannot read {decisions_key(retrain, run_id)}"
+        raise ConfigError(what, why=str(error), do="Promote a model by hand, if one is wanted.") from error

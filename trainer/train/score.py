@@ -1,0 +1,250 @@
+"""Score models again, on windows that control chose: the command of a score run.
+
+    python -m trainer.train.score --data DIR --out DIR --events DIR --given DIR
+
+Plans the job's bars from its candles, as a training does, and never from a card. All models of a piece are
+scored on the same bars of its test span, those at which each of them can forecast, beside the target's
+baselines. Writes OUT/scores.json (`store.scores`). Shapes: N bars to score, O outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.base.errors import DataError, Stopped, TrainerError
+from trainer.base.own_file import in_bundle
+from trainer.base.signs import tell_signs
+from trainer.job.job import Job, job_from
+from trainer.job.pieces.piece import Piece
+from trainer.models.pretrained import encoder_of
+from trainer.store.card import read_card
+from trainer.store.scores import (
+    ASKED_FILE,
+    SCORES_FILE,
+    Asked,
+    AskedModel,
+    AskedPiece,
+    asked_from,
+    written_scores,
+)
+from trainer.targets.scoring import Rows
+from trainer.train.cpu import keep_freed_memory, use_one_thread
+from trainer.train.evaluate.evaluation import cells_of, compare
+from trainer.train.evaluate.scores import joint_cells
+from trainer.train.inputs.encoder import pinned
+from trainer.train.inputs.rows import SymbolData
+from trainer.train.inputs.source import JobData, plan_and_open, read_source
+from trainer.train.inputs.survey import survey
+from trainer.train.observing.events import EventLog, Story
+from trainer.train.own.check import checked
+from trainer.train.predict.load_model import CheckedModel, check_model
+from trainer.train.predict.panels import outputs_of_panel
+from trainer.train.predict.predictions import BarOutputs
+from trainer.train.predict.symbols import outputs_at
+
+SECOND = 1_000_000_000
+JOB_FILE = "job.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Windows:
+    """The bars of one series that are scored, and the series' data."""
+
+    data: SymbolData
+    bars: np.ndarray  # (N,) int64
+
+    @property
+    def symbol(self) -> str:
+        return self.data.symbol
+
+    @property
+    def rows(self) -> Rows:
+        """Return them for the target's scores."""
+        return replace(self.data.scored("test"), scored=self.bars)
+
+    @property
+    def times(self) -> np.ndarray:
+        """Return the time (N,) of each bar in ns."""
+        return self.data.candles.timestamp[self.bars]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Score what is asked; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.train.score")
+    for name, what in (
+        ("data", "the data set's files"),
+        ("out", "folder for scores.json"),
+        ("events", "folder for events.jsonl"),
+        ("given", "folder of job.json, asked.json and the models"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, required=True, help=what)
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    log = EventLog(options.events, Story(sys.stderr))
+    tell_signs(log.emit)
+    try:
+        score_run(options.data, options.out, options.given, log.emit)
+    except Stopped as stopped:
+        return stopped.exit_code
+    except TrainerError as error:
+        log.emit({"event": "error", **error.as_dict(), "code": 100})
+        return 100
+    finally:
+        tell_signs(None)
+    return 0
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise Stopped("stopped while it scored models")
+
+
+def score_run(data: Path, out: Path, given: Path, emit: Callable[[dict[str, Any]], None]) -> None:
+    """Score every piece that is asked, and write scores.json whole. Raises a TrainerError for data that can't
+    be planned.
+    """
+    asked = asked_from(json.loads((given / ASKED_FILE).read_bytes()))
+    job = _job_in(given)
+    use_one_thread()
+    keep_freed_memory()
+    scratch = out / ".candles"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        read = plan_and_open(job, data, scratch=scratch)
+        job = job.with_data(timeframe=read.plan.timeframe)
+        scored, failed = score_pieces(asked, job, read, given, emit)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    new = out / f".{SCORES_FILE}"
+    new.write_bytes(written_scores(scored, failed))
+    new.rename(out / SCORES_FILE)
+    emit({"event": "message", "message": f"scored {len(scored)} of {len(asked.pieces)} pieces"})
+
+
+def _job_in(given: Path) -> Job:
+    """Return the job, with its own files from the bundle and its encoder from GIVEN."""
+    job = job_from(json.loads((given / JOB_FILE).read_bytes()))
+    if encoder := encoder_of(job.model):
+        job = replace(job, model=replace(encoder, encoder=str(given / encoder.encoder)))
+    return pinned(checked(job))
+
+
+def score_pieces(
+    asked: Asked, job: Job, data: JobData, given: Path, emit: Callable[[dict[str, Any]], None]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the scores of every piece that can be scored, and the reasons of the others, by title."""
+    pieces = {piece.title: piece for piece in survey(job, data.plan).pieces}
+    scored: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    for one in asked.pieces:
+        try:
+            if one.piece not in pieces:
+                raise DataError("the job makes no such piece of these candles", do="Publish the job again.")
+            scored.append(score_piece(one, pieces[one.piece], job, data, given))
+        except TrainerError as error:
+            failed[one.piece] = f"{error.what} ({error.why})" if error.why else error.what
+        emit({"event": "moved", "of": one.piece})
+    return scored, failed
+
+
+def score_piece(asked: AskedPiece, piece: Piece, job: Job, data: JobData, given: Path) -> dict[str, Any]:
+    """Score the models of one piece on the same bars. Raises a TrainerError for a model that can't be scored,
+    and if no bar is left.
+    """
+    fold = read_source(piece, job, data).folds[piece.fold]
+    is_panel, target = fold.panel is not None, fold.series[0].target
+    windows = [_Windows(data=one, bars=_since(one, asked.since)) for one in fold.series]
+    outputs = [_outputs(_checked(one, piece, fold.series[0], given), windows) for one in asked.models]
+    for one, its in zip(asked.models, outputs, strict=True):
+        lacking = sum(len(part.bars) - len(its[part.symbol].bars) for part in windows)
+        if one.side == "challenger" and lacking:  # made for these windows: it may not choose among them
+            why = f"{lacking:,} of its test span's bars have no forecast"
+            raise DataError(f"the challenger {piece.name} is not of this job", why=why, do="Train it again.")
+    shared = [_shared(one, outputs) for one in windows]
+    kept = [one for one in shared if is_panel or len(one.bars)]
+    if not any(len(one.bars) for one in kept):
+        why = "no bar of its test span is new enough, has a label, and lets each model forecast"
+        raise DataError(f"{piece.title} can't be scored", why=why, do="Give more bars.")
+    rows = [one.rows for one in kept]
+    labels = np.concatenate([one.labels(one.scored) for one in rows])
+    made = target.baselines(*rows) if is_panel else _joined([target.baselines(one) for one in rows])
+    cells = cells_of(target, rows[0])
+    if len(kept) > 1:
+        times = np.concatenate([one.times for one in kept])
+        cells = joint_cells([one.data for one in kept], times)
+    models = []
+    for one, its in zip(asked.models, outputs, strict=True):
+        forecast = np.concatenate([its[windows.symbol].at(windows.bars, target) for windows in kept])
+        compared = compare(forecast, target, labels, cells=cells, forecasts=made)
+        models.append({**one.identity, "losses": compared.losses})
+    return {"piece": asked.piece, "models": models}
+
+
+def _since(data: SymbolData, since: int) -> np.ndarray:
+    """Return the bars (N,) of the test span that begin at `since`, in seconds, or later."""
+    bars = data.bars("test")
+    return np.asarray(bars[data.candles.timestamp[bars] >= since * SECOND])
+
+
+def _checked(asked: AskedModel, piece: Piece, data: SymbolData, given: Path) -> CheckedModel:
+    """Return a model whose file has the asked hash and whose card fits the piece. Raises DataError."""
+    path = given / asked.path
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != asked.sha256:
+            raise DataError(f"the {asked.side} is another file than asked", do="Start the retrain again.")
+    card = read_card(path)
+    own = card.own_files.get("model")
+    if own and in_bundle(own["sha256"]) is None:
+        why = f"it was made by {own['class']} of {own['file']}, and a card runs no code"
+        do = "Promote one made by this file by hand: mayfly models promote."
+        raise DataError(f"the {asked.side} was made by another file than the job's", why=why, do=do)
+    model = check_model(path, in_bundle(own["sha256"]) if own else None)
+    wrong = {
+        f"it is {card.model}": card.model != piece.name,
+        "it forecasts something else, or with other settings of the target": (
+            (card.target, card.target_settings) != (data.target.name, data.target.card_keys())
+        ),
+        f"it reads bars of {card.timeframe}": card.timeframe != data.candles.timeframe,
+        "it reads columns that the job's candles lack": not set(card.columns) <= data.candles.columns.keys(),
+    }
+    if why := next((what for what, is_so in wrong.items() if is_so), ""):
+        do = "Promote the other by hand, if it is wanted: mayfly models promote."
+        raise DataError(f"the {asked.side} can't be scored beside the other", why=why, do=do)
+    return model
+
+
+def _outputs(model: CheckedModel, windows: Sequence[_Windows]) -> dict[str, BarOutputs]:
+    """Return a model's outputs at the bars of each series, as far as it can forecast there."""
+    series = {one.symbol: (one.data.candles, one.bars) for one in windows}
+    if model.card.panel is not None:
+        return outputs_of_panel(model, series)
+    return {symbol: outputs_at(model, candles, bars) for symbol, (candles, bars) in series.items()}
+
+
+def _shared(windows: _Windows, outputs: Sequence[Mapping[str, BarOutputs]]) -> _Windows:
+    """Return the windows at which all models forecast."""
+    bars = windows.bars
+    for its in outputs:
+        bars = np.intersect1d(bars, its[windows.symbol].bars, assume_unique=True)
+    return replace(windows, bars=bars)
+
+
+def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the baselines that all series have, end to end."""
+    names = [name for name in parts[0] if all(name in one for one in parts)]
+    return {name: np.concatenate([one[name] for one in parts]) for name in names}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
