@@ -329,7 +329,7 @@ def _outside_share(rows: Sequence[torch.Tensor]) -> float:
         began = time.perf_counter()
         pack.step([True], starts)
         middle = time.perf_counter()
-        dropout_keys(seed=0, model="m0", step=step, layers=job.model.layers)
+        dropout_keys(seed=0, model="m0", steps=[step], layers=job.model.num_dropouts)
         for first in range(0, job.train.batch, CPU_SLICE):
             part = starts[0][first : first + CPU_SLICE]
             gather(members[0].rows_TF, part, steps_T1, members[0].mean_F, members[0].std_F)

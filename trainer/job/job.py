@@ -120,6 +120,10 @@ class Job:
         if self.expert.activation_checkpointing and self.model.is_any_module:
             what, why = f"{self.model.title} can't compute its activations again", "it is your own module"
             raise UsageError(what, why=why, do="Leave expert.activation_checkpointing out.")
+        if self.expert.compile == "always" and self.expert.strategy in ("fused", "streams"):
+            what = f"expert.strategy = {self.expert.strategy} compiles nothing"
+            do = "Leave expert.compile or expert.strategy out."
+            raise UsageError(what, why="it is one recorded program", do=do)
         sliced = 0 < self.expert.micro_batch < self.train.batch
         if sliced and self.cost.is_measured and not self.cost.may_slice:
             why = "slices of a batch would give it another gradient, as batch norm does"

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from trainer.base.errors import UsageError
 from trainer.base.settings import bad_value, check_limits, setting
+from trainer.job.variables import is_of_the_trainer, read_variables
 
 MARKETS = ("on_demand", "spot")
 LONGEST = timedelta(days=366)
@@ -43,16 +44,35 @@ class MachineSettings:
     idle_stop: str = setting(
         "", "End the run once all GPUs stood nearly idle for so long, such as 30m; empty: only say so."
     )
+    env: tuple[str, ...] = setting(
+        (),
+        "Variables of Mayfly's own trainer, as NAME=value, such as NCCL_DEBUG=INFO. The manifest shows them:"
+        " no secrets.",
+    )
 
     def __post_init__(self) -> None:
         check_limits("machine", self)
         for text in filter(None, (self.max_duration, self.idle_stop)):
             parse_duration(text)
+        _ = self.variables  # refuses bad ones
         if not self.market:
             raise bad_value("machine.market", self.market, "one of " + ", ".join(MARKETS))
         if self.queue_for(timedelta(0)) > LONGEST_QUEUE:
             hours = LONGEST_QUEUE // timedelta(hours=1)
             raise bad_value("machine.queue_timeout", self.queue_timeout, f"at most {hours}h")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return `env` as a mapping. Raises UsageError for a bad name, one that Mayfly sets, and a
+        secret's.
+        """
+        return read_variables(
+            "machine.env",
+            self.env,
+            is_ours=is_of_the_trainer,
+            ours="Leave it out: Mayfly or the machine decides it.",
+            secrets="The trainer needs none; name secrets of a refresh in data.secrets.",
+        )
 
     @property
     def idle_seconds(self) -> float:

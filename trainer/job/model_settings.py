@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.job.variables import of_the_model
+
 # Tables that determine the model, and their keys that change only speed or place: a resumed run may change
 # these.
 _OF_THE_MODEL = ("data", "model", "target", "train", "expert")
@@ -23,4 +25,6 @@ _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file",
 def model_settings(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of a job, as `Job.to_dict` has them, that determine its models, by `table.key`."""
     keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
+    if variables := of_the_model(tables.get("machine", {}).get("env", ())):
+        keys["machine.env"] = variables
     return {key: value for key, value in keys.items() if key not in NOT_THE_MODEL | _PLACES}

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from trainer.base.errors import UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.job.script_values import Combination, check_gpus, columns_of, combinations, variables_of
+from trainer.job.variables import NAME, SECRET, read_variables
 
 Better = Literal["min", "max"]
 KIND = "script"  # of its pieces, and of the work of its run
@@ -26,10 +27,9 @@ CONTRACT = (
 )
 MOST_FILES, MOST_FILE_BYTES = 2_000, 64 * 2**20  # of a script, in the bundle
 MOST_DATA_FILES = 20_000
-MOST_WORDS, MOST_VARIABLES, MOST_SECRETS = 256, 100, 20
+MOST_WORDS, MOST_SECRETS = 256, 20
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # set for each of several values
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # The metric of a script that names none in `best`, the first of these that its events have: which end is
 # better.
 METRICS: Mapping[str, Better] = {
@@ -41,7 +41,6 @@ METRICS: Mapping[str, Better] = {
 _BEST = re.compile(r"([A-Za-z][A-Za-z0-9_./ -]{0,63}):(min|max)")  # a metric is named as a curve is
 _PYTHON = re.compile(r"3\.\d{1,2}")
 _OURS = ("MAYFLY_", "AWS_")
-_SECRET = re.compile(r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
 # A word of a command that has a secret in it: --password x, API_KEY=x, https://user:x@host. Unlike names of
 # variables, those of options such as --pad-token and --sort-key are often no secret's.
 _SECRET_OPTION = re.compile(
@@ -108,7 +107,7 @@ class ScriptSettings:
         if self.over and VISIBLE in self.variables:
             do = "Leave it out; script.gpus says how many."
             raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
-        if secret := next((name for name in self.value_variables if _SECRET.search(name)), ""):
+        if secret := next((name for name in self.value_variables if SECRET.search(name)), ""):
             do = "Rename it, or leave it out: anyone who can read the bucket can read the manifest."
             raise UsageError(f"script.over makes {secret}", why="its name is that of a secret", do=do)
         self._refuse_secret_words()
@@ -124,7 +123,7 @@ class ScriptSettings:
             name, equals, value = word.partition("=")
             value = value if equals else following
             is_option = _SECRET_OPTION.fullmatch(name) and value and (equals or value[0] != "-")
-            is_variable = _NAME.fullmatch(name) and _SECRET.search(name) and value and equals
+            is_variable = NAME.fullmatch(name) and SECRET.search(name) and value and equals
             if is_option or is_variable or _URL_WITH_SECRET.search(word):
                 shown = name if is_option or is_variable else "a URL with a password"
                 do = "Name it in script.secrets, and let the script read that variable of its environment."
@@ -135,7 +134,7 @@ class ScriptSettings:
         """Raise UsageError for a name that is invalid, set elsewhere, or given twice."""
         for name in self.secrets:
             reserved = name.startswith((*_OURS, "LD_", "PYTHON")) or name in ("PATH", "HOME", "TMPDIR")
-            if reserved or not _NAME.fullmatch(name):
+            if reserved or not NAME.fullmatch(name):
                 none = "none of PATH, HOME, LD_*, PYTHON*, AWS_*, MAYFLY_*"
                 raise bad_value("script.secrets", name, f"names of variables such as WANDB_API_KEY, {none}")
             if name in self.variables:
@@ -186,22 +185,14 @@ class ScriptSettings:
         """Return `env` as a mapping. Raises UsageError for a bad name, one that is set for the script, and a
         secret's.
         """
-        made: dict[str, str] = {}
-        for entry in self.env:
-            name, equals, value = entry.partition("=")
-            if not equals or not _NAME.fullmatch(name) or "\0" in value:
-                raise bad_value("script.env", entry, "NAME=value")
-            if name.startswith(_OURS) or name == "PATH":
-                do = "Leave it out: docs/scripts-and-machines.md has the variables that a script gets."
-                raise UsageError(f"script.env sets {name}", why="the node sets or removes it", do=do)
-            if _SECRET.search(name):
-                reason = "anyone who can read the bucket can read this"
-                do = f"Name it in script.secrets instead (docs/scripts-and-machines.md): {reason}."
-                raise UsageError(f"script.env sets {name}", why="its name is that of a secret", do=do)
-            made[name] = value
-        if len(made) > MOST_VARIABLES:
-            raise bad_value("script.env", list(made), f"at most {MOST_VARIABLES} variables")
-        return made
+        reason = "anyone who can read the bucket can read this"
+        return read_variables(
+            "script.env",
+            self.env,
+            is_ours=lambda name: name.startswith(_OURS) or name == "PATH",
+            ours="Leave it out: docs/scripts-and-machines.md has the variables that a script gets.",
+            secrets=f"Name it in script.secrets instead (docs/scripts-and-machines.md): {reason}.",
+        )
 
 
 def variables_in(word: str) -> list[str]:

@@ -32,6 +32,15 @@ class TrainSettings:
     warmup_steps: int = setting(
         0, "Optimizer steps over which the learning rate rises from zero.", least=0, most=100_000_000
     )
+    warmup_epochs: float = setting(
+        0.0, "The same in epochs, such as 0.5, instead of train.warmup_steps.", least=0, most=100_000
+    )
+    steps_per_epoch: int = setting(
+        0,
+        "Optimizer steps after which an epoch ends, on windows drawn anew for each; 0: once through all.",
+        least=0,
+        most=100_000_000,
+    )
     schedule: str = setting(
         "constant",
         "Learning rate after the warm-up: " + ", ".join(SCHEDULES) + " (to zero at the last epoch's end).",
@@ -42,7 +51,9 @@ class TrainSettings:
         "Scaling of the learning rate by batch / expert.rate_batch: " + ", ".join(RATE_SCALINGS) + ".",
         choices=RATE_SCALINGS,
     )
-    weight_decay: float = setting(1e-2, "AdamW's weight decay.", least=0, most=100)
+    weight_decay: float = setting(
+        1e-2, "AdamW's weight decay of matrices and kernels; biases and norms have none.", least=0, most=100
+    )
     clip_norm: float = setting(1.0, "Gradient norm above which a step is scaled down.", above=0, most=1e9)
     ema: float = setting(
         0.0,
@@ -82,6 +93,12 @@ class TrainSettings:
         check_limits("train", self)
         if self.batch < 0 and self.batch != BATCH_OF_THE_MODEL:
             raise bad_value("train.batch", self.batch, "0 or more")
+        if self.warmup_steps and self.warmup_epochs:
+            raise bad_value("train.warmup_epochs", self.warmup_epochs, "0 where train.warmup_steps is given")
+
+    def reads_of_epoch(self, reads: int) -> int:
+        """Return how many of so many windows, or chunks, an epoch visits: all, or those of its steps."""
+        return min(reads, self.steps_per_epoch * self.batch or reads)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ MOST_SCORES = 200  # numbers of a span
 MOST_WORKERS = 1024
 CURVE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./ -]{0,63}")  # characters of the name of a script's number
 LOSSES = ("train_loss", "validation_loss")
+EPOCH_SCORES = ("train_score", "validation_score")
+MOST_NAME = 64  # letters of a metric
 SPANS = ("validation", "test")
 
 
@@ -73,7 +75,16 @@ def _epoch(fields: Fields) -> dict[str, Any]:
         **_model(fields),
         "epoch": fields.whole("epoch", most=MOST_COUNT),
         **{key: fields.number(key) for key in LOSSES},
+        **_epoch_scores(fields),
     }
+
+
+def _epoch_scores(fields: Fields) -> dict[str, Any]:
+    """Return the score of an epoch in training and validation, with its name; {} if it has none."""
+    name = fields.text("score", "", most=MOST_NAME)
+    if not name.isidentifier():
+        return {}
+    return {"score": name, **{key: fields.number(key) for key in EPOCH_SCORES}}
 
 
 def _script(fields: Fields) -> dict[str, Any]:

@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from trainer.targets.bars import Labels
     from trainer.targets.scoring import PerBar, Rows
 
-MAX_HORIZON_SESSIONS = 21  # a month of an exchange
+MAX_HORIZON_SESSIONS = 21  # that is chosen: a month of an exchange
+LONGEST_HORIZON_SESSIONS = 63  # that a job may ask for: a quarter of one, two months of a coin
 # A day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8.
 HAR_SESSIONS = (1, 5, 22)
+SMEARING = "smearing"  # a fitted value: mean variance over the exponential of the mean log variance
+MOST_SMEARING = 1e6
 # Training sessions per session that a term of HAR looks back: longer terms have too few values.
 FEWEST_HAR_SESSIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Volatility(TargetSettings):
-    """The target `volatility`. Forecasts and labels are logs of realized volatility."""
+    """The target `volatility`. Labels are logs of realized volatility."""
 
     name = "volatility"
     metrics = (
@@ -53,7 +56,7 @@ class Volatility(TargetSettings):
         f"Horizon in sessions; 0: the longest (max {MAX_HORIZON_SESSIONS}) with 20 non-overlapping test"
         " labels.",
         least=0,
-        most=MAX_HORIZON_SESSIONS,
+        most=LONGEST_HORIZON_SESSIONS,
     )
 
     def options(self) -> tuple[Self, ...]:
@@ -97,16 +100,28 @@ class Volatility(TargetSettings):
         return (outputs - labels).squeeze(-1).square()
 
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
-        logs: np.ndarray = outputs_NO[:, 0] * fitted["label_std"] + fitted["label_mean"]
-        return logs
+        """Return the mean log volatility and the log of the root of the mean variance (N, Q)."""
+        logs_N = outputs_NO[:, 0] * fitted["label_std"] + fitted["label_mean"]
+        return _with_variance(logs_N, fitted.get(SMEARING, 1.0))
+
+    def calibrate(
+        self, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return `fitted` with the smearing factor of the forecasts' errors."""
+        forecast_N = self.forecast(outputs_NO, fitted)[:, 0]
+        return {**fitted, SMEARING: _smearing(forecast_N, labels_NK[:, 0])}
+
+    def order(self, forecast_N: np.ndarray) -> np.ndarray:
+        """Return the mean log volatility (N,)."""
+        return forecast_N[:, 0]
 
     def columns(
         self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
-        """Return the volatility of the whole horizon's log return, not annualized."""
+        """Return the root of the expected variance of the whole horizon's log return, not annualized."""
         import numpy as np
 
-        return {"volatility": np.exp(self.forecast(outputs_NO, fitted))}
+        return {"volatility": np.exp(self.forecast(outputs_NO, fitted)[:, 1])}
 
     def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
         """Return cells of as many sessions as the horizon."""
@@ -117,17 +132,19 @@ class Volatility(TargetSettings):
         return rows.clock[rows.scored] // DAY // sessions, counted(sessions, "session")
 
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
-        """Return the log volatility (N,) of each baseline.
+        """Return the forecasts (N, Q) of each baseline, each with its own smearing factor in training.
 
         mean: the mean log of training. trailing: the volatility of the last `horizon_sessions` sessions. har:
         a regression on the log volatility of the last session, week and month (Corsi 2009), without terms for
-        which training has too few sessions.
+        which training has too few sessions. lightgbm: trees on the features of each bar; its factor is from
+        the bars that they were not fitted to.
         """
         import numpy as np
 
         from trainer.data.timeframes import DAY
         from trainer.targets.bars import past_log_volatility
-        from trainer.targets.scoring import with_intercept
+        from trainer.targets.boosting import NAME, boosted
+        from trainer.targets.scoring import of_training, with_intercept
 
         sessions = max(
             (rows.clock[rows.train[-1]] - rows.clock[rows.train[0]]) // DAY
@@ -135,25 +152,30 @@ class Volatility(TargetSettings):
             if len(rows.train)
         )
         terms = [term for term in HAR_SESSIONS if term == 1 or term * FEWEST_HAR_SESSIONS <= sessions]
-        mean = np.concatenate([np.full(len(rows.scored), rows.fitted["label_mean"]) for rows in series])
-        last, learned, scored, labels = [], [], [], []
-        for rows in series:
-            close, clock = rows.candles.close, rows.clock
-            last.append(past_log_volatility(close, clock, self.horizon_sessions)[rows.scored])
-            logs = np.stack([past_log_volatility(close, clock, term) for term in terms], axis=1)
-            known = rows.train[np.isfinite(logs[rows.train]).all(axis=1)]
-            learned.append(logs[known])
-            labels.append(rows.labels(known)[:, 0])
-            scored.append(logs[rows.scored])
-        x_train = with_intercept(np.concatenate(learned))
-        weights = np.linalg.lstsq(x_train, np.concatenate(labels), rcond=None)[0]
-        # The mean of training replaces values of a series that did not move or is too short.
-        last_N, scored_NT = np.concatenate(last), np.concatenate(scored)
-        return {
-            "mean": mean,
-            "trailing": np.where(np.isfinite(last_N), last_N, mean),
-            "har": with_intercept(np.where(np.isfinite(scored_NT), scored_NT, mean[:, None])) @ weights,
-        }
+        parts: dict[str, list[np.ndarray]] = {"train": [], "scored": []}
+        for rows in series:  # columns: mean, trailing, terms
+            past = [
+                past_log_volatility(rows.candles.close, rows.clock, term)
+                for term in (self.horizon_sessions, *terms)
+            ]
+            for span, bars in (("train", rows.train), ("scored", rows.scored)):
+                mean = np.full(len(bars), rows.fitted["label_mean"])
+                parts[span].append(np.stack([mean, *(one[bars] for one in past)], axis=1))
+        train, scored, labels = (*map(np.concatenate, parts.values()), of_training(series)[:, 0])
+        known = np.isfinite(train[:, 2:]).all(axis=1)
+        weights = np.linalg.lstsq(with_intercept(train[known, 2:]), labels[known], rcond=None)[0]
+
+        def logs(columns: np.ndarray) -> dict[str, np.ndarray]:
+            # The mean of training replaces values of a series that did not move or is too short.
+            filled = np.where(np.isfinite(columns), columns, columns[:, :1])
+            har = with_intercept(filled[:, 2:]) @ weights
+            return {"mean": filled[:, 0], "trailing": filled[:, 1], "har": har}
+
+        smearing = {name: _smearing(log_N, labels) for name, log_N in logs(train).items()}
+        made = {name: _with_variance(log_N, smearing[name]) for name, log_N in logs(scored).items()}
+        if trees := boosted(series, labels, "regression"):
+            made[NAME] = _with_variance(trees.scored, _smearing(trees.held, labels[trees.held_bars]))
+        return made
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
         """Return correlation (None if either is constant), qlike and mse.
@@ -167,9 +189,26 @@ class Volatility(TargetSettings):
         from trainer.targets.scoring import correlation_per_bar
 
         labels = labels_NK.reshape(len(forecast_N))
-        missed = 2 * (labels - forecast_N)  # log of v/f
+        log_N, variance_N = forecast_N.T
+        missed = 2 * (labels - variance_N)  # log of v/f
         return {
-            "correlation": correlation_per_bar(forecast_N, labels),
+            "correlation": correlation_per_bar(log_N, labels),
             "qlike": np.exp(missed) - missed - 1,
-            "mse": (labels - forecast_N) ** 2,
+            "mse": (labels - log_N) ** 2,
         }
+
+
+def _smearing(log_N: np.ndarray, labels_N: np.ndarray) -> float:
+    """Return the mean over labels of realized variance by the variance whose log is forecast."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        factor = float(np.exp(2 * (labels_N - log_N)).mean()) if len(log_N) else 1.0
+    return min(max(factor, 1 / MOST_SMEARING), MOST_SMEARING)
+
+
+def _with_variance(log_N: np.ndarray, smearing: float) -> np.ndarray:
+    """Return forecasts (N, Q) of a mean log volatility."""
+    import numpy as np
+
+    return np.stack([log_N, log_N + 0.5 * np.log(smearing)], axis=1)

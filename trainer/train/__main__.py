@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from trainer.bars.document import LARGEST_BYTES, DataPlan, read_plan
 from trainer.base.arguments import Parser, check_folder
+from trainer.base.environment import set_variables
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
 from trainer.base.files import read_plain
@@ -140,6 +141,7 @@ def main(
 def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple[list[dict[str, str]], int]:
     """Train the job; return piece, file and sha256 of each model, and the exit code."""
     job = _job(options)
+    set_variables(job.machine.variables)  # before torch reads them, and for every process that is started
     check_folder(options.out)
     if options.workers is not None and not 1 <= options.workers <= MOST_WORKERS:
         raise UsageError(f"--workers {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from trainer.job.job import Job
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.notice import STOP, Heard
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
@@ -43,8 +44,9 @@ class Run:
     member: Member
     title: str  # of its piece
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
-    validate: Callable[[nn.Module], float]  # the validation loss of a network
+    validate: Callable[[nn.Module], Validated]  # of a network, after an epoch
     learning_rate: float
+    most_reads: int = 0  # of an epoch; 0: all
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the current epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -64,7 +66,7 @@ class Run:
     @property
     def num_windows(self) -> int:
         """Return how many windows, or chunks, an epoch has."""
-        return len(self.reads)
+        return min(len(self.reads), self.most_reads or len(self.reads))
 
     @property
     def epoch_is_over(self) -> bool:
@@ -190,8 +192,8 @@ def _order(run: Run) -> torch.Tensor:
     """Return the starts of the epoch's windows in visiting order, on the device, so that a step copies
     nothing there.
     """
-    order = batch_order(run.num_windows, seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
-    return run.reads[order.to(run.reads.device)]
+    order = batch_order(len(run.reads), seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
+    return run.reads[order[: run.num_windows].to(run.reads.device)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,14 +291,15 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
 def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
     """Validate, keep the weights if they are the best, and start the next epoch or stop."""
     model, member = pack.model(number), run.member
-    validation_loss = run.validate(model)
+    validated = run.validate(model)
     train_loss = run.loss_sum / run.loss_windows
     run.epoch += 1
-    losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validation_loss}
-    run.history.append(losses)
-    report({"event": "epoch", "model": member.name, "piece": run.title, **losses})
-    if validation_loss < run.best_loss:
-        run.best_loss, run.best_epoch, run.best_weights = validation_loss, run.epoch, tensors_of(model)
+    losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validated.loss}
+    run.history.append({**losses, **validated.scores})
+    told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
+    report({"event": "epoch", "model": member.name, "piece": run.title, **told})
+    if validated.loss < run.best_loss:
+        run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)
     if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"

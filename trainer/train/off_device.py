@@ -18,14 +18,18 @@ from typing import Protocol
 import torch
 
 BUFFERS, BUFFER_BYTES = 3, 16 << 20  # of pinned memory, in each process that writes checkpoints
+MOST_PUT_BYTES = 64 << 10  # that a driver takes from pageable memory without waiting for the device
 
 
 def put(into: torch.Tensor, values: torch.Tensor) -> None:
     """Copy values to a device. Those of the host are pageable and may be freed at once: the driver has copied
-    them when the call returns.
+    them when the call returns. Raises ValueError for so many that it would wait for the device first.
 
+    "Implicit Synchronization" in https://docs.nvidia.com/cuda/cuda-c-programming-guide/, and
     https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html (2026-11-21)
     """
+    if values.device.type == "cpu" != into.device.type and values.nbytes > MOST_PUT_BYTES:
+        raise ValueError(f"{values.nbytes:,} bytes of the host make a step wait: at most {MOST_PUT_BYTES:,}")
     into.copy_(values, non_blocking=True)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from trainer.base.errors import DataError, TrainingFailed
@@ -24,12 +23,13 @@ from trainer.store.weights import save
 from trainer.train.checkpoint import why_none_continues
 from trainer.train.cpu import on_one_thread
 from trainer.train.evaluate.cards import card_of_training
+from trainer.train.evaluate.epoch_scores import validation_of
 from trainer.train.evaluate.panel_scores import score_panel
-from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, readings, score_series
+from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, score_series
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import JobData, Source, made_of
 from trainer.train.loop import Run
-from trainer.train.packs.pack import Member, loss_for
+from trainer.train.packs.pack import Member
 from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.schedule import base_rate
 
@@ -83,17 +83,13 @@ def run_of(
         seed=seed,
         draws=draws,
     )
-    parts = readings(data, job, "validation")
-    scaled = [one.target.scale(one.labels("validation"), one.fitted) for one in data.series]
-    loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
-
-    def validate(network: torch.nn.Module) -> float:
-        """Return the mean loss over all validation bars, float64."""
-        outputs_NO = evaluate(network, parts)
-        return float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean())
-
     return Run(
-        member=member, title=title or model, reads=data.reads, validate=validate, learning_rate=base_rate(job)
+        member=member,
+        title=title or model,
+        reads=data.reads,
+        validate=validation_of(data, job, evaluate),
+        learning_rate=base_rate(job),
+        most_reads=job.train.reads_of_epoch(len(data.reads)),
     )
 
 

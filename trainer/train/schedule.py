@@ -24,15 +24,16 @@ def base_rate(job: Job) -> float:
 def rate_factor(job: Job, *, step: int, steps: int) -> float:
     """Return the factor on the learning rate at step `step` (from 0) of `steps`.
 
-    It rises linearly to 1 over `warmup_steps`; `cosine` then falls from 1 to 0 at the end of the last epoch.
+    It rises linearly to 1 over the warm-up; `cosine` then falls from 1 to 0 at the end of the last epoch.
     With `restart_epochs` it falls to 0 over that many epochs and restarts, each time over `restart_factor`
     times as many (Loshchilov and Hutter 2017, equation 5: https://arxiv.org/abs/1608.03983).
     """
-    if step < job.train.warmup_steps:
-        return (step + 1) / job.train.warmup_steps
+    warmup = job.train.warmup_steps or round(job.train.warmup_epochs * steps / job.train.epochs)
+    if step < warmup:
+        return (step + 1) / warmup
     if job.train.schedule == "constant":
         return 1.0
-    position, length = step - job.train.warmup_steps, max(1, steps - job.train.warmup_steps)
+    position, length = step - warmup, max(1, steps - warmup)
     if job.expert.restart_epochs:
         length = max(1, job.expert.restart_epochs * steps // job.train.epochs)
         while position >= length:

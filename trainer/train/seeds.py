@@ -14,6 +14,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from trainer.train.off_device import MOST_PUT_BYTES, put
+
+KEYS_AHEAD = 128  # steps whose keys go to a device together, if one `put` has room
+
 
 def derive(seed: int, *purpose: str | int) -> int:
     """Return a 64-bit number derived from seed and purpose, the same on every machine."""
@@ -27,11 +31,41 @@ def batch_order(num_windows: int, *, seed: int, model: str, epoch: int) -> torch
     return torch.randperm(num_windows, generator=generator)
 
 
-def dropout_keys(*, seed: int, model: str, step: int, layers: int) -> torch.Tensor:
-    """Return the keys (layers, 2) int32 of one optimizer step's dropout masks."""
-    words = [derive(seed, model, "dropout", step, layer) for layer in range(layers)]
-    halves = [[word & 0xFFFFFFFF, word >> 32] for word in words]
-    return torch.tensor(halves, dtype=torch.int64).to(torch.int32)
+def dropout_keys(*, seed: int, model: str, steps: Iterable[int], layers: int) -> torch.Tensor:
+    """Return the keys (S, layers, 2) int32 of the dropout masks of optimizer steps."""
+    words = [[derive(seed, model, "dropout", step, layer) for layer in range(layers)] for step in steps]
+    halves = [[(word & 0xFFFFFFFF, word >> 32) for word in row] for row in words]
+    return torch.tensor(halves, dtype=torch.int64).to(torch.int32).view(len(words), layers, 2)
+
+
+class DropoutKeys:
+    """The keys of a model's next optimizer steps, on its device, so that a step sends none.
+
+    Shapes: S steps, L layers.
+    """
+
+    def __init__(self, table_SL2: torch.Tensor, *, seed: int, model: str) -> None:
+        self._table_SL2, self._seed, self._model, self._first = table_SL2, seed, model, -1
+
+    def place(self, step: int) -> int:
+        """Return where in the table the keys of a step are; fill the table if they are not there yet."""
+        steps, layers, _ = self._table_SL2.shape
+        first = step - step % steps
+        if first != self._first:
+            ahead = range(first, first + steps)
+            put(self._table_SL2, dropout_keys(seed=self._seed, model=self._model, steps=ahead, layers=layers))
+            self._first = first
+        return step - first
+
+    def of(self, step: int) -> torch.Tensor:
+        """Return the keys (L, 2) int32 of a step."""
+        return self._table_SL2[self.place(step)]
+
+
+def key_table(models: int, *, layers: int, device: torch.device) -> torch.Tensor:
+    """Return a table (models, S, layers, 2) int32, of which each `DropoutKeys` fills a model's part."""
+    steps = min(KEYS_AHEAD, max(1, MOST_PUT_BYTES // (8 * max(1, layers))))
+    return torch.zeros(models, steps, layers, 2, dtype=torch.int32, device=device)
 
 
 @contextmanager

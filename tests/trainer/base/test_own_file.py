@@ -92,7 +92,7 @@ def test_an_own_models_keys_are_listed_and_its_batch_is_open():
         ({"model": "own"}, "model.class without model.file"),
         ({"model.name": "tcn", "model.file": "my_net.py"}, "model.name and model.file (the file chooses the"),
         ({**OWN, "depth": 3}, "For a setting of your own class write model.depth."),
-        ({**OWN, "epoch": 3}, "Did you mean train.epochs, expert.restart_epochs? For a setting of your own"),
+        ({**OWN, "epoch": 3}, "Did you mean train.epochs, train.warmup_epochs, expert.restart_epochs? For a"),
         ({**OWN, "model.table": {"a": 1}}, "text, a number, true or false, or a list of these"),
         ({**OWN, "model.rate": float("inf")}, "text, a number, true or false, or a list of these"),
         ({**OWN, "model.lookback": 0}, "1 or more"),

@@ -276,3 +276,30 @@ def test_a_list_that_names_nothing_is_not_the_default(value: object):
 def test_a_wait_for_capacity_may_be_none(written, minutes):
     machine = job_of(queue_timeout=written).machine
     assert machine.queue_for(timedelta(hours=1)) == timedelta(minutes=minutes)
+
+
+def test_a_recorded_program_compiles_nothing():
+    with pytest.raises(UsageError, match="expert.strategy = fused compiles nothing"):
+        parse_job({"expert": {"strategy": "fused", "compile": "always"}})
+
+
+def test_variables_of_the_trainer_are_named_bounded_and_no_secrets():
+    job = parse_job({"machine": {"env": ["NCCL_DEBUG=INFO", "NCCL_P2P_DISABLE=1"]}}, {})
+    assert job.machine.variables == {"NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1"}
+    assert job_from_json(json.dumps(job.to_dict())).machine == job.machine
+    refused = {
+        "NCCL_DEBUG": "machine.env",
+        "1X=2": "machine.env",
+        "A=" + "x" * 5000: "machine.env",
+        "AWS_SECRET_ACCESS_KEY=x": "machine.env sets AWS_SECRET_ACCESS_KEY (the node sets or removes it)",
+        "HF_TOKEN=x": "machine.env sets HF_TOKEN (its name is that of a secret)",
+        "MAYFLY_RANKS=x": "the node sets or removes it",
+        "LD_PRELOAD=x.so": "the node sets or removes it",
+        "PYTHONPATH=.": "the node sets or removes it",
+        "CUDA_VISIBLE_DEVICES=0": "the node sets or removes it",
+        "NCCL_SOCKET_IFNAME=eth0": "the node sets or removes it",
+        "WORLD_SIZE=2": "the node sets or removes it",
+    }
+    for entry, words in refused.items():
+        assert words in refusal(lambda entry=entry: MachineSettings(env=(entry,)))
+    assert "at most 100" in refusal(lambda: MachineSettings(env=tuple(f"A{n}=1" for n in range(101))))

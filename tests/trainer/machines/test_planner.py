@@ -61,6 +61,18 @@ def test_every_fold_and_seed_is_work_less_for_older_folds():
     assert work.pieces[0].estimate == pytest.approx(15 * (1_940 + SCORING_SHARE * 2_000))
 
 
+def test_an_epoch_of_steps_is_as_much_work_as_they_visit():
+    whole = workload(job_of(epochs=10, batch=100), {"A": 10_000}).pieces[0].estimate
+    scored = SCORING_SHARE * 1_500
+    part = workload(job_of(epochs=10, batch=100, steps_per_epoch=30), {"A": 10_000}).pieces[0].estimate
+    assert part == pytest.approx(10 * (3_000 + scored)) and part < whole
+    assert (
+        workload(job_of(epochs=10, batch=100, steps_per_epoch=999), {"A": 10_000}).pieces[0].estimate == whole
+    )
+    chunks = workload(job_of(model="tcn", chunk=100, epochs=1, batch=2, steps_per_epoch=5), {"A": 10_000})
+    assert chunks.pieces[0].estimate == pytest.approx(1_000 + scored)
+
+
 def test_a_rehearsal_is_bound_by_the_cores_of_this_machine():
     work = workload(JOB, {"A": 100_000, "B": 100_000, "C": 100_000, "D": 100_000})
     one = work.pieces[0].estimate / cpu_windows_per_second()

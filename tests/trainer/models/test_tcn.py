@@ -83,3 +83,12 @@ def test_dropout_of_a_chunk_does_not_depend_on_slices():
     slices = [tcn(x_BFX[row : row + 1], keys(), row) for row in range(2)]
     torch.testing.assert_close(torch.cat(slices), whole, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(whole, tcn(x_BFX))
+
+
+def test_dropout_leaves_half_precision_as_it_is():
+    tcn, types = build(SMALL.model.architecture(features=5, outputs=1)), []
+    for block in tcn.blocks:
+        block.register_forward_hook(lambda _, __, output: types.append(output.dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        tcn(bars().float(), keys())
+    assert types == [torch.bfloat16] * len(tcn.blocks)

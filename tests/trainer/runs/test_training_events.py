@@ -47,6 +47,17 @@ def test_what_a_curve_is_made_of_is_kept_and_drawn_as_at_a_desk():
     ]
 
 
+def test_the_score_of_an_epoch_is_read_with_its_name():
+    scored = {**EPOCH, "score": "accuracy", "train_score": 0.6, "validation_score": None}
+    (event,), unsound = read(scored)
+    assert (event["score"], event["train_score"], event["validation_score"], unsound) == (
+        *("accuracy", 0.6, None, 0),
+    )
+    assert points_of(event)[2] == {"epoch/train_loss": 0.7, "epoch/train_score": 0.6}
+    (event,), _ = read({**scored, "score": "a\x1b[2J"})
+    assert "score" not in event
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -61,6 +72,8 @@ def test_what_a_curve_is_made_of_is_kept_and_drawn_as_at_a_desk():
         {**EPOCH, "epoch": -1},
         {**EPOCH, "epoch": "1"},
         {**EPOCH, "train_loss": "low"},
+        {**EPOCH, "score": "x" * 65},
+        {**EPOCH, "score": "accuracy", "train_score": "high"},
         {**EPOCH, "time": "yesterday"},
         {**PROGRESS, "steps": 0},
         {**PROGRESS, "worker": 10**9},

@@ -22,9 +22,11 @@ def scored(target: str, *, signal: float, rival: float, bars: int = 2000, seed: 
     random = np.random.default_rng(seed)
     labels = random.normal(0, 1, bars)
     ours, other = (weight * labels + 0.3 * random.normal(0, 1, bars) for weight in (signal, rival))
-    settings = TARGETS[target]()
+    settings, zero = TARGETS[target](), np.zeros(bars)
+    if target == "volatility":
+        ours, other, zero = (np.stack([one, one], axis=1) for one in (ours, other, zero))
     cells = Cells(of_bar=np.arange(bars) // 20, length="20 bars", times=np.arange(bars) * DAY_NS)
-    forecasts = {"mean": np.zeros(bars), "rival": other}
+    forecasts = {"mean": zero, "rival": other}
     tested = compare(ours, settings, labels[:, None], cells=cells, forecasts=forecasts)
     return {"about": settings.about(), "test": tested.scores}
 

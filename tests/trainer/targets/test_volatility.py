@@ -9,6 +9,7 @@ import pytest
 
 from trainer.data.timeframes import DAY
 from trainer.targets.bars import past_log_volatility
+from trainer.targets.scoring import Rows
 from trainer.targets.volatility import Volatility
 
 TARGET = Volatility(horizon_sessions=1)
@@ -58,12 +59,64 @@ def test_trailing_volatility_begins_after_its_sessions():
     assert known.tolist() == [False] * 24 + [True] * 36
 
 
+def both(logs: np.ndarray) -> np.ndarray:
+    """Return forecasts whose variance is the square of the exponential of their log."""
+    return np.stack([logs, logs], axis=1)
+
+
 def test_metrics_by_hand():
     labels = np.log([0.01, 0.02, 0.04])
-    perfect = TARGET.scores(labels, labels)
+    perfect = TARGET.scores(both(labels), labels)
     assert (perfect["n"], perfect["qlike"], perfect["mse"]) == (3, 0.0, 0.0)
     assert perfect["correlation"] == pytest.approx(1)
-    doubled = TARGET.scores(labels + np.log(2), labels)  # variance forecast four times too high: v/f = 1/4
+    doubled = TARGET.scores(both(labels + np.log(2)), labels)  # a variance four times too high: v/f = 1/4
     assert doubled["qlike"] == pytest.approx(0.25 - np.log(0.25) - 1)
     assert doubled["mse"] == pytest.approx(np.log(2) ** 2)
-    assert TARGET.scores(np.full(3, -4.0), labels)["correlation"] is None
+    assert TARGET.scores(both(np.full(3, -4.0)), labels)["correlation"] is None
+
+
+def noisy(bars: int, *, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return outputs that are the mean of the scaled log, the labels, and what has scaled them."""
+    random = np.random.default_rng(seed)
+    fitted = {"label_mean": -4.0, "label_std": 0.5}
+    known = random.normal(size=bars)
+    labels = -4.0 + 0.5 * known + 0.4 * random.normal(size=bars)
+    return known[:, None], labels[:, None], fitted
+
+
+def test_a_mean_log_is_mapped_back_without_bias():
+    """The mean variance of normal logs is known: the smearing factor is exp(2 x 0.4^2)."""
+    fitted = TARGET.calibrate(*noisy(40_000, seed=0))
+    assert fitted["smearing"] == pytest.approx(np.exp(2 * 0.4**2), rel=0.03)
+    outputs, labels, plain = noisy(40_000, seed=1)
+    variance = np.exp(2 * labels[:, 0])
+    said = {name: TARGET.columns(outputs, None, None, one)["volatility"] ** 2
+            for name, one in {"plain": plain, "smeared": fitted}.items()}  # fmt: skip
+    assert (variance / said["smeared"]).mean() == pytest.approx(1, abs=0.02)
+    assert (variance / said["plain"]).mean() > 1.3
+    before, after = (TARGET.scores(TARGET.forecast(outputs, one), labels) for one in (plain, fitted))
+    assert after["qlike"] < before["qlike"] - 0.02
+    for score in ("mse", "correlation"):
+        assert after[score] == before[score], "scores of logs are those of the mean log"
+
+
+def test_errors_beyond_measure_have_a_bounded_smearing_factor():
+    fitted = {"label_mean": 0.0, "label_std": 1.0}
+    for miss in (-1e4, 1e4):
+        found = TARGET.calibrate(np.full((5, 1), miss), np.zeros((5, 1)), fitted)["smearing"]
+        assert np.isfinite(found) and found > 0
+    assert TARGET.calibrate(np.empty((0, 1)), np.empty((0, 1)), fitted)["smearing"] == 1
+
+
+def test_baselines_are_mapped_back_by_their_errors_in_training(make_candles):
+    candles = make_candles(1200, timeframe="2h")
+    clock = DAY * (np.arange(1200) // 12) + np.arange(1200) % 12
+    found = TARGET.label(candles, clock)
+    known = np.flatnonzero(np.isfinite(found.values_TK[:, 0]) & (np.arange(1200) >= 24 * 12))
+    rows = Rows(
+        candles=candles, clock=clock, labels_TK=found.values_TK, train=known[:500], scored=known[:500],
+        fitted=TARGET.fit(found.values_TK[known[:500]]), features=lambda bars: np.zeros((len(bars), 1)),
+    )  # fmt: skip
+    labels = rows.labels(rows.train)[:, 0]
+    for name, forecast in TARGET.baselines(rows).items():
+        assert np.exp(2 * (labels - forecast[:, 1])).mean() == pytest.approx(1), name

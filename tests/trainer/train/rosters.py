@@ -14,6 +14,7 @@ from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
 from trainer.train.checkpoint import newest, write
 from trainer.train.checkpoint_files import Made
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.loop import Run, train
 from trainer.train.notice import STOP
 from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
@@ -44,13 +45,21 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
     inputs = Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F)
     reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1)
 
-    def validate(model: nn.Module) -> float:
+    def validate(model: nn.Module) -> Validated:
         outputs = torch.from_numpy(reader.outputs(model, bars.numpy()))
-        return float(loss_for(job)(outputs, member.labels_TK[bars].double()).mean())
+        return Validated(loss=float(loss_for(job)(outputs, member.labels_TK[bars].double()).mean()))
 
     reads = torch.arange(0, windows, 3 if job.model.reads == CHUNKS else 1)
     rate = job.train.learning_rate
-    return Run(member=member, title=f"S{number}", reads=reads, validate=validate, learning_rate=rate)
+    most = job.train.reads_of_epoch(len(reads))
+    return Run(
+        member=member,
+        title=f"S{number}",
+        reads=reads,
+        validate=validate,
+        learning_rate=rate,
+        most_reads=most,
+    )
 
 
 def heard_at(step: int, word: str = STOP) -> Callable[[], str]:

@@ -180,7 +180,9 @@ def test_a_fingerprint_depends_on_the_model_and_not_on_its_speed():
         return made_by(with_settings(JOB, **keys), data={"close": data}, code_sha256=code).fingerprint
 
     fast = ({"strategy": "fused", "pack": 4}, {"budget": 5.0}, {"retries": 3}, {"symbols": ("A",)})
-    assert {of(keys) for keys in (*fast, {"gpu_profile": "l4-24gb"})} == {of({})}
+    fast = (*fast, {"env": ("NCCL_DEBUG=INFO", "OMP_PROC_BIND=true")}, {"gpu_profile": "l4-24gb"})
+    assert {of(keys) for keys in fast} == {of({})}
+    assert of({"env": ("NCCL_DEBUG=INFO", "NVIDIA_TF32_OVERRIDE=0")}) != of({})
     others = ({"folds": 2}, {"test_fraction": 0.2}, {"horizon": 3}, {"hidden": 7}, {"seed": 1}, {"ema": 0.9})
     assert len({of({}), of({}, data=b"1235"), of({}, code="d"), *map(of, others)}) == 9
     assert {key for key, _, _ in job_keys(JOB)} >= NOT_THE_MODEL

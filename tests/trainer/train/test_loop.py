@@ -104,6 +104,19 @@ def test_every_epoch_visits_every_window_once_in_another_order():
     assert not torch.equal(orders[0], orders[1])
 
 
+def test_an_epoch_ends_after_its_steps_and_the_next_draws_other_windows():
+    pack = Scripted([1, 2, 3])
+    run, events = _train(pack, epochs=2, batch=5, steps_per_epoch=3)
+    assert len(pack.visited) == 6 and run.epoch == 2
+    first, second = (torch.cat(pack.visited[at : at + 3]) for at in (0, 3))
+    assert len(first.unique()) == len(second.unique()) == 15
+    assert set(first.tolist()) != set(second.tolist())
+    assert {event["steps"] for event in events if event["event"] == "progress"} <= {3}
+    longer = Scripted([1])
+    _train(longer, epochs=1, batch=5, steps_per_epoch=99)
+    assert len(longer.visited) == WINDOWS // 5  # no window twice
+
+
 def test_broken_losses_lower_the_rate_and_then_fail_the_model():
     pack = Scripted([], broken=True)
     run, _ = _train(pack, batch=1, learning_rate=0.8)

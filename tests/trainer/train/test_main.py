@@ -137,6 +137,13 @@ sys.exit(code)
 """
 
 
+def test_variables_of_the_job_are_set_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_DEBUG", "")
+    words = ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+    assert main([*words, "--set", 'machine.env=["NCCL_DEBUG=INFO"]']) == 2
+    assert os.environ["NCCL_DEBUG"] == "INFO"
+
+
 def test_missing_data_is_refused_before_torch_loads(tmp_path):
     words = ["--data", str(tmp_path / "nope"), "--out", str(tmp_path / "out")]
     ended = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True)

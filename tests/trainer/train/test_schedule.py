@@ -20,6 +20,15 @@ def test_the_rate_rises_in_even_steps_and_reaches_its_value():
     assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
+def test_a_warm_up_in_epochs_is_that_many_steps():
+    by_steps = job_of(warmup_steps=15, schedule="cosine", epochs=10)
+    by_epochs = job_of(warmup_epochs=1.5, schedule="cosine", epochs=10)  # of 10 steps
+    for step in range(100):
+        assert rate_factor(by_epochs, step=step, steps=100) == rate_factor(by_steps, step=step, steps=100)
+    with pytest.raises(UsageError, match="train.warmup_epochs"):
+        job_of(warmup_epochs=1.0, warmup_steps=2)
+
+
 def test_a_cosine_falls_from_the_end_of_the_warm_up_to_nothing():
     job = job_of(warmup_steps=10, schedule="cosine")
     rates = [rate_factor(job, step=step, steps=110) for step in range(10, 111)]

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.train.seeds import batch_order, derive, drawing, dropout_keys
+from trainer.train.seeds import (
+    KEYS_AHEAD,
+    DropoutKeys,
+    batch_order,
+    derive,
+    drawing,
+    dropout_keys,
+    key_table,
+)
 
 
 def test_a_derived_seed_is_the_same_on_every_machine():
@@ -29,8 +37,19 @@ def test_batch_order_depends_on_seed_model_and_epoch_alone():
 
 
 def test_dropout_keys_differ_by_step_and_layer():
-    keys = torch.cat([dropout_keys(seed=0, model="m", step=step, layers=3) for step in range(4)])
-    assert keys.dtype == torch.int32 and len({tuple(key) for key in keys.tolist()}) == 12
+    keys = dropout_keys(seed=0, model="m", steps=range(4), layers=3)
+    assert keys.dtype == torch.int32 and len({tuple(key) for key in keys.view(12, 2).tolist()}) == 12
+
+
+@pytest.mark.parametrize("layers", [0, 1, 300])
+def test_keys_on_the_device_are_those_of_each_step(layers: int) -> None:
+    table = key_table(2, layers=layers, device=torch.device("cpu"))
+    keys = DropoutKeys(table[1], seed=3, model="m")
+    steps = [0, 1, KEYS_AHEAD - 1, KEYS_AHEAD, 5, 10 * KEYS_AHEAD + 7]
+    for step in steps:
+        expected = dropout_keys(seed=3, model="m", steps=[step], layers=layers)[0]
+        assert torch.equal(keys.of(step), expected)
+    assert not table[0].any()
 
 
 def test_seeding_on_a_cpu_equals_torchs_without_cuda(monkeypatch):

@@ -30,11 +30,12 @@ from trainer.targets.scoring import logistic
 from trainer.targets.volatility import Volatility
 from trainer.train.__main__ import main
 from trainer.train.evaluate.evaluation import evaluate
-from trainer.train.evaluate.scores import outputs_by_span, score_series
+from trainer.train.evaluate.scores import outputs_by_span, readings, score_series
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
 from trainer.train.loop import Run
 from trainer.train.piece import run_of
+from trainer.train.predict.readers import outputs_of
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +100,15 @@ def test_the_model_that_is_kept_is_that_of_the_best_epoch():
     model, run = trained(data, job)
     losses = [epoch["validation_loss"] for epoch in run.history]
     assert run.best_epoch == 1 + losses.index(min(losses))
-    assert run.validate(model) == min(losses)
+    reached = run.validate(model)
+    assert reached.loss == min(losses)
+    best = run.history[run.best_epoch - 1]
+    assert reached.scores == {name: best[name] for name in ("train_score", "validation_score")}
+    rows = data.labels("validation")
+    outputs = outputs_of(model, readings(alone(data), job, "validation"))
+    by_hand = np.corrcoef(data.target.forecast(outputs, data.fitted), rows[:, 0])[0, 1]
+    assert reached.score == "correlation" and reached.validation_score == pytest.approx(by_hand)
+    assert -1 <= reached.train_score <= 1
 
 
 def test_baselines_see_nothing_after_their_bar():
@@ -171,8 +180,11 @@ def test_predict_reproduces_the_metrics_of_the_card(model_file):
     card = read_card(file)
     told = {found.bar: found.values["volatility"] for found in predict_file(file, data)}
     labels, bars = _scored(data, card.of().splits["test"])
-    forecast = np.log([told[bar] for bar in bars])
+    variance = np.log([told[bar] for bar in bars])
+    smearing = card.of().fitted["smearing"]
+    forecast = np.stack([variance - 0.5 * np.log(smearing), variance], axis=1)
     again = Volatility().scores(forecast, labels)
+    assert smearing != 1
     for name in ("n", "correlation", "qlike", "mse"):
         assert again[name] == pytest.approx(done["metrics"]["test"][name], rel=1e-9)
 

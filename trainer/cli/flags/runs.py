@@ -142,7 +142,9 @@ def models_flags(models: Parser) -> None:
         metavar="ID",
         help="version to restore (default: the newest with other bytes)",
     )
-    compare = actions.add_parser("compare", help="compare models, or all of several runs, on one test span")
+    compare = actions.add_parser(
+        "compare", help="compare models, or all of several runs, on one test span; show one alone"
+    )
     compare.add_argument("models", nargs="+", metavar="RUN|MODEL", help="the first is the reference")
     diff = actions.add_parser("diff", help="show what differs between a production model and another")
     diff.add_argument("model", metavar="NAME", help="GROUP/NAME, as listed")

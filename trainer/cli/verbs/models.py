@@ -20,11 +20,12 @@ from trainer.cli.views.models import (
     verified_view,
 )
 from trainer.cli.views.table import FittedTable
+from trainer.cli.views.trading import traded_json
 from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects, read_record
-from trainer.store.comparison import compare_sides
+from trainer.store.comparison import compare_sides, returns_by_day
 from trainer.store.decisions import decisions_about
 from trainer.store.differences import differences
 from trainer.store.listing import Model, card_of, find_model, list_models, save_model, side_of
@@ -37,6 +38,7 @@ from trainer.store.production import (
     versions_of,
 )
 from trainer.store.verification import verify
+from trainer.targets.trading import effective_trials
 
 NO_RIGHT = (
     "It takes s3:PutObject on models/production/*, which the launcher policy does not give: ask an"
@@ -157,17 +159,24 @@ def _verify(arguments: argparse.Namespace, objects: Objects) -> int:
 
 
 def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
-    """Compare what the arguments name, each beside the first."""
-    if len(arguments.models) < 2:
-        raise UsageError("there is nothing to compare with", do="Name two runs or models, or more.")
+    """Compare what the arguments name, each beside the first; show one alone with what trading on it made and
+    how reliable its probabilities are.
+    """
     sides = [side_of(objects, name) for name in arguments.models]
-    title, rows = compare_sides(sides)
+    title, rows = compare_sides(sides) if len(sides) > 1 else ("", [])
+    cards = [card for side in sides for card in side.cards]
+    trials = effective_trials([returns_by_day(card) for card in cards if card.trades])
     if arguments.json:
         runs = [{"name": one.name, "dollars": one.dollars, "seconds": one.seconds} for one in sides]
         told = [asdict(row) for row in rows]
-        say_json({"reference": sides[0].name, "score": title, "sides": runs, "rows": told})
+        traded = {"trials": trials, "traded": traded_json(sides, trials)}
+        known = [{"piece": card.piece, **card.reliability} for card in cards if card.reliability]
+        reliable = {"reliability": known} if len(sides) == 1 else {}
+        say_json(
+            {"reference": sides[0].name, "score": title, "sides": runs, "rows": told, **traded, **reliable}
+        )
     else:
-        show(comparison_view(sides, title, rows))
+        show(comparison_view(sides, title, rows, trials=trials))
     return 0
 
 

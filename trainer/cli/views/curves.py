@@ -28,15 +28,19 @@ def curves_view(epochs: Epochs, *, last: int, work: str = "train") -> Renderable
     `work` is the run's: a script decides itself which weights it keeps.
     """
     noun = piece_noun(len(epochs), work)
+    scores = {str(one["score"]) for piece in epochs.values() for one in piece.values() if one.get("score")}
+    score = scores.pop() if len(scores) == 1 else ""
     rows = [
-        {noun: name, **row} for piece in sorted(epochs) for name, row in _rows(piece, epochs[piece], last)
+        {noun: name, **row}
+        for piece in sorted(epochs)
+        for name, row in _rows(piece, epochs[piece], last, score)
     ]
     kept = any(KEPT in row.values() for row in rows)
     means = LOWEST if work == "script" else f"{LOWEST}: these weights are the model"
     table = FittedTable(
         rows,
-        right=("epoch", "train loss", "validation loss"),
-        leaving=("train loss", "validation loss so far"),
+        right=("epoch", "train loss", "validation loss", *_titles(score)),
+        leaving=("train loss", *_titles(score)[:1], "validation loss so far", *_titles(score)[1:]),
     )
     return lines(table, *([styled(means, "dim")] if kept else []))
 
@@ -80,7 +84,7 @@ def _clear(events: Path, observed: Path) -> None:
 
 
 def _rows(
-    piece: str, epochs: Mapping[int, Mapping[str, Any]], last: int
+    piece: str, epochs: Mapping[int, Mapping[str, Any]], last: int, name: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a piece, the first with its name."""
     numbers = sorted(epochs)
@@ -94,10 +98,21 @@ def _rows(
             "epoch": str(number),
             "train loss": _loss(epochs[number]["train_loss"]),
             "validation loss": _loss(losses[number]),
+            **_scores(epochs[number], name),
             "": KEPT if number == best else "",
             "validation loss so far": small_curve([losses[each] for each in finite]) if is_first else "",
         }
         yield piece if is_first else "", row
+
+
+def _titles(name: str) -> tuple[str, ...]:
+    return (f"train {name}", f"validation {name}") if name else ()
+
+
+def _scores(epoch: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the cells of the score in training, by its last bars, and in validation."""
+    values = (epoch.get("train_score"), epoch.get("validation_score"))
+    return {title: _loss(value) for title, value in zip(_titles(name), values, strict=False)}
 
 
 def small_curve(values: Sequence[float]) -> str:

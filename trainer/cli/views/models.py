@@ -11,6 +11,7 @@ from rich.text import Text
 
 from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
+from trainer.cli.views.trading import TradedTable, named_metrics, reliability_lines
 from trainer.store.comparison import ComparedRow, Side
 from trainer.store.decisions import GateDecision
 from trainer.store.differences import Difference
@@ -37,6 +38,7 @@ MARKS = {
 BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
 DIFFERENCE = "difference [95 %]"
 MOST_VALUE = 60  # characters of a value in a table of differences
+MOST_TRADED, MOST_RELIABILITY = 30, 4  # models
 BESIDE = {  # the marks of a comparison
     "better": "better than the reference beyond chance, among the rows of its run",
     "too little to tell": "ahead, and chance is not excluded",
@@ -102,9 +104,19 @@ def sign(judgement: Mapping[str, Any] | None) -> Text:
     return styled(*MARKS[judgement["mark"]]) if judgement else styled("", "")
 
 
-def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[ComparedRow]) -> RenderableType:
-    """Return a comparison: what each side cost, then each further side beside the first, by symbol."""
+def comparison_view(
+    sides: Sequence[Side], title: str, rows: Sequence[ComparedRow], *, trials: float
+) -> RenderableType:
+    """Return a comparison: what each side cost, each further side beside the first, by symbol, and what
+    trading on each model made. One side alone has the reliability of its probabilities instead.
+    """
     costs = FittedTable(map(_side, sides), right=("models", "spent", "time"))
+    traded = TradedTable(named_metrics(sides), trials=trials)
+    trades: list[RenderableType] = []
+    if traded:
+        trades = ["", traded.table(MOST_TRADED), *(styled(line, "dim") for line in traded.legend())]
+    if not rows:
+        return lines(costs, *trades, *reliability_lines(sides[0].cards[:MOST_RELIABILITY]))
     beside = FittedTable(
         [_compared(row, title) for row in rows], right=(title, "reference", DIFFERENCE, SAMPLE)
     )
@@ -114,7 +126,7 @@ def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[ComparedRo
         if (meaning := BESIDE[mark]) and _has(rows, mark)
     ]
     first = f"the reference is {sides[0].name}; a difference above zero is better, with its 95 % interval"
-    return lines(costs, "", beside, *(styled(line, "dim") for line in (*legend, first)))
+    return lines(costs, "", beside, *(styled(line, "dim") for line in (*legend, first)), *trades)
 
 
 def _has(rows: Sequence[ComparedRow], mark: str) -> bool:

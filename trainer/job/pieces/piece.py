@@ -99,7 +99,7 @@ def models_of(
                 kind=kind,
                 series=tuple(one.symbol for one in series),
                 source=f"{stem} f{fold}" if source_by_fold else stem,
-                estimate=job.train.epochs * sum(one.visits[fold - 1] for one in series),
+                estimate=job.train.epochs * _visits(job, series, fold - 1),
                 bars=sum(one.bars for one in series),
                 windows=sum(one.windows[fold - 1] for one in series),
                 memory_gib=grows + max(one.once_gib for one in series),
@@ -109,3 +109,10 @@ def models_of(
             )
             made.append(piece)
     return made
+
+
+def _visits(job: Job, series: Sequence[SeriesWork], fold: int) -> float:
+    """Return the windows that an epoch visits: of training as many as its steps take, and those scored."""
+    windows, visits = sum(one.windows[fold] for one in series), sum(one.visits[fold] for one in series)
+    most = job.train.reads_of_epoch(-(-windows // job.model.bars_out)) * job.model.bars_out
+    return visits - max(0, windows - most)

@@ -131,7 +131,7 @@ class TcnSettings(PretrainedSettings):
         if training.frozen:
             # Forward only: a convolution's input (twice, in the library's layout), its output, and the
             # residual.
-            number = 4 * FLOAT if not half or self.dropout else 5 * HALF
+            number = 5 * HALF if half else 4 * FLOAT
             scored = outputs * FLOAT + FLOAT + 1
             head = float(reads * self.chunk * (FLOAT * self.width + scored))
             peak = reads * read * (number * self.width + FLOAT * features)
@@ -149,7 +149,7 @@ class TcnSettings(PretrainedSettings):
             )
             kept += block.output if again else block.kept
             read, output = block.written, block.output
-        if half and not self.dropout:  # the head's copy in full precision
+        if half:  # the head's copy in full precision
             kept += FLOAT * reads * self.width * read - (output if again else 0.0)
         kept += reads * read * (outputs * FLOAT + FLOAT + 1)  # outputs, losses, and the mask of labels
         return Activations(kept=kept, workspace=max(0.0, largest - kept))
@@ -176,20 +176,18 @@ class _Block:
         a_bar = chunks * tcn.width
         first, second = a_bar * middle, a_bar * self.written  # numbers that each convolution makes
         into = a_bar * read
-        cast = half and bool(tcn.dropout)  # a mask is in full precision, and so is its product
         weights = number * KERNEL * tcn.width * (inputs + tcn.width)
-        self.output = (FLOAT if cast else number) * second
+        self.output = number * second
         made = number * (first + second) + self.output + (number * first if tcn.dropout else 0)
-        if half and (cast or inputs != tcn.width):
-            made += number * chunks * inputs * read  # the input, cast
         if half and inputs != tcn.width:
+            made += number * chunks * inputs * read  # the input, cast
             made += number * chunks * inputs * self.written  # for the residual's convolution
         self.kept = made + weights
-        # Backward: the residual's gradient, and either both operands of the second convolution once more, in
-        # the library's layout, or with a mask the gradient in both precisions.
+        # Backward: the residual's gradient, and both operands of the second convolution once more, in the
+        # library's layout.
         one_weight = FLOAT * KERNEL * tcn.width**2
-        self.backwards = (6 * second + 4 * into if cast else number * (2 * first + into)) + one_weight
+        backwards = number * (2 * first + into)
+        self.backwards = backwards + one_weight
         # Recomputed: everything that forward makes exists at once, beside the waiting gradient.
-        waiting = (12 * second) if cast else number * (3 if tcn.dropout else 2) * second
-        backwards = number * (2 * first + into) if not cast else 4 * into + 6 * second
+        waiting = number * (3 if tcn.dropout else 2) * second
         self.again = made + max(waiting, backwards) + 3 * one_weight

@@ -120,15 +120,16 @@ class Block(nn.Module):
         for number, convolution in enumerate((self.first, self.second)):
             hidden_BCX = torch.relu(convolution(hidden_BCX))
             if keys_L2 is not None and self.dropout > 0:
-                hidden_BCX = hidden_BCX * self._kept(hidden_BCX, keys_L2[number : number + 1], first_row)
+                kept_BC1 = self._kept(hidden_BCX, keys_L2[number : number + 1], first_row)
+                hidden_BCX = hidden_BCX * kept_BC1 * (1 / (1 - self.dropout))
         return torch.relu(hidden_BCX + self.straight(x_BCX[:, :, self.reach :]))
 
     def _kept(self, hidden_BCX: torch.Tensor, key_12: torch.Tensor, first_row: int) -> torch.Tensor:
-        """Return (B, C, 1): 0 for channels dropped from a whole chunk, else the factor that keeps the
-        mean.
+        """Return (B, C, 1): False for channels dropped from a whole chunk. A factor in float32 would take the
+        rest of the network to it.
         """
         rows, channels, _ = hidden_BCX.shape
         keep = keep_mask(
             key_12, first_row=first_row, shape_TBH=(1, rows, channels), probability=1 - self.dropout
         )
-        return keep[0, 0, :, :, None] * (1 / (1 - self.dropout))
+        return keep[0, 0, :, :, None]

@@ -130,6 +130,14 @@ def _worker_started_line(event: dict[str, Any]) -> str:
     return f"worker {event['worker']}  has {', '.join(share)}"
 
 
+def _epoch_line(event: dict[str, Any]) -> str:
+    losses = f"train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
+    line = f"{event['piece']}  epoch {event['epoch']}  {losses}"
+    if not event.get("score"):
+        return line
+    return f"{line}  {event['score']} {event['train_score']:.3f}, {event['validation_score']:.3f}"
+
+
 def _done_line(event: dict[str, Any]) -> str:
     return f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
 
@@ -167,7 +175,6 @@ def _links_line(event: dict[str, Any]) -> str:
 
 _TEMPLATES = {
     "tuning": "looking for the fastest settings on {profile} for {seconds:.0f} s",
-    "epoch": "{piece}  epoch {epoch}  train {train_loss:.4f}  validation {validation_loss:.4f}",
     "scoring": "{piece}  trained; scoring now",
     "retry": "{piece}  retried: {reason}",
     "resumed": "{piece}  resumed in epoch {epoch} after {visited:,} {unit}",
@@ -184,6 +191,7 @@ _TEMPLATES = {
 }
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "progress": _progress_line,
+    "epoch": _epoch_line,
     "started": _started_line,
     "worker_started": _worker_started_line,
     "tuned": _tuned_line,

@@ -76,8 +76,8 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
         numbers = {"loss": event["loss"], "steps_per_second": event["rate"], **event["values"]}
         return model, event.get("step", event.get("epoch", 0)), _numbers(numbers)
     if kind == "epoch":
-        losses = {f"epoch/{name}": value for name, value in event.items() if name.endswith("_loss")}
-        return model, event["epoch"], _numbers(losses)
+        of = {name: value for name, value in event.items() if name.endswith(("_loss", "_score"))}
+        return model, event["epoch"], _numbers({f"epoch/{name}": value for name, value in of.items()})
     if kind == "model_done":
         scores = event["metrics"].items()
         named = {f"{span}/{name}": value for span, values in scores for name, value in _items(values)}

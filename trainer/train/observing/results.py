@@ -20,6 +20,7 @@ from trainer.train.observing.events import finite
 FORMAT = 1
 FILE = "training_results.json"
 OF_PROGRESS = ("rate", "unit", "learning_rate", "mfu", "memory_gib")  # of a model's last progress
+OF_AN_EPOCH = ("epoch", "train_loss", "validation_loss", "score", "train_score", "validation_score")
 OF_LINKS = ("bus_gb_per_s", "expected_gb_per_s", "devices")
 OF_THE_END = ("file", "sha256", "metrics", "reason", "kept")
 
@@ -63,7 +64,7 @@ class TrainingResults:
         elif kind == "epoch":
             # A resumed model repeats epochs.
             known = [one for one in model["history"] if one["epoch"] < event["epoch"]]
-            losses = {key: event[key] for key in ("epoch", "train_loss", "validation_loss")}
+            losses = {key: event[key] for key in OF_AN_EPOCH if key in event}
             model["history"] = [*known, losses]
         elif kind == "links":
             model["links"] = {key: event[key] for key in OF_LINKS}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import torch
 from torch import nn
@@ -102,7 +102,11 @@ class Pack(Protocol):
         """Continue the member from a state, which may come from another strategy."""
 
 
-def newest_share(decay: float, updates: int) -> float:
+@overload
+def newest_share(decay: float, updates: int) -> float: ...
+@overload
+def newest_share(decay: float, updates: torch.Tensor) -> torch.Tensor: ...
+def newest_share(decay: float, updates: int | torch.Tensor) -> float | torch.Tensor:
     """Return the share of the newest weights in their moving average after `updates` updates, this one
     included.
 
@@ -110,7 +114,15 @@ def newest_share(decay: float, updates: int) -> float:
     (https://www.tensorflow.org/api_docs/python/tf/train/ExponentialMovingAverage). The average starts as the
     first weights and forgets them within about ten updates at any decay, so it needs no bias correction.
     """
-    return max(1 - decay, AVERAGE_RISE / (AVERAGE_RISE + 1 + updates))
+    share = AVERAGE_RISE / (AVERAGE_RISE + 1 + updates)
+    return share.clamp(min=1 - decay) if isinstance(share, torch.Tensor) else max(1 - decay, share)
+
+
+def decays(weight: torch.Tensor) -> bool:
+    """Return whether AdamW decays a weight: matrices and kernels, but no bias, no norm's gain, and no length
+    (C, 1, 1) of weight norm.
+    """
+    return weight.ndim > 1 and weight[0].numel() > 1
 
 
 def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -17,14 +17,24 @@ from torch import nn
 from trainer.job.job import Job
 from trainer.models.pretrained import UNFREEZE, encoder_of
 from trainer.train.inputs.encoder import drop_early_gradients
-from trainer.train.packs.layout import ONE, Layout, slices_of
-from trainer.train.packs.pack import BETAS, EPSILON, Member, ModelState, loss_for, new_model, newest_share
+from trainer.train.packs.layout import ONE, Layout, blocks_of, slices_of
+from trainer.train.packs.pack import (
+    BETAS,
+    EPSILON,
+    Member,
+    ModelState,
+    decays,
+    loss_for,
+    new_model,
+    newest_share,
+)
 from trainer.train.packs.tensors import (
     buffers_of,
     placed_like,
     put_buffers,
     put_tensors,
     put_whole,
+    restore_buffers,
     tensors_of,
     update_average,
     weights_of,
@@ -32,7 +42,7 @@ from trainer.train.packs.tensors import (
 )
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.predict.readers import gather, gather_context
-from trainer.train.seeds import derive, drawing, dropout_keys
+from trainer.train.seeds import DropoutKeys, derive, drawing, key_table
 
 
 class SequentialPack:
@@ -55,32 +65,37 @@ class SequentialPack:
         self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
         self._optimizers = [
             torch.optim.AdamW(
-                [weight for weight in model.parameters() if weight.requires_grad],
+                _groups(model, job.train.weight_decay),
                 lr=job.train.learning_rate,
                 betas=BETAS,
                 eps=EPSILON,
-                weight_decay=job.train.weight_decay,
                 fused=True,
             )
             for model in self._models
         ]
         self._batches = [0] * len(members)
+        table = key_table(len(members), layers=job.model.num_dropouts, device=members[0].rows_TF.device)
+        self._keys = [
+            DropoutKeys(keys, seed=member.seed, model=member.draws_as)
+            for keys, member in zip(table, members, strict=True)
+        ]
         self._dtype = resolve_precision(job, members[0].rows_TF.device)
         self._scales = [first_scale(self._dtype)] * len(members)
         self._good_steps = [0] * len(members)
-        self._num_dropouts = job.model.num_dropouts
         encoder = encoder_of(job.model)
         # Whether some weights may take fewer steps than others.
         self._is_uneven = job.model.is_any_module or (
             encoder is not None and encoder.encoder_training == UNFREEZE
         )
-        # In a step the host waits for a GPU only if it has to decide something.
-        host_decides = (
-            self._dtype == torch.float16 or bool(self._averages) or job.model.is_any_module or layout.divides
-        )
-        self._skips_on_device = members[0].rows_TF.device.type == "cuda" and not host_decides
+        # In a step the host waits for a GPU only if it has to decide: on the loss scale of fp16, and whether
+        # ranks that divide the weights take it.
+        host_decides = self._dtype == torch.float16 or layout.divides
+        self._skips_on_device = members[0].rows_TF.device.type != "cpu" and not host_decides
         slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
         self._networks = [layout.wrap(model, slices=slices) for model in self._models]  # what runs forward
+        if layout is ONE and job.expert.compile == "always":  # ranks compile by their layouts
+            for block in (block for model in self._models for block in blocks_of(model)):
+                block.compile()
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
@@ -103,7 +118,8 @@ class SequentialPack:
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
-        self._optimizers[member].param_groups[0]["lr"] = learning_rate
+        for group in self._optimizers[member].param_groups:
+            group["lr"] = learning_rate
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
@@ -149,10 +165,7 @@ class SequentialPack:
 
     def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
         model, optimizer, job = self._models[number], self._optimizers[number], self._job
-        keys_L2 = dropout_keys(
-            seed=member.seed, model=member.draws_as, step=self._batches[number], layers=self._num_dropouts
-        )
-        keys_L2 = keys_L2.to(starts_B.device)
+        keys_L2 = self._keys[number].of(self._batches[number])
         if len(starts_B) == 1 and not self._may_slice:
             starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
         before = self._begin(number)
@@ -191,6 +204,9 @@ class SequentialPack:
             is_finite = torch.isfinite(norm)
             optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]  # what GradScaler sets for fused optimizers
             optimizer.step()
+            restore_buffers(model, before, unless=is_finite)
+            if self._averages:
+                self._follow(number, is_finite)
             return loss.where(is_finite, torch.nan)
         if torch.isfinite(norm):
             optimizer.step()
@@ -257,9 +273,17 @@ class SequentialPack:
                 steps[name] = count
         return steps
 
-    def _follow(self, number: int) -> None:
-        """Update the average of the weights after a step."""
-        share = newest_share(self._job.train.ema, self._updates(number))
+    def _follow(self, number: int, is_finite: torch.Tensor | None = None) -> None:
+        """Update the average of the weights after a step; on a device without waiting for it, and not after a
+        step that was skipped there.
+        """
+        decay = self._job.train.ema
+        share: float | torch.Tensor
+        if is_finite is None:
+            share = newest_share(decay, self._updates(number))
+        else:
+            steps = [state["step"] for state in self._optimizers[number].state.values()]
+            share = newest_share(decay, torch.stack(steps).amax()).where(is_finite, 0.0)
         update_average(self._averages[number], self._models[number], share)
 
     def _count_good_step(self, number: int) -> None:
@@ -267,3 +291,14 @@ class SequentialPack:
             self._good_steps[number] += 1
             if self._good_steps[number] == GROWTH_STEPS:
                 self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return AdamW's groups of a model's weights that train: those that decay, and the others."""
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    split = ([weight for weight in trained if decays(weight) is decayed] for decayed in (True, False))
+    return [
+        {"params": weights, "weight_decay": rate}
+        for weights, rate in zip(split, (weight_decay, 0.0), strict=True)
+        if weights
+    ]

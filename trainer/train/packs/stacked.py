@@ -14,6 +14,7 @@ symbols, K label columns, O outputs.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -24,18 +25,19 @@ from trainer.job.job import Job
 from trainer.models import network_of
 from trainer.train.off_device import put
 from trainer.train.packs.pack import (
-    AVERAGE_RISE,
     BETAS,
     EPSILON,
     Member,
     ModelState,
     architecture_of,
+    decays,
     loss_for,
     new_model,
+    newest_share,
 )
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.predict.readers import scale_
-from trainer.train.seeds import dropout_keys
+from trainer.train.seeds import DropoutKeys, key_table
 
 # Before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21).
 _WARM_UP_STEPS = 3
@@ -47,12 +49,14 @@ class _Stacked(ABC):
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         self._members, self._job = members, job
         self._seen, self._loss = job.model.bars_seen, loss_for(job)
-        self._num_dropouts = job.model.num_dropouts
         self._micro_batch = min(micro_batch or job.train.batch, job.train.batch)
         self._device, self._dtype = members[0].rows_TF.device, members[0].rows_TF.dtype
         models = len(members)
         self._models = [new_model(member, job) for member in members]  # for evaluation, filled on demand
         self._matmul_dtype = resolve_precision(job, self._device)
+        self._is_scaled = self._matmul_dtype == torch.float16  # its loss
+        constants = torch.tensor([0.0, torch.nan, job.train.clip_norm], dtype=self._dtype)
+        self._zero, self._nan, self._clip = constants.to(self._device)
         self._layout = network_of(job.model.name).stacked(
             architecture_of(job, features=members[0].rows_TF.shape[1]),
             recompute=job.expert.activation_checkpointing,
@@ -61,10 +65,15 @@ class _Stacked(ABC):
         self._join_rows()
         flat = [self._layout.flatten(model.state_dict()) for model in self._models]
         self._weights_MP = torch.stack(flat).detach()
+        like = self._models[0].state_dict()
+        self._decays_P = self._layout.flatten(
+            {name: torch.full_like(weight, float(decays(weight))) for name, weight in like.items()}
+        )
         self._gradient_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
         self._average_MP = self._weights_MP.clone() if job.train.ema else None
+        self._betas_211 = torch.tensor(BETAS, dtype=torch.float64).view(2, 1, 1).to(self._device)
         self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
         self._scales_M = torch.full(
             (models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device
@@ -78,7 +87,15 @@ class _Stacked(ABC):
         )
         self._starts_MB = torch.zeros(models, job.train.batch, dtype=torch.int64, device=self._device)
         self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
-        self._keys_LM2 = torch.zeros(self._num_dropouts, models, 2, dtype=torch.int32, device=self._device)
+        self._table_MSL2 = key_table(models, layers=job.model.num_dropouts, device=self._device)
+        self._keys = [
+            DropoutKeys(keys, seed=member.seed, model=member.draws_as)
+            for keys, member in zip(self._table_MSL2, members, strict=True)
+        ]
+        self._keys_LM2: torch.Tensor  # of the step under way
+        self._places_M = torch.zeros(models, dtype=torch.int64, device=self._device)
+        self._numbers_M = torch.arange(models, device=self._device)
+        self._ones_M = torch.ones(models, dtype=self._dtype, device=self._device)
         self._losses_M = torch.zeros(models, dtype=self._dtype, device=self._device)
         self._place_B = torch.arange(job.train.batch, device=self._device)
         self._steps_T1 = torch.arange(self._seen, device=self._device)[:, None]
@@ -86,13 +103,11 @@ class _Stacked(ABC):
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
-        lengths, keys = [], []
-        for number, member in enumerate(self._members):
-            length, step = len(starts[number]) if active[number] else 0, self._batches[number]
+        lengths, places = [], []
+        for number, keys in enumerate(self._keys):
+            length = len(starts[number]) if active[number] else 0
             lengths.append(length)
-            keys.append(
-                dropout_keys(seed=member.seed, model=member.draws_as, step=step, layers=self._num_dropouts)
-            )
+            places.append(keys.place(self._batches[number]))
             if length:
                 put(self._starts_MB[number, :length], starts[number])
                 self._batches[number] += 1
@@ -101,7 +116,7 @@ class _Stacked(ABC):
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
         put(self._lengths_M, torch.tensor(lengths))
         put(self._rates_M, torch.tensor(self._rates, dtype=torch.float64))
-        put(self._keys_LM2, torch.stack(keys, dim=1))
+        put(self._places_M, torch.tensor(places))
         if self._device.type == "cuda":
             self._graph = self._graph or self._record()
             self._graph.replay()
@@ -153,8 +168,8 @@ class _Stacked(ABC):
 
     @abstractmethod
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on; return that
-        sum (M,).
+        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on, or set them for the
+        first of all; return that sum (M,).
         """
 
     def _join_rows(self) -> None:
@@ -177,19 +192,19 @@ class _Stacked(ABC):
         """Take the step of the input buffers. Uses the device only: a graph records this function."""
         lengths_M1 = self._lengths_M[:, None]
         inside_MB = self._place_B[None, :] < lengths_M1
-        weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
-        losses_M = torch.zeros_like(self._losses_M)
-        self._gradient_MP.zero_()
-        for first in range(0, self._job.train.batch, self._micro_batch):
+        weight_MB = torch.where(inside_MB, lengths_M1.clamp(min=1).to(self._dtype).reciprocal(), self._zero)
+        self._keys_LM2 = self._table_MSL2[self._numbers_M, self._places_M].transpose(0, 1)
+        losses_M = self._slice(0, weight_MB[:, : self._micro_batch])
+        for first in range(self._micro_batch, self._job.train.batch, self._micro_batch):
             losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
         counts_M = self._update(self._lengths_M > 0, losses_M)
-        self._losses_M.copy_(torch.where(counts_M, losses_M, torch.nan))
+        torch.where(counts_M, losses_M, self._nan, out=self._losses_M)
 
     def _weighted_loss(
         self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor
     ) -> torch.Tensor:
         each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
-        return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
+        return torch.where(weight_MB > 0, each_MB * weight_MB, self._zero).sum(-1)
 
     def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
         """Clip and apply AdamW row by row, for active models with a finite loss and gradient.
@@ -197,38 +212,39 @@ class _Stacked(ABC):
         Return (M,) bool: whether the step was taken, or only needs a smaller loss scale.
         """
         job, (beta_1, beta_2) = self._job, BETAS
-        self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
+        if self._is_scaled:
+            self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
         norm_M = self._gradient_MP.norm(dim=1)
-        moves_M = active_M & torch.isfinite(losses_M) & torch.isfinite(norm_M)
+        moves_M: torch.Tensor = active_M & (losses_M.abs() + norm_M < math.inf)  # both are finite
         moves_M1 = moves_M[:, None]
-        scale_M = (job.train.clip_norm / (norm_M + 1e-6)).clamp(max=1.0)
+        scale_M = torch.div(self._clip, norm_M + 1e-6).clamp(max=1.0)
         gradient_MP = self._gradient_MP * scale_M[:, None]
-        self._updates_M.copy_(torch.where(moves_M, self._updates_M + 1, self._updates_M))
-        # Before a model's first step its bias correction is zero; its row is masked below.
-        updates_M1 = self._updates_M.clamp(min=1)[:, None]
+        updates_M = self._updates_M + 1
+        torch.where(moves_M, updates_M, self._updates_M, out=self._updates_M)
+        updates_M1 = updates_M[:, None]  # a row that does not move is masked below
         exp_avg = torch.lerp(self._exp_avg_MP, gradient_MP, 1 - beta_1)
-        exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
-        step_size = (self._rates_M[:, None] / (1 - beta_1**updates_M1)).to(self._dtype)
-        correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
-        decay = (1 - self._rates_M * job.train.weight_decay)[:, None].to(self._dtype)
-        weights = self._weights_MP * decay - step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
+        exp_avg_sq = torch.addcmul(self._exp_avg_sq_MP * beta_2, gradient_MP, gradient_MP, value=1 - beta_2)
+        rates_M1 = self._rates_M[:, None].to(self._dtype)
+        corrections = (1 - torch.pow(self._betas_211, updates_M1)).to(self._dtype)
+        denominator = exp_avg_sq.sqrt() / corrections[1].sqrt() + EPSILON
+        decay = rates_M1 * self._decays_P
+        weights = torch.addcmul(self._weights_MP, self._weights_MP, decay, value=-job.train.weight_decay)
+        weights = torch.addcdiv(weights, rates_M1 / corrections[0] * exp_avg, denominator, value=-1)
         kept_MP = (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
         for kept, moved in zip(kept_MP, (weights, exp_avg, exp_avg_sq), strict=True):
-            kept.copy_(torch.where(moves_M1, moved, kept))
+            torch.where(moves_M1, moved, kept, out=kept)
         if self._average_MP is not None:
-            # `pack.newest_share`, row by row.
-            share_M1 = (AVERAGE_RISE / (AVERAGE_RISE + 1 + updates_M1)).clamp(min=1 - job.train.ema)
-            average_MP = torch.lerp(self._average_MP, weights, share_M1.to(self._dtype))
-            self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
-        return moves_M | self._rescale(active_M, moves_M)
+            share_M1 = newest_share(job.train.ema, updates_M1).to(self._dtype)
+            average_MP = torch.lerp(self._average_MP, weights, share_M1)
+            torch.where(moves_M1, average_MP, self._average_MP, out=self._average_MP)
+        return moves_M | self._rescale(active_M, moves_M) if self._is_scaled else moves_M
 
     def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
         """Halve the loss scale after a step that was not finite, double it after GROWTH_STEPS; return (M,)
         bool: halved.
         """
         halved_M = active_M & ~moves_M & (self._scales_M > 1)
-        grows = self._matmul_dtype == torch.float16
-        good_M = torch.where(halved_M, 0, self._good_steps_M + (moves_M if grows else 0))
+        good_M = torch.where(halved_M, 0, self._good_steps_M + moves_M)
         doubled_M = good_M == GROWTH_STEPS
         scales_M = torch.where(doubled_M, self._scales_M * 2, self._scales_M)
         self._scales_M.copy_(torch.where(halved_M, self._scales_M / 2, scales_M))
@@ -267,8 +283,12 @@ class Fused(_Stacked):
         weights_MP = self._weights_MP.detach().requires_grad_()
         outputs_MBO = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
         losses_M = self._weighted_loss(outputs_MBO, rows_MB, weight_MB)
-        (gradient_MP,) = torch.autograd.grad((losses_M * self._scales_M.to(self._dtype)).sum(), weights_MP)
-        self._gradient_MP.add_(gradient_MP)
+        factor_M = self._scales_M.to(self._dtype) if self._is_scaled else self._ones_M
+        (gradient_MP,) = torch.autograd.grad(losses_M, weights_MP, factor_M)
+        if first:
+            self._gradient_MP.add_(gradient_MP)
+        else:
+            self._gradient_MP.copy_(gradient_MP)
         return losses_M.detach()
 
 
@@ -288,6 +308,8 @@ class Streams(_Stacked):
                 parameter.data, parameter.grad = weights[name], gradients[name]
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        if not first:
+            self._gradient_MP.zero_()
         if not self._streams:
             return torch.stack([self._one(number, first, one) for number, one in enumerate(weight_MB)])
         main = torch.cuda.current_stream()
@@ -315,5 +337,6 @@ class Streams(_Stacked):
         with autocast(self._matmul_dtype, self._device):
             outputs_BO = self._lanes[number](x_TBF, self._keys_LM2[:, number], first)
         loss = self._weighted_loss(outputs_BO, rows_B, weight_B)
-        (loss * self._scales_M[number].to(self._dtype)).backward()  # type: ignore[no-untyped-call]
+        scaled = loss * self._scales_M[number].to(self._dtype) if self._is_scaled else loss
+        scaled.backward()  # type: ignore[no-untyped-call]
         return loss.detach()

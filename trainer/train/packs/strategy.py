@@ -46,7 +46,8 @@ def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack
     micro_batch = job.expert.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
     if job.model.reads == CHUNKS:  # one model fills a device
         return Chunks(members, job, micro_batch=micro_batch, layout=layout)
-    if layout is ONE and job.model.has_stacked_form and job.expert.strategy in ("fused", "streams"):
+    stacks = layout is ONE and job.model.has_stacked_form and job.expert.compile != "always"
+    if stacks and job.expert.strategy in ("fused", "streams"):
         return (Fused if job.expert.strategy == "fused" else Streams)(members, job, micro_batch=micro_batch)
     return SequentialPack(members, job, micro_batch=micro_batch, layout=layout)
 

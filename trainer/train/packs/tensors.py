@@ -56,6 +56,18 @@ def put_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
         holder._buffers[leaf] = tensor.detach().to(device, copy=True)
 
 
+@torch.no_grad()
+def restore_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor], *, unless: torch.Tensor) -> None:
+    """Put the values of buffers back unless the condition (), on their device, holds. The host does not wait.
+
+    A buffer whose shape or type has changed keeps its new value.
+    """
+    for name, now in module.named_buffers():
+        before = buffers.get(name)
+        if before is not None and (now.shape, now.dtype) == (before.shape, before.dtype):
+            now.copy_(torch.where(unless, now, before))
+
+
 def placed_like(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with a weight's type and device; if the weight is divided among ranks, divided
     as well.
@@ -96,11 +108,11 @@ def put_whole(module: nn.Module, divided: nn.Module) -> None:
 
 
 @torch.no_grad()
-def update_average(average: nn.Module, module: nn.Module, share: float) -> None:
+def update_average(average: nn.Module, module: nn.Module, share: float | torch.Tensor) -> None:
     """Update a moving average of a module's weights, `share` of the way towards them, and copy the module's
     buffers.
     """
     for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
         if mean.is_floating_point():
-            mean.lerp_(weight, share)
+            mean.lerp_(weight, share.to(mean.dtype) if isinstance(share, torch.Tensor) else share)
     put_buffers(average, dict(module.named_buffers()))

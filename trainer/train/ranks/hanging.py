@@ -63,16 +63,25 @@ class HangWatch:
         return Silence(hung=hung or tuple(ranks), answered=not hung)
 
 
+# Flight recorders of torch 2.13, each of one backend. A build without NCCL lacks the first.
+RECORDERS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
+
+
 def dump(rank: int) -> None:
     """Write the stacks of all threads of this rank and its unfinished collectives to standard error, which is
     logged.
 
-    The flight recorder is written as JSON: its own files are pickles.
+    Flight recorders are written as JSON: their own files are pickles. One that can't be read is named: a rank
+    that fails to answer would count as hung.
     """
     from torch._C import _distributed_c10d  # late: the supervisor needs no torch
 
     print(f"rank {rank} was asked for its stacks; all threads:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-    recorded: bytes = _distributed_c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=True)  # type: ignore[attr-defined]
-    collectives = recorded.decode(errors="replace")
-    print(f"rank {rank}, unfinished collectives: {collectives}", file=sys.stderr, flush=True)
+    for backend, name in RECORDERS.items():
+        if recorder := getattr(_distributed_c10d, name, None):
+            try:
+                recorded = recorder(includeCollectives=True, onlyActive=True).decode(errors="replace")
+            except Exception as error:  # whatever a recorder raises, the rank answers
+                recorded = f"not readable ({type(error).__name__}: {error})"
+            print(f"rank {rank}, unfinished {backend} collectives: {recorded}", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.train.packs.layout import Layout
+from trainer.train.packs.layout import Layout, blocks_of
 from trainer.train.precision import matmul_dtype
 from trainer.train.ranks.group import Ranks, share
 
@@ -45,12 +45,10 @@ class _Shared(Layout):
         return share(rows, rank=self._ranks.rank, ranks=self._ranks.count)
 
     def _compiled(self, model: nn.Module) -> list[nn.Module]:
-        """Compile the model's blocks unless the job forbids it; return them. They share one compiled code,
-        which takes a fraction of the model's time. `auto` compiles on GPUs, but no module of a user's own.
+        """Compile the model's blocks unless the job forbids it; return them. `auto` compiles on GPUs, but no
+        module of a user's own.
         """
-        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-        blocks = [block for blocks in lists for block in blocks if any(True for _ in block.parameters())]
-        compiles = self._job.expert.compile
+        blocks, compiles = blocks_of(model), self._job.expert.compile
         if compiles == "always" or (
             compiles == "auto" and self._on_gpu and not self._job.model.is_any_module
         ):

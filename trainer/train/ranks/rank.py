@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer.base import environment
 from trainer.base.errors import TrainerError
 from trainer.base.signs import tell_signs
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import on_device, read_source
 from trainer.train.loop import Report, Run, train
@@ -126,8 +128,13 @@ class _RankRoster:
         self._files.resume(self.opened)
         run = self.opened.run
         validate = run.validate
-        # Every rank takes rank 0's loss, so that all make the same decisions.
-        run.validate = lambda network: self._ranks.numbers_of_first([validate(network)])[0]
+
+        def validated(network: nn.Module) -> Validated:
+            """Return rank 0's loss on every rank, so that all make the same decisions."""
+            own = validate(network)
+            return replace(own, loss=self._ranks.numbers_of_first([own.loss])[0])
+
+        run.validate = validated
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:

@@ -73,7 +73,7 @@ def candidates(job: Job, kind: str) -> list[Candidate]:
     strategies, recompute = ["sequential"], {expert.activation_checkpointing}
     if job.model.has_stacked_form and expert.strategy != "auto":
         strategies = [expert.strategy]
-    elif job.model.has_stacked_form and cuda:
+    elif job.model.has_stacked_form and cuda and expert.compile != "always":
         strategies = ["sequential", "streams", "fused"]
     if cuda and job.cost.recompute_pays:
         recompute.add(True)

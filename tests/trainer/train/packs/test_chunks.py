@@ -49,11 +49,14 @@ def losses(pack: Chunks, steps: range) -> torch.Tensor:
 
 
 def test_thirty_steps_are_those_of_plain_torch():
-    job, item = with_settings(JOB, dropout=0.0), member(torch.float64)
+    job, item = with_settings(JOB, dropout=0.0, weight_decay=0.5), member(torch.float64)
     ours = losses(Chunks([item], job, micro_batch=2), range(STEPS))
     model = new_model(item, job)
-    rates = {"lr": job.train.learning_rate, "weight_decay": job.train.weight_decay}
-    optimizer = torch.optim.AdamW(model.parameters(), **rates)
+    named = dict(model.named_parameters())
+    lengths = [weight for name, weight in named.items() if name.endswith(("bias", "original0"))]
+    others = [weight for name, weight in named.items() if not name.endswith(("bias", "original0"))]
+    groups = [{"params": lengths, "weight_decay": 0.0}, {"params": others, "weight_decay": 0.5}]
+    optimizer = torch.optim.AdamW(groups, lr=job.train.learning_rate)
     scaled = (item.rows_TF - item.mean_F) / item.std_F
     for step in range(STEPS):
         errors = []

@@ -41,14 +41,19 @@ def _losses(pack: SequentialPack, number: int, members: int) -> list[float]:
 
 @pytest.mark.slow
 def test_thirty_steps_are_those_of_plain_torch():
-    job, member = with_settings(_job(), dropout=0.0, clip_norm=0.1), _member("a", 0, torch.float64)
-    model = new_model(member, job)
-    rates = {"lr": job.train.learning_rate, "weight_decay": job.train.weight_decay}
-    optimizer, lookback, most = (
-        torch.optim.AdamW(model.parameters(), **rates),
-        job.model.lookback,
-        job.train.clip_norm,
+    job, member = (
+        with_settings(_job(), dropout=0.0, clip_norm=0.1, weight_decay=0.5),
+        _member("a", 0, torch.float64),
     )
+    model = new_model(member, job)
+    named = dict(model.named_parameters())
+    biases = {name for name in named if "bias" in name}
+    groups = [
+        {"params": [named[name] for name in named if name not in biases], "weight_decay": 0.5},
+        {"params": [named[name] for name in biases], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=job.train.learning_rate)
+    lookback, most = job.model.lookback, job.train.clip_norm
     scaled_TF, expected, clipped = (member.rows_TF - member.mean_F) / member.std_F, [], 0
     for starts in _batches():
         windows = torch.stack([scaled_TF[start : start + lookback] for start in starts.tolist()], dim=1)
@@ -127,7 +132,7 @@ def test_the_device_skips_the_steps_the_host_would_skip():
     """On a GPU the host waits for no step: a tensor tells fused AdamW that a gradient is not finite. It can
     on a CPU, too.
     """
-    job, member = _job(), _member("a", 0)
+    job, member = _job(ema=0.9), _member("a", 0)
     member.labels_TK[150:160] = torch.nan
     clean = [starts[(starts < 130) | (starts > 165)] for starts in _batches()[:12]]
     batches = [torch.tensor([140, 141]), *clean[:6], torch.tensor([142, 143, 144]), *clean[6:]]
@@ -146,3 +151,14 @@ def test_the_device_skips_the_steps_the_host_would_skip():
         assert all(
             torch.equal(tensor, getattr(there, part)[name]) for name, tensor in getattr(here, part).items()
         )
+    assert here.average.keys() == there.average.keys() and here.average
+    for name, average in here.average.items():  # its share is a tensor in float32 there
+        torch.testing.assert_close(there.average[name], average, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("compiles", "expected"), [("always", 2), ("auto", 0), ("never", 0)])
+def test_a_worker_compiles_the_blocks_only_if_the_job_asks_for_it(compiles, expected, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module: compiled.append(type(module)))
+    SequentialPack([_member("a", 0)], _job(layers=2, compile=compiles))
+    assert compiled == [nn.LSTM] * expected

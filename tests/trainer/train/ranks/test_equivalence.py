@@ -17,6 +17,7 @@ from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.rosters import Roster
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.loop import Run, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member
@@ -113,9 +114,9 @@ def run_of_noise(job: Job, evaluate: Evaluate, outputs: list[np.ndarray]) -> Run
     member = member_of(torch.float32)
     parts = parts_of(member, job)
 
-    def validate(network: nn.Module) -> float:
+    def validate(network: nn.Module) -> Validated:
         outputs.append(evaluate(network, parts))
-        return float((outputs[-1] ** 2).mean())
+        return Validated(loss=float((outputs[-1] ** 2).mean()))
 
     reads = reads_of(job, member)[:150]
     return Run(

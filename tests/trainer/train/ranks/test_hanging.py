@@ -17,7 +17,7 @@ from tests.processes import await_end_of, await_stop_of
 from trainer.base.silence import ProgressClock
 from trainer.train.inputs.source import plan_and_open
 from trainer.train.inputs.survey import survey
-from trainer.train.ranks.hanging import HangWatch, Silence
+from trainer.train.ranks.hanging import HangWatch, Silence, dump
 from trainer.train.ranks.supervisor import RankSupervisor
 from trainer.train.workers.assignment import WorkerSettings
 
@@ -52,6 +52,26 @@ def test_a_sign_ends_the_silence():
     assert watch.check([0, 1], 31.0) == Silence()
     assert watch.check([0, 1], 32.0).ask and watch.check([0, 1], 61.0) == Silence()
     assert watch.check([0, 1], 62.0).hung == (0, 1)
+
+
+@pytest.mark.slow
+def test_a_dump_has_the_collectives_of_each_backend_and_survives_a_broken_recorder(monkeypatch, capfd):
+    from torch._C import _distributed_c10d
+
+    def recorded(*, includeCollectives: bool, onlyActive: bool) -> bytes:
+        assert includeCollectives and onlyActive
+        return b'{"entries": [7]}'
+
+    def broken(**_: bool) -> bytes:
+        raise RuntimeError("no buffer")
+
+    monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace_json", recorded, raising=False)
+    monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace_json", broken)
+    dump(3)
+    said = capfd.readouterr().err
+    assert "rank 3 was asked for its stacks" in said and "test_hanging.py" in said
+    assert 'rank 3, unfinished nccl collectives: {"entries": [7]}' in said
+    assert "rank 3, unfinished gloo collectives: not readable (RuntimeError: no buffer)" in said
 
 
 BOUND = 8.0  # seconds of the clock below
@@ -129,5 +149,5 @@ def test_a_stopped_rank_is_killed_and_all_ranks_go_on(
     log = capfd.readouterr().err
     assert "Fatal Python error: Aborted" in log, "the stopped rank wrote its stacks, too"
     assert "rank 0 was asked for its stacks" in log and "trainer/train/loop.py" in log
-    _, _, collectives = log.partition("rank 0, unfinished collectives: ")
+    _, _, collectives = log.partition("rank 0, unfinished gloo collectives: ")
     assert json.JSONDecoder().raw_decode(collectives)[0]["entries"], "the one in which it waits for rank 1"

@@ -25,6 +25,7 @@ from tests.trainer.train.rosters import MADE, Roster, WorkerKilled, heard_at
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.loop import Run, Total, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state, new_model
@@ -163,9 +164,9 @@ def go_on(
     return roster.resumed.get(member.name, 0), run.history
 
 
-def _loss(model: nn.Module) -> float:
-    """Return a number that depends on every weight."""
-    return float(sum((weight.detach().double() ** 2).sum() for weight in model.parameters()))
+def _loss(model: nn.Module) -> Validated:
+    """Return a loss that depends on every weight."""
+    return Validated(loss=float(sum((weight.detach().double() ** 2).sum() for weight in model.parameters())))
 
 
 def go_on_as_rank(

@@ -14,6 +14,7 @@ from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.rosters import MADE
 from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.checkpoint_files import MANIFEST
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.ranks.group import Ranks
@@ -29,7 +30,13 @@ def state(batches: int) -> tuple[Run, ModelState]:
     }
     rows = torch.zeros(1, 1)
     member = Member(name="m0", rows_TF=rows, labels_TK=rows, mean_F=rows[0], std_F=rows[0])
-    run = Run(member=member, title="S0", reads=torch.arange(3), validate=lambda model: 0.0, learning_rate=0.1)
+    run = Run(
+        member=member,
+        title="S0",
+        reads=torch.arange(3),
+        validate=lambda model: Validated(loss=0.0),
+        learning_rate=0.1,
+    )
     run.best_weights, run.history = {"halved": weights["halved"] * 2}, [{"epoch": 1, "train_loss": 0.5}]
     whole = {"whole": torch.randn(6, generator=draw), "number": torch.tensor(3.0)}
     return run, ModelState(

@@ -75,6 +75,8 @@ def test_a_gpus_candidates_keep_the_jobs_settings():
     assert {option.strategy for option in options} == {"sequential", "streams", "fused"}
     assert {option.pack for option in candidates(job_of(pack=6), "cuda")} == {6}
     assert {option.strategy for option in candidates(job_of(strategy="fused"), "cuda")} == {"fused"}
+    compiled = candidates(job_of(compile="always"), "cuda")
+    assert {option.strategy for option in compiled} == {"sequential"}, "a recorded program compiles nothing"
     assert {option.micro_batch for option in candidates(job_of(micro_batch=32), "cuda")} == {32}
     assert {option.activation_checkpointing for option in options} == {False}
 

@@ -1,0 +1,138 @@
+"""No step makes the host wait for a device, and few kernels do its work: shown on the meta device, which has
+shapes and no values.
+
+What reads a value there raises an error, and every copy from the host is seen on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import adam
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.jobs import job_of, with_settings
+from tests.trainer.train.test_own_models import job_for
+from trainer.data.feature_names import FEATURES
+from trainer.job.job import Job
+from trainer.train.packs import stacked
+from trainer.train.packs.chunks import Chunks
+from trainer.train.packs.pack import Member, Pack
+from trainer.train.packs.sequential import SequentialPack
+from trainer.train.packs.stacked import Fused, Streams
+
+BATCH = 4
+ASKED_OF_THE_HOST = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::equal"}
+
+
+class Copies(TorchDispatchMode):
+    """Notes every copy between the host and a device, and whether it waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[str] = []
+        self.others = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        name = op._schema.name
+        if name in ASKED_OF_THE_HOST:
+            self.waiting.append(name)
+        if name in {"aten::copy_", "aten::_to_copy"}:
+            source, into = (args[1], args[0]) if name == "aten::copy_" else (args[0], made)
+            given = dict(zip([argument.name for argument in op._schema.arguments], args, strict=False))
+            if source.device != into.device:
+                self.others += 1
+                if not {**given, **(kwargs or {})}.get("non_blocking"):
+                    self.waiting.append(f"{name} {tuple(source.shape)} {source.device} to {into.device}")
+        return made
+
+
+def member(name: str, device: str) -> Member:
+    rows_TF = torch.randn(200, len(FEATURES), device=device)
+    labels_TK = torch.zeros(200, 1, device=device)
+    return Member(
+        name=name,
+        rows_TF=rows_TF,
+        labels_TK=labels_TK,
+        mean_F=torch.zeros(len(FEATURES), device=device),
+        std_F=torch.ones(len(FEATURES), device=device),
+    )
+
+
+LSTM = job_of(hidden=8, layers=2, lookback=4, batch=BATCH, dropout=0.2, precision="fp32")
+AVERAGED = with_settings(LSTM, ema=0.9)
+PACKS: dict[str, tuple[Callable[..., Pack], Job]] = {
+    "lstm": (SequentialPack, LSTM),
+    "lstm averaged": (SequentialPack, AVERAGED),
+    "fused": (Fused, LSTM),
+    "fused averaged": (Fused, AVERAGED),
+    "streams": (Streams, LSTM),
+    "transformer": (
+        SequentialPack,
+        job_of(
+            model="transformer",
+            width=16,
+            heads=2,
+            blocks=2,
+            lookback=8,
+            batch=BATCH,
+            dropout=0.2,
+            precision="fp32",
+        ),
+    ),
+    "tcn": (Chunks, job_of(model="tcn", width=8, blocks=2, chunk=16, batch=2, dropout=0.2, precision="fp32")),
+}
+
+
+class Kernels(TorchDispatchMode):
+    """Counts operations that a device is asked for: all but views and memory. Each of ours is one kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returns = op._schema.returns
+        is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in returns)
+        if not is_view and not any(word in op._schema.name for word in ("empty", "_unsafe_view")):
+            self.count += 1
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_fused_step_has_at_most_600_kernels(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two layers and 60 bars, whatever the number of models: 4,704 before a cell was one kernel."""
+    monkeypatch.setattr(stacked, "resolve_precision", lambda *_: dtype)
+    job = with_settings(LSTM, lookback=60)
+    pack = Fused([member("a", "meta"), member("b", "meta"), member("c", "meta")], job)
+    with Kernels() as kernels:
+        pack._run()
+    assert 500 < kernels.count <= 600
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_step_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(*PACKS[name], monkeypatch)
+
+
+def test_a_step_of_a_users_own_module_with_buffers_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(SequentialPack, job_for("Norm", ema=0.9), monkeypatch)
+
+
+def check(make: Callable[..., Pack], job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *_, **__: None)  # it refuses meta
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
+    pack = make([member("a", "meta"), member("b", "meta")], job, micro_batch=2)
+    starts = [torch.zeros(job.train.batch, dtype=torch.int64, device="meta")] * 2
+    with Copies() as copies:
+        for _ in range(2):
+            pack.set_learning_rate(0, 1e-3)
+            losses_M = pack.step([True, True], starts)
+    assert losses_M.device.type == "meta"
+    assert copies.waiting == []
+    assert copies.others
