@@ -88,8 +88,9 @@ def replaced(
         gains_KC += gain
         means_K, errors_K = estimates(gains_KC)
         worth = np.flatnonzero(means_K / errors_K > WORTH_A_LOOK).tolist()
-        promoted = [sunday for sunday in worth if _promoted(home, rule, gains_KC[sunday], null, sunday + 1)]
-        ever, first = ever + bool(promoted), first + (0 in promoted)
+        promoted = (sunday for sunday in worth if _promoted(home, rule, gains_KC[sunday], null, sunday + 1))
+        when = next(promoted, None)  # then it is the champion
+        ever, first = ever + (when is not None), first + (when == 0)
     return {"replaced": ever / champions, "first": first / champions}
 
 

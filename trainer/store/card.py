@@ -93,6 +93,8 @@ class Card:
     own_files: dict[str, dict[str, str]] = field(default_factory=dict)  # by table: file, class, sha256, text
     parent: dict[str, str] = field(default_factory=dict)  # the model that it started from
     losses: dict[str, Any] = field(default_factory=dict)  # of its test span by cell: begins, bars, sums
+    reliability: dict[str, Any] = field(default_factory=dict)  # of its test span, by event
+    trades: dict[str, Any] = field(default_factory=dict)  # what a plain rule made in test, by cell
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     panel: CardPanel | None = None

@@ -23,6 +23,7 @@ MOST_BARS = 1_000_000_000
 MOST_INPUTS = 10_000
 MOST_FOLDS = 1_000
 MOST_CELLS = 100_000
+MOST_GROUPS = 100  # of forecasts in a reliability table
 _MOST_OWN_CHARACTERS = 1_000_000
 _TEXTS = (
     *("model", "piece", "kind", "family", "target", "timeframe", "features_version"),
@@ -78,6 +79,11 @@ def _card(fields: Fields) -> dict[str, Any]:
         "target_settings": _object(fields, "target_settings").values,
         "parent": _parent(_object(fields, "parent")),
         "losses": _losses(_object(fields, "losses")),
+        "reliability": {
+            name: _reliability(item.fields())
+            for name, item in _object(fields, "reliability").entries().items()
+        },
+        "trades": _trades(_object(fields, "trades")),
         "panel": _panel(_object(fields, "panel"), len(features)) if has_panel else None,
         "own_files": {
             name: _own_file(item.fields()) for name, item in _object(fields, "own_files").entries().items()
@@ -168,6 +174,35 @@ def _losses(fields: Fields) -> dict[str, Any]:
     if len(bars) != len(begins) or begins != sorted(set(begins)):
         raise Unsound(f"{fields.name} has {len(begins)} cells, out of order or not those of its bars")
     return {"begins": begins, "bars": bars, "sums": sums}
+
+
+def _trades(fields: Fields) -> dict[str, list[Any]]:
+    """Return what a plain rule made: when each cell begins, and its net return."""
+    if not fields.values:
+        return {}
+    parts = fields.exactly(("begins", "net"))
+    begins = [item.whole() for item in parts["begins"].items(least=1, most=MOST_CELLS)]
+    net = _sums(parts["net"], len(begins))
+    if net is None or begins != sorted(set(begins)):
+        raise Unsound(f"{fields.name} has cells out of order, or no returns")
+    return {"begins": begins, "net": net}
+
+
+def _reliability(fields: Fields) -> dict[str, list[Any]]:
+    """Return an event's reliability: columns of as many groups of forecasts."""
+    parts = fields.exactly(("n", "forecast", "happened", "low", "high"))
+    columns: dict[str, list[Any]] = {
+        "n": [item.whole(least=1, most=MOST_BARS) for item in parts["n"].items(least=1, most=MOST_GROUPS)]
+    }
+    for name in ("forecast", "happened", "low", "high"):
+        may_lack = name in ("low", "high")
+        columns[name] = [
+            None if may_lack and item.value is None else item.number(least=-1, most=2)
+            for item in parts[name].items(least=1, most=MOST_GROUPS)
+        ]
+    if len({len(column) for column in columns.values()}) > 1:
+        raise Unsound(f"{fields.name} has columns of different lengths")
+    return columns
 
 
 def _sums(item: Value, cells: int) -> list[float] | None:

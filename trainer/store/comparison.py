@@ -74,6 +74,14 @@ def compare_sides(sides: Sequence[Side]) -> tuple[str, list[ComparedRow]]:
     return title, rows
 
 
+def returns_by_day(card: Card) -> dict[int, float]:
+    """Return what the plain rule made in each cell, by the day on which it begins."""
+    return {
+        begin // DAY_SECONDS: net
+        for begin, net in zip(card.trades["begins"], card.trades["net"], strict=True)
+    }
+
+
 def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[ComparedRow]:
     """Return the rows of a side that share enough cells with the reference, judged together."""
     theirs, ours = _by_symbol(reference, score), _by_symbol(other, score)

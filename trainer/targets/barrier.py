@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import PerBar, Rows
+    from trainer.targets.scoring import Events, PerBar, Rows
 
 CLASSES = ("down", "none", "up")
 DOWN, NONE, UP = 0.0, 1.0, 2.0
@@ -41,6 +41,7 @@ class Barrier(VolatilityUnitSettings):
         Metric(name="brier", title="Brier", better=LOWER),
     )
     proper = ("log_loss", "brier")
+    long_above = 0.0
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         column("log loss", "log_loss", baseline="unconditional"),
@@ -116,14 +117,22 @@ class Barrier(VolatilityUnitSettings):
         """Return the probability of each class."""
         return dict(zip(CLASSES, self.forecast(outputs_NO, fitted).T, strict=True))
 
+    def events(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> Events:
+        """Return the chances of up and of down."""
+        return {
+            name: (forecast_N[:, int(place)], labels_NK[:, 0] == place)
+            for name, place in (("up", UP), ("down", DOWN))
+        }
+
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
         """Return the probabilities (N, C) of each baseline.
 
         unconditional: the shares of the classes in the training of all series. logistic: a multinomial
-        regression on the features of each bar.
+        regression on the features of each bar. lightgbm: trees on them.
         """
         import numpy as np
 
+        from trainer.targets.boosting import NAME, boosted
         from trainer.targets.scoring import features_of, logistic, of_training
 
         labels_NK = of_training(series)
@@ -131,7 +140,12 @@ class Barrier(VolatilityUnitSettings):
         x_train, x_scored = features_of(series)
         regression = np.full((len(x_scored), len(CLASSES)), SMALLEST)  # of a class that training lacks
         regression[:, np.unique(classes_N)] = logistic(x_train, classes_N, x_scored)
-        return {"unconditional": np.tile(_shares(labels_NK), (len(x_scored), 1)), "logistic": regression}
+        trees = boosted(series, classes_N, "multiclass", num_class=len(CLASSES))
+        return {
+            "unconditional": np.tile(_shares(labels_NK), (len(x_scored), 1)),
+            "logistic": regression,
+            **({NAME: trees.scored} if trees else {}),
+        }
 
     def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the most frequent class."""

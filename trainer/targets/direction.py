@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import PerBar, Rows
+    from trainer.targets.scoring import Events, PerBar, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class Direction(HorizonSettings):
         Metric(name="brier", title="Brier", better=LOWER),
     )
     proper = ("log_loss", "brier")
+    long_above = 0.5
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         Column(title="AUC (logistic)", value=("auc",), beside=("baselines", "logistic", "auc")),
@@ -94,15 +95,19 @@ class Direction(HorizonSettings):
     ) -> dict[str, np.ndarray]:
         return {"probability": self.forecast(outputs_NO, fitted)}
 
+    def events(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> Events:
+        return {"up": (forecast_N, labels_NK.reshape(len(forecast_N)) > 0.5)}
+
     def baselines(self, *series: Rows) -> dict[str, np.ndarray]:
         """Return the probabilities (N,) of each baseline.
 
         base_rate: the share of ups in training. persistence: the last move over `horizon` bars continues;
         reversal: it reverses. Both differ from one half by as much as the last move's hit rate did in
-        training. logistic: a regression on the features of each window's last bar.
+        training. logistic: a regression on the features of each window's last bar. lightgbm: trees on them.
         """
         import numpy as np
 
+        from trainer.targets.boosting import NAME, boosted
         from trainer.targets.direction_scores import last_move, lean
         from trainer.targets.scoring import features_of, logistic, of_training
 
@@ -111,11 +116,13 @@ class Direction(HorizonSettings):
         moved = np.concatenate([last_move(rows.candles.close, rows.scored, self.horizon) for rows in series])
         by = lean(np.concatenate(before), labels)
         x_train, x_scored = features_of(series)
+        trees = boosted(series, labels, "binary")
         return {
             "base_rate": np.full(len(moved), float(labels.mean())),
             "persistence": 0.5 + by * moved,
             "reversal": 0.5 - by * moved,
             "logistic": logistic(x_train, labels > 0.5, x_scored)[:, 1],
+            **({NAME: trees.scored} if trees else {}),
         }
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:

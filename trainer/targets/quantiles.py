@@ -38,6 +38,7 @@ class Quantiles(VolatilityUnitSettings):
         Metric(name="width", title="width", better=LOWER, unit="volatilities"),
     )
     proper = ("pinball", "interval_score")
+    long_above = 0.0
     table = (
         column("pinball loss", "pinball", baseline="unconditional"),
         Column(title="coverage", value=("covered",)),
@@ -112,18 +113,22 @@ class Quantiles(VolatilityUnitSettings):
         """Return the quantiles (N, Q) of each baseline.
 
         unconditional: the quantiles of the training labels of all series. linear: a quantile regression on
-        the features of each bar, for each level.
+        the features of each bar, for each level. lightgbm: trees on them, for each level.
         """
         import numpy as np
 
+        from trainer.targets.boosting import NAME, boosted
         from trainer.targets.scoring import features_of, linear_quantile, of_training
 
         labels = of_training(series)[:, 0]
         x_train, x_scored = features_of(series)
         each = [linear_quantile(x_train, labels, x_scored, level) for level in self.levels]
+        trees = [boosted(series, labels, "quantile", alpha=level) for level in self.levels]
+        known = [one.scored for one in trees if one is not None]
         return {
             "unconditional": np.tile(np.quantile(labels, self.levels), (len(x_scored), 1)),
             "linear": np.sort(np.stack(each, axis=1), axis=1),
+            **({NAME: np.sort(np.stack(known, axis=1), axis=1)} if known else {}),
         }
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:

@@ -33,6 +33,7 @@ class Return(VolatilityUnitSettings):
         Metric(name="hits", title="sign hits"),
     )
     proper = ("mse",)
+    long_above = 0.0
     table = (
         column("correlation", "correlation", baseline="linear"),
         column("MSE", "mse", baseline="mean"),
@@ -75,17 +76,21 @@ class Return(VolatilityUnitSettings):
         """Return the forecasts (N,) of each baseline.
 
         mean: the mean of training. zero: no move. linear: a ridge regression on the features of each bar.
+        lightgbm: trees on them, fitted to the labels that training has.
         """
         import numpy as np
 
+        from trainer.targets.boosting import NAME, boosted
         from trainer.targets.scoring import features_of, linear, of_training
 
         labels = of_training(series)[:, 0]
         x_train, x_scored = features_of(series)
+        trees = boosted(series, self.scale(labels, {}), "regression")
         return {
             "mean": np.full(len(x_scored), labels.mean()),
             "zero": np.zeros(len(x_scored)),
             "linear": linear(x_train, labels, x_scored),
+            **({NAME: trees.scored} if trees else {}),
         }
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:

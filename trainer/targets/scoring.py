@@ -16,6 +16,9 @@ from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
 
 PerBar = Mapping[str, np.ndarray | None]  # metric -> values (N,) whose mean it is; None: undefined
+Events = Mapping[
+    str, tuple[np.ndarray, np.ndarray]
+]  # event -> its chances (N,), and whether it happened (N,)
 MOST_FITTED = 100_000  # bars, evenly spread, that a quantile regression learns from
 QUANTILE_STEPS, TEMPERATURE_STEPS = 60, 30
 RIDGE = 1.0  # penalty on scaled features: keeps weights of collinear ones finite

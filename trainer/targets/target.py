@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import PerBar, Rows
+    from trainer.targets.scoring import Events, PerBar, Rows
 
 HIGHER, LOWER = "higher", "lower"
 TEMPERATURE = "temperature"  # a fitted value: what logits are divided by, calibrated on validation
@@ -62,6 +62,7 @@ class TargetSettings(HomeSettings):
     proper: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[tuple[Column, ...]] = ()
     farther: ClassVar[str] = "target.horizon"  # keys that change how far a label looks ahead, for messages
+    long_above: ClassVar[float | None] = None  # of `order`: a forecast above is up; None: nobody trades on it
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
 
     def __post_init__(self) -> None:
@@ -153,6 +154,14 @@ class TargetSettings(HomeSettings):
     def order(self, forecast_N: np.ndarray) -> np.ndarray:
         """Return the number (N,) of each forecast by which a panel's series are ranked."""
         return forecast_N
+
+    def is_long(self, forecast_N: np.ndarray) -> np.ndarray | None:
+        """Return whether each forecast (N,) is up; None of a target that says nothing about that."""
+        return None if self.long_above is None else self.order(forecast_N) > self.long_above
+
+    def events(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> Events:
+        """Return the probability (N,) of each event that is forecast, and whether it happened (N,)."""
+        return {}
 
     def columns(
         self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]

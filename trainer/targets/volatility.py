@@ -136,12 +136,14 @@ class Volatility(TargetSettings):
 
         mean: the mean log of training. trailing: the volatility of the last `horizon_sessions` sessions. har:
         a regression on the log volatility of the last session, week and month (Corsi 2009), without terms for
-        which training has too few sessions.
+        which training has too few sessions. lightgbm: trees on the features of each bar; its factor is from
+        the bars that they were not fitted to.
         """
         import numpy as np
 
         from trainer.data.timeframes import DAY
         from trainer.targets.bars import past_log_volatility
+        from trainer.targets.boosting import NAME, boosted
         from trainer.targets.scoring import of_training, with_intercept
 
         sessions = max(
@@ -170,7 +172,10 @@ class Volatility(TargetSettings):
             return {"mean": filled[:, 0], "trailing": filled[:, 1], "har": har}
 
         smearing = {name: _smearing(log_N, labels) for name, log_N in logs(train).items()}
-        return {name: _with_variance(log_N, smearing[name]) for name, log_N in logs(scored).items()}
+        made = {name: _with_variance(log_N, smearing[name]) for name, log_N in logs(scored).items()}
+        if trees := boosted(series, labels, "regression"):
+            made[NAME] = _with_variance(trees.scored, _smearing(trees.held, labels[trees.held_bars]))
+        return made
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
         """Return correlation (None if either is constant), qlike and mse.

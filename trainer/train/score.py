@@ -76,7 +76,7 @@ class _Windows:
     @property
     def times(self) -> np.ndarray:
         """Return the time (N,) of each bar in ns."""
-        return self.data.candles.timestamp[self.bars]
+        return np.asarray(self.data.candles.timestamp[self.bars])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -155,3 +155,41 @@ def test_a_model_that_is_not_a_plain_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.safetensors")
     with pytest.raises(DataError, match="it is not a plain file"):
         read_card(tmp_path / "m.safetensors")
+
+
+TRADES = {"begins": [0, 86_400], "net": [0.01, -0.02]}
+GROUPS = {
+    "n": [5, 5],
+    "forecast": [0.4, 0.6],
+    "happened": [0.2, 0.8],
+    "low": [None, 0.1],
+    "high": [None, 0.9],
+}
+
+
+def test_trades_and_reliability_come_back() -> None:
+    card = replace(CARD, trades=TRADES, reliability={"up": GROUPS})
+    assert card_from_json(card.to_json()) == card
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trades": {"begins": [0]}},
+        {"trades": {**TRADES, "begins": [86_400, 0]}},
+        {"trades": {**TRADES, "net": [0.01]}},
+        {"trades": {**TRADES, "net": [0.01, "1"]}},
+        {"trades": {**TRADES, "net": None}},
+        {"trades": {**TRADES, "more": []}},
+        {"reliability": {"up": {**GROUPS, "n": [5, 0]}}},
+        {"reliability": {"up": {**GROUPS, "n": [5]}}},
+        {"reliability": {"up": {**GROUPS, "forecast": [0.4, None]}}},
+        {"reliability": {"up": {**GROUPS, "happened": [0.4, 7]}}},
+        {"reliability": {"up": [1]}},
+        {"reliability": [1]},
+    ],
+    ids=lambda changes: json.dumps(changes)[:60],
+)
+def test_malformed_trades_and_reliability_are_one_error(changes: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="the model's card can't be used"):
+        card_from_json(json.dumps({**asdict(CARD), **changes}))

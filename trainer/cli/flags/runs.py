@@ -142,9 +142,23 @@ def models_flags(models: Parser) -> None:
         metavar="ID",
         help="version to restore (default: the newest with other bytes)",
     )
-    compare = actions.add_parser("compare", help="compare models, or all of several runs, on one test span")
+    compare = actions.add_parser(
+        "compare", help="compare models, or all of several runs, on one test span; show one alone"
+    )
     compare.add_argument("models", nargs="+", metavar="RUN|MODEL", help="the first is the reference")
-    for parser in (listing, pull, production, promote, rollback, compare):
+    diff = actions.add_parser("diff", help="show what differs between a production model and another")
+    diff.add_argument("model", metavar="NAME", help="GROUP/NAME, as listed")
+    diff.add_argument(
+        "other", nargs="?", default="", metavar="MODEL", help="name, RUN/NAME or key (default: a version)"
+    )
+    diff.add_argument(
+        "--version", default="", metavar="ID", help="its version (default: the newest with other bytes)"
+    )
+    verify = actions.add_parser(
+        "verify", help="check that bytes, hash, card and decision of production models agree"
+    )
+    verify.add_argument("models", nargs="*", metavar="NAME", help="GROUP/NAME (default: all)")
+    for parser in (listing, pull, production, promote, rollback, compare, diff, verify):
         where_flags(parser, local=True)
 
 

@@ -11,8 +11,12 @@ from rich.text import Text
 
 from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
+from trainer.cli.views.trading import TradedTable, named_metrics, reliability_lines
 from trainer.store.comparison import ComparedRow, Side
+from trainer.store.decisions import GateDecision
+from trainer.store.differences import Difference
 from trainer.store.listing import Model
+from trainer.store.verification import Verified
 from trainer.targets.described import (
     beside_headline,
     cells,
@@ -33,6 +37,8 @@ MARKS = {
 }
 BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
 DIFFERENCE = "difference [95 %]"
+MOST_VALUE = 60  # characters of a value in a table of differences
+MOST_TRADED, MOST_RELIABILITY = 30, 4  # models
 BESIDE = {  # the marks of a comparison
     "better": "better than the reference beyond chance, among the rows of its run",
     "too little to tell": "ahead, and chance is not excluded",
@@ -98,9 +104,19 @@ def sign(judgement: Mapping[str, Any] | None) -> Text:
     return styled(*MARKS[judgement["mark"]]) if judgement else styled("", "")
 
 
-def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[ComparedRow]) -> RenderableType:
-    """Return a comparison: what each side cost, then each further side beside the first, by symbol."""
+def comparison_view(
+    sides: Sequence[Side], title: str, rows: Sequence[ComparedRow], *, trials: float
+) -> RenderableType:
+    """Return a comparison: what each side cost, each further side beside the first, by symbol, and what
+    trading on each model made. One side alone has the reliability of its probabilities instead.
+    """
     costs = FittedTable(map(_side, sides), right=("models", "spent", "time"))
+    traded = TradedTable(named_metrics(sides), trials=trials)
+    trades: list[RenderableType] = []
+    if traded:
+        trades = ["", traded.table(MOST_TRADED), *(styled(line, "dim") for line in traded.legend())]
+    if not rows:
+        return lines(costs, *trades, *reliability_lines(sides[0].cards[:MOST_RELIABILITY]))
     beside = FittedTable(
         [_compared(row, title) for row in rows], right=(title, "reference", DIFFERENCE, SAMPLE)
     )
@@ -110,7 +126,7 @@ def comparison_view(sides: Sequence[Side], title: str, rows: Sequence[ComparedRo
         if (meaning := BESIDE[mark]) and _has(rows, mark)
     ]
     first = f"the reference is {sides[0].name}; a difference above zero is better, with its 95 % interval"
-    return lines(costs, "", beside, *(styled(line, "dim") for line in (*legend, first)))
+    return lines(costs, "", beside, *(styled(line, "dim") for line in (*legend, first)), *trades)
 
 
 def _has(rows: Sequence[ComparedRow], mark: str) -> bool:
@@ -163,3 +179,51 @@ def _row(model: Model, days: int) -> dict[str, Cell]:
         "version": model.version_id[:8],
         "sha256": model.sha256[:12],
     }
+
+
+def decision_view(decision: GateDecision) -> RenderableType:
+    """Return the last decision about a production model: what it was, why, and who was scored."""
+    outcome = "promoted" if decision.promote else "kept"
+    sign, style = ("✓", GOOD) if decision.promote else ("=", "")
+    challenge = f", challenge {decision.challenge} of its champion" if decision.champion else ""
+    return lines(
+        "",
+        styled(
+            f"{sign} {decision.name}: {outcome} on {decision.decided_at:%Y-%m-%d %H:%M} UTC{challenge}", style
+        ),
+        f"  {decision.reason}",
+        styled(
+            f"  of run {decision.run_id}, scored by {decision.score_run_id} (gate {decision.gate})", "dim"
+        ),
+    )
+
+
+def differences_view(found: Sequence[Difference], first: str, second: str) -> RenderableType:
+    """Return the table of what differs between two models."""
+    rows = [
+        {"": one.about, "key": one.key, first: _brief(one.first), second: _brief(one.second)} for one in found
+    ]
+    return lines(
+        FittedTable(rows), styled("  by their cards, which the nodes that trained them wrote", "dim")
+    )
+
+
+def _brief(value: Any) -> str:
+    text = "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 3]}..."
+
+
+def verified_view(found: Sequence[Verified]) -> RenderableType:
+    """Return the table of verified production models, and what does not agree about them."""
+    rows = [
+        {
+            "": styled("✗", BAD) if one.flaws else styled("✓", GOOD),
+            "model": one.name,
+            "in production": one.origin,
+            "version": one.version_id,
+            "sha256": one.sha256[:12],
+        }
+        for one in found
+    ]
+    flaws = [styled(f"{one.name}: {flaw}", BAD) for one in found for flaw in one.flaws]
+    return lines(FittedTable(rows), *flaws)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.views.models import judged_table, legend
 from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
+from trainer.cli.views.trading import TradedTable
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import ranked, winner
@@ -229,9 +230,18 @@ def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if len(models) > MOST_SHOWN_MODELS:
         yield "", f"and {counted(len(models) - MOST_SHOWN_MODELS, 'more model')}, --json has all"
     yield from (("", styled(line, "dim")) for line in legend(models))
+    yield from _traded(models)
     yield from _failures(receipt)
     if receipt["retries"]:
         yield "", f"{counted(receipt['retries'], 'model was', 'models were')} retried"
+
+
+def _traded(models: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield what a plain rule made on the forecasts of models that a person would trade on."""
+    traded = TradedTable([({"piece": str(model["piece"])}, model.get("metrics") or {}) for model in models])
+    if traded:
+        yield "if traded", traded.table(MOST_SHOWN_MODELS)
+        yield from (("", styled(line, "dim")) for line in traded.legend())
 
 
 def _failures(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:

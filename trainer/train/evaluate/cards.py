@@ -72,6 +72,8 @@ def card_of_training(
         lookback=job.model.bars_seen,
         metrics=joint.scores,
         losses=joint.losses,
+        reliability=joint.reliability,
+        trades=joint.trades,
         training={
             **{name: getattr(job.train, name) for name in SETTINGS},
             **{name: getattr(job.expert, name) for name in EXPERT_SETTINGS},

@@ -25,6 +25,8 @@ from trainer.targets.target import LOWER, TargetSettings
 
 SECOND = 1_000_000_000
 DIGITS = 9  # of a loss in a card
+GROUPS = 10  # of forecasts in a reliability table
+RELIABILITY = ("n", "forecast", "happened", "low", "high")
 
 Baselines = Mapping[str, np.ndarray]  # name -> forecasts
 Interval = list[float] | None  # low and high
@@ -49,7 +51,8 @@ class Compared:
     """A forecast's scores beside those of baselines, and the losses from which they can be compared again."""
 
     scores: dict[str, Any]
-    losses: dict[str, Any]  # `CellLosses` of the card
+    losses: dict[str, Any]  # as a card has them
+    reliability: dict[str, Any]  # by event, as a card has it
 
 
 def cells_of(target: TargetSettings, rows: Rows) -> Cells:
@@ -101,7 +104,28 @@ def compare(
         metric: {name: _sums(its[metric], places_N) for name, its in {MODEL: ours, **theirs}.items()}
         for metric in target.proper
     }
-    return Compared(scores=scores, losses={**_grid(cells, places_N), "sums": losses})
+    told = {
+        event: reliability(chances, happened, places_N)
+        for event, (chances, happened) in target.events(forecast, labels).items()
+    }
+    return Compared(scores=scores, losses={**_grid(cells, places_N), "sums": losses}, reliability=told)
+
+
+def reliability(chances_N: np.ndarray, happened_N: np.ndarray, places_N: np.ndarray) -> dict[str, Any]:
+    """Return how often an event happened by the probability that was forecast, in up to ten groups of as many
+    bars each, in ascending order: `n`, the mean `forecast`, the share that `happened`, and the `low` and
+    `high` end of its 95 % interval over cells.
+    """
+    edges = np.unique(np.quantile(chances_N, np.linspace(0, 1, GROUPS + 1)[1:-1]))
+    group_N = np.searchsorted(edges, chances_N, side="left")
+    rows = []
+    for group in np.unique(group_N):
+        of = group_N == group
+        counts = np.bincount(places_N, weights=of)
+        found = estimate(np.bincount(places_N, weights=of * happened_N).tolist(), counts.tolist())
+        ends = np.clip(found.interval(), 0, 1).tolist() if found else (None, None)
+        rows.append((int(of.sum()), float(chances_N[of].mean()), float(happened_N[of].mean()), *ends))
+    return dict(zip(RELIABILITY, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def dates(times: np.ndarray) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from trainer.base.text import counted
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
 from trainer.train.evaluate.evaluation import Baselines, Cells, cells_of, compare, evaluate
+from trainer.train.evaluate.trading import together, trade, traded_scores
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
 from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, reader_of
@@ -29,10 +30,17 @@ Outputs = dict[str, list[np.ndarray]]  # by span, of each series
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A model's scores, and its losses by cell in test, as a card has them; {} for a series of a panel."""
+    """A model's scores, and what a card has besides of test: losses and trades by cell, and reliability; {}
+    for a series of a panel.
+    """
 
     scores: Scores
     losses: dict[str, Any] = field(default_factory=dict)
+    reliability: dict[str, Any] = field(default_factory=dict)
+    trades: dict[str, Any] = field(default_factory=dict)
+
+
+AnyScored = TypeVar("AnyScored", bound=Scored)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +114,17 @@ def score_series(
         "validation": target.scores(forecasts["validation"], data.labels("validation")),
         "test": tested.scores,
     }
-    return SeriesScores(
-        fitted=fitted, scores=made, forecasts=forecasts, baselines=baselines, losses=tested.losses
+    return _traded(
+        SeriesScores(
+            fitted=fitted,
+            scores=made,
+            forecasts=forecasts,
+            baselines=baselines,
+            losses=tested.losses,
+            reliability=tested.reliability,
+        ),
+        [data],
+        [forecasts["test"]],
     )
 
 
@@ -132,7 +149,25 @@ def joint_scores(series: Sequence[SymbolData], scored: Sequence[SeriesScores]) -
         "validation": target.scores(forecasts["validation"], labels["validation"]),
         "test": tested.scores,
     }
-    return Scored(scores=made, losses=tested.losses)
+    joint = Scored(scores=made, losses=tested.losses, reliability=tested.reliability)
+    return _traded(joint, series, [one.forecasts["test"] for one in scored])
+
+
+def _traded(scored: AnyScored, series: Sequence[SymbolData], forecasts: Sequence[np.ndarray]) -> AnyScored:
+    """Return scores with what the plain rule made on the forecasts of all series; as they are of a target
+    that nobody trades on.
+    """
+    parts = [
+        trade(forecast, data.target, data.scored("test"))
+        for data, forecast in zip(series, forecasts, strict=True)
+    ]
+    known = [part for part in parts if part is not None]
+    if not known:
+        return scored
+    bars = together(known)
+    made, by_cell = traded_scores(bars, joint_cells(series, bars.times))
+    test = {**scored.scores["test"], "trading": made}
+    return replace(scored, scores={**scored.scores, "test": test}, trades=by_cell)
 
 
 def joint_cells(series: Sequence[SymbolData], times: np.ndarray) -> Cells:

@@ -1,0 +1,120 @@
+"""The plain rule: by hand on a few bars, after costs, beside buying and holding."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trainer.targets import TARGETS
+from trainer.targets.trading import read_traded
+from trainer.train.evaluate.evaluation import Cells, reliability
+from trainer.train.evaluate.trading import COST, TradedBars, together, trade, traded_scores
+
+DAY = 86_400 * 10**9
+
+
+def rows(close: list[float], scored: list[int]) -> SimpleNamespace:
+    candles = SimpleNamespace(close=np.array(close), timestamp=np.arange(len(close)) * DAY)
+    return SimpleNamespace(candles=candles, scored=np.array(scored))
+
+
+def by_day(bars: TradedBars) -> Cells:
+    return Cells(of_bar=bars.times // DAY, length="1 day", times=bars.times)
+
+
+def test_one_bar_ahead_the_rule_holds_where_the_forecast_is_up():
+    target = TARGETS["direction"](horizon=1)
+    bars = trade(np.array([0.9, 0.5, 0.6, 0.7]), target, rows([100, 110, 99, 99, 108.9, 1], [0, 1, 2, 3]))
+    assert bars.gross == pytest.approx([0.1, 0, 0, 0.1])
+    assert bars.turnover.tolist() == [1, 1, 1, 1], "bought, sold, bought, and sold at the end"
+    assert bars.net.sum() == pytest.approx(0.2 - 4 * COST)
+    assert bars.hold.sum() == pytest.approx(0.1 - 0.1 + 0 + 0.1 - 2 * COST)
+
+
+def test_farther_ahead_each_bar_has_one_part_of_the_money():
+    target = TARGETS["return"](horizon=2)
+    bars = trade(np.array([1.0, -1.0, 1.0]), target, rows([100, 110, 110, 121, 121, 7], [1, 2, 3]))
+    assert bars.exposure.tolist() == [0.5, 0.5, 0.5, 0.5], "of bars 1 to 4: each forecast is held for two"
+    assert bars.turnover.tolist() == [0.5, 0, 0, 0.5]
+    assert bars.gross == pytest.approx([0, 0.05, 0, 0.5 * (7 / 121 - 1)])
+
+
+def test_a_bar_without_a_forecast_is_in_cash():
+    target = TARGETS["direction"](horizon=1)
+    bars = trade(np.array([0.9, 0.9]), target, rows([100, 110, 121, 133.1, 5], [0, 2]))
+    assert bars.exposure.tolist() == [1, 0, 1] and bars.turnover.tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "forecast"),
+    [
+        ("direction", [0.6, 0.5]),
+        ("return", [0.01, 0.0]),
+        ("quantiles", [[-1, 0.1, 1], [-1, 0.0, 9]]),
+        ("barrier", [[0.2, 0.5, 0.3], [0.3, 0.4, 0.3]]),
+    ],
+)
+def test_a_forecast_of_each_target_is_up_or_not(name, forecast):
+    assert TARGETS[name]().is_long(np.array(forecast)).tolist() == [True, False]
+
+
+def test_nobody_trades_on_a_volatility():
+    target = TARGETS["volatility"](horizon_sessions=1)
+    assert trade(np.zeros((2, 2)), target, rows([1, 2, 3, 4], [0, 1])) is None
+    assert trade(np.zeros(0), TARGETS["direction"](), rows([1, 2], [])) is None
+
+
+def test_several_series_share_the_money():
+    target = TARGETS["direction"](horizon=1)
+    first = trade(np.array([0.9, 0.9]), target, rows([100, 110, 121], [0, 1]))
+    second = trade(np.array([0.1, 0.9]), target, rows([100, 100, 100, 200], [1, 2]))
+    both = together([first, second])
+    assert both.times.tolist() == [0, DAY, 2 * DAY]
+    assert both.gross == pytest.approx([0.05, 0.05, 0.5]) and both.exposure.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_scores_are_sums_with_their_interval_and_the_shape_of_returns():
+    random = np.random.default_rng(0)
+    close = 100 * np.exp(np.cumsum(random.normal(0, 0.01, 402)))
+    target = TARGETS["direction"](horizon=1)
+    bars = trade(random.random(400), target, rows(close.tolist(), list(range(400))))
+    told, by_cell = traded_scores(bars, by_day(bars))
+    net = bars.net
+    found = read_traded({"test": {"trading": told}})
+    assert found.net == pytest.approx(net.sum()) == pytest.approx(sum(by_cell["net"]))
+    assert found.low < found.net < found.high and found.beyond_low < found.net - found.hold
+    assert found.sharpe == pytest.approx(net.mean() / net.std())
+    assert found.gross - COST * found.turnover == pytest.approx(found.net)
+    assert by_cell["begins"] == sorted(set(by_cell["begins"])) and len(by_cell["net"]) == 400
+    textbook = 1.96 * net.std() * np.sqrt(400)
+    assert found.high - found.net == pytest.approx(textbook, rel=0.4)
+
+
+def test_what_never_trades_has_no_sharpe_ratio():
+    target = TARGETS["direction"](horizon=1)
+    bars = trade(np.zeros(30), target, rows(np.linspace(1, 2, 32).tolist(), list(range(30))))
+    told, _ = traded_scores(bars, by_day(bars))
+    assert (told["net"], told["turnover"], told["sharpe"], told["kurtosis"]) == (0, 0, 0, 3)
+
+
+def test_probabilities_that_come_true_are_reliable():
+    random = np.random.default_rng(0)
+    chances = random.random(6_000)
+    honest, places = random.random(6_000) < chances, np.arange(6_000) // 40
+    table = reliability(chances, honest, places)
+    assert table["n"] == [600] * 10 and table["forecast"] == sorted(table["forecast"])
+    inside = [low <= said <= high for said, low, high in zip(
+        table["forecast"], table["low"], table["high"], strict=True)]  # fmt: skip
+    assert sum(inside) >= 8
+    bold = reliability(np.where(chances > 0.5, 0.99, 0.01), honest, places)
+    assert bold["n"] == [int((chances <= 0.5).sum()), int((chances > 0.5).sum())]
+    assert (
+        bold["forecast"] == pytest.approx([0.01, 0.99]) and bold["low"][0] > 0.01 and bold["high"][1] < 0.99
+    )
+
+
+def test_equal_forecasts_are_one_group_and_few_cells_have_no_interval():
+    table = reliability(np.full(50, 0.5), np.arange(50) % 2 == 0, np.arange(50) // 25)
+    assert table == {"n": [50], "forecast": [0.5], "happened": [0.5], "low": [None], "high": [None]}
