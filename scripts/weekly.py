@@ -121,6 +121,7 @@ class Weeks:
     aws: EmbeddedAws
     access: Access
     outputs: StackOutputs
+    name: str = NAME
     posted: list[str] = field(default_factory=list)  # at the webhook
 
     @property
@@ -131,7 +132,7 @@ class Weeks:
     @property
     def schedule(self) -> RetrainSchedule:
         """Return the retrain's schedule, as the stack has it."""
-        return next(one for one in read_schedules(self.outputs.retrains) if one.name == NAME)
+        return next(one for one in read_schedules(self.outputs.retrains) if one.name == self.name)
 
     def bring_candles(self, folder: Path) -> None:
         """Put seeded bars of one symbol into the data set, as `aws s3 cp` would."""
@@ -150,7 +151,7 @@ class Weeks:
 
     def entries(self) -> list[ScheduledRun]:
         """Return the record of each scheduled time so far."""
-        return [read_entry(self.objects, key)[0] for key in entry_keys(self.objects, NAME)]
+        return [read_entry(self.objects, key)[0] for key in entry_keys(self.objects, self.name)]
 
     def watch(self, coming: datetime) -> Iterator[str]:
         """Yield a line per change until a scheduled time's outcome is reported. Raises TimeoutError after
@@ -206,7 +207,7 @@ class Weeks:
 
     def take_back(self, coming: datetime) -> None:
         """Let AWS take back the machine of a scheduled time's training."""
-        run_id = run_id_of(NAME, coming)
+        run_id = run_id_of(self.name, coming)
         with self._weather.lock:
             self._weather.interruptions[run_id] = AskedInterruption(wanted=TAKEN_AT)
 
@@ -232,13 +233,13 @@ class Weeks:
         return f"{entry.state}{self._run(entry)}{self._machines(entry)}{self._wait(entry)}"
 
     def _run(self, entry: ScheduledRun) -> str:
-        run_id = entry.run_id or entry.prepare_run_id
+        run_id = entry.score_run_id or entry.run_id or entry.prepare_run_id
         return f", run {run_id}" if run_id else ""
 
     def _machines(self, entry: ScheduledRun) -> str:
         cloud = self.aws.cloud(self.access)
         with cloud.lock:
-            run_id = entry.run_id or entry.prepare_run_id
+            run_id = entry.score_run_id or entry.run_id or entry.prepare_run_id
             mine = [
                 one for one in cloud.world.instances.values() if run_id and one.tags.get("run_id") == run_id
             ]
@@ -247,11 +248,11 @@ class Weeks:
 
 
 @contextmanager
-def weeks(aws: EmbeddedAws, config: dict[str, str]) -> Iterator[Weeks]:
+def weeks(aws: EmbeddedAws, config: dict[str, str], *, name: str = NAME) -> Iterator[Weeks]:
     """Make an account with the stack, and a webhook that listens to its topic."""
     access = aws.account()
     aws.apply_program(access, config)
-    made = Weeks(aws=aws, access=access, outputs=read_stack(access, stack="dev"))
+    made = Weeks(aws=aws, access=access, outputs=read_stack(access, stack="dev"), name=name)
     with _webhook(made.posted) as url:
         access.client("ssm").put_parameter(
             Name=webhook_parameter("mayfly", "dev"), Value=url, Type="SecureString"

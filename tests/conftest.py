@@ -25,6 +25,7 @@ def no_folders_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Files and measurements in somebody's home change no test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MAYFLY_PROFILES", str(tmp_path_factory.getbasetemp() / "no" / "gpu_profiles.toml"))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no"))
         patch.delenv("GPU_PROFILE", raising=False)
         patch.delenv("MAYFLY_LOCAL", raising=False)
         patch.delenv("MAYFLY_REHEARSE", raising=False)

@@ -30,6 +30,7 @@ from trainer.aws.access import Access
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import UsageError
 from trainer.cli.asked_job import asked_job
+from trainer.cli.defaults import read_defaults
 from trainer.cli.main import _before_command, main
 from trainer.cli.parser import build_parser
 from trainer.data.read.writing import write_candles
@@ -206,6 +207,11 @@ def test_jobs_profiles_and_schedules_in_the_text_are_taken(
             (newcomer / "profiles.toml").write_text(text)
             monkeypatch.setenv("MAYFLY_PROFILES", str(newcomer / "profiles.toml"))
             assert profiles().keys() >= tomllib.loads(text).keys()
+        elif language == "toml" and text.startswith("[flags]"):
+            monkeypatch.setenv("XDG_CONFIG_HOME", str(newcomer))
+            (newcomer / "mayfly").mkdir()
+            (newcomer / "mayfly" / "defaults.toml").write_text(text)
+            assert read_defaults().keys() == tomllib.loads(text).keys()
         elif language == "toml":
             parse_job(tomllib.loads(text), {}, (), script_duration="12h")
         elif language == "json":

@@ -122,6 +122,14 @@ def profiles_file() -> Path:
     return _path("MAYFLY_PROFILES") or Path.home() / ".config" / "mayfly" / "gpu_profiles.toml"
 
 
+def defaults_file() -> Path:
+    """Return the user's file of defaults; it may not exist. A relative XDG_CONFIG_HOME is ignored, as the
+    specification says.
+    """
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or "")
+    return (config if config.is_absolute() else Path.home() / ".config") / "mayfly" / "defaults.toml"
+
+
 def gpu_profile() -> str:
     """Return the name of the GPU profile to train by; empty without one."""
     return os.environ.get("GPU_PROFILE", "")

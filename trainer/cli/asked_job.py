@@ -1,4 +1,4 @@
-"""The job that a user asks for: the file of --job, flags, --set, the later winning."""
+"""The job that a user asks for: their defaults, the file of --job, flags, --set, the later winning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 import shlex
 from pathlib import Path
 
+from trainer.base.environment import defaults_file
 from trainer.base.errors import UsageError
+from trainer.cli.defaults import under
 from trainer.job.job import MAX_JOB_NAME, Job, load_job, parse_assignments, parse_job
 from trainer.job.tables import Tables
 
@@ -25,7 +27,7 @@ NUMBERS = {"epochs": "train.epochs", "budget": "machine.budget"}
 
 
 def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Job:
-    """Parse the job that the user asks for, the later winning: job file, flags, --set.
+    """Parse the job that the user asks for, the later winning: their defaults, job file, flags, --set.
 
     `script_duration`: longest duration of a script whose user names none.
     """
@@ -39,7 +41,10 @@ def asked_job(arguments: argparse.Namespace, *, script_duration: str = "") -> Jo
     numbers = [
         f"{key}={value}" for name, key in NUMBERS.items() if (value := getattr(arguments, name)) is not None
     ]
-    return parse_job(file, flags, [*numbers, *arguments.settings], script_duration=script_duration)
+    assignments = [*numbers, *arguments.settings]
+    if defaults_file().exists():
+        file = under(file, {*flags, *parse_assignments(assignments)}, arguments)
+    return parse_job(file, flags, assignments, script_duration=script_duration)
 
 
 def _refuse_nothing(arguments: argparse.Namespace) -> None:

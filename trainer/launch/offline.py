@@ -95,7 +95,11 @@ def machines_to_weigh(job: Job, image_line: str = IMAGE_LINE) -> list[InstanceTy
     without a GPU.
     """
     if job.machine.instance:
-        return [instance_type(name) for name in job.machine.instance]
+        without = CPU_TYPES if job.script.command else ()
+        return [
+            cpu_instance_type(name) if name in without else instance_type(name)
+            for name in job.machine.instance
+        ]
     found = cheapest_of_each(catalogue().values(), image_line, shares=True)
     return [*found, *(cpu_instance_type(name) for name in CPU_TYPES)] if job.script.command else found
 

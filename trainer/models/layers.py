@@ -11,6 +11,7 @@ Shapes: M models, T time steps, B batch, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -54,15 +55,25 @@ def keep_mask(
     width = hidden + hidden % _LANES
     device = keys_M2.device
     key_1, key_2 = keys_M2[:, :1], keys_M2[:, 1:]  # (M, 1) each
-    row_1B = torch.arange(first_row, first_row + rows, device=device, dtype=torch.int32)[None, :]
-    cell = torch.arange(steps * width // _LANES, device=device, dtype=torch.int32).view(
-        steps, 1, width // _LANES
-    )
+    row_1B = _numbers(first_row, first_row + rows, device)[None, :]
+    cell = _numbers(0, steps * width // _LANES, device).view(steps, 1, width // _LANES)
     # A row's numbers start at a hash of its position, so that slices do not depend on the batch's length.
     hashed = cell + _mix(row_1B, key_2, key_1).view(len(keys_M2), 1, rows, 1)
     hashed = _mix(hashed, key_1.view(-1, 1, 1, 1), key_2.view(-1, 1, 1, 1))
     numbers = hashed.view(torch.int16).view(len(keys_M2), steps, rows, width)
     return numbers[..., :hidden] < round(probability * 65536) - 32768
+
+
+def _numbers(first: int, stop: int, device: torch.device) -> torch.Tensor:
+    """Return first to stop, int32; outside of compiled code those of the step before."""
+    if torch.compiler.is_compiling():
+        return torch.arange(first, stop, device=device, dtype=torch.int32)
+    return _kept_numbers(first, stop, device)
+
+
+@lru_cache(maxsize=32)
+def _kept_numbers(first: int, stop: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(first, stop, device=device, dtype=torch.int32)
 
 
 def _mix(number: torch.Tensor, key_1: torch.Tensor, key_2: torch.Tensor) -> torch.Tensor:

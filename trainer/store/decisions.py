@@ -9,7 +9,7 @@ Control writes them; `mayfly models production` and `verify` read them. Standard
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,6 +95,16 @@ def read_decision(objects: Objects, name: str) -> GateDecision | None:
             what, why=str(error), do="Restore an earlier version of it, or delete it."
         ) from error
     return decision
+
+
+def decisions_about(objects: Objects, names: Iterable[str]) -> dict[str, GateDecision]:
+    """Return the last decision about each production model of a GROUP/NAME that has a sound one."""
+    found = {}
+    for name in dict.fromkeys(names):
+        with suppress(ConfigError):
+            if decision := read_decision(objects, name):
+                found[name] = decision
+    return found
 
 
 def write_decision(objects: Objects, decision: GateDecision) -> None:

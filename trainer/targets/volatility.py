@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from trainer.targets.bars import Labels
     from trainer.targets.scoring import PerBar, Rows
 
-MAX_HORIZON_SESSIONS = 21  # a month of an exchange
+MAX_HORIZON_SESSIONS = 21  # that is chosen: a month of an exchange
+LONGEST_HORIZON_SESSIONS = 63  # that a job may ask for: a quarter of one, two months of a coin
 # A day, a week and a month: Corsi 2009, https://doi.org/10.1093/jjfinec/nbp001, equation 8.
 HAR_SESSIONS = (1, 5, 22)
 SMEARING = "smearing"  # a fitted value: mean variance over the exponential of the mean log variance
@@ -55,7 +56,7 @@ class Volatility(TargetSettings):
         f"Horizon in sessions; 0: the longest (max {MAX_HORIZON_SESSIONS}) with 20 non-overlapping test"
         " labels.",
         least=0,
-        most=MAX_HORIZON_SESSIONS,
+        most=LONGEST_HORIZON_SESSIONS,
     )
 
     def options(self) -> tuple[Self, ...]:

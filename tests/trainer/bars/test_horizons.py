@@ -14,7 +14,7 @@ import pytest
 from tests.jobs import job_of, with_settings
 from trainer.bars.series_plan import count_separate
 from trainer.bars.symbol_plan import plan_symbol
-from trainer.base.errors import DataError
+from trainer.base.errors import DataError, UsageError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.reading import read_candles
 from trainer.data.timeframes import DAY
@@ -52,6 +52,28 @@ def test_the_longest_horizon_with_twenty_test_labels_is_chosen(make_candles, bar
     )  # test has 0.15 x (bars - WARMUP) / 12 sessions
     assert plan.target.horizon_sessions == sessions
     assert count_separate(last_bars(plan, "test"), plan.ends) >= 20
+
+
+def test_thirty_days_ahead_on_an_hourly_coin(make_candles):
+    """The plan, the labels by hand, the cells of a score and every baseline of a horizon of 30 days."""
+    job = with_settings(SMALL, horizon_sessions=30, chunk=512)
+    candles = make_candles(24 * 1200, timeframe="1h", symbol="BTC-USD")
+    plan = plan_symbol(candles, job)
+    assert plan.horizon_bars == 720
+    spans = dict(plan.spans.items())
+    assert spans["test"].start - spans["validation"].stop >= 720  # no label reaches into the next span
+    data = prepare(candles, job, plan=plan)
+    assert data.calendar == "24x7"
+    squares = np.diff(np.log(candles.close), prepend=np.nan) ** 2
+    for bar in (data.bars("train")[0], data.bars("test")[-1]):
+        by_hand = np.log(np.sqrt(squares[bar + 1 : bar + 721].sum()))
+        assert data.labels_TK[bar, 0] == pytest.approx(by_hand, rel=1e-5)
+    cells, words = data.target.cells(data.scored("test"))
+    assert words == "30 sessions" and len(np.unique(cells)) in (5, 6, 7)  # of about 180 days of test
+    for name, forecast in data.target.baselines(data.scored("test")).items():
+        assert np.isfinite(forecast).all(), name
+    with pytest.raises(UsageError, match="target.horizon_sessions"):
+        with_settings(SMALL, horizon_sessions=64)
 
 
 def test_a_test_span_shorter_than_a_session_names_the_bars_needed(make_candles):

@@ -12,8 +12,10 @@ import pytest
 
 from tests.pieces import named
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
+from tests.trainer.store.test_verification import decision
 from trainer.runs.receipt import FORMAT
 from trainer.runs.store import S3Objects
+from trainer.store.decisions import write_decision
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
@@ -167,6 +169,27 @@ def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account):
     assert code == 2 and "no model" in err
 
 
+def test_a_production_model_is_verified_and_told_apart(mayfly, account):
+    assert mayfly("models", "verify")[1] == "no production models yet\n"
+    mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
+    code, out, _ = mayfly("models", "verify", "main/lstm_BTC-USD_1m")
+    assert code == 0 and "by hand" in out
+    assert (
+        mayfly("models", "diff", "lstm_BTC-USD_1m", "k3v9/lstm_BTC-USD_1m")[1]
+        == "their cards differ in nothing\n"
+    )
+    code, _, err = mayfly("models", "diff", "lstm_BTC-USD_1m")
+    assert code == 2 and "there is nothing to compare main/lstm_BTC-USD_1m with" in err
+    write_decision(account, decision("ab" * 32, name="main/lstm_BTC-USD_1m"))
+    code, out, _ = mayfly("models", "verify")
+    assert code == 100 and "it was promoted or rolled back by hand since" in " ".join(out.split())
+    (told,) = mayfly("models", "verify", "--json")[1]["models"]
+    assert told["name"] == "main/lstm_BTC-USD_1m" and len(told["flaws"]) == 1
+    shown = mayfly("models", "production")[1]
+    assert "main/lstm_BTC-USD_1m: promoted on 2026-11-22 03:00 UTC" in shown and "log loss gains" in shown
+    assert mayfly("models", "production", "--json")[1]["decisions"]["main/lstm_BTC-USD_1m"]["challenge"] == 1
+
+
 def test_a_model_whose_bytes_are_not_the_receipts_stays_out(mayfly, account):
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
     receipt["models"][0]["sha256"] = "0" * 64
@@ -184,6 +207,7 @@ def test_versions_of_no_production_model_are_refused(mayfly, name):
 
 NAMED_BY = (
     "status", "logs", "stop", "pull", "receipts", "models pull", "models promote", "models rollback", "models production",
+    "models verify", "models diff",
     "predict --data . --run", "predict --data .", "retrains history", "retrains preview", "retrains run", "retrains pause",
 )  # fmt: skip
 

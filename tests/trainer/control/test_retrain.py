@@ -226,7 +226,7 @@ def test_a_published_script_reads_its_pinned_or_current_data(
     Path("values.csv").write_text("symbol\nA\nB\n")
     code, told = mayfly("publish", "waiting", "--job", "script.toml")
     assert (code, told["plan"]["times_are"]) == (0, "rough: not estimated: this script has not run yet")
-    assert told["notes"][-1].startswith("promote is beats-baselines: a script makes no model")
+    assert told["notes"][-1].startswith("promote is better: a script makes no model")
     unread = "a script reads no data set of candles"
     monkeypatch.setattr("trainer.control.retrain.list_inputs", lambda *asked: pytest.fail(unread))
     entry = begin(home, "waiting", SUNDAY)

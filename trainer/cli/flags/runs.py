@@ -149,7 +149,19 @@ def models_flags(models: Parser) -> None:
     compare.add_argument(
         "--data", metavar="PATH", help="candles of the runs: score the average of each run's seeds and folds"
     )
-    for parser in (listing, pull, production, promote, rollback, compare):
+    diff = actions.add_parser("diff", help="show what differs between a production model and another")
+    diff.add_argument("model", metavar="NAME", help="GROUP/NAME, as listed")
+    diff.add_argument(
+        "other", nargs="?", default="", metavar="MODEL", help="name, RUN/NAME or key (default: a version)"
+    )
+    diff.add_argument(
+        "--version", default="", metavar="ID", help="its version (default: the newest with other bytes)"
+    )
+    verify = actions.add_parser(
+        "verify", help="check that bytes, hash, card and decision of production models agree"
+    )
+    verify.add_argument("models", nargs="*", metavar="NAME", help="GROUP/NAME (default: all)")
+    for parser in (listing, pull, production, promote, rollback, compare, diff, verify):
         where_flags(parser, local=True)
 
 

@@ -8,7 +8,8 @@ from trainer.base.arguments import Parser
 from trainer.cli.flags.shared import RUN, job_flag, json_flag, set_flag, where_flags
 
 LAUNCH_EPILOG = """\
-Settings: defaults, then the job file, then these flags, then --set; later ones win.
+Settings: defaults, then ~/.config/mayfly/defaults.toml, then the job file, then these
+flags, then --set; later ones win.
 examples/crypto-lstm.toml explains every key of a job; --set names it with its table,
 such as train.epochs=3. Region and credentials come from AWS's own variables
 (AWS_REGION, AWS_PROFILE, ...); --rehearse needs neither.

@@ -26,6 +26,7 @@ from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.asked_job import asked_job
 from trainer.cli.connect import connected, local_root
+from trainer.cli.defaults import notes
 from trainer.cli.output import counted
 from trainer.cli.question import question
 from trainer.cli.sources.desk import desk_of
@@ -56,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.python = python_of(arguments.python)
     console = Console(plain=arguments.json)
     job = asked_job(arguments, script_duration=DEFAULT_DURATION)
+    for note in notes(arguments):
+        console.line(f"note: {note}")
     if job.machine.budget:
         console.line("note: the budget is ignored, since nothing is rented here; --max-duration ends the run")
         job = replace(job, machine=replace(job.machine, budget=0.0))

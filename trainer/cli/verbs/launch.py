@@ -23,6 +23,7 @@ from trainer.base.errors import ConfigError, Stopped, TrainerError, UsageError
 from trainer.base.extras import needs
 from trainer.cli.asked_job import asked_job
 from trainer.cli.connect import connected
+from trainer.cli.defaults import notes
 from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
 from trainer.cli.question import question
 from trainer.cli.sources.desk import Desk, desk_of
@@ -89,13 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
         view = work_view(work, plan, desk.describe(work))
         continues = _continuing(parent, Planned(work=work.by_hash(), offers=offers, plan=plan), account)
         kept = [f"continues {parent.run_id}: {_COUNTED[continues['parent_counts']]}"] if parent else []
-        kept += month_notes(account, plan)
+        kept += [*notes(arguments), *month_notes(account, plan)]
         if arguments.dry_run:
             if not arguments.json:
                 show(view)
             # a dry run changes nothing, so it sweeps nothing
-            notes = [*kept, *_checked(work, plan, account, sweep=False)]
-            return _print_notes(arguments, work, plan, account, desk.describe(work), notes)
+            said = [*kept, *_checked(work, plan, account, sweep=False)]
+            return _print_notes(arguments, work, plan, account, desk.describe(work), said)
         console.line()
         console.show(view)
         if account.place.asks:

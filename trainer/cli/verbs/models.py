@@ -1,4 +1,4 @@
-"""`mayfly models list|pull|compare|production|promote|rollback`: the models in the bucket."""
+"""`mayfly models list|pull|compare|production|promote|rollback|diff|verify`: the models in the bucket."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from pathlib import Path
 
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
-from trainer.base.errors import PermissionDenied, UsageError
+from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
 from trainer.cli.connect import connected
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
-from trainer.cli.views.models import comparison_view, models_table
+from trainer.cli.views.models import (
+    comparison_view,
+    decision_view,
+    differences_view,
+    models_table,
+    verified_view,
+)
 from trainer.cli.views.table import FittedTable
 from trainer.cli.views.trading import traded_json
 from trainer.data.read.paths import check_path
@@ -22,8 +28,11 @@ from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso
 from trainer.runs.store import Objects, Stored, open_objects, read_record
 from trainer.store.comparison import Side, compare_sides, returns_by_day
+from trainer.store.decisions import decisions_about
+from trainer.store.differences import differences
 from trainer.store.listing import (
     Model,
+    card_of,
     fetch_models,
     find_model,
     list_models,
@@ -39,6 +48,7 @@ from trainer.store.production import (
     roll_back,
     versions_of,
 )
+from trainer.store.verification import verify
 from trainer.targets.trading import effective_trials
 
 NO_RIGHT = (
@@ -69,6 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
             return _production(arguments, objects)
         if arguments.action == "compare":
             return _compare(arguments, objects)
+        if arguments.action == "diff":
+            return _diff(arguments, objects)
+        if arguments.action == "verify":
+            return _verify(arguments, objects)
         listing = list_models(objects)
         models, problems = listing.models, listing.problems
     if arguments.json:
@@ -87,8 +101,10 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
         versions = list(production_versions(objects, arguments.model))
     else:
         versions = [one for name in production_names(objects) for one in versions_of(objects, name)]
+    decisions = decisions_about(objects, [production_name(one.key) for one in versions])
     if arguments.json:
-        say_json({"production": [_version(one) for one in versions]})
+        told = {name: asdict(one) | {"decided_at": iso(one.decided_at)} for name, one in decisions.items()}
+        say_json({"production": [_version(one) for one in versions], "decisions": told})
     elif versions:
         rows = [
             {
@@ -100,9 +116,57 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
             for one in versions
         ]
         show(FittedTable(rows, right=("bytes",)))
+        for decision in decisions.values():
+            show(decision_view(decision))
     else:
         say("no production models yet")
     return 0
+
+
+def _diff(arguments: argparse.Namespace, objects: Objects) -> int:
+    """Show what differs between a production model and another model, or an older version of itself."""
+    current, *older = production_versions(objects, arguments.model)
+    name = production_name(current.key)
+    if arguments.other:
+        model = find_model(objects, arguments.other)
+        other = (model.full_name, model.key, model.version_id)
+    else:
+        wanted = arguments.version
+        versions = [
+            one for one in older if (one.version_id == wanted if wanted else one.etag != current.etag)
+        ]
+        if not versions:
+            do = f"Name a model, or a version that mayfly models production {name} shows."
+            raise UsageError(f"there is nothing to compare {name} with", do=do)
+        other = (f"version {versions[0].version_id}", current.key, versions[0].version_id)
+    places = ((name, current.key, current.version_id), other)
+    cards = [card_of(objects, key=key, version_id=version_id) for _, key, version_id in places]
+    if None in cards:
+        without = next(place[0] for place, card in zip(places, cards, strict=True) if card is None)
+        raise UsageError(f"{without} has no card", why="Mayfly did not make it", do="Name another model.")
+    first, second = (card for card in cards if card is not None)
+    found = differences(first, second)
+    if arguments.json:
+        say_json({"first": name, "second": other[0], "differences": [asdict(one) for one in found]})
+    else:
+        show(differences_view(found, name, other[0])) if found else say("their cards differ in nothing")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace, objects: Objects) -> int:
+    """Verify production models; return 100 if anything about one does not agree."""
+    names = arguments.models or production_names(objects)
+    found = [verify(objects, name) for name in names]
+    if arguments.json:
+        known = ("name", "version_id", "sha256", "origin")
+        say_json(
+            {"models": [{**{key: getattr(one, key) for key in known}, "flaws": one.flaws} for one in found]}
+        )
+    elif found:
+        show(verified_view(found))
+    else:
+        say("no production models yet")
+    return TrainingFailed.exit_code if any(one.flaws for one in found) else 0
 
 
 def _compare(arguments: argparse.Namespace, objects: Objects) -> int:

@@ -21,6 +21,7 @@ from trainer.aws.place import ACCOUNT
 from trainer.base import environment
 from trainer.base.errors import UsageError
 from trainer.cli.asked_job import asked_job
+from trainer.cli.defaults import notes
 from trainer.cli.output import say, say_json, say_text
 from trainer.cli.terminal import show
 from trainer.job.job import Job
@@ -45,6 +46,7 @@ from trainer.runs.record import utc_now
 
 NO_CODE = BundleName(sha256="", lock_sha256="")  # a plan has no use for it
 MOST_BARS = 10**9
+MARKET = "machine.market"  # of a job: a plan weighs both, unless a flag names one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,11 @@ def advise(arguments: argparse.Namespace) -> Advice:
         outside=outside,
         choice=choice,
         pay=_ways(choice, plan, outside, bought) if choice else None,
-        notes=(*_month_notes(account, plan), *age_notes(listed, bought, today=utc_now().date())),
+        notes=(
+            *notes(arguments, unused=MARKET),
+            *_month_notes(account, plan),
+            *age_notes(listed, bought, today=utc_now().date()),
+        ),
     )
 
 

@@ -13,7 +13,10 @@ from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
 from trainer.cli.views.trading import TradedTable, named_metrics, reliability_lines
 from trainer.store.comparison import ComparedRow, Side
+from trainer.store.decisions import GateDecision
+from trainer.store.differences import Difference
 from trainer.store.listing import Model
+from trainer.store.verification import Verified
 from trainer.targets.described import (
     beside_headline,
     cells,
@@ -34,6 +37,7 @@ MARKS = {
 }
 BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
 DIFFERENCE, WORTH = "difference [95 %]", "worth using"
+MOST_VALUE = 60  # characters of a value in a table of differences
 MOST_TRADED, MOST_RELIABILITY = 30, 4  # models
 BESIDE = {  # the marks of a comparison
     "better": "better than the reference beyond chance, among the rows of its run",
@@ -178,3 +182,51 @@ def _row(model: Model, days: int) -> dict[str, Cell]:
         "version": model.version_id[:8],
         "sha256": model.sha256[:12],
     }
+
+
+def decision_view(decision: GateDecision) -> RenderableType:
+    """Return the last decision about a production model: what it was, why, and who was scored."""
+    outcome = "promoted" if decision.promote else "kept"
+    sign, style = ("✓", GOOD) if decision.promote else ("=", "")
+    challenge = f", challenge {decision.challenge} of its champion" if decision.champion else ""
+    return lines(
+        "",
+        styled(
+            f"{sign} {decision.name}: {outcome} on {decision.decided_at:%Y-%m-%d %H:%M} UTC{challenge}", style
+        ),
+        f"  {decision.reason}",
+        styled(
+            f"  of run {decision.run_id}, scored by {decision.score_run_id} (gate {decision.gate})", "dim"
+        ),
+    )
+
+
+def differences_view(found: Sequence[Difference], first: str, second: str) -> RenderableType:
+    """Return the table of what differs between two models."""
+    rows = [
+        {"": one.about, "key": one.key, first: _brief(one.first), second: _brief(one.second)} for one in found
+    ]
+    return lines(
+        FittedTable(rows), styled("  by their cards, which the nodes that trained them wrote", "dim")
+    )
+
+
+def _brief(value: Any) -> str:
+    text = "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 3]}..."
+
+
+def verified_view(found: Sequence[Verified]) -> RenderableType:
+    """Return the table of verified production models, and what does not agree about them."""
+    rows = [
+        {
+            "": styled("✗", BAD) if one.flaws else styled("✓", GOOD),
+            "model": one.name,
+            "in production": one.origin,
+            "version": one.version_id,
+            "sha256": one.sha256[:12],
+        }
+        for one in found
+    ]
+    flaws = [styled(f"{one.name}: {flaw}", BAD) for one in found for flaw in one.flaws]
+    return lines(FittedTable(rows), *flaws)

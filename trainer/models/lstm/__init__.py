@@ -24,6 +24,7 @@ from trainer.base.settings import (
     setting,
 )
 
+OUR_UPDATE = 8  # temporary numbers per weight of a fused pack's optimizer, counted
 OUR_RESERVE = 5  # numbers per bar and hidden unit that our own recurrence (`stacked`) keeps, counted
 # Of cuDNN, per bar and hidden unit of a layer, fitted to 18 layers on an H100 (torch 2.11, 2026-11-26) within
 # 4 %: numbers that it keeps; those of its workspace in the backward pass, besides two per input; what its
@@ -91,26 +92,28 @@ class LstmSettings(ModelSettings):
         half, fused = training.half, training.fused
         cells = self.lookback * reads * self.hidden
         inputs = self.lookback * reads * features
-        # Our recurrence keeps gates and cells in full precision.
-        number = FLOAT if fused or not half else HALF
+        number = HALF if half else FLOAT
         reserve = (OUR_RESERVE if fused else CUDNN_RESERVE) * number * cells
         between = (self.layers - 1) * cells * (number + 1 if self.dropout else 0)
         backwards = (6.0 if self.layers > 1 else 5.0) * number * cells
-        if fused:  # gradients of single bars, and in half precision the operands cast for products
-            backwards += 2.5 * number * cells if half else 9 * number * cells / self.lookback
+        if fused:  # the gates' gradients by bar and as one, and in half precision the windows in full
+            backwards = (9 + 2.5 / self.lookback) * number * cells + (FLOAT * inputs if half else 0)
         elif training.on_gpu:
             persistent = self.hidden <= PERSISTENT_HIDDEN and not half
             a_bar = CUDNN_WORKSPACE + (PERSISTENT_WORKSPACE if persistent else 0)
             width = self.hidden if self.layers > 1 else features
             backwards = CUDNN_PRODUCTS + number * (cells * (1 + a_bar) + 2 * self.lookback * reads * width)
-        # Plain modules also keep first and last states, and in half precision the cast weights.
+        # Plain modules also keep first and last states.
         states = 0 if fused else 4 * self.layers * number * reads * self.hidden
-        cast = HALF * weights if half and not fused else 0
+        cast = HALF * weights if half else 0
+        # A fused pack's AdamW is written out; activations are gone by then.
+        update = OUR_UPDATE * FLOAT * weights if fused else 0
         if training.recompute:
-            last = cells * number if fused or not half else 0
-            kept = FLOAT * inputs + last + (between or (self.layers - 1) * cells * number)
-            return Activations(
-                kept=kept, workspace=backwards + reserve + (0 if fused or not half else number * cells)
-            )
+            last = 0 if half else cells * number
+            read = (number if fused else FLOAT) * inputs
+            kept = read + last + (between or (self.layers - 1) * cells * number) + (cast if fused else 0)
+            backwards += reserve + (number * cells if half else 0)
+            return Activations(kept=kept, workspace=max(backwards, update - kept))
         kept = number * inputs + self.layers * (reserve + number * cells) + between + states + cast
-        return Activations(kept=kept, workspace=backwards, assumed=0 if fused else self.layers * reserve)
+        assumed = 0 if fused else self.layers * reserve
+        return Activations(kept=kept, workspace=max(backwards, update - kept), assumed=assumed)

@@ -21,6 +21,9 @@ from typing import Any
 import torch
 
 from trainer.models.layers import keep_mask, run
+from trainer.models.lstm.cell import lstm_cell, lstm_cell_backward
+
+HEAD = 2  # of the weights, the last
 
 
 class StackedLstm:
@@ -39,8 +42,8 @@ class StackedLstm:
         recompute: bool = False,
         matmul_dtype: torch.dtype | None = None,
     ) -> None:
-        """Matrix products run in `matmul_dtype` (default: the weights' dtype); gates, cells and sums in the
-        weights' dtype.
+        """The recurrence and its states have `matmul_dtype` (default: the weights' dtype); a cell is computed
+        in float32. Weights, their gradients and the head have the weights' dtype.
         """
         self.layers, self.dropout = layers, dropout
         self._recompute, self._matmul_dtype = recompute, matmul_dtype
@@ -54,6 +57,8 @@ class StackedLstm:
         shapes["head.weight"] = (outputs, hidden)
         shapes["head.bias"] = (outputs,)
         self.shapes = shapes
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        self._recurrent, self._head = sum(sizes[:-HEAD]), sum(sizes[-HEAD:])
 
     def forward(
         self,
@@ -63,14 +68,18 @@ class StackedLstm:
         first_row: int = 0,
     ) -> torch.Tensor:
         """Return outputs (M, B, O) for scaled windows; dropout as in `Lstm.forward`."""
-        part = self._cut(weights_MP)
-        hidden_MTBH = x_MTBF
+        dtype = self._matmul_dtype or weights_MP.dtype
+        parts: tuple[torch.Tensor, ...] = (weights_MP,)
+        if dtype != weights_MP.dtype:  # the head keeps it
+            recurrent, head = weights_MP.split_with_sizes([self._recurrent, self._head], dim=1)
+            parts = (recurrent.to(dtype), head)
+        part = self._cut(*parts)
+        hidden_MTBH = x_MTBF.to(dtype)
         for layer in range(self.layers):
             name = f"lstms.{layer}"
             inputs = (hidden_MTBH, part[f"{name}.weight_ih_l0"], part[f"{name}.weight_hh_l0"])
             bias_M4H = part[f"{name}.bias_ih_l0"] + part[f"{name}.bias_hh_l0"]
-            dtype = self._matmul_dtype or weights_MP.dtype
-            hidden_MTBH = run(_recurrence, *inputs, bias_M4H, dtype, recompute=self._recompute)
+            hidden_MTBH = run(_recurrence, *inputs, bias_M4H, recompute=self._recompute)
             if layer + 1 < self.layers and keys_LM2 is not None and self.dropout > 0:
                 _, steps, rows, hidden = hidden_MTBH.shape
                 keep = keep_mask(
@@ -80,7 +89,7 @@ class StackedLstm:
                     probability=1 - self.dropout,
                 )
                 hidden_MTBH = hidden_MTBH * keep * (1 / (1 - self.dropout))
-        last_MBH = hidden_MTBH[:, -1]
+        last_MBH = hidden_MTBH[:, -1].to(weights_MP.dtype)
         return torch.baddbmm(part["head.bias"].unsqueeze(1), last_MBH, part["head.weight"].transpose(1, 2))
 
     def flatten(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -91,12 +100,16 @@ class StackedLstm:
         """Return one model's plain state dictionary, as views of its weights (P,)."""
         return {name: stacked[0] for name, stacked in self._cut(weights_P.unsqueeze(0)).items()}
 
-    def _cut(self, weights_MP: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _cut(self, *parts_MP: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return each weight of all models by name; given apart, the head's are the last."""
         # The gradient of one split is one concatenation; each slice's would be a tensor of zeros as large as
         # all weights.
-        parts = weights_MP.split_with_sizes([math.prod(shape) for shape in self.shapes.values()], dim=1)
-        named = zip(self.shapes.items(), parts, strict=True)
-        return {name: part.reshape(len(weights_MP), *shape) for (name, shape), part in named}
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        by_part = [sizes] if len(parts_MP) == 1 else [sizes[:-HEAD], sizes[-HEAD:]]
+        both = zip(parts_MP, by_part, strict=True)
+        cut = [part for part_MP, its in both for part in part_MP.split_with_sizes(its, dim=1)]
+        named = zip(self.shapes.items(), cut, strict=True)
+        return {name: part.reshape(len(part), *shape) for (name, shape), part in named}
 
 
 def _recurrence(*inputs: object) -> torch.Tensor:
@@ -105,8 +118,8 @@ def _recurrence(*inputs: object) -> torch.Tensor:
 
 
 class _Recurrence(torch.autograd.Function):
-    """One LSTM layer of M models: one matrix product for all inputs and T for the recurrence, forward and
-    backward.
+    """One LSTM layer of M models: one matrix product for all inputs, and for each bar a product and a cell,
+    forward and backward.
     """
 
     @staticmethod
@@ -116,81 +129,51 @@ class _Recurrence(torch.autograd.Function):
         input_M4HF: torch.Tensor,
         recurrent_M4HH: torch.Tensor,
         bias_M4H: torch.Tensor,
-        dtype: torch.dtype,
     ) -> torch.Tensor:
         models, steps, rows, features = x_MTBF.shape
         hidden = recurrent_M4HH.shape[-1]
-        flat_x = x_MTBF.reshape(models, steps * rows, features)
-        gates = _add_product(bias_M4H.unsqueeze(1), flat_x, input_M4HF.transpose(1, 2), dtype)
-        gates = gates.view(models, steps, rows, 4 * hidden)
-        hidden_MTBH = x_MTBF.new_empty(models, steps, rows, hidden)
-        cells = x_MTBF.new_empty(steps, models, rows, hidden)
-        recurrent_t = recurrent_M4HH.transpose(1, 2).to(dtype)
-        previous_h = previous_c = None
-        for t in range(steps):
-            gate = gates[:, t]
-            if previous_h is not None:
-                gate.copy_(_add_product(gate, previous_h, recurrent_t, dtype))
-            gate[..., : 2 * hidden].sigmoid_()
-            gate[..., 2 * hidden : 3 * hidden].tanh_()
-            gate[..., 3 * hidden :].sigmoid_()
-            enter, forget, candidate, output = gate.split_with_sizes([hidden] * 4, dim=-1)
-            torch.mul(enter, candidate, out=cells[t])
-            if previous_c is not None:
-                cells[t].addcmul_(forget, previous_c)
-            previous_c = cells[t]
-            previous_h = output * previous_c.tanh()
-            hidden_MTBH[:, t] = previous_h
-        context.save_for_backward(x_MTBF, input_M4HF, recurrent_M4HH, gates, hidden_MTBH, cells)
-        context.dtype = dtype
+        flat_x, recurrent_t = (
+            x_MTBF.reshape(models, steps * rows, features),
+            recurrent_M4HH.transpose(1, 2),
+        )
+        gates = torch.baddbmm(bias_M4H.unsqueeze(1), flat_x, input_M4HF.transpose(1, 2))
+        # By bar, so that all models' rows of a bar are one block for the cell.
+        gates = gates.view(models, steps, rows, 4 * hidden).transpose(0, 1).contiguous()
+        recurrent = gates.new_zeros(models, rows, 4 * hidden)  # of the first bar; the cells before it, too
+        hiddens, cells = list[torch.Tensor](), [recurrent.view(4, models * rows, hidden)[0]]
+        kept = list[torch.Tensor]()
+        for gate in gates.view(steps, models * rows, 4 * hidden).unbind():
+            if hiddens:
+                recurrent = torch.bmm(hiddens[-1], recurrent_t)
+            state, cell, made = lstm_cell(gate, recurrent.view_as(gate), cells[-1])
+            hiddens.append(state.view(models, rows, hidden))
+            cells.append(cell)
+            kept.append(made)
+        hidden_MTBH = torch.stack(hiddens, dim=1)
+        context.save_for_backward(flat_x, input_M4HF, recurrent_M4HH, hidden_MTBH, *cells, *kept)
         return hidden_MTBH
 
     @staticmethod
     def backward(context: Any, grad_MTBH: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x_MTBF, input_M4HF, recurrent_M4HH, gates, hidden_MTBH, cells = context.saved_tensors
-        dtype = context.dtype
-        models, steps, rows, features = x_MTBF.shape
-        hidden = recurrent_M4HH.shape[-1]
-        grad_gates = torch.empty_like(gates)  # saved activations are not overwritten: a graph may be replayed
-        grad_c = torch.zeros_like(cells[0])
-        grad_h = grad_MTBH[:, steps - 1]
-        recurrent = recurrent_M4HH.to(dtype)
+        flat_x, input_M4HF, recurrent_M4HH, hidden_MTBH, *saved = context.saved_tensors
+        models, steps, rows, hidden = hidden_MTBH.shape
+        cells, kept = saved[: steps + 1], saved[steps + 1 :]
+        grad_h, grad_c = grad_MTBH[:, -1], cells[0]  # which is zero
+        grads = list[torch.Tensor]()
         for t in range(steps - 1, -1, -1):
-            enter, forget, candidate, output = gates[:, t].split_with_sizes([hidden] * 4, dim=-1)
-            squashed = cells[t].tanh()
-            grad_c = grad_c + grad_h * output * (1 - squashed * squashed)
-            into = grad_gates[:, t].split_with_sizes([hidden] * 4, dim=-1)
-            into[0].copy_(grad_c * candidate * enter * (1 - enter))
+            flat_h = grad_h.reshape(models * rows, hidden)
+            grad_gate, grad_c = lstm_cell_backward(flat_h, grad_c, cells[t], cells[t + 1], kept[t])
+            grads.append(grad_gate.view(models, rows, 4 * hidden))
             if t:
-                into[1].copy_(grad_c * cells[t - 1] * forget * (1 - forget))
-            else:
-                into[1].zero_()
-            into[2].copy_(grad_c * enter * (1 - candidate * candidate))
-            into[3].copy_(grad_h * squashed * output * (1 - output))
-            grad_c = grad_c * forget
-            if t:
-                grad_h = _add_product(grad_MTBH[:, t - 1], grad_gates[:, t], recurrent, dtype)
+                grad_h = torch.baddbmm(grad_MTBH[:, t - 1], grads[-1], recurrent_M4HH)
+        grad_gates = torch.stack(grads[::-1], dim=1)
+        del grads  # as much memory again
         flat_grad = grad_gates.view(models, steps * rows, 4 * hidden)
         later = grad_gates[:, 1:].reshape(models, (steps - 1) * rows, 4 * hidden)
         earlier = hidden_MTBH[:, :-1].reshape(models, (steps - 1) * rows, hidden)
-        grad_recurrent = _product(later.transpose(1, 2), earlier, dtype)
-        grad_input = _product(
-            flat_grad.transpose(1, 2), x_MTBF.reshape(models, steps * rows, features), dtype
-        )
-        grad_x = (
-            _product(flat_grad, input_M4HF, dtype).view_as(x_MTBF) if context.needs_input_grad[0] else None
-        )
-        return grad_x, grad_input, grad_recurrent, flat_grad.sum(1), None
-
-
-def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.bmm(left.to(dtype), right.to(dtype)).to(left.dtype)
-
-
-def _add_product(
-    added: torch.Tensor, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype
-) -> torch.Tensor:
-    """Return added + left @ right, multiplied in `dtype` and summed in the dtype of `added`."""
-    if dtype == added.dtype:
-        return torch.baddbmm(added, left, right)
-    return added + torch.bmm(left.to(dtype), right.to(dtype)).to(added.dtype)
+        grad_recurrent = torch.bmm(later.transpose(1, 2), earlier)
+        grad_input = torch.bmm(flat_grad.transpose(1, 2), flat_x)
+        grad_x = None
+        if context.needs_input_grad[0]:
+            grad_x = torch.bmm(flat_grad, input_M4HF).view(models, steps, rows, -1)
+        return grad_x, grad_input, grad_recurrent, flat_grad.sum(1)

@@ -14,6 +14,7 @@ symbols, K label columns, O outputs.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -53,6 +54,9 @@ class _Stacked(ABC):
         models = len(members)
         self._models = [new_model(member, job) for member in members]  # for evaluation, filled on demand
         self._matmul_dtype = resolve_precision(job, self._device)
+        self._is_scaled = self._matmul_dtype == torch.float16  # its loss
+        constants = torch.tensor([0.0, torch.nan, job.train.clip_norm], dtype=self._dtype)
+        self._zero, self._nan, self._clip = constants.to(self._device)
         self._layout = network_of(job.model.name).stacked(
             architecture_of(job, features=members[0].rows_TF.shape[1]),
             recompute=job.expert.activation_checkpointing,
@@ -69,6 +73,7 @@ class _Stacked(ABC):
         self._exp_avg_MP = torch.zeros_like(self._weights_MP)
         self._exp_avg_sq_MP = torch.zeros_like(self._weights_MP)
         self._average_MP = self._weights_MP.clone() if job.train.ema else None
+        self._betas_211 = torch.tensor(BETAS, dtype=torch.float64).view(2, 1, 1).to(self._device)
         self._updates_M = torch.zeros(models, dtype=torch.float64, device=self._device)
         self._scales_M = torch.full(
             (models,), first_scale(self._matmul_dtype), dtype=torch.float64, device=self._device
@@ -90,6 +95,7 @@ class _Stacked(ABC):
         self._keys_LM2: torch.Tensor  # of the step under way
         self._places_M = torch.zeros(models, dtype=torch.int64, device=self._device)
         self._numbers_M = torch.arange(models, device=self._device)
+        self._ones_M = torch.ones(models, dtype=self._dtype, device=self._device)
         self._losses_M = torch.zeros(models, dtype=self._dtype, device=self._device)
         self._place_B = torch.arange(job.train.batch, device=self._device)
         self._steps_T1 = torch.arange(self._seen, device=self._device)[:, None]
@@ -162,8 +168,8 @@ class _Stacked(ABC):
 
     @abstractmethod
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on; return that
-        sum (M,).
+        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on, or set them for the
+        first of all; return that sum (M,).
         """
 
     def _join_rows(self) -> None:
@@ -186,20 +192,19 @@ class _Stacked(ABC):
         """Take the step of the input buffers. Uses the device only: a graph records this function."""
         lengths_M1 = self._lengths_M[:, None]
         inside_MB = self._place_B[None, :] < lengths_M1
-        weight_MB = torch.where(inside_MB, 1.0 / lengths_M1.clamp(min=1).to(self._dtype), 0.0)
-        losses_M = torch.zeros_like(self._losses_M)
+        weight_MB = torch.where(inside_MB, lengths_M1.clamp(min=1).to(self._dtype).reciprocal(), self._zero)
         self._keys_LM2 = self._table_MSL2[self._numbers_M, self._places_M].transpose(0, 1)
-        self._gradient_MP.zero_()
-        for first in range(0, self._job.train.batch, self._micro_batch):
+        losses_M = self._slice(0, weight_MB[:, : self._micro_batch])
+        for first in range(self._micro_batch, self._job.train.batch, self._micro_batch):
             losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
         counts_M = self._update(self._lengths_M > 0, losses_M)
-        self._losses_M.copy_(torch.where(counts_M, losses_M, torch.nan))
+        torch.where(counts_M, losses_M, self._nan, out=self._losses_M)
 
     def _weighted_loss(
         self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor
     ) -> torch.Tensor:
         each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
-        return torch.where(weight_MB > 0, each_MB * weight_MB, 0.0).sum(-1)
+        return torch.where(weight_MB > 0, each_MB * weight_MB, self._zero).sum(-1)
 
     def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
         """Clip and apply AdamW row by row, for active models with a finite loss and gradient.
@@ -207,38 +212,39 @@ class _Stacked(ABC):
         Return (M,) bool: whether the step was taken, or only needs a smaller loss scale.
         """
         job, (beta_1, beta_2) = self._job, BETAS
-        self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
+        if self._is_scaled:
+            self._gradient_MP.div_(self._scales_M[:, None].to(self._dtype))
         norm_M = self._gradient_MP.norm(dim=1)
-        moves_M = active_M & torch.isfinite(losses_M) & torch.isfinite(norm_M)
+        moves_M: torch.Tensor = active_M & (losses_M.abs() + norm_M < math.inf)  # both are finite
         moves_M1 = moves_M[:, None]
-        scale_M = (job.train.clip_norm / (norm_M + 1e-6)).clamp(max=1.0)
+        scale_M = torch.div(self._clip, norm_M + 1e-6).clamp(max=1.0)
         gradient_MP = self._gradient_MP * scale_M[:, None]
-        self._updates_M.copy_(torch.where(moves_M, self._updates_M + 1, self._updates_M))
-        # Before a model's first step its bias correction is zero; its row is masked below.
-        updates_M1 = self._updates_M.clamp(min=1)[:, None]
+        updates_M = self._updates_M + 1
+        torch.where(moves_M, updates_M, self._updates_M, out=self._updates_M)
+        updates_M1 = updates_M[:, None]  # a row that does not move is masked below
         exp_avg = torch.lerp(self._exp_avg_MP, gradient_MP, 1 - beta_1)
-        exp_avg_sq = self._exp_avg_sq_MP * beta_2 + gradient_MP * gradient_MP * (1 - beta_2)
-        step_size = (self._rates_M[:, None] / (1 - beta_1**updates_M1)).to(self._dtype)
-        correction = (1 - beta_2**updates_M1).sqrt().to(self._dtype)
-        decay = (self._rates_M * job.train.weight_decay)[:, None].to(self._dtype) * self._decays_P
-        change = step_size * exp_avg / (exp_avg_sq.sqrt() / correction + EPSILON)
-        weights = self._weights_MP * (1 - decay) - change
+        exp_avg_sq = torch.addcmul(self._exp_avg_sq_MP * beta_2, gradient_MP, gradient_MP, value=1 - beta_2)
+        rates_M1 = self._rates_M[:, None].to(self._dtype)
+        corrections = (1 - torch.pow(self._betas_211, updates_M1)).to(self._dtype)
+        denominator = exp_avg_sq.sqrt() / corrections[1].sqrt() + EPSILON
+        decay = rates_M1 * self._decays_P
+        weights = torch.addcmul(self._weights_MP, self._weights_MP, decay, value=-job.train.weight_decay)
+        weights = torch.addcdiv(weights, rates_M1 / corrections[0] * exp_avg, denominator, value=-1)
         kept_MP = (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
         for kept, moved in zip(kept_MP, (weights, exp_avg, exp_avg_sq), strict=True):
-            kept.copy_(torch.where(moves_M1, moved, kept))
+            torch.where(moves_M1, moved, kept, out=kept)
         if self._average_MP is not None:
             share_M1 = newest_share(job.train.ema, updates_M1).to(self._dtype)
             average_MP = torch.lerp(self._average_MP, weights, share_M1)
-            self._average_MP.copy_(torch.where(moves_M1, average_MP, self._average_MP))
-        return moves_M | self._rescale(active_M, moves_M)
+            torch.where(moves_M1, average_MP, self._average_MP, out=self._average_MP)
+        return moves_M | self._rescale(active_M, moves_M) if self._is_scaled else moves_M
 
     def _rescale(self, active_M: torch.Tensor, moves_M: torch.Tensor) -> torch.Tensor:
         """Halve the loss scale after a step that was not finite, double it after GROWTH_STEPS; return (M,)
         bool: halved.
         """
         halved_M = active_M & ~moves_M & (self._scales_M > 1)
-        grows = self._matmul_dtype == torch.float16
-        good_M = torch.where(halved_M, 0, self._good_steps_M + (moves_M if grows else 0))
+        good_M = torch.where(halved_M, 0, self._good_steps_M + moves_M)
         doubled_M = good_M == GROWTH_STEPS
         scales_M = torch.where(doubled_M, self._scales_M * 2, self._scales_M)
         self._scales_M.copy_(torch.where(halved_M, self._scales_M / 2, scales_M))
@@ -277,8 +283,12 @@ class Fused(_Stacked):
         weights_MP = self._weights_MP.detach().requires_grad_()
         outputs_MBO = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
         losses_M = self._weighted_loss(outputs_MBO, rows_MB, weight_MB)
-        (gradient_MP,) = torch.autograd.grad((losses_M * self._scales_M.to(self._dtype)).sum(), weights_MP)
-        self._gradient_MP.add_(gradient_MP)
+        factor_M = self._scales_M.to(self._dtype) if self._is_scaled else self._ones_M
+        (gradient_MP,) = torch.autograd.grad(losses_M, weights_MP, factor_M)
+        if first:
+            self._gradient_MP.add_(gradient_MP)
+        else:
+            self._gradient_MP.copy_(gradient_MP)
         return losses_M.detach()
 
 
@@ -298,6 +308,8 @@ class Streams(_Stacked):
                 parameter.data, parameter.grad = weights[name], gradients[name]
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        if not first:
+            self._gradient_MP.zero_()
         if not self._streams:
             return torch.stack([self._one(number, first, one) for number, one in enumerate(weight_MB)])
         main = torch.cuda.current_stream()
@@ -325,5 +337,6 @@ class Streams(_Stacked):
         with autocast(self._matmul_dtype, self._device):
             outputs_BO = self._lanes[number](x_TBF, self._keys_LM2[:, number], first)
         loss = self._weighted_loss(outputs_BO, rows_B, weight_B)
-        (loss * self._scales_M[number].to(self._dtype)).backward()  # type: ignore[no-untyped-call]
+        scaled = loss * self._scales_M[number].to(self._dtype) if self._is_scaled else loss
+        scaled.backward()  # type: ignore[no-untyped-call]
         return loss.detach()

@@ -49,7 +49,9 @@ def test_the_score_of_an_epoch_stands_beside_its_losses():
         for event, score in zip(epochs(0.7, 0.5), (None, 0.53), strict=True)
     ]
     shown = drawn(curves_view(RunEvents(events=scored).epochs, last=3), width=120).splitlines()
-    titles = "model epoch train loss validation loss train accuracy validation accuracy validation loss so far"
+    titles = (
+        "model epoch train loss validation loss train accuracy validation accuracy validation loss so far"
+    )
     assert shown[0].split() == titles.split()
     assert shown[2].split() == ["2", "0.9000", "0.5000", "0.6100", "0.5300", "✓"]
     assert "validation accuracy" in drawn(curves_view(RunEvents(events=scored).epochs, last=3), width=80)

@@ -201,6 +201,8 @@ def test_a_loss_scale_changes_nothing_and_is_halved_if_too_large(
 ) -> None:
     members = _members()
     plain, scaled = strategy(members, JOB), strategy(members, JOB)
+    if not isinstance(scaled, SequentialPack):
+        scaled._is_scaled = True  # as in fp16
     scaled.restore(1, replace(scaled.snapshot(1), loss_scale=1024.0))
     for step in range(5):
         losses = [pack.step([True] * MODELS, _batches(members, step)) for pack in (plain, scaled)]

@@ -1,23 +1,25 @@
-"""No step makes the host wait for a device: shown on the meta device, which has shapes and no values.
+"""No step makes the host wait for a device, and few kernels do its work: shown on the meta device, which has
+shapes and no values.
 
 What reads a value there raises an error, and every copy from the host is seen on its way.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch.optim import adam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.test_own_models import job_for
 from trainer.data.feature_names import FEATURES
 from trainer.job.job import Job
+from trainer.train.packs import stacked
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, Pack
 from trainer.train.packs.sequential import SequentialPack
@@ -87,6 +89,32 @@ PACKS: dict[str, tuple[Callable[..., Pack], Job]] = {
 }
 
 
+class Kernels(TorchDispatchMode):
+    """Counts operations that a device is asked for: all but views and memory. Each of ours is one kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returns = op._schema.returns
+        is_view = any(made.alias_info is not None and not made.alias_info.is_write for made in returns)
+        if not is_view and not any(word in op._schema.name for word in ("empty", "_unsafe_view")):
+            self.count += 1
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_fused_step_has_at_most_600_kernels(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two layers and 60 bars, whatever the number of models: 4,704 before a cell was one kernel."""
+    monkeypatch.setattr(stacked, "resolve_precision", lambda *_: dtype)
+    job = with_settings(LSTM, lookback=60)
+    pack = Fused([member("a", "meta"), member("b", "meta"), member("c", "meta")], job)
+    with Kernels() as kernels:
+        pack._run()
+    assert 500 < kernels.count <= 600
+
+
 @pytest.mark.parametrize("name", PACKS)
 def test_a_step_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(*PACKS[name], monkeypatch)
@@ -97,7 +125,6 @@ def test_a_step_of_a_users_own_module_with_buffers_waits_for_nothing(monkeypatch
 
 
 def check(make: Callable[..., Pack], job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *_, **__: None)  # it refuses meta
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
     pack = make([member("a", "meta"), member("b", "meta")], job, micro_batch=2)
     starts = [torch.zeros(job.train.batch, dtype=torch.int64, device="meta")] * 2
@@ -108,3 +135,12 @@ def check(make: Callable[..., Pack], job: Job, monkeypatch: pytest.MonkeyPatch) 
     assert losses_M.device.type == "meta"
     assert copies.waiting == []
     assert copies.others
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_step_does_not_load_torchs_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes two seconds and 70 MB of every process that trains."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # to import it is an error now
+    make, job = PACKS[name]
+    pack = make([member("a", "cpu")], job, micro_batch=2)
+    pack.step([True], [torch.zeros(job.train.batch, dtype=torch.int64)])

@@ -196,16 +196,16 @@ def test_on_a_gpu_the_tuners_strategy_is_taken_as_far_as_it_fits(tmp_path):
 
 
 def test_a_tcns_slices_follow_the_formula_unless_measured(tmp_path):
-    job = job_of(model="tcn", batch=200, tune="never")
+    job = job_of(model="tcn", batch=350, tune="never")
     whole = Choosing(tmp_path)(job, H200)
-    assert settings_of(whole)[1:] == (1, 200) and whole.choice["from"]["micro_batch"] == "default"
+    assert settings_of(whole)[1:] == (1, 350) and whole.choice["from"]["micro_batch"] == "default"
     l4 = gpu("l4", 22.0)
     sliced = Choosing(tmp_path)(job, l4)
-    assert 1 < sliced.job.expert.micro_batch < 200 and not sliced.job.expert.activation_checkpointing
+    assert 1 < sliced.job.expert.micro_batch < 350 and not sliced.job.expert.activation_checkpointing
     assert sliced.choice["from"]["micro_batch"] == "memory"
-    keep_here("l4", shape_of(job), entry_of(plain(200, memory_gib=17.0)))
+    keep_here("l4", shape_of(job), entry_of(plain(350, memory_gib=17.0)))
     measured = Choosing(tmp_path)(job, l4)
-    assert (measured.job.expert.micro_batch, measured.choice["from"]["micro_batch"]) == (200, "remembered")
+    assert (measured.job.expert.micro_batch, measured.choice["from"]["micro_batch"]) == (350, "remembered")
     assert measured.choice["memory_per_model_gib"] == 17.0, "for who goes on with it"
 
 

@@ -1,0 +1,131 @@
+"""Two Sundays of a retrain with a gate on the embedded AWS, whose policies are evaluated: champion and
+challenger are scored on a machine of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scripts.weekly import Weeks, desk_variables, weeks
+from tests.aws.server import CheckedAws
+from tests.retrains import CONFIG, RETRAINS
+from tests.sessions import forget_sessions
+from trainer.cli.main import main
+from trainer.runs.stored_receipt import read_receipt
+from trainer.store.decisions import read_decision
+from trainer.store.production import production_versions
+
+NAME, MODEL = "waiting", "lstm-direction_SIG-USD_1h"
+JOB = """
+name = "signal"
+[model]
+hidden = 16
+[target]
+horizon = 1
+[train]
+epochs = 2
+batch = 128
+learning_rate = 1e-2
+[machine]
+instance = ["g6.xlarge"]
+"""
+
+
+@pytest.fixture
+def story(programs: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Weeks]:
+    """An account of an embedded AWS whose schedules fire and whose nodes run as forks, and a desk."""
+    with (
+        CheckedAws(
+            programs=programs, fork_nodes=True, fork_server=lambda: fork_server, grace_seconds=120
+        ) as aws,
+        weeks(aws, CONFIG, name=NAME) as story,
+    ):
+        for name, value in desk_variables(story.access).items():
+            monkeypatch.setenv(name, value)
+        forget_sessions()
+        yield story
+        forget_sessions()
+
+
+def bring_hours(story: Weeks, folder: Path) -> None:
+    """Put hourly bars into the data set that rise for six hours and fall for six, five hundred days long."""
+    hour_T = np.arange(12_000)
+    noise_T = 2e-4 * np.random.default_rng(0).standard_normal(len(hour_T))
+    close_T = 100 * np.exp(np.cumsum(4e-4 * np.where(hour_T // 6 % 2, -1, 1) + noise_T))
+    open_T = np.concatenate([[100.0], close_T[:-1]])
+    prices = {"high": np.maximum(open_T, close_T), "low": np.minimum(open_T, close_T), "close": close_T}
+    start, hour = np.datetime64("2025-01-01T00:00", "ns"), np.timedelta64(3_600_000_000_000, "ns")
+    columns = {"timestamp": start + hour_T * hour, "open": open_T, **prices, "volume": np.ones(len(hour_T))}
+    file = folder / "SIG-USD_1h.parquet"
+    pq.write_table(pa.table(columns), file)
+    s3 = story.access.client("s3")
+    s3.put_object(Bucket=story.outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
+
+
+def receipt_of(story: Weeks, run_id: str) -> Any:
+    receipt = read_receipt(story.objects, run_id)
+    assert receipt is not None and receipt["state"] == "done", receipt and receipt["error"]
+    return receipt
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_200)
+def test_a_challenger_is_scored_on_a_machine_of_its_own(
+    story: Weeks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bring_hours(story, tmp_path)
+    (tmp_path / "job.toml").write_text(JOB)
+    assert main(["retrains", "publish", NAME, "--job", "job.toml", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any(
+        note.startswith("after it champion and challenger are scored on t3.large, 120") for note in notes
+    )
+    scheduler = story.access.client("scheduler")
+    for retrain in RETRAINS:
+        if retrain["name"] != NAME:
+            scheduler.delete_schedule(GroupName="mayfly-dev-retrains", Name=retrain["name"])
+
+    first = story.next_sunday()
+    list(story.watch(first))
+    (entry,) = story.entries()
+    assert (entry.state, entry.error) == ("done", None)
+    trained, scored = receipt_of(story, entry.run_id), receipt_of(story, entry.score_run_id)
+    assert (trained["work"], scored["work"]) == ("train", "score")
+    machines = [one["instance_type"] for run in (trained, scored) for one in run["instances"]]
+    assert machines == ["g6.xlarge", "t3.large"]
+    spent = sum(run["dollars"]["spent_high"] for run in (trained, scored))
+    assert entry.spent_usd == pytest.approx(spent) and spent <= entry.most_usd <= 1
+    assert entry.promoted == ("SIG-USD",), entry.gate
+    champion = story.objects.head(key=f"models/production/{NAME}/{MODEL}.safetensors")
+    assert champion is not None and champion.checksum
+    decision = read_decision(story.objects, f"{NAME}/{MODEL}")
+    assert decision is not None and decision.promote and decision.champion is None
+    assert (decision.winner, decision.run_id) == (champion.sha256, entry.run_id)
+    assert decision.numbers["cells"] >= 60 and decision.numbers["baselines"]["mark"] == "better"
+
+    # The next Sunday there are no new bars: the challenger is as good as its champion, which stays.
+    second = story.next_sunday()
+    list(story.watch(second))
+    entry = story.entries()[-1]
+    assert (entry.state, entry.promoted) == (
+        "done",
+        (),
+    ) and "0 of 1 go to production; SIG-USD stays" in entry.gate
+    receipt_of(story, entry.score_run_id)
+    decision = read_decision(story.objects, f"{NAME}/{MODEL}")
+    assert decision is not None and not decision.promote and decision.challenge == 1
+    assert decision.champion is not None and decision.winner == champion.sha256
+    assert [one.version_id for one in production_versions(story.objects, f"{NAME}/{MODEL}")] == [
+        champion.version_id
+    ]
+    told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: done")]
+    assert "gate: 1 of 1 go to production" in told[0] and "to production: SIG-USD" in told[0]

@@ -1,0 +1,133 @@
+"""Production models verified by hand, and what differs between two."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.models import card_of
+from tests.trainer.conftest import weights
+from tests.trainer.control.conftest import MemoryCloud
+from tests.trainer.retrains.test_decision import SUNDAY
+from trainer.base.errors import ConfigError, UsageError
+from trainer.runs.record_json import to_json
+from trainer.store.decisions import (
+    GateDecision,
+    ModelVersion,
+    create_decisions,
+    decision_key,
+    decisions_about,
+    read_decision,
+    read_decisions,
+    write_decision,
+)
+from trainer.store.differences import differences
+from trainer.store.verification import verify
+
+NAME = "weekly/lstm_BTC-USD_1m"
+KEY = f"models/production/{NAME}.safetensors"
+
+
+@pytest.fixture
+def objects() -> Any:
+    return MemoryCloud(SUNDAY).objects
+
+
+def put(objects: Any, body: bytes, sha256: str = "") -> str:
+    sha256 = sha256 or hashlib.sha256(body).hexdigest()
+    objects.write(KEY, body, sha256)
+    return sha256
+
+
+def decision(sha256: str, **changed: Any) -> GateDecision:
+    made = {
+        "piece": "BTC-USD",
+        "name": NAME,
+        "run_id": "run",
+        "score_run_id": "score",
+        "decided_at": SUNDAY,
+        "gate": "test",
+        "challenge": 1,
+        "promote": True,
+        "reason": "log loss gains",
+        "challenger": ModelVersion(key="models/retrains/weekly/run/m", version_id="v1", sha256=sha256),
+        "champion": None,
+        "numbers": {"cells": 70},
+    }
+    return GateDecision(**(made | changed))  # type: ignore[arg-type]
+
+
+def test_a_sound_model_is_verified_with_its_origin(objects: Any) -> None:
+    sha256 = put(objects, weights())
+    assert (verify(objects, NAME).flaws, verify(objects, NAME).origin) == ((), "by hand")
+    write_decision(objects, decision(sha256))
+    found = verify(objects, "lstm_BTC-USD_1m")
+    assert (found.flaws, found.origin, found.sha256) == ((), "by the gate, run run", sha256)
+    stayed = ModelVersion(key=KEY, version_id="v1", sha256=sha256)
+    write_decision(objects, decision("f" * 64, promote=False, champion=stayed))
+    assert verify(objects, NAME).origin == "stayed beside run run"
+    with pytest.raises(UsageError, match="there is no production model"):
+        verify(objects, "nothing")
+
+
+def test_whatever_does_not_agree_is_told(objects: Any) -> None:
+    put(objects, weights(), "f" * 64)
+    assert "another hash than S3 has" in verify(objects, NAME).flaws[0]
+    put(objects, weights("lstm_ETH-USD_1m"))
+    assert verify(objects, NAME).flaws == ("its card is of lstm_ETH-USD_1m",)
+    put(objects, b"no model")
+    assert "no safetensors header" in verify(objects, NAME).flaws[0]
+    put(objects, weights())
+    write_decision(objects, decision("a" * 64))
+    (flaw,) = verify(objects, NAME).flaws
+    assert "left model aaaaaaaaaaaa: it was promoted or rolled back by hand since" in flaw
+    objects.put(key=decision_key(NAME), body=b"{}")
+    assert "cannot read models/production/" in verify(objects, NAME).flaws[0]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"format": 2}, {"name": "weekly/other"}, {"promote": "yes"}, {"challenge": -1}, {"more": 1}]
+)
+def test_a_decision_of_another_form_is_refused(objects: Any, changed: dict[str, Any]) -> None:
+    body = json.loads(to_json(decision("a" * 64))) | changed
+    objects.put(key=decision_key(NAME), body=json.dumps(body).encode())
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_decision(objects, NAME)
+    assert decisions_about(objects, [NAME]) == {}
+
+
+def test_the_decisions_of_a_run_are_made_once(objects: Any) -> None:
+    assert read_decisions(objects, "weekly", "run") is None
+    first, second = decision("a" * 64), decision("b" * 64)
+    assert create_decisions(objects, "weekly", "run", [first]) == (first,)
+    assert create_decisions(objects, "weekly", "run", [second]) == (first,)
+    objects.put(key="models/retrains/weekly/run/decisions.json", body=b"[]")
+    with pytest.raises(ConfigError, match="cannot read models/retrains/weekly/run/decisions.json"):
+        read_decisions(objects, "weekly", "run")
+
+
+def test_differences_are_of_settings_data_and_scores() -> None:
+    first = card_of("lstm", "direction", data={"bars": 10, "files": [{"file": "a", "sha256": "1"}]})
+    about = {"metrics": {"log_loss": {"title": "log loss"}}}
+    second = replace(
+        first,
+        seed=3,
+        training={"batch": 64, "history": [1, 2]},
+        data={"bars": 12, "files": [{"file": "b", "sha256": "2"}]},
+        metrics={"about": about, "test": {"n": 9, "log_loss": 0.6}},
+    )
+    assert differences(first, first) == []
+    found = [(one.about, one.key, one.first, one.second) for one in differences(first, second)]
+    assert found == [
+        ("settings", "seed", 0, 3),
+        ("settings", "training", {}, None),
+        ("settings", "training.batch", None, 64),
+        ("data", "bars", 10, 12),
+        ("data", "files", ["a"], ["b"]),
+        ("scores", "n", None, 9),
+        ("scores", "log_loss", None, 0.6),
+    ]
