@@ -1,7 +1,8 @@
 """Where a whole training spends its time: import, plan, features, steps, validation, scores, files, idle.
 
-    python -m benchmarks.whole_run                    3 and 20 symbols of 20,000 minutes, one epoch
+    python -m benchmarks.whole_run                        3 and 20 symbols of 20,000 minutes, one epoch
     python -m benchmarks.whole_run --symbols 200 --free   steps that cost nothing: all the rest
+    python -m benchmarks.whole_run --quick                3 of 5,000 minutes
 
 Trains as `mayfly train` does, an LSTM a symbol (hidden 64, batch 256), with timers around the parts of each
 process. `--free` replaces each step by none, which is what a chip without limits would leave. Beside it the
@@ -106,8 +107,11 @@ def main() -> None:
     parse.add_argument("--bars", type=int, default=20_000, help="minutes of each (default: 20,000)")
     parse.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parse.add_argument("--free", action="store_true", help="steps cost nothing")
+    parse.add_argument("--quick", action="store_true", help="3 symbols of 5,000 minutes")
     parse.add_argument("--out", type=Path, help="the JSON file")
     asked = parse.parse_args()
+    if asked.quick:
+        asked.symbols, asked.bars = "3", 5_000
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # to see what servers of workers took
     found: dict[str, Any] = {"import": round(_measured([sys.executable, "-c", LOADED])[1], 2)}
     print(f"import: {found['import']} CPU-seconds a process that nothing forks")
