@@ -78,12 +78,14 @@ def _ensemble(members: Sequence[CheckedModel], piece: Piece, job: Job, data: Job
     outputs = [outputs_on(windows, member) for member in members]
     made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)
     for member, forecast in zip(members, made.of_models, strict=True):
-        if member.card.fold == piece.fold and not _are_alike(made.losses(forecast), member.card.losses):
+        losses = made.compared(forecast).losses
+        if member.card.fold == piece.fold and not _are_alike(losses, member.card.losses):
             why = f"{member.name} has other losses on {data.plan.files[0].file} than in its card"
             raise DataError("these are not the candles that the run was tested on", why=why, do=DO)
     first = members[0].card
-    losses = made.losses(np.mean(made.of_models, axis=0))
-    return replace(first, losses=losses, trades={}, reliability={}, metrics={"about": first.metrics["about"]})
+    average = made.compared(np.mean(made.of_models, axis=0))
+    metrics = {"about": first.metrics["about"], "test": average.scores}
+    return replace(first, losses=average.losses, trades={}, reliability=average.reliability, metrics=metrics)
 
 
 def _are_alike(found: Mapping[str, Any], told: Mapping[str, Any]) -> bool:

@@ -41,7 +41,7 @@ from trainer.store.scores import (
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.evaluate.evaluation import Cells, cells_of, compare
+from trainer.train.evaluate.evaluation import Cells, Compared, cells_of, compare
 from trainer.train.evaluate.scores import joint_cells
 from trainer.train.inputs.encoder import pinned
 from trainer.train.inputs.rows import SymbolData
@@ -91,10 +91,9 @@ class Forecasts:
     cells: Cells
     baselines: Mapping[str, np.ndarray]
 
-    def losses(self, forecast: np.ndarray) -> dict[str, Any]:
-        """Return the losses by cell of a forecast (N, ...) and the baselines."""
-        compared = compare(forecast, self.target, self.labels, cells=self.cells, forecasts=self.baselines)
-        return dict(compared.losses)
+    def compared(self, forecast: np.ndarray) -> Compared:
+        """Return the scores and losses of a forecast (N, ...) beside the baselines."""
+        return compare(forecast, self.target, self.labels, cells=self.cells, forecasts=self.baselines)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -190,7 +189,7 @@ def score_piece(asked: AskedPiece, piece: Piece, job: Job, data: JobData, given:
             raise DataError(f"the challenger {piece.name} is not of this job", why=why, do="Train it again.")
     made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)
     models = [
-        {**one.identity, "losses": made.losses(forecast)}
+        {**one.identity, "losses": made.compared(forecast).losses}
         for one, forecast in zip(asked.models, made.of_models, strict=True)
     ]
     return {"piece": asked.piece, "models": models}

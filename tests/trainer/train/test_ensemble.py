@@ -66,7 +66,8 @@ def test_the_average_has_the_losses_of_the_mean_probability(planted, second, for
     assert found.losses == forecasts_of.losses(mean)
     each = [mean_loss(read_card(path)) for path in (planted.file, second)]
     assert mean_loss(found) < np.mean(each), "log loss is convex"
-    assert found.trades == found.reliability == {}
+    assert found.trades == {} and found.reliability.keys() == {"up"}
+    assert found.metrics["test"]["log_loss"] == pytest.approx(mean_loss(found))
 
 
 def test_a_run_has_its_average_as_one_more_side(planted, second, tmp_path, monkeypatch, capsys):
