@@ -19,9 +19,11 @@ from trainer.machines.planner import profile_on
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.nodes import role_credentials
 from trainer.runs.keys import NodeKeys
+from trainer.runs.manifest import read_manifest
 from trainer.runs.record import utc_now
 from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
-from trainer.runs.store import open_objects, read_record
+from trainer.runs.store import manifest_key, open_objects, read_record
+from trainer.store.scores import ASKED_FILE, SCORES_FILE, asked_from, written_scores
 
 
 def own_access(cloud: EmbeddedAccount, access: Access, instance_id: str) -> Access:
@@ -108,6 +110,42 @@ def finish_prepare(
         Bucket=bucket, Key=keys.result, Body=json.dumps({"state": "done", "files": files}).encode()
     )
     _power_off(cloud, keys)
+
+
+def finish_score(
+    cloud: EmbeddedAccount, access: Access, bucket: str, run_id: str, losses: Mapping[str, Any]
+) -> None:
+    """Do as the node of a score run that found these losses, by side, of every piece."""
+    objects = open_objects(access, bucket)
+    record, _ = read_record(objects, run_id)
+    (keys,) = record.nodes
+    stored = objects.get(key=manifest_key(run_id))
+    assert stored is not None
+    asked = asked_from(read_manifest(stored.body).documents[ASKED_FILE])
+    pieces = [
+        {
+            "piece": one.piece,
+            "models": [{**each.identity, "losses": losses[each.side]} for each in one.models],
+        }
+        for one in asked.pieces
+    ]
+    node = own_access(cloud, access, keys.instance_id).client("s3")
+    for model in (each for one in asked.pieces for each in one.models):  # its role reads both by version
+        node.get_object(Bucket=bucket, Key=model.key, VersionId=model.version_id)
+    node.put_object(Bucket=bucket, Key=f"{keys.folder}{SCORES_FILE}", Body=written_scores(pieces, {}))
+    node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps({"state": "done"}).encode())
+    _power_off(cloud, keys)
+
+
+def losses_of(level: float, *, cells: int = 100, since: int = 0) -> dict[str, Any]:
+    """Return losses of a model of this loss beside baselines of 0.7; they vary alike from cell to cell."""
+    begins = [since + number * 86_400 for number in range(cells)]
+    wave = [0.01 * ((number * 37) % 11 - 5) for number in range(cells)]
+    own = [0.002 * ((number * 53) % 7 - 3) for number in range(cells)]
+    model = [10 * (level + one + two) for one, two in zip(wave, own, strict=True)]
+    others = {name: [10 * (0.7 + one) for one in wave] for name in ("base_rate", "persistence")}
+    sums = {score: {"model": model, **others} for score in ("log_loss", "brier")}
+    return {"begins": begins, "bars": [10] * cells, "sums": sums}
 
 
 def _power_off(cloud: EmbeddedAccount, keys: NodeKeys) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from trainer.store.card import Card
 
 About = Literal["settings", "data", "scores"]
+ABOUT: tuple[About, ...] = ("settings", "data", "scores")
 _SETTINGS = ("family", "architecture", "features", "columns", "lookback", "timeframe", "target")
 _SETTINGS_TOO = ("target_settings", "seed", "fold", "code_sha256", "mayfly", "own_files", "parent")
 _NOT_SETTINGS = ("history", "epochs_run", "best_epoch", "final_learning_rate", "lowered", "choice")
@@ -30,9 +31,7 @@ def differences(first: Card, second: Card) -> list[Difference]:
     """
     return [
         Difference(about=about, key=key, first=one.get(key), second=other.get(key))
-        for about, one, other in zip(
-            ("settings", "data", "scores"), _parts(first), _parts(second), strict=True
-        )
+        for about, one, other in zip(ABOUT, _parts(first), _parts(second), strict=True)
         for key in dict.fromkeys((*one, *other))
         if one.get(key) != other.get(key)
     ]

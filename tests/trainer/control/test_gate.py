@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.finished import losses_of as losses
 from tests.jobs import job_of
 from tests.manifests import command, manifest
 from tests.records import created, launched, rung, seen
@@ -41,7 +42,6 @@ NAME, MODEL = "weekly", "lstm-direction_BTC-USD_1m"
 FULL = f"{NAME}/{MODEL}"
 JOB = job_of(name="weekly", timeframe="1m", symbols=["BTC-USD"], horizon=1)
 DAY = 86_400
-BASELINES = ("base_rate", "persistence")
 # A node's own word: as good as metrics get.
 WONDERFUL = {"about": {}, "test": {"n": 9, "log_loss": 0.0}}
 
@@ -147,17 +147,6 @@ class Sundays:
     def champion(self) -> bytes:
         """Return the bytes in production."""
         return production_versions(self.objects, FULL)[0].body
-
-
-def losses(level: float, *, cells: int = 100, since: int = 0) -> dict[str, Any]:
-    """Return losses of a model of this loss beside baselines of 0.7; they vary alike from cell to cell."""
-    begins = [since + number * DAY for number in range(cells)]
-    wave = [0.01 * ((number * 37) % 11 - 5) for number in range(cells)]
-    own = [0.002 * ((number * 53) % 7 - 3) for number in range(cells)]
-    model = [10 * (level + one + two) for one, two in zip(wave, own, strict=True)]
-    others = {name: [10 * (0.7 + one) for one in wave] for name in BASELINES}
-    sums = {score: {"model": model, **others} for score in ("log_loss", "brier")}
-    return {"begins": begins, "bars": [10] * cells, "sums": sums}
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from tests.aws.iam_policies import Authorization, Decision
 from tests.aws.metrics import MetricId
 from tests.aws.queues import queued, subscribe_queue
 from tests.aws.topics import publish_as_service
-from tests.finished import finish, finish_prepare, save
+from tests.finished import finish, finish_prepare, finish_score, losses_of, save
 from tests.iam import assert_allowed_is_needed
 from tests.jobs import sets
 from tests.retrains import CONFIG, JOB, answering_sweeper
@@ -109,6 +109,15 @@ class Stage:
         self.cloud.clock.advance(5)  # the machine shuts down
         self.called()
 
+    def score(self, scheduled: ScheduledRun, level: float) -> None:
+        """Let the score run of a scheduled time find this loss of the challenger, and control decide."""
+        entry = self.entry(scheduled.retrain, scheduled.scheduled_at)
+        assert entry.state == "scoring", (entry.state, entry.gate, entry.error)
+        losses = {"challenger": losses_of(level), "champion": losses_of(0.6)}
+        finish_score(self.cloud, self.admin, self.outputs.bucket, entry.score_run_id, losses)
+        self.cloud.clock.advance(5)
+        self.called()
+
     def machine(self, run_id: str) -> str:
         record, _ = read_record(self.objects, run_id)
         return record.instances[-1].instance_id
@@ -190,6 +199,7 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     finish(cloud, stage.admin, stage.outputs.bucket, taken.run_id)  # on the machine of its next attempt
     cloud.clock.advance(5)
     stage.called()
+    stage.score(taken, 0.7)
 
     published, etag = read_published(stage.objects, "weekly") or (None, "")
     assert published is not None
@@ -199,8 +209,11 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     parameter.last_modified_date -= timedelta(days=9)  # the stack is as old
     stage.finish("done", stage.begin("weekly", first + later))
     stage.called()  # the one that waited begins
-    stage.finish("promoted", stage.entry("waiting", first + later))
-    stage.finish("promoted again", stage.begin("waiting", first + 2 * later), b" ")
+    for name, number, level in (("promoted", 1, 0.6), ("promoted again", 2, 0.55)):
+        at = first + number * later
+        began = stage.entry("waiting", at) if number == 1 else stage.begin("waiting", at)
+        stage.finish(name, began, b" " * (number - 1))
+        stage.score(began, level)
 
     prepared = stage.begin("sunday", first)
     brought = {"file": "a-week.parquet", "body": b"bars"}
@@ -327,7 +340,8 @@ def test_models_are_promoted_by_compare_and_swap_and_rolled_back(
     administrator.
     """
     name, client = "lstm-direction_BTC-USD_1m", stage.admin.client("s3")
-    kept = [one.key.split("/")[2:4] for one in stage.objects.list(prefix="models/retrains/")]
+    keys = [one.key for one in stage.objects.list(prefix="models/retrains/")]
+    kept = [key.split("/")[2:4] for key in keys if key.endswith(".safetensors")]
     made = {
         "taken back": "waiting",
         "refreshed": "sunday",
@@ -338,6 +352,7 @@ def test_models_are_promoted_by_compare_and_swap_and_rolled_back(
     assert sorted(kept) == sorted([retrain, stage.runs[run]] for run, retrain in made.items())
     for run in ("promoted", "promoted again"):
         assert "to production: BTC-USD" in stage.messages[stage.runs[run]]
+    assert "gate: 0 of 1 go to production; BTC-USD stays" in stage.messages[stage.runs["taken back"]]
 
     def mayfly(*words: str) -> Any:
         assert main(["models", *words, "--json"]) == 0

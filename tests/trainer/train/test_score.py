@@ -112,9 +112,5 @@ def test_a_model_that_is_not_comparable_is_refused_with_the_reason(run: ScoreRun
 
 
 def test_a_challenger_does_not_choose_its_windows(run: ScoreRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    series = [replace(read_card(run.planted.file).series[0], calendar="XNYS")]
-    run.challenger(series=series)  # most of its minutes would lie behind holes
-    assert "trading hours of XNYS" in run.scored().reason
-    run.challenger()
     monkeypatch.setattr(score, "outputs_at", lambda *asked: outputs_at(asked[0], asked[1], asked[2][7:]))
     assert "7 of its test span's bars have no forecast" in run.scored().reason

@@ -21,6 +21,10 @@ from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.settle import settle_run
 from trainer.runs.keys import NodeKeys
 
+CLOSED = {  # commands whose machines nobody gets onto
+    "prepare": "its machine may read the stack's secrets, and lets nobody in",
+    "score": "its machine's scores decide what goes to production, and it lets nobody in",
+}
 HOW = (
     "Set it: docs/scripts-and-machines.md. mayfly status, logs and pull --live show a running machine"
     " without it."
@@ -67,10 +71,9 @@ def find_machine(access: Access, outputs: StackOutputs, cloud: Cloud, run_id: st
     if outputs.attach == "off":
         what = f"machines of {outputs.project}-{outputs.stack} can't be attached to"
         raise ConfigError(what, why="attach is off", do=HOW)
-    if settled.look.record.work == "prepare":
-        why = "its machine may read the stack's secrets, and lets nobody in"
+    if why := CLOSED.get(settled.look.record.work, ""):
         do = f"mayfly logs {run_id} shows what it does."
-        raise UsageError(f"{run_id} is a prepare run", why=why, do=do)
+        raise UsageError(f"{run_id} is a {settled.look.record.work} run", why=why, do=do)
     running = [seen.instance_id for seen in settled.look.observed.instances if seen.state == "running"]
     nodes = [keys for keys in settled.look.record.nodes if keys.instance_id in running]
     if not nodes:

@@ -177,33 +177,42 @@ def plan_now(
     """Plan a retrain's job for now, within its budgets and on types that control may start."""
     notes: list[str] = []
     sources = DeskPublication(name=schedule.name, bundle=code, published=script, notes=notes)
-    job = within_budget(job, schedule.budget)
+    scoring = _most_usd(SCORE, account) if schedule.promote == BETTER and not job.script.command else 0.0
+    if scoring >= schedule.budget:
+        why, do = f"its score run may cost ${scoring:.2f}", "Raise budget of the stack's setting `retrains`."
+        raise BudgetError(f"budget of retrain {schedule.name} is ${schedule.budget:.2f}", why=why, do=do)
+    job = within_budget(job, schedule.budget - scoring)
     _refuse_types(machines_of(job), account.outputs)
     work = resolve(job, sources, account)
     offers = offers_for(work.job, account, pinned_image=image_id)
     plan = plan_work(work, offers, account)
-    _refuse_beyond_month(plan, schedule)
+    _refuse_beyond_month(plan.hard_stop_usd + scoring, schedule)
     if job.data.refresh:
         notes.append(
             f"first the refresh script runs {_on_cpu(PREPARE, account)}; after a failure the job's data.stale"
             f" says: {job.data.stale}"
         )
-    if schedule.promote == BETTER and not job.script.command:
+    if scoring:
         notes.append(f"after it champion and challenger are scored {_on_cpu(SCORE, account)}")
     return PlannedNow(work=work, offers=offers, plan=plan, notes=tuple(notes))
 
 
 def _on_cpu(kind: CpuRun, account: Account) -> str:
     """Return where a short run runs and what it takes at most, as text."""
-    machine, seconds = cpu_instance_type(account.outputs.prepare_type), kind.longest.total_seconds()
-    most = dollars(seconds, on_demand_price(machine))
-    return f"on {machine.name}, {seconds / 60:.0f} minutes and ${most:.2f} at most"
+    minutes, most = kind.longest.total_seconds() / 60, _most_usd(kind, account)
+    return f"on {account.outputs.prepare_type}, {minutes:.0f} minutes and ${most:.2f} at most"
 
 
-def _refuse_beyond_month(plan: LaunchPlan, schedule: RetrainSchedule) -> None:
-    """Raise BudgetError if one run may cost more than the month's budget."""
-    if plan.hard_stop_usd > schedule.budget_month:
-        why = f"one run may cost ${plan.hard_stop_usd:.2f}"
+def _most_usd(kind: CpuRun, account: Account) -> float:
+    """Return the most that a short run costs, by the table of prices."""
+    machine = cpu_instance_type(account.outputs.prepare_type)
+    return dollars(kind.longest.total_seconds(), on_demand_price(machine))
+
+
+def _refuse_beyond_month(most_usd: float, schedule: RetrainSchedule) -> None:
+    """Raise BudgetError if one run, with its scoring, may cost more than the month's budget."""
+    if most_usd > schedule.budget_month:
+        why = f"one run may cost ${most_usd:.2f}"
         do = "Raise budget_month of the stack's setting `retrains`, or lower its budget."
         what = f"budget_month of retrain {schedule.name} is ${schedule.budget_month:.2f}"
         raise BudgetError(what, why=why, do=do)

@@ -111,7 +111,9 @@ def _row(receipt: dict[str, Any]) -> dict[str, str]:
 
 
 def _made(receipt: dict[str, Any]) -> str:
-    """Return how much a run made: models, or files of a script or of a prepare run."""
+    """Return how much a run made: models, scores, or files of a script or of a prepare run."""
+    if receipt["work"] == "score":
+        return "scores"
     if receipt["work"] == "train":
         return counted(len(receipt["models"]), "model")
     return counted(len(receipt["files"]), "file")

@@ -218,7 +218,8 @@ def _history_row(entry: ScheduledRun) -> dict[str, str]:
         "state": entry.state,
         "run": entry.run_id or "-",
         "spent": money(entry.spent_usd),
-        "why": str((entry.error or {}).get("what", "")) or "; ".join(entry.shown_notes),
+        "why": str((entry.error or {}).get("what", ""))
+        or "; ".join(filter(None, (entry.gate, *entry.shown_notes))),
     }
 
 
@@ -235,6 +236,7 @@ def _described(schedule: RetrainSchedule, retrain: PublishedRetrain | None) -> d
 
 def _entry(entry: ScheduledRun) -> dict[str, Any]:
     """Return an entry for --json."""
-    same = {name: getattr(entry, name) for name in ("state", "most_usd", "spent_usd", "error")}
-    at, run_id = iso(entry.scheduled_at), entry.run_id or None
-    return {"scheduled_at": at, "run_id": run_id, **same, "notes": list(entry.shown_notes)}
+    same = {name: getattr(entry, name) for name in ("state", "most_usd", "spent_usd", "error", "gate")}
+    at, runs = iso(entry.scheduled_at), (entry.run_id or None, entry.score_run_id or None)
+    known = {"run_id": runs[0], "score_run_id": runs[1], **same, "promoted": list(entry.promoted)}
+    return {"scheduled_at": at, **known, "notes": list(entry.shown_notes)}

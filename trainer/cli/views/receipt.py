@@ -94,6 +94,8 @@ def _made(receipt: dict[str, Any]) -> list[str]:
     made, failed, scripts = len(receipt["models"]), len(receipt["failed"]), receipt["scripts"]
     if receipt["work"] == "train":
         return [f"{made} of {counted(made + failed, 'model')}" if failed else counted(made, "model")]
+    if receipt["work"] == "score":
+        return ["scores of a gate"]
     done = sum(script["done"] for script in scripts)
     values = [f"{done} of {counted(len(scripts), 'value')}"] if len(scripts) > 1 else []
     return [*values, counted(len(receipt["files"]), "file")]
