@@ -32,6 +32,7 @@ from benchmarks.coverage import GAINS, estimates, null_gains
 from benchmarks.rounds import machine, write
 from trainer.targets import TARGETS
 from trainer.targets.gate import GateRule, decide
+from trainer.targets.inference import num_cosines, t_quantile
 from trainer.targets.losses import MODEL, Losses
 from trainer.targets.target import LOWER, TargetSettings
 
@@ -41,7 +42,7 @@ ALIKE = (0.0, 0.9, 1.0)
 REAL = (0.15, 0.3, 0.5)
 LARGE = 2.0  # standard deviations of a cell's gain over the baselines, where the champion decides
 DAY = 86_400
-WORTH_A_LOOK = 1.5  # t; a gain below it is never promoted, and needs no exact decision
+WORTH_A_LOOK = 0.98  # of the t that a promotion takes: a gain below it needs no exact decision
 
 
 def main() -> None:
@@ -81,13 +82,14 @@ def replaced(
     facts, home = json.loads(GAINS.read_text())[target], TARGETS[target]()
     random, rule = np.random.default_rng([seed, cells]), GateRule()
     ever = first = 0
+    least_t = WORTH_A_LOOK * t_quantile(1 - rule.alpha / 2, num_cosines(cells))
     for _ in range(champions):
         gains_KC = spans(random, facts, cells=cells, alike=alike)
         if null == "champion":
             gains_KC *= random.choice([-1, 1])
         gains_KC += gain
         means_K, errors_K = estimates(gains_KC)
-        worth = np.flatnonzero(means_K / errors_K > WORTH_A_LOOK).tolist()
+        worth = np.flatnonzero(means_K / errors_K > least_t).tolist()
         promoted = (sunday for sunday in worth if _promoted(home, rule, gains_KC[sunday], null, sunday + 1))
         when = next(promoted, None)  # then it is the champion
         ever, first = ever + (when is not None), first + (when == 0)

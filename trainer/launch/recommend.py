@@ -70,7 +70,7 @@ def recommend(
         cheapest=min(in_time, key=lambda one: (by_cost(one), by_time(one))),
         fastest=min(in_time, key=lambda one: (by_time(one), by_cost(one))),
         recommended=taken,
-        why=tuple(_why(taken, in_time, objective)),
+        why=tuple(_why(taken, in_time, candidates, objective)),
     )
 
 
@@ -79,17 +79,26 @@ def named(candidate: PlanCandidate) -> str:
     return f"{candidate.machine.name} {candidate.market.replace('_', '-')}"
 
 
-def _why(taken: PlanCandidate, usable: Sequence[PlanCandidate], objective: str) -> list[str]:
+def _why(
+    taken: PlanCandidate,
+    usable: Sequence[PlanCandidate],
+    candidates: Sequence[PlanCandidate],
+    objective: str,
+) -> list[str]:
     """Return sentences: why this one, how many GPUs, spot or not."""
     return [
         f"of {counted(len(usable), 'candidate')} {WORDS[objective]}",
-        *_on_gpus(taken, usable),
-        *_on_spot(taken, usable),
+        *_on_gpus(taken, usable, candidates),
+        *_on_spot(taken, usable, candidates),
     ]
 
 
-def _on_gpus(taken: PlanCandidate, usable: Sequence[PlanCandidate]) -> list[str]:
-    """Compare it with other numbers of its GPUs on the same market."""
+def _on_gpus(
+    taken: PlanCandidate, usable: Sequence[PlanCandidate], candidates: Sequence[PlanCandidate]
+) -> list[str]:
+    """Return how many GPUs: beside the nearest other number of them on the same market, and which of two and
+    three no type has.
+    """
     alike = [
         one
         for one in usable
@@ -99,21 +108,30 @@ def _on_gpus(taken: PlanCandidate, usable: Sequence[PlanCandidate]) -> list[str]
     if not alike:
         return []
     other = min(alike, key=lambda one: abs(one.machine.gpus - taken.machine.gpus))
-    return [f"{_gpus(other)} instead of {_gpus(taken)} would take {_difference(other, taken)}"]
+    sold = {one.machine.gpus for one in candidates if one.machine.gpu_model == taken.machine.gpu_model}
+    none = " or ".join(str(count) for count in (2, 3) if count not in sold)
+    no_type = f" (no type has {none} of them)" if none else ""
+    return [f"{_gpus(taken)}: {_gpus(other)} would take {_difference(other, taken)}{no_type}"]
 
 
-def _on_spot(taken: PlanCandidate, usable: Sequence[PlanCandidate]) -> list[str]:
-    """Compare it with the same type on the other market."""
-    other = next(
-        (one for one in usable if one.machine.name == taken.machine.name and one.market != taken.market), None
-    )
-    if other is None:
+def _on_spot(
+    taken: PlanCandidate, usable: Sequence[PlanCandidate], candidates: Sequence[PlanCandidate]
+) -> list[str]:
+    """Return whether spot: beside the same type on the other market, or why that is out."""
+    of_type = [one for one in candidates if one.machine.name == taken.machine.name]
+    both = [one for one in of_type if one.market != taken.market]
+    if not both:
         return []
+    other = both[0]
+    if other.refused:
+        return [f"{taken.market.replace('_', '-')}: {other.market.replace('_', '-')} is out, {other.refused}"]
+    if other not in usable:
+        return [f"{taken.market.replace('_', '-')}: {other.market.replace('_', '-')} is not done in time"]
     if taken.market == "spot":
         lost = f"although interruptions are expected to cost {taken.lost_seconds:.0f} s"
         saved = other.dollars_p50 - taken.dollars_p50
-        return [f"spot saves ${saved:.2f} of ${other.dollars_p50:.2f}, {lost}"]
-    return [f"spot would take {_difference(other, taken)}"]
+        return [f"spot: it saves ${saved:.2f} of ${other.dollars_p50:.2f}, {lost}"]
+    return [f"on-demand: spot would take {_difference(other, taken)}"]
 
 
 def _gpus(one: PlanCandidate) -> str:

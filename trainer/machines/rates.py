@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.base.settings import ATTENTION, CONVOLUTION
 from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile, named_profile, packaged
 from trainer.machines.kernels import window_costs
@@ -18,6 +19,8 @@ from trainer.machines.memory import BELIEVED, CPU, is_half, rate_figure
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
 MEASURED_ON = "measured on "
+# An estimate by the constants below, for a chip of the kind that gave them and models of their kernels.
+ELSEWHERE, ELSEWHERE_ON = "measured elsewhere", ("h100", (ATTENTION, CONVOLUTION))
 EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 # Share of the peak that a model which counts its FLOPs reaches: 151 M weights on an H100, uncompiled
 # (docs/benchmarks.md, 2026-11-26). llm.c reaches 40 % on eight of them (github.com/karpathy/llm.c, discussion
@@ -35,8 +38,9 @@ class Rate:
     """Windows of the job's models (or bars of chunks) that one device trains per second.
 
     The models of a pack step in one program, so the rate needs `models` at a time; an empty place is lost.
-    `basis` is `measured on <date>`, `estimate`, `not estimated`, or that of the profile's figure (`yours`,
-    `measured <date>`). `profiles`: that of the profile, where a run measured another; 0: the same.
+    `basis` is `measured on <date>`, `estimate`, `measured elsewhere`, `not estimated`, or that of the
+    profile's figure (`yours`, `measured <date>`). `profiles`: that of the profile, where a run measured
+    another; 0: the same.
     """
 
     per_second: float
@@ -47,7 +51,7 @@ class Rate:
     @property
     def is_estimate(self) -> bool:
         """Return whether the rate is an estimate."""
-        return self.basis in ("estimate", NOT_ESTIMATED)
+        return self.basis in ("estimate", ELSEWHERE, NOT_ESTIMATED)
 
     @property
     def is_measured(self) -> bool:
@@ -63,11 +67,11 @@ class Rate:
 
     @property
     def source(self) -> str:
-        """Return where the rate is from: measured here (by a run, or on this machine), yours, formula, or
-        not estimated.
+        """Return where the rate is from: measured here (by a run, or on this machine), measured elsewhere (on
+        another chip of this kind), yours, formula, or not estimated.
         """
         if self.is_estimate:
-            return NOT_ESTIMATED if self.basis == NOT_ESTIMATED else "formula"
+            return "formula" if self.basis == "estimate" else self.basis
         return "yours" if self.basis == "yours" else "measured here"
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +113,9 @@ def rate_of(
         if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
             dated = f"{MEASURED_ON}{entry['date']}"
             return Rate(per_second=measured, basis=dated, models=models, profiles=estimate)
-    return Rate(per_second=estimate, basis=basis)
+    chip, kernels = ELSEWHERE_ON
+    is_known = basis == "estimate" and profile.name == chip and job.cost.kernel in kernels
+    return Rate(per_second=estimate, basis=ELSEWHERE if is_known else basis)
 
 
 def visits_per_second(profile: GpuProfile, job: Job) -> float:

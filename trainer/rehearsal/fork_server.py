@@ -45,12 +45,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Libraries of a node's agent, its smoke test, the trainer and its workers. The first optimizer loads
-# torch._dynamo, scores load scikit-learn.
-LIBRARIES = (
-    *("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "torch._dynamo"),
-    "sklearn.linear_model",
-)
+# Libraries of a node's agent, its smoke test, the trainer and its workers. Scores load scikit-learn.
+LIBRARIES = ("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "sklearn.linear_model")
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 HEADER_BYTES = 8
 MOST_FILES = 64

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -57,6 +58,7 @@ class Run:
     best_loss: float = math.inf
     best_epoch: int = 0
     best_weights: dict[str, torch.Tensor] = field(default_factory=dict)  # with buffers: `packs.tensors`
+    best_outputs: np.ndarray | None = None  # of these weights on validation, see `Validated`
     history: list[dict[str, Any]] = field(default_factory=list)
     active: bool = True
     failure: str = ""
@@ -300,6 +302,7 @@ def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> N
     report({"event": "epoch", "model": member.name, "piece": run.title, **told})
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)
+        run.best_outputs = validated.outputs_NO
     if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"

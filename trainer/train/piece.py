@@ -138,7 +138,7 @@ def outputs_of_trained(
         do = "Lower train.learning_rate or train.clip_norm."
         raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do=do)
     with on_one_thread():
-        return outputs_by_span(model, opened.data, job, evaluate)
+        return outputs_by_span(model, opened.data, job, evaluate, validation_NO=run.best_outputs)
 
 
 def close_piece(

@@ -28,7 +28,7 @@ from trainer.base.signs import tell_signs
 from trainer.job.job import Job, job_from
 from trainer.job.pieces.piece import Piece
 from trainer.models.pretrained import encoder_of
-from trainer.store.card import read_card
+from trainer.store.card import Card, read_card
 from trainer.store.scores import (
     ASKED_FILE,
     SCORES_FILE,
@@ -39,8 +39,9 @@ from trainer.store.scores import (
     written_scores,
 )
 from trainer.targets.scoring import Rows
+from trainer.targets.target import TargetSettings
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.evaluate.evaluation import cells_of, compare
+from trainer.train.evaluate.evaluation import Cells, Compared, cells_of, compare
 from trainer.train.evaluate.scores import joint_cells
 from trainer.train.inputs.encoder import pinned
 from trainer.train.inputs.rows import SymbolData
@@ -58,7 +59,7 @@ JOB_FILE = "job.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Windows:
+class Windows:
     """The bars of one series that are scored, and the series' data."""
 
     data: SymbolData
@@ -66,6 +67,7 @@ class _Windows:
 
     @property
     def symbol(self) -> str:
+        """Return its symbol."""
         return self.data.symbol
 
     @property
@@ -77,6 +79,21 @@ class _Windows:
     def times(self) -> np.ndarray:
         """Return the time (N,) of each bar in ns."""
         return np.asarray(self.data.candles.timestamp[self.bars])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecasts:
+    """Forecasts (N, ...) of several models for the same bars, and what they are scored by."""
+
+    of_models: tuple[np.ndarray, ...]
+    target: TargetSettings
+    labels: np.ndarray  # (N, K)
+    cells: Cells
+    baselines: Mapping[str, np.ndarray]
+
+    def compared(self, forecast: np.ndarray) -> Compared:
+        """Return the scores and losses of a forecast (N, ...) beside the baselines."""
+        return compare(forecast, self.target, self.labels, cells=self.cells, forecasts=self.baselines)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -163,19 +180,33 @@ def score_piece(asked: AskedPiece, piece: Piece, job: Job, data: JobData, given:
     and if no bar is left.
     """
     fold = read_source(piece, job, data).folds[piece.fold]
-    is_panel, target = fold.panel is not None, fold.series[0].target
-    windows = [_Windows(data=one, bars=_since(one, asked.since)) for one in fold.series]
-    outputs = [_outputs(_checked(one, piece, fold.series[0], given), windows) for one in asked.models]
+    windows = [Windows(data=one, bars=_since(one, asked.since)) for one in fold.series]
+    outputs = [outputs_on(windows, _checked(one, piece, fold.series[0], given)) for one in asked.models]
     for one, its in zip(asked.models, outputs, strict=True):
         lacking = sum(len(part.bars) - len(its[part.symbol].bars) for part in windows)
         if one.side == "challenger" and lacking:  # made for these windows: it may not choose among them
             why = f"{lacking:,} of its test span's bars have no forecast"
             raise DataError(f"the challenger {piece.name} is not of this job", why=why, do="Train it again.")
+    made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)
+    models = [
+        {**one.identity, "losses": made.compared(forecast).losses}
+        for one, forecast in zip(asked.models, made.of_models, strict=True)
+    ]
+    return {"piece": asked.piece, "models": models}
+
+
+def forecasts_on(
+    windows: Sequence[Windows], outputs: Sequence[Mapping[str, BarOutputs]], *, title: str, is_panel: bool
+) -> Forecasts:
+    """Return the forecasts of models for the bars at which each of them has outputs. Raises DataError if
+    there are none.
+    """
+    target = windows[0].data.target
     shared = [_shared(one, outputs) for one in windows]
     kept = [one for one in shared if is_panel or len(one.bars)]
     if not any(len(one.bars) for one in kept):
         why = "no bar of its test span is new enough, has a label, and lets each model forecast"
-        raise DataError(f"{piece.title} can't be scored", why=why, do="Give more bars.")
+        raise DataError(f"{title} can't be scored", why=why, do="Give more bars.")
     rows = [one.rows for one in kept]
     labels = np.concatenate([one.labels(one.scored) for one in rows])
     made = target.baselines(*rows) if is_panel else _joined([target.baselines(one) for one in rows])
@@ -183,12 +214,15 @@ def score_piece(asked: AskedPiece, piece: Piece, job: Job, data: JobData, given:
     if len(kept) > 1:
         times = np.concatenate([one.times for one in kept])
         cells = joint_cells([one.data for one in kept], times)
-    models = []
-    for one, its in zip(asked.models, outputs, strict=True):
-        forecast = np.concatenate([its[windows.symbol].at(windows.bars, target) for windows in kept])
-        compared = compare(forecast, target, labels, cells=cells, forecasts=made)
-        models.append({**one.identity, "losses": compared.losses})
-    return {"piece": asked.piece, "models": models}
+    return Forecasts(
+        of_models=tuple(
+            np.concatenate([its[one.symbol].at(one.bars, target) for one in kept]) for its in outputs
+        ),
+        target=target,
+        labels=labels,
+        cells=cells,
+        baselines=made,
+    )
 
 
 def _since(data: SymbolData, since: int) -> np.ndarray:
@@ -210,21 +244,26 @@ def _checked(asked: AskedModel, piece: Piece, data: SymbolData, given: Path) -> 
         do = "Promote one made by this file by hand: mayfly models promote."
         raise DataError(f"the {asked.side} was made by another file than the job's", why=why, do=do)
     model = check_model(path, in_bundle(own["sha256"]) if own else None)
+    why = f"it is {card.model}" if card.model != piece.name else unlike(card, data)
+    if why:
+        do = "Promote the other by hand, if it is wanted: mayfly models promote."
+        raise DataError(f"the {asked.side} can't be scored beside the other", why=why, do=do)
+    return model
+
+
+def unlike(card: Card, data: SymbolData) -> str:
+    """Return why a model can't be scored on a series of a job; '' if it can."""
     wrong = {
-        f"it is {card.model}": card.model != piece.name,
         "it forecasts something else, or with other settings of the target": (
             (card.target, card.target_settings) != (data.target.name, data.target.card_keys())
         ),
         f"it reads bars of {card.timeframe}": card.timeframe != data.candles.timeframe,
         "it reads columns that the job's candles lack": not set(card.columns) <= data.candles.columns.keys(),
     }
-    if why := next((what for what, is_so in wrong.items() if is_so), ""):
-        do = "Promote the other by hand, if it is wanted: mayfly models promote."
-        raise DataError(f"the {asked.side} can't be scored beside the other", why=why, do=do)
-    return model
+    return next((what for what, is_so in wrong.items() if is_so), "")
 
 
-def _outputs(model: CheckedModel, windows: Sequence[_Windows]) -> dict[str, BarOutputs]:
+def outputs_on(windows: Sequence[Windows], model: CheckedModel) -> dict[str, BarOutputs]:
     """Return a model's outputs at the bars of each series, as far as it can forecast there."""
     series = {one.symbol: (one.data.candles, one.bars) for one in windows}
     if model.card.panel is not None:
@@ -232,7 +271,7 @@ def _outputs(model: CheckedModel, windows: Sequence[_Windows]) -> dict[str, BarO
     return {symbol: outputs_at(model, candles, bars) for symbol, (candles, bars) in series.items()}
 
 
-def _shared(windows: _Windows, outputs: Sequence[Mapping[str, BarOutputs]]) -> _Windows:
+def _shared(windows: Windows, outputs: Sequence[Mapping[str, BarOutputs]]) -> Windows:
     """Return the windows at which all models forecast."""
     bars = windows.bars
     for its in outputs:

@@ -62,7 +62,7 @@ def tried(device: str, *, seconds: float = TRIED_SECONDS) -> str:
 
 def only_import() -> dict[str, Any]:
     """Import torch, and the modules that train with it."""
-    import trainer.train.packs.pack  # noqa: F401
+    import trainer.train.packs.adamw  # noqa: F401
 
     return {"ok": True}
 
@@ -73,6 +73,7 @@ def smoke(device: str) -> dict[str, Any]:
 
     from trainer.job.job import job_from
     from trainer.train.cpu import use_one_thread
+    from trainer.train.packs.adamw import AdamW
     from trainer.train.packs.pack import Member, loss_for, new_model
 
     use_one_thread()
@@ -82,7 +83,7 @@ def smoke(device: str) -> dict[str, Any]:
     nothing = torch.zeros(4, device=device)
     member = Member(name="smoke", rows_TF=x_TBF[0], labels_TK=labels_BK, mean_F=nothing, std_F=nothing)
     model, loss_of = new_model(member, job), loss_for(job)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = AdamW(model.parameters(), rate=1e-2, weight_decay=0.0)
     losses = []
     for _ in range(STEPS):
         loss = loss_of(model(x_TBF), labels_BK).mean()

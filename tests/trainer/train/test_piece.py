@@ -19,6 +19,7 @@ from trainer.store.card import read_card
 from trainer.store.weights import load
 from trainer.targets.direction import Direction
 from trainer.train.checkpoint_files import CheckpointManifest
+from trainer.train.cpu import on_one_thread
 from trainer.train.inputs.source import (
     Source,
     SourceCache,
@@ -96,6 +97,32 @@ def test_a_model_is_scored_on_one_thread(tmp_path, write_candles):
         assert (set(seen), torch.get_num_threads()) == ({1}, 2)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("model", ["lstm", "tcn"])
+def test_validation_is_not_computed_again_for_the_card(model, tmp_path, write_candles):
+    write_candles(tmp_path, "SIG-USD", bars=900)
+    sizes = {"lstm": {"lookback": 20, "hidden": 4}, "tcn": {"width": 4, "blocks": 2, "chunk": 32}}[model]
+    job = job_of(model=model, target="direction", batch=2, **sizes)
+    piece = piece_of(job)
+    data = plan_and_open(job, tmp_path, scratch=tmp_path)
+    opened = open_piece(piece, job, read_source(piece, job, data))
+    network, seen = new_model(opened.run.member, job), list[int]()
+
+    def evaluate(network: torch.nn.Module, parts: Any) -> np.ndarray:
+        seen.append(sum(len(rows) for rows, _ in parts))
+        return outputs_of(network, parts)
+
+    anew = outputs_of_trained(opened, network, job, evaluate)
+    with on_one_thread():
+        opened.run.best_outputs = opened.run.validate(network).outputs_NO
+    assert opened.run.best_outputs is not None
+    kept = outputs_of_trained(opened, network, job, evaluate)
+    assert all(
+        np.array_equal(one, other) for span in anew for one, other in zip(anew[span], kept[span], strict=True)
+    )
+    validation, test = (len(anew[span][0]) for span in ("validation", "test"))
+    assert seen == [validation, test, test]
 
 
 @pytest.mark.parametrize(

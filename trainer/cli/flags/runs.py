@@ -146,6 +146,9 @@ def models_flags(models: Parser) -> None:
         "compare", help="compare models, or all of several runs, on one test span; show one alone"
     )
     compare.add_argument("models", nargs="+", metavar="RUN|MODEL", help="the first is the reference")
+    compare.add_argument(
+        "--data", metavar="PATH", help="candles of the runs: score the average of each run's seeds and folds"
+    )
     diff = actions.add_parser("diff", help="show what differs between a production model and another")
     diff.add_argument("model", metavar="NAME", help="GROUP/NAME, as listed")
     diff.add_argument(

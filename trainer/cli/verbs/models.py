@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from trainer.aws.stack import read_stack
@@ -21,14 +22,24 @@ from trainer.cli.views.models import (
 )
 from trainer.cli.views.table import FittedTable
 from trainer.cli.views.trading import traded_json
+from trainer.data.read.paths import check_path
 from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, Stored, open_objects, read_record
-from trainer.store.comparison import compare_sides, returns_by_day
+from trainer.store.comparison import Side, compare_sides, returns_by_day
 from trainer.store.decisions import decisions_about, note_by_hand
 from trainer.store.differences import differences
-from trainer.store.listing import Model, card_of, find_model, list_models, save_model, side_of
+from trainer.store.listing import (
+    Model,
+    card_of,
+    fetch_models,
+    find_model,
+    list_models,
+    models_of_run,
+    save_model,
+    side_of,
+)
 from trainer.store.production import (
     production_name,
     production_names,
@@ -163,6 +174,9 @@ def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
     how reliable its probabilities are.
     """
     sides = [side_of(objects, name) for name in arguments.models]
+    if arguments.data:
+        check_path(arguments.data)
+        sides += [_ensemble(objects, side, Path(arguments.data)) for side in sides]
     title, rows = compare_sides(sides) if len(sides) > 1 else ("", [])
     cards = [card for side in sides for card in side.cards]
     trials = effective_trials([returns_by_day(card) for card in cards if card.trades])
@@ -178,6 +192,22 @@ def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
     else:
         show(comparison_view(sides, title, rows, trials=trials))
     return 0
+
+
+def _ensemble(objects: Objects, side: Side, data: Path) -> Side:
+    """Return the average of a run's models of one symbol as a side of its own. Raises UsageError for a
+    model.
+    """
+    models = models_of_run(objects, side.name) if "/" not in side.name else ()
+    if not models:
+        raise UsageError(f"{side.name} has no average", why="it is one model", do="Name a run, or no --data.")
+    from trainer.train.ensemble import ensemble_cards  # late: torch takes a second to load
+
+    record, _ = read_record(objects, side.name)
+    with tempfile.TemporaryDirectory(prefix="mayfly-models-") as folder:
+        paths = fetch_models(objects, models, Path(folder))
+        cards = ensemble_cards(job_from(record.job), data, paths)
+    return replace(side, name=f"average of {side.name}", cards=tuple(cards))
 
 
 def _promote(arguments: argparse.Namespace, objects: Objects) -> int:

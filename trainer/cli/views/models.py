@@ -27,7 +27,7 @@ from trainer.targets.described import (
     tested,
     titles,
 )
-from trainer.targets.marks import MEANINGS
+from trainer.targets.marks import MEANINGS, judged
 
 MARKS = {
     "better": ("✓", GOOD),
@@ -36,7 +36,7 @@ MARKS = {
     "worse": ("↓", BAD),
 }
 BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
-DIFFERENCE = "difference [95 %]"
+DIFFERENCE, WORTH = "difference [95 %]", "worth using"
 MOST_VALUE = 60  # characters of a value in a table of differences
 MOST_TRADED, MOST_RELIABILITY = 30, 4  # models
 BESIDE = {  # the marks of a comparison
@@ -110,7 +110,7 @@ def comparison_view(
     """Return a comparison: what each side cost, each further side beside the first, by symbol, and what
     trading on each model made. One side alone has the reliability of its probabilities instead.
     """
-    costs = FittedTable(map(_side, sides), right=("models", "spent", "time"))
+    costs = FittedTable(map(_side, sides), right=("models", WORTH, "spent", "time"))
     traded = TradedTable(named_metrics(sides), trials=trials)
     trades: list[RenderableType] = []
     if traded:
@@ -134,9 +134,12 @@ def _has(rows: Sequence[ComparedRow], mark: str) -> bool:
 
 
 def _side(side: Side) -> dict[str, Cell]:
+    made = judged([{"metrics": card.metrics} for card in side.cards])
+    known = [one for one in made if one["judgement"]]
     return {
         "run or model": side.name,
         "models": str(len(side.cards)),
+        WORTH: str(sum(one["judgement"]["mark"] == "better" for one in known)) if known else "-",
         "spent": money(side.dollars) if side.dollars is not None else "-",
         "time": duration(side.seconds) if side.seconds is not None else "-",
     }

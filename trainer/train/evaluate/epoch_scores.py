@@ -33,6 +33,8 @@ class Validated:
     score: str = ""  # the metric of the other two; empty: none
     train_score: float = 0.0
     validation_score: float = 0.0
+    # (N, O) of all validation bars, if a prediction would compute the same ones: on one thread, or a GPU.
+    outputs_NO: np.ndarray | None = None
 
     @property
     def scores(self) -> dict[str, float]:
@@ -63,6 +65,7 @@ def validation_of(data: PieceData, job: Job, evaluate: Evaluate) -> Callable[[nn
             score=name,
             train_score=_score(evaluate(network, trained), series, "train", name, last=last),
             validation_score=_score(outputs_NO, series, "validation", name),
+            outputs_NO=outputs_NO if data.rows_TF.is_cuda or torch.get_num_threads() == 1 else None,
         )
 
     return validate

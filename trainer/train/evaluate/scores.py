@@ -76,20 +76,29 @@ def readings(data: PieceData, job: Job, span: str, *, last: int = 0) -> list[tup
 
 
 def outputs_by_span(
-    model: torch.nn.Module, data: PieceData, job: Job, evaluate: Evaluate = outputs_of
+    model: torch.nn.Module,
+    data: PieceData,
+    job: Job,
+    evaluate: Evaluate = outputs_of,
+    *,
+    validation_NO: np.ndarray | None = None,
 ) -> Outputs:
     """Return the outputs (N, O) of a trained model on validation and test, by span and series: the input of
     its scores.
 
-    `evaluate` runs the model; with ranks, all of them must call this.
+    `evaluate` runs the model; with ranks, all of them must call this. `validation_NO` are the model's outputs
+    on validation, where they are known.
     """
     made = {}
     for span in SPANS:
+        ends = np.cumsum([len(one.rows(span)) for one in data.series])[:-1]
+        if span == "validation" and validation_NO is not None:
+            made[span] = np.split(validation_NO, ends)
+            continue
         if data.panel is not None:
             parts = readings(data, job, span)
         else:  # each series alone, as in a prediction
             parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows(span))]
-        ends = np.cumsum([len(one.rows(span)) for one in data.series])[:-1]
         made[span] = np.split(evaluate(model, parts) if parts else np.empty((0, 1)), ends)
     return made
 

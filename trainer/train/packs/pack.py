@@ -122,7 +122,7 @@ def decays(weight: torch.Tensor) -> bool:
     """Return whether AdamW decays a weight: matrices and kernels, but no bias, no norm's gain, and no length
     (C, 1, 1) of weight norm.
     """
-    return weight.ndim > 1 and weight[0].numel() > 1
+    return weight.ndim > 1 and weight.numel() > len(weight)
 
 
 def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

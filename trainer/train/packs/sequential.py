@@ -17,17 +17,9 @@ from torch import nn
 from trainer.job.job import Job
 from trainer.models.pretrained import UNFREEZE, encoder_of
 from trainer.train.inputs.encoder import drop_early_gradients
+from trainer.train.packs.adamw import AdamW
 from trainer.train.packs.layout import ONE, Layout, blocks_of, slices_of
-from trainer.train.packs.pack import (
-    BETAS,
-    EPSILON,
-    Member,
-    ModelState,
-    decays,
-    loss_for,
-    new_model,
-    newest_share,
-)
+from trainer.train.packs.pack import Member, ModelState, loss_for, new_model, newest_share
 from trainer.train.packs.tensors import (
     buffers_of,
     placed_like,
@@ -64,13 +56,7 @@ class SequentialPack:
             layout.divide(model)
         self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
         self._optimizers = [
-            torch.optim.AdamW(
-                _groups(model, job.train.weight_decay),
-                lr=job.train.learning_rate,
-                betas=BETAS,
-                eps=EPSILON,
-                fused=True,
-            )
+            AdamW(model.parameters(), rate=job.train.learning_rate, weight_decay=job.train.weight_decay)
             for model in self._models
         ]
         self._batches = [0] * len(members)
@@ -118,8 +104,7 @@ class SequentialPack:
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
-        for group in self._optimizers[member].param_groups:
-            group["lr"] = learning_rate
+        self._optimizers[member].rate = learning_rate
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
@@ -170,7 +155,7 @@ class SequentialPack:
             starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
         before = self._begin(number)
         self._batches[number] += 1
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)
         least = self._layout.least_slices(len(starts_B), self._micro_batch)
@@ -202,8 +187,7 @@ class SequentialPack:
         norm = whole(nn.utils.clip_grad_norm_(model.parameters(), job.train.clip_norm))
         if self._skips_on_device:
             is_finite = torch.isfinite(norm)
-            optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]  # what GradScaler sets for fused optimizers
-            optimizer.step()
+            optimizer.step(skips=(~is_finite).float())
             restore_buffers(model, before, unless=is_finite)
             if self._averages:
                 self._follow(number, is_finite)
@@ -291,14 +275,3 @@ class SequentialPack:
             self._good_steps[number] += 1
             if self._good_steps[number] == GROWTH_STEPS:
                 self._scales[number], self._good_steps[number] = self._scales[number] * 2, 0
-
-
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return AdamW's groups of a model's weights that train: those that decay, and the others."""
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    split = ([weight for weight in trained if decays(weight) is decayed] for decayed in (True, False))
-    return [
-        {"params": weights, "weight_decay": rate}
-        for weights, rate in zip(split, (weight_decay, 0.0), strict=True)
-        if weights
-    ]

@@ -115,7 +115,7 @@ def _in_a_process(
     """
     # The server preloads torch and what its optimizers load on first use (two seconds).
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    context.set_forkserver_preload([__name__])
     answer, failure = call_in_child(context, _measure, candidate, job, device, seconds)
     if failure:
         return Timing(candidate=candidate, excluded=f"{failure}, probably out of memory"), None

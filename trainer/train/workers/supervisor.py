@@ -74,9 +74,7 @@ def worker_context(kind: str) -> Any:
     if kind == "cuda":
         return multiprocessing.get_context("spawn")
     let_threads_sleep()
-    # The first optimizer loads torch._dynamo: a second in every worker, unless preloaded.
-    preloaded = ["torch", "torch._dynamo", "trainer.train.workers.worker"]
-    multiprocessing.set_forkserver_preload(preloaded)
+    multiprocessing.set_forkserver_preload(["torch", "trainer.train.workers.worker"])
     with ctrl_c_blocked():
         forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")

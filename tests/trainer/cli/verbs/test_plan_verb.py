@@ -135,7 +135,11 @@ def test_the_choice_is_the_least_of_its_objective(capsys):
     assert planned(capsys, "--objective", "cost")["choice"]["recommended"] == named(cheapest)
     assert planned(capsys, "--objective", "time")["choice"]["recommended"] == named(fastest)
     why = " ".join(document["choice"]["why"])
-    assert "GPU instead of" in why and "spot saves $" in why
+    assert (
+        "4 GPUs: 1 GPU would take" in why
+        and "(no type has 2 or 3 of them)" in why
+        and "spot: it saves $" in why
+    )
 
 
 def test_a_deadline_leaves_what_nine_of_ten_runs_meet(capsys):
@@ -277,6 +281,38 @@ def test_a_script_has_cpu_types_and_prices_and_no_times(capsys, tmp_path):
     assert {line["market"] for line in document["candidates"]} == {"on_demand"}  # it keeps no checkpoints
     assert main(words) == 0
     assert "No time is known, so none is recommended. Stopped after 2h" in capsys.readouterr().out
+    assert main([*words, "--instance", "m7i.large", "--json"]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)["candidates"]
+    assert (alone["instance_type"], alone["price_usd_per_hour"]) == ("m7i.large", 0.1008)
+
+
+def test_how_many_gpus_and_spot_or_not_are_answered(capsys):
+    """The question of the report of 20 and 500 coins."""
+
+    def why(*words: str) -> tuple[dict[str, Any], str]:
+        assert main(["plan", "--bars", "500000", *words, "--json"]) == 0
+        choice = json.loads(capsys.readouterr().out)["choice"]
+        return choice["recommended"], "; ".join(choice["why"])
+
+    taken, of_20 = why("--symbols", "20", "--objective", "cost")
+    assert taken == {"instance_type": "g4dn.xlarge", "market": "spot"}
+    assert "1 GPU: 4 GPUs would take" in of_20 and "spot: it saves" in of_20
+    taken, of_500 = why("--symbols", "500", "--deadline", "3h")
+    assert taken["instance_type"] == "g5.48xlarge" and "8 GPUs: 4 GPUs would take" in of_500
+    taken, fastest = why("--symbols", "20", "--objective", "time")
+    assert taken["market"] == "on_demand"
+    assert "on-demand: spot is out, its spot price is not in the list" in fastest
+
+
+def test_a_rate_that_another_chip_of_the_kind_gave_says_so(capsys):
+    words = ["--instance", "p5.4xlarge", "--instance", "g6e.xlarge"]
+    tcn = {
+        one["instance_type"]: one["source"]
+        for one in planned(capsys, *words, "--set", "model.name=tcn")["candidates"]
+    }
+    assert tcn == {"p5.4xlarge": "measured elsewhere", "g6e.xlarge": "formula"}
+    lstm = planned(capsys, *words)["candidates"]
+    assert {one["source"] for one in lstm} == {"formula"}  # its rates are careful estimates on every chip
 
 
 # Bad inputs: one clear line each.
@@ -324,6 +360,8 @@ def test_a_type_without_a_price_is_out(capsys, monkeypatch, price):
     document = planned(capsys, "--instance", "g6.xlarge", "--instance", "g5.xlarge")
     lines = [line for line in document["candidates"] if line["instance_type"] == "g6.xlarge"]
     assert {line["refused"] for line in lines} == {"no list price known, so no deadline can be made"}
+    code, words = refused(capsys, *NUMBERS[1:], "--instance", "g6.xlarge")
+    assert code == 103 and "g6.xlarge: no list price known" in words and words.count("error:") == 1
 
 
 def test_old_lists_are_one_note_each(capsys, monkeypatch):
@@ -342,6 +380,12 @@ def test_a_clock_before_the_lists_is_one_note(capsys, monkeypatch):
     monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(1970, 1, 1, tzinfo=timezone.utc))
     (note,) = planned(capsys)["notes"]
     assert note.startswith("this machine's clock says 1970-01-01, before its price list of 2026-11-09")
+
+
+def test_a_clock_that_is_years_ahead_makes_every_list_old(capsys, monkeypatch):
+    monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(2036, 1, 1, tzinfo=timezone.utc))
+    notes = planned(capsys)["notes"]
+    assert len(notes) == 4 and all("days old" in note for note in notes)
 
 
 def test_its_image_line_is_that_of_a_new_stack():

@@ -10,6 +10,7 @@ from trainer.cli.views.drawing import drawn
 from trainer.cli.views.models import comparison_view
 from trainer.cli.views.trading import TradedTable, traded_json
 from trainer.store.comparison import Side
+from trainer.targets import TARGETS
 from trainer.targets.trading import deflate, read_traded
 
 GROUPS = {
@@ -84,6 +85,7 @@ def card(**fields):
 def test_one_side_alone_has_its_trades_and_its_reliability():
     side = Side(name="run-1", cards=(card(),), dollars=1.0, seconds=60.0)
     text = drawn(comparison_view([side], "", [], trials=1.0), width=110)
+    assert text.splitlines()[0].split() == ["run", "or", "model", "models", "spent", "time"]
     for part in (
         "+10.0 % [-5.0, +25.0]",
         "0.400  0.450 [0.410, 0.500]   600",
@@ -94,3 +96,16 @@ def test_one_side_alone_has_its_trades_and_its_reliability():
     (told,) = traded_json([side], 1.0)
     assert told["side"] == "run-1" and told["net"] == 0.1 and told["break_even"] == 0.002
     assert 0 < told["deflated"] < 1
+
+
+def test_a_side_tells_how_many_of_its_models_are_worth_using():
+    gain = {"gain": 0.01, "error": 0.001, "freedom": 20}
+    test = {"cells": 200, "better": {"base_rate": {"log_loss": gain, "brier": gain}}}
+    good = {"about": TARGETS["direction"]().about(), "test": test}
+    poor = {
+        **good,
+        "test": {**test, "better": {"base_rate": {"log_loss": {**gain, "gain": -0.01}, "brier": gain}}},
+    }
+    side = Side(name="run-1", cards=(card(), replace(CARD, metrics=good), replace(CARD, metrics=poor)))
+    text = drawn(comparison_view([side], "", [], trials=1.0), width=110).splitlines()
+    assert text[0].split()[3:] == ["models", "worth", "using"] and text[1].split() == ["run-1", "3", "1"]

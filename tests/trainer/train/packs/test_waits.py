@@ -6,13 +6,13 @@ What reads a value there raises an error, and every copy from the host is seen o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch.optim import adam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.jobs import job_of, with_settings
@@ -125,7 +125,6 @@ def test_a_step_of_a_users_own_module_with_buffers_waits_for_nothing(monkeypatch
 
 
 def check(make: Callable[..., Pack], job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *_, **__: None)  # it refuses meta
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
     pack = make([member("a", "meta"), member("b", "meta")], job, micro_batch=2)
     starts = [torch.zeros(job.train.batch, dtype=torch.int64, device="meta")] * 2
@@ -136,3 +135,12 @@ def check(make: Callable[..., Pack], job: Job, monkeypatch: pytest.MonkeyPatch) 
     assert losses_M.device.type == "meta"
     assert copies.waiting == []
     assert copies.others
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_step_does_not_load_torchs_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes two seconds and 70 MB of every process that trains."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # to import it is an error now
+    make, job = PACKS[name]
+    pack = make([member("a", "cpu")], job, micro_batch=2)
+    pack.step([True], [torch.zeros(job.train.batch, dtype=torch.int64)])

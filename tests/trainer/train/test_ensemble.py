@@ -1,0 +1,112 @@
+"""The average of a run's models: scored on their own test bars, and only on the candles of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainer.train.conftest import Trained, planned
+from trainer.base.errors import DataError, UsageError
+from trainer.cli.verbs import models as verb
+from trainer.store.card import Card, read_card
+from trainer.store.comparison import Side
+from trainer.store.weights import load_tensors, save
+from trainer.train.ensemble import ensemble_cards
+from trainer.train.evaluate.evaluation import evaluate
+from trainer.train.inputs.source import read_source
+from trainer.train.predict.load_model import check_model
+from trainer.train.predict.symbols import outputs_at
+
+
+@pytest.fixture(scope="module")
+def forecasts_of(planted: Trained) -> Callable[[Path], Any]:
+    """Return a function that forecasts a model's test bars, and scores a forecast of them."""
+    data = read_source(planted.piece, planted.job, planned(planted.job, planted.data)).folds[1].series[0]
+
+    class Scorer:
+        def forecast(self, path: Path) -> np.ndarray:
+            bars = data.bars("test")
+            return outputs_at(check_model(path), data.candles, bars).at(bars, data.target)
+
+        def losses(self, forecast: np.ndarray) -> dict[str, Any]:
+            return dict(evaluate(forecast, data.target, data.scored("test")).losses)
+
+    return Scorer()
+
+
+@pytest.fixture(scope="module")
+def second(planted: Trained, forecasts_of: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model of another seed: the planted one with noise on its weights, and its own losses."""
+    path = tmp_path_factory.mktemp("second") / "second.safetensors"
+    random = np.random.default_rng(0)
+    tensors = {
+        name: one + 0.2 * one.new_tensor(random.normal(size=tuple(one.shape)))
+        for name, one in load_tensors(planted.file).items()
+    }
+    card = replace(read_card(planted.file), seed=1)
+    save(path, tensors, card)
+    save(path, tensors, replace(card, losses=forecasts_of.losses(forecasts_of.forecast(path))))
+    return path
+
+
+def mean_loss(card: Card) -> float:
+    return sum(card.losses["sums"]["log_loss"]["model"]) / sum(card.losses["bars"])
+
+
+def test_the_average_has_the_losses_of_the_mean_probability(planted, second, forecasts_of):
+    (found,) = ensemble_cards(planted.job, planted.data, [planted.file, second])
+    mean = (forecasts_of.forecast(planted.file) + forecasts_of.forecast(second)) / 2
+    assert found.losses == forecasts_of.losses(mean)
+    each = [mean_loss(read_card(path)) for path in (planted.file, second)]
+    assert mean_loss(found) < np.mean(each), "log loss is convex"
+    assert found.trades == {} and found.reliability.keys() == {"up"}
+    assert found.metrics["test"]["log_loss"] == pytest.approx(mean_loss(found))
+
+
+def test_a_run_has_its_average_as_one_more_side(planted, second, tmp_path, monkeypatch, capsys):
+    cards = tuple(read_card(path) for path in (planted.file, second))
+    run = Side(name="run-1", cards=cards, dollars=2.0, seconds=60.0)
+    record = SimpleNamespace(job=planted.job.to_dict())
+    for name, told in {
+        "side_of": lambda objects, name: run,
+        "models_of_run": lambda objects, run_id: ["one", "two"],
+        "read_record": lambda objects, run_id: (record, "etag"),
+        "fetch_models": lambda objects, models, into: [planted.file, second],
+        "compare_sides": lambda sides: ("log loss", []),
+    }.items():
+        monkeypatch.setattr(verb, name, told)
+    asked = SimpleNamespace(models=["run-1"], data=str(planted.data), json=True)
+    assert verb._compare(asked, None) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in told["sides"]] == ["run-1", "average of run-1"]
+    assert [one["side"] for one in told["traded"]] == ["run-1", "run-1"] and 1 <= told["trials"] <= 2
+    monkeypatch.setattr(verb, "side_of", lambda objects, name: replace(run, name="main/model"))
+    with pytest.raises(UsageError, match="it is one model"):
+        verb._compare(asked, None)
+
+
+def test_other_candles_are_refused(planted, second, tmp_path, write_candles):
+    write_candles(tmp_path, "SIG-USD", bars=12000, signal=1.0, seed=5)
+    with pytest.raises(DataError, match="not the candles") as caught:
+        ensemble_cards(planted.job, tmp_path, [planted.file, second])
+    assert "other losses on" in caught.value.why
+
+
+def test_one_model_of_each_symbol_has_no_average(planted):
+    with pytest.raises(UsageError, match="nothing to average"):
+        ensemble_cards(planted.job, planted.data, [planted.file])
+
+
+def test_models_of_another_target_are_refused(planted, second, tmp_path):
+    other = tmp_path / "other.safetensors"
+    card = read_card(second)
+    save(other, load_tensors(second), replace(card, target_settings={"horizon": 2}))
+    with pytest.raises(DataError, match="can't be averaged"):
+        ensemble_cards(planted.job, planted.data, [planted.file, other])

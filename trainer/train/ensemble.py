@@ -1,0 +1,99 @@
+"""Score the average of a run's models of one symbol: of several seeds, and of earlier folds.
+
+The forecasts are averaged in the target's own form (probabilities, logs, quantiles) and scored on the test
+bars of the fold, on which each of its models was scored before. The losses in their cards prove it: candles
+on which a model has other losses than in its card are refused.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.base.errors import DataError, UsageError
+from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
+from trainer.store.card import Card
+from trainer.targets.losses import MODEL
+from trainer.train.inputs.source import JobData, plan_and_open, read_source
+from trainer.train.inputs.survey import survey
+from trainer.train.predict.load_model import CheckedModel, check_model
+from trainer.train.score import Windows, forecasts_on, outputs_on, unlike
+
+TOLERANCE = 0.01  # share of a loss by which a GPU and a CPU may differ
+DO = "Give the candles that the run was trained on."
+
+
+def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
+    """Return a card for each symbol and fold of which there are several models: that of one of them, with the
+    losses of their average.
+
+    Raises UsageError for a job with files of the user's own, and without several models of anything;
+    DataError for candles that are not those of the run.
+    """
+    if job.own_files:
+        raise UsageError(
+            "their average is not scored", why="a card runs no code of yours", do="Leave --data."
+        )
+    checked = [check_model(path) for path in models]
+    with tempfile.TemporaryDirectory(prefix="mayfly-ensemble-") as scratch:
+        read = plan_and_open(job, data, scratch=Path(scratch))
+        job = job.with_data(timeframe=read.plan.timeframe)
+        made = [
+            _ensemble(members, piece, job, read)
+            for piece, members in _groups(survey(job, read.plan).pieces, checked)
+        ]
+    if not made:
+        why = "the run has one model of each symbol and fold"
+        raise UsageError("there is nothing to average", why=why, do="Train with train.seeds = 3.")
+    return made
+
+
+def _groups(
+    pieces: Sequence[Piece], models: Sequence[CheckedModel]
+) -> Iterator[tuple[Piece, list[CheckedModel]]]:
+    """Yield a piece of each series and fold with its models, those of its own fold first."""
+    by_fold: dict[tuple[tuple[str, ...], int], list[CheckedModel]] = defaultdict(list)
+    for model in models:
+        by_fold[model.card.symbols, model.card.fold].append(model)
+    for piece in {(one.series, one.fold): one for one in pieces}.values():
+        own = by_fold[piece.series, piece.fold]
+        earlier = [model for fold in range(1, piece.fold) for model in by_fold[piece.series, fold]]
+        if own and len(own) + len(earlier) > 1:
+            yield piece, [*own, *earlier]
+
+
+def _ensemble(members: Sequence[CheckedModel], piece: Piece, job: Job, data: JobData) -> Card:
+    fold = read_source(piece, job, data).folds[piece.fold]
+    for member in members:
+        if why := unlike(member.card, fold.series[0]):
+            raise DataError(f"{member.name} can't be averaged", why=why, do=DO)
+    windows = [Windows(data=one, bars=one.bars("test")) for one in fold.series]
+    outputs = [outputs_on(windows, member) for member in members]
+    made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)
+    for member, forecast in zip(members, made.of_models, strict=True):
+        losses = made.compared(forecast).losses
+        if member.card.fold == piece.fold and not _are_alike(losses, member.card.losses):
+            why = f"{member.name} has other losses on {data.plan.files[0].file} than in its card"
+            raise DataError("these are not the candles that the run was tested on", why=why, do=DO)
+    first = members[0].card
+    average = made.compared(np.mean(made.of_models, axis=0))
+    metrics = {"about": first.metrics["about"], "test": average.scores}
+    return replace(first, losses=average.losses, trades={}, reliability=average.reliability, metrics=metrics)
+
+
+def _are_alike(found: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
+    """Return whether losses are those of a card, but for rounding."""
+    if not told or (found["begins"], found["bars"]) != (told["begins"], told["bars"]):
+        return False
+    return all(
+        np.isclose(sum(by_name[MODEL]), sum(told["sums"][score][MODEL]), rtol=TOLERANCE)
+        for score, by_name in found["sums"].items()
+        if by_name[MODEL] is not None
+    )
