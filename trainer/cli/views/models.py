@@ -221,7 +221,7 @@ def _brief(value: Any) -> str:
 
 def verified_view(found: Sequence[Verified]) -> RenderableType:
     """Return the table of verified production models, and what does not agree about them."""
-    rows = [
+    rows: list[dict[str, Cell]] = [
         {
             "": styled("✗", BAD) if one.flaws else styled("✓", GOOD),
             "model": one.name,
