@@ -118,6 +118,7 @@ def test_a_challenger_does_not_choose_its_windows(run: ScoreRun, monkeypatch: py
     assert "7 of its test span's bars have no forecast" in run.scored().reason
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["pooled", "panel"])
 def test_a_model_of_several_series_has_the_losses_of_its_own_training(
     kind: str, tmp_path: Path, train_piece: Any, write_candles: Any
