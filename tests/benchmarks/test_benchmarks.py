@@ -54,6 +54,14 @@ def test_the_memory_formula_is_compared_with_a_step(quickly, tmp_path):
     assert all(figures["found_mib"] > 0 for row in found["rows"] for figures in row["figures"].values())
 
 
+@pytest.mark.nightly
+def test_a_whole_run_is_split_into_its_phases(quickly, tmp_path):
+    _, found = quickly("whole_run", out=tmp_path / "found.json")
+    ours = found["symbols"]["3"]["ours"]
+    assert all(ours["phases"][phase] > 0 for phase in ("plan", "features", "steps", "forwards", "validation"))
+    assert found["symbols"]["3"]["a process a model"]["cpu"] > 0 < found["symbols"]["import"]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
 def test_each_benchmark_takes_help_quick_and_out(path, monkeypatch, capsys):
     module = import_module(f"benchmarks.{path.stem}")

@@ -16,6 +16,7 @@ import pytest
 
 from scripts.weekly import Weeks, desk_variables, weeks
 from tests.aws.server import CheckedAws
+from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, RETRAINS
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
@@ -129,3 +130,10 @@ def test_a_challenger_is_scored_on_a_machine_of_its_own(
     ]
     told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: done")]
     assert "gate: 1 of 1 go to production" in told[0] and "to production: SIG-USD" in told[0]
+
+    # The scorer's role is enough for all of that, and no more than it needs.
+    role = f"mayfly-dev-{story.outputs.region}-score"
+    policy = story.access.client("iam").get_role_policy(RoleName=role, PolicyName="score")["PolicyDocument"]
+    cloud = story.aws.cloud(story.access)
+    decided = [(asked, decision) for who, asked, decision in cloud.decisions if who.role == role]
+    assert_allowed_is_needed(decided, policy, {})

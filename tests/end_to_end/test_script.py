@@ -26,6 +26,24 @@ STOPS = """    if epoch == 2 and first == 1:
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_a_script_runs_on_a_machine_without_a_gpu(desk):
+    script = desk.folder / "train.py"
+    script.write_text(
+        "import os, pathlib\n"
+        "assert 'CUDA_VISIBLE_DEVICES' not in os.environ\n"
+        "pathlib.Path(os.environ['MAYFLY_OUT'], 'x.txt').write_text('hello')\n"
+    )
+    words = ("--script", str(script), "--instance", "m7i.large", "--max-duration", "30m")
+    out, err = desk.start("launch", "--rehearse", "--json", *words).communicate(timeout=500)
+    receipt = json.loads(out)
+    assert receipt["state"] == "done", err
+    assert [file["file"] for file in receipt["files"]] == ["x.txt"]
+    (machine,) = receipt["instances"]
+    assert (machine["instance_type"], machine["state"]) == ("m7i.large", "terminated")
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_killed_and_interrupted_script_goes_on_from_its_checkpoints(desk, eventually):
     script = desk.folder / "train.py"
     text = (EXAMPLE / "train.py").read_text()

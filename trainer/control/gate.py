@@ -259,6 +259,8 @@ def after_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
     except Unsound as error:
         what = f"the scores of {entry.score_run_id} can't be used"
         raise DataError(what, why=str(error), do=DO) from error
+    if (schedule.gate == SHADOW) != any(one.since for one in asked.pieces):
+        raise DataError("the retrain's gate was changed while its models were scored", do=DO)
     decided = [_decision(home, entry, schedule, job, one, scored[one.piece]) for one in asked.pieces]
     cells = max(int(one.numbers.get("cells", 0)) for one in decided)
     if schedule.gate == SHADOW and cells < schedule.least_cells:

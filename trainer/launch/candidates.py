@@ -336,7 +336,8 @@ class _Weighing:
         refused = refused or ("" if machine.launchable else "AWS starts none of them any more")
         if refused:
             return (refused, []) if place.binding else ("", [f"AWS would skip it: {refused}"])
-        return "", [UNPROVEN] if place.binding and verdict.unproven and not machine.seller else []
+        is_doubtful = verdict.unproven and machine.gpus and not machine.seller
+        return "", [UNPROVEN] if place.binding and is_doubtful else []
 
     def _too_large(self, machine: InstanceType) -> str:
         job, work = self.job, self.work

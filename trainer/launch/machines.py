@@ -12,7 +12,13 @@ from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import check_fits
 from trainer.machines.compatibility import judge
-from trainer.machines.instances import InstanceType, instance_type, replacements
+from trainer.machines.instances import (
+    CPU_TYPES,
+    InstanceType,
+    cpu_instance_type,
+    instance_type,
+    replacements,
+)
 from trainer.machines.planner import Workload, dollars, estimate
 
 # Candidates of a job that names no type: one or four GPUs that most accounts can get (2026-11-20).
@@ -26,7 +32,10 @@ def machines_of(job: Job) -> list[InstanceType]:
     The manifest carries a user's own profile. Raises UsageError for an unknown type or profile, for the
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
-    machines = [instance_type(name) for name in job.machine.instance or DEFAULT_TYPES]
+    named = job.machine.instance
+    if without := [name for name in named if name in CPU_TYPES]:
+        return _without_gpus(job, without)
+    machines = [instance_type(name) for name in named or DEFAULT_TYPES]
     if not job.machine.gpu_profile:
         return machines
     profile = named_profile(job.machine.gpu_profile)
@@ -46,6 +55,22 @@ def machines_of(job: Job) -> list[InstanceType]:
     if refusal is not None and (job.machine.instance or not fitting):
         raise refusal
     return fitting
+
+
+def _without_gpus(job: Job, names: Sequence[str]) -> list[InstanceType]:
+    """Return types without a GPU, which a script alone may have. Raises UsageError for a job that needs
+    one.
+    """
+    do = "Name a type such as g6.xlarge."
+    if not job.script.command:
+        raise UsageError(f"{names[0]} has no GPU", why="models are trained on GPUs", do=do)
+    if len(names) < len(job.machine.instance):
+        why = "the machine is told before it starts whether to look for GPUs"
+        raise UsageError("types with and without GPUs in one job", why=why, do="Name those of one kind.")
+    if job.script.gpus or job.machine.gpu_profile:
+        key = "script.gpus" if job.script.gpus else "machine.gpu_profile"
+        raise UsageError(f"{names[0]} has no GPU", why=f"the job has {key}", do=f"Leave out {key}, or: {do}")
+    return [cpu_instance_type(name) for name in names]
 
 
 def refuse_small_disks(machines: Sequence[InstanceType], input_bytes: int, *, volume_gib: int) -> None:

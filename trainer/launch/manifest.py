@@ -51,7 +51,7 @@ def build_manifest(
 
 def _expected(machine: InstanceType, ladder: Iterable[Rung]) -> ExpectedMachine:
     return ExpectedMachine(
-        gpu_count=machine.num_workers,
+        gpu_count=machine.num_workers if machine.gpus else 0,
         gpu_model=machine.gpu_model,
         gpu_memory_gib=machine.gpu_memory_gib,
         link=link_of(machine).name,

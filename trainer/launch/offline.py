@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.job.job import Job
 from trainer.launch.gpu_table import cheapest_of_each
+from trainer.launch.machines import machines_of
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import PricedTypes, assumed_prices, table_prices
 from trainer.launch.work import Account
@@ -22,7 +24,6 @@ from trainer.machines.instances import (
     InstanceType,
     catalogue,
     cpu_instance_type,
-    instance_type,
 )
 from trainer.machines.measurements import OBJECT, read_here, to_bytes
 from trainer.machines.planner import LONGEST_DEADLINE
@@ -95,11 +96,7 @@ def machines_to_weigh(job: Job, image_line: str = IMAGE_LINE) -> list[InstanceTy
     without a GPU.
     """
     if job.machine.instance:
-        without = CPU_TYPES if job.script.command else ()
-        return [
-            cpu_instance_type(name) if name in without else instance_type(name)
-            for name in job.machine.instance
-        ]
+        return machines_of(replace(job, machine=replace(job.machine, gpu_profile="")))
     found = cheapest_of_each(catalogue().values(), image_line, shares=True)
     return [*found, *(cpu_instance_type(name) for name in CPU_TYPES)] if job.script.command else found
 

@@ -17,7 +17,7 @@ from trainer.machines.memory import GIB, USABLE
 
 QUERY = (
     "nvidia-smi",
-    "--query-gpu=name,memory.total,memory.free,compute_cap",
+    "--query-gpu=name,memory.total,memory.free,compute_cap,uuid,mig.mode.current",
     "--format=csv,noheader,nounits",
 )
 # The profile's memory may be this many times what the chip shows: a "16 GiB" T4 with ECC shows 15.0.
@@ -32,6 +32,8 @@ class Device:
     memory_gib: float
     free_gib: float
     compute_capability: str = ""
+    uuid: str = ""
+    is_divided: bool = False  # into slices (MIG), whose memory is not this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,33 +141,45 @@ def check_fits(profile: GpuProfile, *, chip: str, memory_gib: float) -> None:
 
 
 def gpus_here() -> tuple[Device, ...]:
-    """Return the GPUs of nvidia-smi that CUDA_VISIBLE_DEVICES leaves visible; none without a driver."""
+    """Return the GPUs of nvidia-smi that CUDA_VISIBLE_DEVICES leaves visible, by number or the beginning of a
+    UUID; none without a driver, and none if one is divided into slices, which only CUDA knows.
+    """
     try:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
     gpus = read_gpus(answer.stdout)
     wish = environment.visible_gpus()
-    if wish is None:
-        return gpus
-    if wish.strip() in ("", "-1"):  # these hide all GPUs
-        return ()
-    visible = wish.split(",")
-    # Names (GPU-..., MIG-...) instead of numbers can't be matched with nvidia-smi's lines: return all.
-    if all(number.strip().isdecimal() for number in visible):
-        return tuple(gpus[int(number)] for number in visible if int(number) < len(gpus))
-    return gpus
+    if wish is not None:
+        names = [name.strip() for name in wish.split(",")]  # "" and "-1" hide all GPUs
+        gpus = tuple(gpu for name in names for gpu in _named(gpus, name))
+    return () if any(gpu.is_divided for gpu in gpus) else gpus
+
+
+def _named(gpus: tuple[Device, ...], name: str) -> tuple[Device, ...]:
+    """Return the GPU of a number or UUID, if there is one; a slice's (MIG-...) is none of them."""
+    if name.isdecimal():
+        return gpus[int(name) : int(name) + 1]
+    return tuple(gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name))
 
 
 def read_gpus(listing: str) -> tuple[Device, ...]:
-    """Return the devices in QUERY's output, whose middle columns are in MiB."""
+    """Return the devices in QUERY's output, whose memory is in MiB."""
     gpus = []
     for line in listing.splitlines():
         name, *numbers = (cell.strip() for cell in line.split(","))
-        if len(numbers) == 3 and numbers[0].isdecimal():
+        if len(numbers) == 5 and numbers[0].isdecimal():
             total = int(numbers[0]) / 1024
-            free = int(numbers[1]) / 1024 if numbers[1].isdecimal() else total
-            gpus.append(Device(name=name, memory_gib=total, free_gib=free, compute_capability=numbers[2]))
+            gpus.append(
+                Device(
+                    name=name,
+                    memory_gib=total,
+                    free_gib=int(numbers[1]) / 1024 if numbers[1].isdecimal() else total,
+                    compute_capability=numbers[2],
+                    uuid=numbers[3],
+                    is_divided=numbers[4] == "Enabled",
+                )
+            )
     return tuple(gpus)
 
 

@@ -25,9 +25,9 @@ REPLACEMENTS = {
 }
 
 
-# Types without a GPU, for prepare and score runs; any of them will do. List prices of us-east-1, Linux, on
-# demand, and the quota that all of them count against. T3 types launch in unlimited mode: CPU above their
-# baseline costs $0.05 a vCPU-hour besides, which these prices leave out.
+# Types without a GPU, for prepare and score runs, where any of them will do, and for scripts. List prices of
+# us-east-1, Linux, on demand, and the quota that all of them count against. T3 types launch in unlimited
+# mode: CPU above their baseline costs $0.05 a vCPU-hour besides, which these prices leave out.
 CPU_PRICE_DATE, CPU_QUOTA = "2026-11-22", "L-1216C47A"  # Running On-Demand Standard instances
 CPU_TYPES = {  # vCPUs, memory in GiB, dollars an hour
     "t3.large": (2, 8.0, 0.0832),

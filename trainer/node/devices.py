@@ -67,7 +67,11 @@ def nvidia_smi(fields: str, *, seconds: float = 60.0) -> list[list[str]]:
 
 
 def find_devices(*, expected: int, place: Place) -> Devices:
-    """Ask nvidia-smi. Raises TrainingFailed when it fails or shows another number of GPUs than `expected`."""
+    """Ask nvidia-smi, unless the type has no GPU. Raises TrainingFailed when it fails or shows another number
+    of GPUs than `expected`.
+    """
+    if not expected:
+        return Devices(expected=1, found=1, kind="cpu", note="no GPU: the CPUs of this type")
     do = "Launch again, on another machine."
     try:
         models = [model for _, model, _ in nvidia_smi(GPUS)]

@@ -17,6 +17,7 @@ from typing import Any
 
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
+from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.store import Conflict, Objects
 from trainer.store.production import PRODUCTION, RETRAINS
@@ -25,6 +26,7 @@ FORMAT = 1
 MOST_BYTES = 64 * 1024  # of a decision
 MOST_DECISIONS_BYTES = 128 * 2**20
 SUFFIX = ".decision.json"
+BY_HAND = "hand"  # instead of windows: a person decided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class GateDecision:
     run_id: str  # that made the challenger
     score_run_id: str  # that scored both
     decided_at: datetime
-    gate: str  # the windows: a value of the schedule's `gate`
+    gate: str  # the windows, a value of the schedule's `gate`, or BY_HAND
     challenge: int  # how-manieth decision about this champion; 0: none was made
     promote: bool
     reason: str
@@ -110,6 +112,31 @@ def decisions_about(objects: Objects, names: Iterable[str]) -> dict[str, GateDec
 def write_decision(objects: Objects, decision: GateDecision) -> None:
     """Write a decision beside its production model."""
     objects.put(key=decision_key(decision.name), body=to_json(decision))
+
+
+def note_by_hand(objects: Objects, name: str, reason: str, now: datetime, *, run_id: str = "") -> None:
+    """Write that a person put the production model of a GROUP/NAME there, so that the gate counts anew and
+    `verify` agrees.
+    """
+    there = objects.head(key=f"{PRODUCTION}{name}{MODEL_SUFFIX}")
+    if there is None:
+        return
+    sha256 = there.checksum or there.sha256 or objects.digest(key=there.key, version_id=there.version_id)
+    made = GateDecision(
+        piece="",
+        name=name,
+        run_id=run_id,
+        score_run_id="",
+        decided_at=now,
+        gate=BY_HAND,
+        challenge=0,
+        promote=True,
+        reason=reason,
+        challenger=ModelVersion(key=there.key, version_id=there.version_id, sha256=sha256),
+        champion=None,
+        numbers={},
+    )
+    write_decision(objects, made)
 
 
 def create_decisions(

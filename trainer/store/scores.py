@@ -22,8 +22,7 @@ from trainer.targets.losses import MODEL, Losses
 
 FORMAT = 1
 ASKED_FILE, SCORES_FILE = "asked.json", "scores.json"
-MOST_SCORES_BYTES = 128 * 2**20  # 500 models with their champions and a thousand cells take 60 MB
-MOST_VALUES = 16_000_000
+MOST_SCORES_BYTES = 64 * 2**20  # 500 models with their champions and 400 cells take 50 MB
 MOST_PIECES = 20_000
 MOST_BASELINES = 20
 Side = Literal["challenger", "champion"]
@@ -115,9 +114,7 @@ def read_scores(body: bytes, asked: Asked, *, proper: Sequence[str]) -> dict[str
     Raises Unsound for models, versions, hashes, pieces, scores or cells other than asked.
     """
     name = "the scores"
-    content = read_object(
-        body, most_bytes=MOST_SCORES_BYTES, most_number=MOST_CARD_NUMBER, most_values=MOST_VALUES, name=name
-    )
+    content = read_object(body, most_bytes=MOST_SCORES_BYTES, most_number=MOST_CARD_NUMBER, name=name)
     parts = content.exactly(("format", "pieces", "failed"))
     parts["format"].whole(least=FORMAT, most=FORMAT)
     wanted = {one.piece: one for one in asked.pieces}

@@ -9,7 +9,7 @@ from trainer.base.errors import ConfigError, DataError
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.store import Objects
 from trainer.store.card import read_card
-from trainer.store.decisions import GateDecision, read_decision
+from trainer.store.decisions import BY_HAND, GateDecision, read_decision
 from trainer.store.production import MOST_PROMOTED_BYTES, production_versions
 
 
@@ -27,7 +27,7 @@ class Verified:
     def origin(self) -> str:
         """Return how it came into production, as text."""
         decision = self.decision
-        if decision is None or decision.winner != self.sha256:
+        if decision is None or decision.winner != self.sha256 or decision.gate == BY_HAND:
             return "by hand"
         chosen = f"by the gate, run {decision.run_id}"
         return chosen if decision.promote else f"stayed beside run {decision.run_id}"
@@ -72,8 +72,5 @@ def _of_bytes(body: bytes, sha256: str, told: str, full_name: str) -> list[str]:
 def _of_decision(decision: GateDecision | None, sha256: str) -> list[str]:
     if decision is None or decision.winner == sha256:
         return []
-    left = f"model {decision.winner[:12]}" if decision.winner else "no model"
-    at = f"{decision.decided_at:%Y-%m-%d %H:%M}"
-    return [
-        f"the gate's last decision, of {at} UTC, left {left}: it was promoted or rolled back by hand since"
-    ]
+    left = f"left model {decision.winner[:12]}" if decision.winner else "left no model"
+    return [f"the last decision about it, of {decision.decided_at:%Y-%m-%d %H:%M} UTC, {left}"]

@@ -31,7 +31,7 @@ from trainer.train.seeds import batch_order
 # failed.
 MAX_SKIPPED_STEPS = 10
 MAX_LOWERED = 3
-PROGRESS_SECONDS = 1.0
+PROGRESS_SECONDS, PROGRESS_AT_ONCE = 1.0, 2  # of two runs a second, in turn: a day's log has a bound
 UNREAD_STEPS = 32
 
 Report = Callable[[dict[str, Any]], None]
@@ -117,8 +117,8 @@ def train(
 
     A free place is offered to the roster at once. Remaining models move into a new pack, made by `form`, when
     others join and when at most half of the pack is left; their results do not change. Reports `progress`
-    about once a second and `epoch` after each epoch of each model. `total` adds up the losses of ranks.
-    `interval` returns the seconds between checkpoints, without it the job's; 0: none.
+    of two runs, in turn, about once a second and `epoch` after each epoch of each model. `total` adds up the
+    losses of ranks. `interval` returns the seconds between checkpoints, without it the job's; 0: none.
     """
     runs: list[Run] = []
     pack: Pack | None = None
@@ -144,9 +144,9 @@ def train(
         if due or unread.is_due or any(run.active and run.epoch_is_over for run in runs):
             unread.count(runs)
         if due:
-            training = sum(run.active for run in runs)
-            for run in (run for run in runs if run.active):
-                report(_progress(run, job, pace.rate, training=training))
+            under_way = [run for run in runs if run.active]
+            for run in pace.turn(under_way):
+                report(_progress(run, job, pace.rate, training=len(under_way)))
         # Epochs that ended or broke, and runs that stop with them.
         for number, run in enumerate(runs):
             if not run.active:
@@ -362,6 +362,13 @@ class _Pace:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._since, self._windows, self.rate = clock, clock(), 0, 0.0
+        self._turn = 0
+
+    def turn(self, runs: Sequence[Run]) -> list[Run]:
+        """Return the runs whose turn it is to report their progress."""
+        told = [runs[(self._turn + place) % len(runs)] for place in range(min(len(runs), PROGRESS_AT_ONCE))]
+        self._turn += len(told)
+        return told
 
     def count(self, windows: int) -> None:
         self._windows += windows

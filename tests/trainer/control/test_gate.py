@@ -236,6 +236,20 @@ def test_whatever_fails_the_champion_stays(monkeypatch: pytest.MonkeyPatch) -> N
     assert (done.state, done.gate) == ("done", "the champions stay: spent")
 
 
+def test_a_rule_that_changed_meanwhile_keeps_the_champion() -> None:
+    for changed, why in (
+        ({"gate": "shadow"}, "gate was changed"),
+        ({"promote": "never"}, "promotes nothing"),
+    ):
+        sundays = Sundays()
+        entry = sundays.trained(SUNDAY)
+        (weekly,) = sundays.home.outputs.retrains
+        outputs = replace(sundays.home.outputs, retrains=[weekly | changed])
+        sundays.home = replace(sundays.home, outputs=outputs)
+        done = sundays.scored(entry, {"challenger": losses(0.6)})
+        assert (done.state, done.promoted) == ("done", ()) and why in done.gate
+
+
 def test_a_champion_that_was_replaced_meanwhile_stays() -> None:
     sundays = Sundays()
     sundays.scored(sundays.trained(SUNDAY), {"challenger": losses(0.6)})

@@ -38,6 +38,30 @@ def test_types_that_run_are_not_refused():
     refuse_retired([instance_type("g5.12xlarge"), instance_type("g6.xlarge")], None)
 
 
+SCRIPT = {"script.command": "python train.py", "max_duration": "1h"}
+
+
+def test_a_script_may_have_types_without_a_gpu():
+    named = machines_of(job_of(**SCRIPT, instance=("m7i.large", "r6i.xlarge")))
+    assert [(one.name, one.gpus, one.vcpus) for one in named] == [("m7i.large", 0, 2), ("r6i.xlarge", 0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"instance": ("m7i.large",)}, "m7i.large has no GPU .models are trained on GPUs"),
+        ({**SCRIPT, "instance": ("m7i.large", "g6.xlarge")}, "types with and without GPUs in one job"),
+        (
+            {**SCRIPT, "instance": ("m7i.large",), "script.over": [{"a": "1"}], "script.gpus": 0.5},
+            "the job has script.gpus",
+        ),
+    ],
+)
+def test_what_needs_a_gpu_is_refused_on_a_type_without(keys, words):
+    with pytest.raises(UsageError, match=words):
+        machines_of(job_of(**keys))
+
+
 def test_a_profile_leaves_default_types_that_are_large_enough():
     assert [machine.name for machine in machines_of(Job())] == list(DEFAULT_TYPES)
     assert [machine.name for machine in machines_of(job_of(gpu_profile="l40s"))] == ["g6e.xlarge"]

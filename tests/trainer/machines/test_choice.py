@@ -7,9 +7,9 @@ from trainer.machines.chips import named_profile
 from trainer.machines.choice import Device, check_fits, choose, gpus_here, profile_of, read_gpus
 
 LISTING = """\
-NVIDIA H200, 143771, 143212, 9.0
-NVIDIA GeForce RTX 4090, 24564, 9000, 8.9
-Tesla T4, 15360, [N/A], 7.5
+NVIDIA H200, 143771, 143212, 9.0, GPU-ab12c3-77, Disabled
+NVIDIA GeForce RTX 4090, 24564, 9000, 8.9, GPU-ab19d0-01, [N/A]
+Tesla T4, 15360, [N/A], 7.5, GPU-0e0e0e-02, [N/A]
 """
 
 
@@ -94,10 +94,23 @@ def test_nvidia_smi_is_read_with_its_gaps():
 
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [(None, "H200 4090 T4"), ("2,0", "T4 H200"), ("", ""), ("-1", ""), ("GPU-ab12", "H200 4090 T4")],
+    [
+        (None, "H200 4090 T4"),
+        ("2,0", "T4 H200"),
+        ("", ""),
+        ("-1", ""),
+        ("GPU-ab12", "H200"),
+        ("GPU-0e0e0e-02,GPU-ab19", "T4 4090"),
+        ("7", ""),
+        ("MIG-3f", ""),
+        ("DIVIDED", ""),
+    ],
 )
 def test_gpus_that_are_hidden_are_not_here(tmp_path, monkeypatch, visible, names):
-    (tmp_path / "listing").write_text(LISTING)
+    """Nor are those that are divided: a slice's memory is not the chip's, and torch tells it."""
+    listing = LISTING.replace("Disabled", "Enabled") if visible == "DIVIDED" else LISTING
+    visible = None if visible == "DIVIDED" else visible
+    (tmp_path / "listing").write_text(listing)
     stub = tmp_path / "nvidia-smi"
     stub.write_text(f"#!/bin/sh\ncat {tmp_path / 'listing'}\n")
     stub.chmod(0o755)

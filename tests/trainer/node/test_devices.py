@@ -51,6 +51,17 @@ def test_all_gpus_are_found_and_named_for_torch(lists) -> None:
     assert find_devices(expected=4, place=REHEARSAL).names == ("cpu",), "a rehearsal tests its CPU once"
 
 
+def test_a_type_without_gpus_is_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver(*_: object, **__: object) -> None:
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.setattr(subprocess, "run", no_driver)
+    devices = find_devices(expected=0, place=ACCOUNT)
+    assert (devices.found, devices.kind, devices.names) == (1, "cpu", ("cpu",))
+    with pytest.raises(TrainingFailed, match="nvidia-smi shows no GPU"):
+        find_devices(expected=1, place=ACCOUNT)
+
+
 @pytest.mark.parametrize(
     "listing", ["", "0, NVIDIA L4, 22888\n", FOUR + "4, NVIDIA L4, 22888\n", "No devices were found\n"]
 )

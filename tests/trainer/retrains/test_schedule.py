@@ -10,6 +10,7 @@ import pytest
 from trainer.aws.stack_outputs import PARAMETER_LIMIT_BYTES
 from trainer.retrains.recurrence import WEEKDAYS
 from trainer.retrains.schedule import MOST_RETRAINS, read_schedules
+from trainer.targets.gate import GateRule
 
 WEEKLY: dict[str, Any] = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 5, "budget_month": 20.0}
 
@@ -18,6 +19,12 @@ def test_a_schedule_has_defaults_and_survives_the_outputs() -> None:
     (schedule,) = read_schedules([WEEKLY])
     assert (schedule.time_zone, schedule.overlap) == ("UTC", "skip")
     assert read_schedules([schedule.to_dict()]) == (schedule,)
+    assert (schedule.promote, schedule.gate, schedule.rule) == ("never", "test", GateRule())
+    gated = {"promote": "better", "gate": "shadow", "margin": 0.001, "least_cells": 30}
+    (shadow,) = read_schedules([WEEKLY | gated])
+    assert shadow.rule == GateRule(margin=0.001, least_cells=30)
+    assert read_schedules([shadow.to_dict()]) == (shadow,)
+    assert not {"gate", "margin", "least_cells"} & schedule.to_dict().keys()
 
 
 @pytest.mark.parametrize(
@@ -30,6 +37,14 @@ def test_a_schedule_has_defaults_and_survives_the_outputs() -> None:
         ({"budget": 0}, "budget 0 must be dollars"),
         ({"budget_month": "20"}, "budget_month '20' must be dollars"),
         ({"overlap": "both"}, "must be skip or wait"),
+        ({"promote": "beats-baselines"}, "must be never or better"),
+        ({"gate": "both"}, "must be test or shadow"),
+        ({"gate": 1}, "gate must be text"),
+        ({"margin": -0.1}, "margin -0.1 must be a number of 0 or more"),
+        ({"margin": True}, "margin True must be"),
+        ({"margin": float("nan")}, "margin nan must be"),
+        ({"least_cells": 19}, "least_cells 19 must be 20 to 10,000"),
+        ({"least_cells": 20.5}, "least_cells 20.5 must be"),
         ({"zone": "UTC"}, "unknown key zone. Did you mean time_zone"),
     ],
 )

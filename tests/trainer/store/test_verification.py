@@ -21,6 +21,7 @@ from trainer.store.decisions import (
     create_decisions,
     decision_key,
     decisions_about,
+    note_by_hand,
     read_decision,
     read_decisions,
     write_decision,
@@ -84,7 +85,9 @@ def test_whatever_does_not_agree_is_told(objects: Any) -> None:
     put(objects, weights())
     write_decision(objects, decision("a" * 64))
     (flaw,) = verify(objects, NAME).flaws
-    assert "left model aaaaaaaaaaaa: it was promoted or rolled back by hand since" in flaw
+    assert flaw == "the last decision about it, of 2026-11-22 03:00 UTC, left model aaaaaaaaaaaa"
+    note_by_hand(objects, NAME, "promoted by hand", SUNDAY)
+    assert (verify(objects, NAME).flaws, verify(objects, NAME).origin) == ((), "by hand")
     objects.put(key=decision_key(NAME), body=b"{}")
     assert "cannot read models/production/" in verify(objects, NAME).flaws[0]
 

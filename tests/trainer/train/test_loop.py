@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from tests.nightly import others_nightly
 from tests.trainer.train.rosters import Roster, run_of_noise
 from trainer.job.job import Job
 from trainer.train import loop
-from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, Run, train
+from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, PROGRESS_AT_ONCE, Run, train
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
@@ -141,6 +142,23 @@ def test_progress_is_reported_about_once_a_second():
     assert 0 < len(progress) < 4
     assert progress[0]["steps"] == 4 and progress[0]["epochs"] == 1
     assert progress[0]["rate"] > 0 and progress[0]["unit"] == "windows"
+
+
+def test_of_many_models_two_report_their_progress_a_second_in_turn():
+    ticks, told = itertools.count(), list[str]()
+    job = job_of(lookback=2, batch=5, hidden=2, layers=1, epochs=1)
+    runs = [run_of_noise(number, job, windows=60) for number in range(5)]
+
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "progress":
+            told.append(event["model"])
+
+    def form(members: Sequence[Member]) -> SequentialPack:
+        return SequentialPack(members, job)
+
+    train(Roster(*runs), form, job, report, places=5, clock=lambda: float(next(ticks)))
+    assert told[:7] == ["m0", "m1", "m2", "m3", "m4", "m0", "m1"]
+    assert len(told) <= PROGRESS_AT_ONCE * next(ticks)
 
 
 def _real_run(number: int, job: Job) -> Run:

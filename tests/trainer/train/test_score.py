@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.jobs import job_of
 from tests.models import make_model
-from tests.trainer.train.conftest import Trained
+from tests.trainer.train.conftest import Trained, planned
 from trainer.store.card import read_card
 from trainer.store.scores import Asked, AskedModel, AskedPiece, ScoredPiece, read_scores
 from trainer.store.weights import load_tensors, save
 from trainer.train import score
+from trainer.train.inputs.survey import survey
 from trainer.train.predict.symbols import outputs_at
 from trainer.train.score import main
 
@@ -54,7 +56,7 @@ class ScoreRun:
         self.models[0] = self._model("challenger", path)
 
     def scored(self, since: int = 0) -> ScoredPiece:
-        piece = AskedPiece(piece="SIG-USD", since=since, models=tuple(self.models))
+        piece = AskedPiece(piece=self.planted.piece.title, since=since, models=tuple(self.models))
         asked = Asked(pieces=(piece,), until=UNTIL)
         (self.given / "job.json").write_text(json.dumps(self.planted.job.to_dict()))
         (self.given / "asked.json").write_text(json.dumps(asked.to_json()))
@@ -62,7 +64,7 @@ class ScoreRun:
         words = [word for name, path in folders.items() for word in (f"--{name}", str(path))]
         assert main(words) == 0
         assert [path.name for path in self.out.iterdir()] == ["scores.json"]
-        return read_scores((self.out / "scores.json").read_bytes(), asked, proper=PROPER)["SIG-USD"]
+        return read_scores((self.out / "scores.json").read_bytes(), asked, proper=PROPER)[piece.piece]
 
 
 @pytest.fixture
@@ -114,3 +116,29 @@ def test_a_model_that_is_not_comparable_is_refused_with_the_reason(run: ScoreRun
 def test_a_challenger_does_not_choose_its_windows(run: ScoreRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score, "outputs_at", lambda *asked: outputs_at(asked[0], asked[1], asked[2][7:]))
     assert "7 of its test span's bars have no forecast" in run.scored().reason
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["pooled", "panel"])
+def test_a_model_of_several_series_has_the_losses_of_its_own_training(
+    kind: str, tmp_path: Path, train_piece: Any, write_candles: Any
+) -> None:
+    for seed, symbol in enumerate(("AAA", "BBB", "CCC")):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        write_candles(tmp_path / "data", symbol, bars=800 + 50 * seed, seed=seed)
+    keys = {"hidden": 4, "lookback": 20, "epochs": 1, "batch": 64, "horizon": 1, kind: True}
+    job = job_of(name="all", **keys)
+    data = planned(job, tmp_path / "data")
+    (piece,) = survey(job.with_data(timeframe="1m"), data.plan).pieces
+    out = tmp_path / "models"
+    out.mkdir()
+    done = train_piece(piece, job, tmp_path / "data", out)
+    trained = Trained(piece=piece, job=job, data=tmp_path / "data", out=out, done=done, events=[])
+    run = ScoreRun(trained, tmp_path)
+    scored, told = run.scored(), read_card(trained.file).losses
+    assert scored.challenger is not None, scored.reason
+    assert list(scored.challenger.begins) == told["begins"]
+    assert scored.challenger.sums == told["sums"]
+    since = told["begins"][0] + 3600
+    later = run.scored(since=since).challenger
+    assert later is not None and later.begins[0] == since and sum(later.bars) < sum(told["bars"])

@@ -25,10 +25,10 @@ from trainer.cli.views.trading import traded_json
 from trainer.data.read.paths import check_path
 from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.record import iso
+from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, Stored, open_objects, read_record
 from trainer.store.comparison import Side, compare_sides, returns_by_day
-from trainer.store.decisions import decisions_about
+from trainer.store.decisions import decisions_about, note_by_hand
 from trainer.store.differences import differences
 from trainer.store.listing import (
     Model,
@@ -223,6 +223,8 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
         changed = promote(objects, vars(model), group=group)
     except PermissionDenied as error:
         raise PermissionDenied(error.what, why=error.why, do=NO_RIGHT) from error
+    if changed:
+        note_by_hand(objects, f"{group}/{model.name}", "promoted by hand", utc_now(), run_id=model.run_id)
     if arguments.json:
         say_json(
             {
@@ -242,6 +244,8 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
 
 def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
     replaced, put = roll_back(objects, arguments.model, version_id=arguments.version)
+    reason = f"rolled back by hand to version {put.version_id}"
+    note_by_hand(objects, production_name(put.key), reason, utc_now())
     if arguments.json:
         say_json({"replaced": _version(replaced), "put": _version(put)})
     else:

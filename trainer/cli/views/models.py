@@ -13,7 +13,7 @@ from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
 from trainer.cli.views.trading import TradedTable, named_metrics, reliability_lines
 from trainer.store.comparison import ComparedRow, Side
-from trainer.store.decisions import GateDecision
+from trainer.store.decisions import BY_HAND, GateDecision
 from trainer.store.differences import Difference
 from trainer.store.listing import Model
 from trainer.store.verification import Verified
@@ -186,6 +186,9 @@ def _row(model: Model, days: int) -> dict[str, Cell]:
 
 def decision_view(decision: GateDecision) -> RenderableType:
     """Return the last decision about a production model: what it was, why, and who was scored."""
+    if decision.gate == BY_HAND:
+        at = f"{decision.decided_at:%Y-%m-%d %H:%M}"
+        return lines("", f"  {decision.name}: {decision.reason} on {at} UTC")
     outcome = "promoted" if decision.promote else "kept"
     sign, style = ("✓", GOOD) if decision.promote else ("=", "")
     challenge = f", challenge {decision.challenge} of its champion" if decision.champion else ""
@@ -218,7 +221,7 @@ def _brief(value: Any) -> str:
 
 def verified_view(found: Sequence[Verified]) -> RenderableType:
     """Return the table of verified production models, and what does not agree about them."""
-    rows = [
+    rows: list[dict[str, Cell]] = [
         {
             "": styled("✗", BAD) if one.flaws else styled("✓", GOOD),
             "model": one.name,

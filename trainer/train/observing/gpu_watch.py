@@ -13,6 +13,8 @@ from typing import Any
 
 import pynvml
 
+from trainer.base import environment
+
 GPU_SECONDS = 5.0
 STATE_SECONDS = 10.0
 MIB = 2**20
@@ -41,9 +43,7 @@ class GpuWatch:
         except pynvml.NVMLError:
             return
         try:
-            handles = [
-                pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-            ]
+            handles = visible_handles()
             sample = 0
             while not self._ended.is_set():
                 for index, handle in enumerate(handles):
@@ -54,6 +54,24 @@ class GpuWatch:
             return  # a GPU fell off the bus: its worker reports the error
         finally:
             pynvml.nvmlShutdown()
+
+
+def visible_handles() -> list[Any]:
+    """Return NVML's handles of the GPUs, or slices, that CUDA_VISIBLE_DEVICES leaves, in CUDA's order.
+
+    NVML numbers GPUs by bus and CUDA the fastest first: the same where all are alike.
+    """
+    wish = environment.visible_gpus()
+    if wish is None:
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    names = [name.strip() for name in wish.split(",")]
+    return [
+        pynvml.nvmlDeviceGetHandleByIndex(int(name))
+        if name.isdecimal()
+        else pynvml.nvmlDeviceGetHandleByUUID(name)
+        for name in names
+        if name not in ("", "-1")
+    ]
 
 
 def figures_of(handle: Any) -> dict[str, float | None]:
@@ -84,9 +102,9 @@ def state_of_device(device: str, *, seconds: float = STATE_SECONDS) -> str:
     def ask() -> None:
         try:
             pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))
+            handle = visible_handles()[int(device.partition(":")[2])]
             lines.append(", ".join(f"{name} {value}" for name, value in figures_of(handle).items()))
-        except pynvml.NVMLError as error:
+        except (pynvml.NVMLError, IndexError) as error:
             lines.append(f"NVML: {error}")
 
     asking = threading.Thread(target=ask, name="device-state", daemon=True)

@@ -103,6 +103,15 @@ def test_a_budget_becomes_the_hard_stop(rehearsed, candles, capsys):
     assert "Hard stop 1h after the launch ($12.28 at most, on demand)" in capsys.readouterr().out
 
 
+def test_a_script_on_a_type_without_a_gpu_has_a_plan(rehearsed, capsys, tmp_path):
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    words = ("--script", tmp_path / "train.py", "--max-duration", "30m", "--instance", "m7i.large")
+    assert launch("--rehearse", *words, "--dry-run", "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["rungs"][0].startswith("m7i.large on_demand us-east-1")
+    assert plan["candidates"][0]["gpus"] == 0 and plan["candidates"][0]["note"] == ""
+
+
 def test_a_months_budget_is_warned_of_at_the_plan(rehearsed, candles, capsys, monkeypatch):
     def with_budget(access, *, stack):
         return replace(read_stack(access, stack=stack), account_budget=1)

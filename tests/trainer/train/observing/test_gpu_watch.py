@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from trainer.train.observing.gpu_watch import GpuWatch, figures_of
+from trainer.train.observing.gpu_watch import GpuWatch, figures_of, visible_handles
 from trainer.train.observing.observe import GPU_FIGURES, Observed
 
 
@@ -30,6 +30,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "nvmlShutdown": lambda: setattr(seen, "open", seen.open - 1),
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetHandleByUUID": lambda name: {"GPU-a": 0, "MIG-b": 1}[name],
         "nvmlDeviceGetUtilizationRates": lambda handle: (
             not_supported() if handle else SimpleNamespace(gpu=97)
         ),
@@ -53,6 +54,17 @@ def test_gpu_figures_have_units_and_missing_ones_are_none(driver):
     second = figures_of(1)
     assert (second["use_percent"], second["power_watts"], second["temperature_celsius"]) == (None, None, 61.0)
     assert tuple(second) == GPU_FIGURES
+
+
+@pytest.mark.parametrize(
+    ("visible", "handles"),
+    [(None, [0, 1]), ("1", [1]), ("1, 0", [1, 0]), ("MIG-b,GPU-a", [1, 0]), ("", []), ("-1", [])],
+)
+def test_only_visible_gpus_are_asked(driver, monkeypatch, visible, handles):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_handles() == handles
 
 
 def test_gpus_are_watched_while_the_training_lasts(driver, tmp_path):
