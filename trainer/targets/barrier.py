@@ -42,6 +42,7 @@ class Barrier(VolatilityUnitSettings):
     )
     proper = ("log_loss", "brier")
     long_above = 0.0
+    libraries = ("sklearn.linear_model",)
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         column("log loss", "log_loss", baseline="unconditional"),

@@ -36,6 +36,7 @@ class Direction(HorizonSettings):
     )
     proper = ("log_loss", "brier")
     long_above = 0.5
+    libraries = ("sklearn.linear_model",)
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         Column(title="AUC (logistic)", value=("auc",), beside=("baselines", "logistic", "auc")),

@@ -237,7 +237,10 @@ def test_whatever_fails_the_champion_stays(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_rule_that_changed_meanwhile_keeps_the_champion() -> None:
-    for changed, why in (({"gate": "shadow"}, "gate was changed"), ({"promote": "never"}, "promotes nothing")):
+    for changed, why in (
+        ({"gate": "shadow"}, "gate was changed"),
+        ({"promote": "never"}, "promotes nothing"),
+    ):
         sundays = Sundays()
         entry = sundays.trained(SUNDAY)
         (weekly,) = sundays.home.outputs.retrains

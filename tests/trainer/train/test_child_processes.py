@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainer.job.job import Job
 from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.tuning.tune import call_in_child
 from trainer.train.workers.supervisor import worker_context
@@ -65,7 +66,7 @@ def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.Mon
     monkeypatch.setattr(resource_tracker, "_resource_tracker", tracker := resource_tracker.ResourceTracker())
     monkeypatch.setattr(resource_tracker, "ensure_running", tracker.ensure_running)
     monkeypatch.setattr(forkserver, "ensure_running", ensure_running)
-    worker_context("cpu")
+    worker_context("cpu", Job())
     assert call_in_child(Starting(), print) == (True, "")  # type: ignore[arg-type]
     assert seen == [True] and not blocked()
     tracker._stop()

@@ -65,16 +65,17 @@ class _Worker:
         return {self.last, *(piece.source for piece in self.pieces.values())} - {""}
 
 
-def worker_context(kind: str) -> Any:
-    """Return the multiprocessing context that starts workers. For a CPU it starts to load torch in the
-    background.
+def worker_context(kind: str, job: Job) -> Any:
+    """Return the multiprocessing context that starts workers. For a CPU it starts to load torch, and what the
+    job's target scores with, in the background.
 
-    CUDA does not survive a fork. On a CPU, workers are forked from a server that has loaded torch.
+    CUDA does not survive a fork. On a CPU, workers are forked from a server that has loaded these.
     """
     if kind == "cuda":
         return multiprocessing.get_context("spawn")
     let_threads_sleep()
-    multiprocessing.set_forkserver_preload(["torch", "trainer.train.workers.worker"])
+    loaded = ["torch", "trainer.train.workers.worker", *job.target.libraries]
+    multiprocessing.set_forkserver_preload(loaded)
     with ctrl_c_blocked():
         forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")
@@ -104,7 +105,7 @@ class Supervisor:
         self._clock, self._smoke = clock, smoke
         self._places = places_of(settings.job, kind)
         self._devices = [device_of(kind, number) for number in range(num_workers)]
-        self._context = worker_context(kind)
+        self._context = worker_context(kind, settings.job)
         self._workers: dict[int, _Worker] = {}
         self._queue = PieceQueue(())
         self._stages = stages(kind=kind, num_workers=num_workers, cores=num_cores())
