@@ -5,7 +5,9 @@ challenger are scored on a machine of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ import pytest
 from scripts.weekly import Weeks, desk_variables, weeks
 from tests.aws.server import CheckedAws
 from tests.iam import assert_allowed_is_needed
-from tests.retrains import CONFIG, RETRAINS
+from tests.retrains import CONFIG, RETRAINS, SUNDAYS
 from tests.sessions import forget_sessions
 from trainer.cli.main import main
+from trainer.runs.record import from_iso
+from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
-from trainer.store.decisions import read_decision
+from trainer.store.decisions import read_decision, read_decisions
 from trainer.store.production import production_versions
 
 NAME, MODEL = "waiting", "lstm-direction_SIG-USD_1h"
@@ -40,32 +44,44 @@ instance = ["g6.xlarge"]
 """
 
 
+SHADOW = {"name": "shadow", **SUNDAYS, "budget": 1, "budget_month": 9, "promote": "better"}
+SHADOW |= {"gate": "shadow", "least_cells": 20}
+Begin = Callable[..., AbstractContextManager[Weeks]]
+
+
 @pytest.fixture
-def story(programs: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Weeks]:
-    """An account of an embedded AWS whose schedules fire and whose nodes run as forks, and a desk."""
-    with (
-        CheckedAws(
-            programs=programs, fork_nodes=True, fork_server=lambda: fork_server, grace_seconds=120
-        ) as aws,
-        weeks(aws, CONFIG, name=NAME) as story,
-    ):
-        for name, value in desk_variables(story.access).items():
-            monkeypatch.setenv(name, value)
-        forget_sessions()
-        yield story
-        forget_sessions()
+def begin(programs: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Return a function that makes an account of an embedded AWS whose schedules fire and whose nodes run as
+    forks, and a desk.
+    """
+
+    @contextmanager
+    def made(config: dict[str, str], name: str) -> Iterator[Weeks]:
+        with (
+            CheckedAws(
+                programs=programs, fork_nodes=True, fork_server=lambda: fork_server, grace_seconds=120
+            ) as aws,
+            weeks(aws, config, name=name) as story,
+        ):
+            for variable, value in desk_variables(story.access).items():
+                monkeypatch.setenv(variable, value)
+            forget_sessions()
+            yield story
+            forget_sessions()
+
+    return made
 
 
-def bring_hours(story: Weeks, folder: Path) -> None:
-    """Put hourly bars into the data set that rise for six hours and fall for six, five hundred days long."""
-    hour_T = np.arange(12_000)
+def bring_hours(story: Weeks, folder: Path, begins: str, hours: int) -> None:
+    """Put hourly bars into the data set that rise for six hours and fall for six."""
+    start, hour = np.datetime64(begins, "ns"), np.timedelta64(3_600_000_000_000, "ns")
+    hour_T = np.arange(hours)
     noise_T = 2e-4 * np.random.default_rng(0).standard_normal(len(hour_T))
     close_T = 100 * np.exp(np.cumsum(4e-4 * np.where(hour_T // 6 % 2, -1, 1) + noise_T))
     open_T = np.concatenate([[100.0], close_T[:-1]])
     prices = {"high": np.maximum(open_T, close_T), "low": np.minimum(open_T, close_T), "close": close_T}
-    start, hour = np.datetime64("2025-01-01T00:00", "ns"), np.timedelta64(3_600_000_000_000, "ns")
     columns = {"timestamp": start + hour_T * hour, "open": open_T, **prices, "volume": np.ones(len(hour_T))}
-    file = folder / "SIG-USD_1h.parquet"
+    file = folder / f"SIG-USD_1h_{begins[:10]}.parquet"
     pq.write_table(pa.table(columns), file)
     s3 = story.access.client("s3")
     s3.put_object(Bucket=story.outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
@@ -80,10 +96,16 @@ def receipt_of(story: Weeks, run_id: str) -> Any:
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
 def test_a_challenger_is_scored_on_a_machine_of_its_own(
-    story: Weeks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    bring_hours(story, tmp_path)
+    with begin(CONFIG, NAME) as story:
+        two_sundays(story, tmp_path, capsys)
+
+
+def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first model is promoted, and stays beside one that is as good."""
+    bring_hours(story, tmp_path, "2025-01-01T00:00", 12_000)
     (tmp_path / "job.toml").write_text(JOB)
     assert main(["retrains", "publish", NAME, "--job", "job.toml", "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
@@ -137,3 +159,43 @@ def test_a_challenger_is_scored_on_a_machine_of_its_own(
     cloud = story.aws.cloud(story.access)
     decided = [(asked, decision) for who, asked, decision in cloud.decisions if who.role == role]
     assert_allowed_is_needed(decided, policy, {})
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2_400)
+def test_a_shadow_scores_the_weeks_after_a_training(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(JOB)
+    with begin({"retrains": json.dumps([SHADOW])}, "shadow") as story:
+        cloud = story.aws.cloud(story.access)
+        until = cloud.clock.now().replace(minute=0, second=0, microsecond=0)
+        bring_hours(story, tmp_path, f"{until - timedelta(hours=4_000):%Y-%m-%dT%H:%M}", 4_000)
+        assert main(["retrains", "publish", "shadow", "--job", "job.toml", "--json"]) == 0
+        capsys.readouterr()
+        entries = []
+        for number in range(5):
+            coming = next(story.schedule.times(cloud.clock.now()))
+            hours = int((coming - until) / timedelta(hours=1))
+            if number:
+                bring_hours(story, tmp_path, f"{until:%Y-%m-%dT%H:%M}", hours)
+                until += timedelta(hours=hours)
+            list(story.watch(story.next_sunday()))
+            entries.append(story.entries()[-1])
+            assert (entries[-1].state, entries[-1].error) == ("done", None)
+            if entries[-1].score_run_id:
+                break
+        assert len(entries) >= 4 and not any(entry.score_run_id for entry in entries[:-1])
+        assert "cells of bars that came after" in entries[0].gate
+        scored = receipt_of(story, entries[-1].score_run_id)
+        (decision,) = read_decisions(story.objects, "shadow", entries[0].run_id) or ()
+        closed = from_iso(receipt_of(story, entries[0].run_id)["closed_at"]).timestamp()
+        assert (decision.gate, decision.run_id) == ("shadow", entries[0].run_id)
+        assert decision.numbers["cells"] >= 20, decision
+        (keys,) = read_record(story.objects, scored["run_id"])[0].nodes
+        stored = story.objects.get(key=f"{keys.folder}scores.json")
+        assert stored is not None
+        (piece,) = json.loads(stored.body)["pieces"]
+        begins = piece["models"][0]["losses"]["begins"]
+        assert closed <= begins[0] <= closed + 3_600 and begins[-1] < entries[-1].scheduled_at.timestamp()

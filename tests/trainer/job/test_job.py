@@ -280,7 +280,7 @@ def test_a_wait_for_capacity_may_be_none(written, minutes):
 
 def test_a_recorded_program_compiles_nothing():
     with pytest.raises(UsageError, match="expert.strategy = fused compiles nothing"):
-        parse_job({"expert": {"strategy": "fused", "compile": "always"}})
+        parse_job({"expert": {"strategy": "fused", "compile": "always"}}, {})
 
 
 def test_variables_of_the_trainer_are_named_bounded_and_no_secrets():

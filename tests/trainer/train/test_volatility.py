@@ -106,7 +106,7 @@ def test_the_model_that_is_kept_is_that_of_the_best_epoch():
     assert reached.scores == {name: best[name] for name in ("train_score", "validation_score")}
     rows = data.labels("validation")
     outputs = outputs_of(model, readings(alone(data), job, "validation"))
-    by_hand = np.corrcoef(data.target.forecast(outputs, data.fitted), rows[:, 0])[0, 1]
+    by_hand = np.corrcoef(data.target.forecast(outputs, data.fitted)[:, 0], rows[:, 0])[0, 1]
     assert reached.score == "correlation" and reached.validation_score == pytest.approx(by_hand)
     assert -1 <= reached.train_score <= 1
 

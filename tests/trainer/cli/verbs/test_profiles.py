@@ -8,8 +8,8 @@ import pytest
 
 from trainer.cli.main import main
 
-H100 = "NVIDIA H100 80GB HBM3, 81559, 81079, 9.0"
-TAKEN = "NVIDIA H100 80GB HBM3, 81559, 20000, 9.0"
+H100 = "NVIDIA H100 80GB HBM3, 81559, 81079, 9.0, GPU-1, Disabled"
+TAKEN = "NVIDIA H100 80GB HBM3, 81559, 20000, 9.0, GPU-1, Disabled"
 
 
 @pytest.fixture
