@@ -9,6 +9,7 @@ import pytest
 from tests.jobs import job_of
 from tests.nodes import NOW
 from tests.trainer.control.conftest import MemoryCloud
+from tests.trainer.targets.test_trading import TOLD
 from trainer.aws.place import ACCOUNT
 from trainer.cli.parser import build_parser
 from trainer.cli.sources.desk import CandleDesk
@@ -411,3 +412,13 @@ def test_a_spot_request_is_cancelled_since_doctor_deletes_none():
 def test_a_receipt_says_that_nobody_could_look_for_what_is_left():
     assert "nobody could look" in text_of({**RECEIPT, "left": None})
     assert "nobody could look" not in text_of({**RECEIPT, "left": None, "instances": []})
+
+
+def test_what_trading_would_have_made_is_below_the_models():
+    models = [scored("A", 1), scored("B", -1)]
+    for model, sharpe in zip(models, (0.05, -0.02), strict=True):
+        model["metrics"]["test"]["trading"] = {**TOLD, "sharpe": sharpe}
+    text = text_of({**RECEIPT, "models": models, "failed": []}, 120)
+    assert "if traded  piece            rule [95 %]  buy and hold" in text
+    assert text.index("with its 95 % interval") < text.index("if traded") < text.index("with 2 models tried")
+    assert "if traded" not in text_of({**RECEIPT, "models": [scored("A", 1)]}, 120)
