@@ -61,7 +61,9 @@ def started_fork_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not note.exists():
             run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-            note.write_text(str(ForkServerProcess(until_ends=run, more_libraries=(str(WARM_MOTO),)).path))
+            note.write_text(
+                str(ForkServerProcess(until_ends=run, more_libraries=(str(WARM_MOTO), "torch._dynamo")).path)
+            )
     return Path(note.read_text())
 
 
