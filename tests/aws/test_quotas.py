@@ -32,6 +32,7 @@ def test_a_new_account_can_reserve_no_executions(access: Access) -> None:
         access.client("lambda").put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=1)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_busy_account_loses_no_call_of_the_stack(
     aws_server: CheckedAws, stack: tuple[Access, StackOutputs]

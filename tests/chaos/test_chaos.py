@@ -113,8 +113,8 @@ def test_a_record_is_read_back_as_it_was_written():
 
 
 def test_a_caller_may_die_at_any_side_effect():
-    table = holds(islice(every_crash(), 0, None, 61))
-    assert table.crash_points > 25
+    table = holds(islice(every_crash(), 0, None, 122))
+    assert table.crash_points > 12
 
 
 @pytest.mark.nightly

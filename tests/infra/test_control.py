@@ -12,6 +12,7 @@ import pulumi
 import pytest
 
 from infra import control, packing, wheels
+from tests.nightly import others_nightly
 from tests.wheels import write_wheel
 from trainer.base.code_files import code_files
 from trainer.rehearsal.pulumi_shapes import zip_archive
@@ -116,7 +117,9 @@ def test_zip_describes_only_the_services_that_the_function_calls(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "files", "services"), FUNCTIONS)
+@pytest.mark.parametrize(
+    ("module", "files", "services"), others_nightly(FUNCTIONS, lambda function: function is FUNCTIONS[1])
+)
 def test_a_function_runs_from_its_zip_alone(
     tmp_path: Path, module: str, files: Any, services: tuple[str, ...]
 ) -> None:

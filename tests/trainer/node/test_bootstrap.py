@@ -151,7 +151,7 @@ def test_it_refuses_a_spoiled_sandbox(refused: Any, sandbox: Path, fakes: Path, 
     assert why in refused(path=sandbox / "bin", MAYFLY_ROOT=str(sandbox))
 
 
-@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(days=7)])
+@pytest.mark.parametrize("ahead", [pytest.param(timedelta(0), marks=pytest.mark.nightly), timedelta(days=7)])
 def test_the_cap_is_armed_before_anything_is_asked_or_downloaded(machine: Any, ahead: timedelta) -> None:
     before = datetime.now(timezone.utc).replace(microsecond=0)
     machine.ahead_seconds = int(ahead.total_seconds())

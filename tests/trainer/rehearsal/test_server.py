@@ -150,6 +150,7 @@ def test_two_commands_share_one_server(root: Path) -> None:
         assert first.endpoint_url == second.endpoint_url
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_server_ends_after_its_last_lease_unless_a_node_runs(
     root: Path, tmp_path: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]

@@ -123,8 +123,8 @@ def test_a_job_without_checkpoints_only_ends() -> None:
     [
         pytest.param(SequentialPack, LSTM, 1, 0.0, marks=pytest.mark.nightly),
         pytest.param(chunks, TCN, 1, 0.0, marks=pytest.mark.nightly),
-        pytest.param(SequentialPack, LSTM, 2, 0.0, marks=pytest.mark.nightly),
-        (Fused, LSTM, 2, 1e-5),
+        (SequentialPack, LSTM, 2, 0.0),
+        pytest.param(Fused, LSTM, 2, 1e-5, marks=pytest.mark.nightly),
         pytest.param(Streams, LSTM, 2, 1e-5, marks=pytest.mark.nightly),
     ],
 )

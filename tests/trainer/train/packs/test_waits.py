@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.jobs import job_of, with_settings
+from tests.nightly import others_nightly
 from tests.trainer.train.test_own_models import job_for
 from trainer.data.feature_names import FEATURES
 from trainer.job.job import Job
@@ -115,7 +116,9 @@ def test_a_fused_step_has_at_most_600_kernels(dtype: torch.dtype, monkeypatch: p
     assert 500 < kernels.count <= 600
 
 
-@pytest.mark.parametrize("name", PACKS)
+@pytest.mark.parametrize(
+    "name", others_nightly(PACKS, {"lstm averaged", "fused averaged", "tcn"}.__contains__)
+)
 def test_a_step_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(*PACKS[name], monkeypatch)
 

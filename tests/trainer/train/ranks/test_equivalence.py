@@ -136,6 +136,7 @@ def train_on_rank(ranks: Ranks, job: Job) -> tuple[Any, ...]:
     return run.history, run.best_epoch, roster.checkpoints, told, outputs
 
 
+@pytest.mark.nightly
 def test_ranks_whose_clocks_differ_decide_the_same(two_ranks: TwoRanks):
     job = job_for("lstm", epochs=12, patience=2, checkpoint_seconds=2)
     outputs: list[np.ndarray] = []

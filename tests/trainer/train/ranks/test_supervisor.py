@@ -91,6 +91,7 @@ def test_a_killed_torchrun_is_retried_from_the_checkpoint(number, start, data):
     assert training.events("model_failed")[0]["reason"] == "torchrun was killed by signal 9"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ranks_write_one_model_and_a_second_start_keeps_it(start, data, tmp_path):
     short = (*TOGETHER, "--epochs", "1")

@@ -262,7 +262,8 @@ def test_a_stopped_training_resumes_when_started_again(start, data, whole):
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a worker on every core reads nothing ahead")
-@pytest.mark.parametrize("pack", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("pack", [1, 2])
 def test_the_next_symbol_is_read_ahead_with_the_same_model(start, tmp_path, write_candles, pack):
     for number, name in enumerate("ABCD"):
         write_candles(tmp_path, f"{name}-USD", bars=1500 - 200 * number, seed=number)
