@@ -71,7 +71,7 @@ def refusal(make) -> str:
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        pytest.param("Norm", {"model.hidden": 64, "lookback": 20, "batch": 96}, marks=pytest.mark.nightly),
+        ("Norm", {"model.hidden": 64, "lookback": 20, "batch": 96}),
         pytest.param(
             "Attention", {"model.width": 32, "lookback": 24, "batch": 48}, marks=pytest.mark.nightly
         ),
