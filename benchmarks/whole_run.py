@@ -1,4 +1,4 @@
-"""Where a whole training spends its time: import, plan, features, steps, validation, scores, files, idle.
+"""Split the time of a whole training by phase: plan, features, steps, validation, scores, files, idle.
 
     python -m benchmarks.whole_run                        3 and 20 symbols of 20,000 minutes, one epoch
     python -m benchmarks.whole_run --symbols 200 --free   steps that cost nothing: all the rest

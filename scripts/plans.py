@@ -1,4 +1,4 @@
-"""What `mayfly plan` recommends for jobs that users described: the table of docs/cost.md.
+"""Make the table of docs/cost.md: the recommendations of `mayfly plan` for jobs that users described.
 
 `scripts/reference` writes it; tests/golden has the plans themselves.
 """

@@ -56,8 +56,8 @@ class Boot:
 
 @dataclass(frozen=True, kw_only=True)
 class SpotMarket:
-    """What spot capacity of a type typically cost, by AWS's Spot Instance Advisor (us-east-1, Linux), as
-    packaged in alexei-led/spotinfo at the date.
+    """Typical price and interruptions of a type's spot capacity, by AWS's Spot Instance Advisor (us-east-1,
+    Linux), as packaged in alexei-led/spotinfo at the date.
     """
 
     saving: float  # share of the price on demand
@@ -67,7 +67,7 @@ class SpotMarket:
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """What a machine of the user's own costs besides its power, used or not."""
+    """Fixed costs of a machine of the user's own: those besides its power."""
 
     price_usd: float
     years: float  # over which its price is written off, evenly

@@ -42,7 +42,7 @@ class TimedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """What the last runs of a case took: seconds of a phase, and visits a second of one device."""
+    """Measured times of the last runs of a case: seconds of each phase, and visits a second of one device."""
 
     boot: float
     stage: float

@@ -1,4 +1,4 @@
-"""What all runs of a calendar month (UTC) have cost, and whether one more would pass the account's budget."""
+"""Sum what all runs of a calendar month (UTC) cost, and warn if one more passes the account's budget."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CHAMPION = "champion"
 
 @dataclass(frozen=True, kw_only=True)
 class GateRule:
-    """What a challenger has to show."""
+    """Requirements of a promotion."""
 
     level: float = 0.05  # rate of false promotions over `challenges` decisions about one champion
     margin: float = 0.0  # gain over the champion that is not enough, in the unit of the deciding score
@@ -49,7 +49,7 @@ class GateRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Whether to promote, why in a sentence, and the numbers as JSON values."""
+    """The decision about a challenger: its reason is a sentence, its numbers are JSON values."""
 
     promote: bool
     reason: str

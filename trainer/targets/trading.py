@@ -1,4 +1,4 @@
-"""What a plain rule on a model's forecasts made on the test span, and how far luck explains it.
+"""Returns of a plain rule on a model's forecasts in the test span, and how far luck explains them.
 
 The rule: at each bar one part in `horizon` of the money is put to use for `horizon` bars if the forecast is
 up, and stays in cash if not. Nothing is sold short, borrowed or compounded. What is bought or sold costs
@@ -31,7 +31,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True)
 class Traded:
-    """What the rule made, as shares of the money: sums over the bars of the test span."""
+    """Returns and costs of the rule, as shares of the money: sums over the bars of the test span."""
 
     bars: int
     net: float  # after fees and slippage

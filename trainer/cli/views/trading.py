@@ -1,4 +1,4 @@
-"""What a plain rule made on each model's forecasts, and how often probabilities came true, as tables."""
+"""Tables: returns of a plain rule on each model's forecasts, and how reliable probabilities are."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MOST_TRAINED = 4_096  # bars of training that are scored, of all series; never m
 
 @dataclass(frozen=True, kw_only=True)
 class Validated:
-    """What a network reached after an epoch."""
+    """Loss and scores of a network after an epoch."""
 
     loss: float  # mean over all validation bars
     score: str = ""  # the metric of the other two; empty: none
