@@ -111,6 +111,7 @@ def test_a_fused_step_has_at_most_600_kernels(dtype: torch.dtype, monkeypatch: p
     monkeypatch.setattr(stacked, "resolve_precision", lambda *_: dtype)
     job = with_settings(LSTM, lookback=60)
     pack = Fused([member("a", "meta"), member("b", "meta"), member("c", "meta")], job)
+    pack._run()  # the first step also makes the constants that all keep
     with Kernels() as kernels:
         pack._run()
     assert 500 < kernels.count <= 600
