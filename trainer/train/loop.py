@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -45,9 +45,16 @@ class Run:
     member: Member
     title: str  # of its piece
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
-    validate: Callable[[nn.Module], Validated]  # of a network, after an epoch
+    validate: Callable[[nn.Module], Validated] | None  # of a network, after an epoch; None: of a refit
     learning_rate: float
     most_reads: int = 0  # of an epoch; 0: all
+    last_epoch: int = 0  # 0: the job's
+    # Of the piece's other stages: epochs and steps before this run, epochs after it at most, and what the
+    # earlier ones left, for its checkpoints (`trainer.train.stages`).
+    epochs_before: int = 0
+    steps_before: int = 0
+    epochs_after: int = 0
+    earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the current epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -226,10 +233,9 @@ def _next_batch(run: Run, job: Job) -> torch.Tensor:
 
 
 def steps_of(run: Run, job: Job) -> int:
-    """Return the steps from the start of a run's training to its position."""
-    return run.epoch * math.ceil(run.num_windows / job.train.batch) + math.ceil(
-        run.position / job.train.batch
-    )
+    """Return the steps from the start of a piece's training to the position of its run."""
+    of_epochs = run.epoch * math.ceil(run.num_windows / job.train.batch)
+    return run.steps_before + of_epochs + math.ceil(run.position / job.train.batch)
 
 
 def _rate(run: Run, job: Job) -> float:
@@ -291,19 +297,25 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
 
 
 def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
-    """Validate, keep the weights if they are the best, and start the next epoch or stop."""
+    """Validate, keep the weights if they are the best, and start the next epoch or stop. A refit has nothing
+    to validate on: it keeps its last weights.
+    """
     model, member = pack.model(number), run.member
-    validated = run.validate(model)
+    validated = run.validate(model) if run.validate is not None else Validated(loss=-run.epoch)
     train_loss = run.loss_sum / run.loss_windows
     run.epoch += 1
-    losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validated.loss}
+    losses = {"epoch": run.epoch, "train_loss": train_loss}
+    if run.validate is not None:
+        losses["validation_loss"] = validated.loss
     run.history.append({**losses, **validated.scores})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
+    told["epoch"] += run.epochs_before
     report({"event": "epoch", "model": member.name, "piece": run.title, **told})
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)
         run.best_outputs = validated.outputs_NO
-    if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
+    last_epoch = run.last_epoch or job.train.epochs
+    if run.epoch >= last_epoch or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
         return
@@ -339,13 +351,14 @@ def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, An
     """Return a run's `progress` event; `rate` is that of all `training` runs together, in windows or chunks
     per second.
     """
-    left = (job.train.epochs - run.epoch) * run.num_windows - run.position
+    epochs = (run.last_epoch or job.train.epochs) + run.epochs_after
+    left = (epochs - run.epoch) * run.num_windows - run.position
     return {
         "event": "progress",
         "model": run.member.name,
         "piece": run.title,
-        "epoch": run.epoch + 1,
-        "epochs": job.train.epochs,
+        "epoch": run.epochs_before + run.epoch + 1,
+        "epochs": run.epochs_before + epochs,
         "step": math.ceil(run.position / job.train.batch),
         "steps": math.ceil(run.num_windows / job.train.batch),
         "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,

@@ -35,6 +35,7 @@ from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
+from trainer.train.stages import Stages
 from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.piece_files import PieceFiles
@@ -121,6 +122,7 @@ class _WorkerRoster:
         self._staging = Staging(self._read)
         self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._waiting: list[_Arrival] = []  # in order, not started
+        self._continued: list[tuple[Piece, Stages]] = []  # pieces whose next stage has not begun
         threading.Thread(target=self._listen, name="supervisor-messages", daemon=True).start()
         self._sending = threading.Lock()
         self._files = PieceFiles(settings, station.device, self.report)
@@ -136,6 +138,8 @@ class _WorkerRoster:
         While other models train, a piece whose source is still being read waits, so that they don't have to.
         """
         runs: list[Run] = []
+        while self._continued and len(runs) < free:
+            runs += self._next_stage(*self._continued.pop(0))
         while len(runs) < free:
             arrival = self._next(wait=wait and not runs, may_block=wait)
             if arrival is None:
@@ -151,14 +155,28 @@ class _WorkerRoster:
                 if done := self._kept(piece):
                     self.report({**done, "kept": True})
                     continue
-                opened = open_piece(piece, self._settings.job, self._source(arrival))
+                checkpoint, stages = self._files.newest(piece)
+                source = self._refit_source(piece) if stages.on_all_bars else self._source(arrival)
+                opened = open_piece(piece, self._settings.job, source, stages=stages)
             except TrainerError as error:
                 self._fail(piece, error)
                 continue
             self._opened[piece.name] = opened
-            self._files.resume(opened)
+            self._files.resume(opened, checkpoint)
             runs.append(opened.run)
         return runs
+
+    def _next_stage(self, piece: Piece, stages: Stages) -> list[Run]:
+        """Return the run of a piece's next stage; none if it can't be read."""
+        torch.set_num_threads(piece.threads)
+        try:
+            source = self._refit_source(piece) if stages.on_all_bars else self._again(piece)
+            opened = open_piece(piece, self._settings.job, source, stages=stages)
+        except TrainerError as error:
+            self._fail(piece, error)
+            return []
+        self._opened[piece.name] = opened
+        return [opened.run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """See `loop.Roster`."""
@@ -168,7 +186,13 @@ class _WorkerRoster:
         """See `loop.Roster`."""
         opened = self._opened.pop(run.member.name)
         try:
-            self.report(self._files.finish(opened, self._files.evaluated(opened, model)))
+            opened = self._files.ended(opened)
+            if opened.stages.is_to_score:
+                opened = self._files.scored(opened, self._files.evaluated(opened, model))
+            if opened.stages.is_over:
+                self.report(self._files.finish(opened))
+            else:
+                self._continued.append((opened.piece, opened.stages))
         except TrainerError as error:
             self._fail(opened.piece, error)
 
@@ -213,13 +237,24 @@ class _WorkerRoster:
         return None
 
     def _source(self, arrival: _Arrival) -> Source:
-        in_use = [opened.source for opened in self._opened.values()]
-
         def read() -> Source:
-            source = arrival.staged.result() if arrival.staged is not None else self._read(arrival.piece)
-            return on_device(source, self._device)
+            return arrival.staged.result() if arrival.staged is not None else self._read(arrival.piece)
 
-        return self._sources.get(arrival.piece.source, in_use, read)
+        return self._cached(arrival.piece.source, read)
+
+    def _again(self, piece: Piece) -> Source:
+        """Return the source of a piece for its next network: the one that was just in use."""
+        return self._cached(piece.source, lambda: self._read(piece))
+
+    def _refit_source(self, piece: Piece) -> Source:
+        def read() -> Source:
+            return read_source(piece, self._settings.job, self._settings.data, refit=True)
+
+        return self._cached(f"{piece.source} refit f{piece.fold}", read)
+
+    def _cached(self, name: str, read: Callable[[], Source]) -> Source:
+        in_use = [opened.source for opened in self._opened.values()]
+        return self._sources.get(name, in_use, lambda: on_device(read(), self._device))
 
     def _read(self, piece: Piece) -> Source:
         return read_source(piece, self._settings.job, self._settings.data)
