@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from trainer.job.job import Job
-from trainer.train.evaluate.epoch_scores import Validated
+from trainer.train.evaluate.epoch_scores import Validated, Validation
 from trainer.train.notice import STOP, Heard
+from trainer.train.off_device import read
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.schedule import rate_factor
@@ -45,7 +46,7 @@ class Run:
     member: Member
     title: str  # of its piece
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
-    validate: Callable[[nn.Module], Validated]  # of a network, after an epoch
+    validation: Validation  # of a network, after an epoch
     learning_rate: float
     most_reads: int = 0  # of an epoch; 0: all
     epoch: int = 0  # epochs finished
@@ -148,13 +149,14 @@ def train(
             for run in pace.turn(under_way):
                 report(_progress(run, job, pace.rate, training=len(under_way)))
         # Epochs that ended or broke, and runs that stop with them.
+        validated = _validated(pack, runs)
         for number, run in enumerate(runs):
             if not run.active:
                 continue
             if run.is_broken:
                 _lower(pack, number, run)
-            elif run.epoch_is_over:
-                _end_epoch(pack, number, run, job, report)
+            elif number in validated:
+                _end_epoch(run, *validated[number], job, report)
             if not run.active:
                 model = pack.model(number)
                 put_tensors(model, run.best_weights)
@@ -290,11 +292,23 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
     _begin_epoch(run)
 
 
-def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
-    """Validate, keep the weights if they are the best, and start the next epoch or stop."""
-    model, member = pack.model(number), run.member
-    validated = run.validate(model)
-    train_loss = run.loss_sum / run.loss_windows
+def _validated(pack: Pack, runs: Sequence[Run]) -> dict[int, tuple[nn.Module, Validated]]:
+    """Validate the runs whose epoch has ended; return their networks, too, by number.
+
+    The networks run one after another without a wait, and all outputs are read at once.
+    """
+    ended = [n for n, run in enumerate(runs) if run.active and run.epoch_is_over and not run.is_broken]
+    if not ended:
+        return {}
+    models = [pack.model(number) for number in ended]
+    made = [runs[n].validation.outputs(model) for n, model in zip(ended, models, strict=True)]
+    each = zip(ended, models, read(made), strict=True)
+    return {n: (model, runs[n].validation.judged(outputs_NO)) for n, model, outputs_NO in each}
+
+
+def _end_epoch(run: Run, model: nn.Module, validated: Validated, job: Job, report: Report) -> None:
+    """Keep the weights if they are the best, and start the next epoch or stop."""
+    member, train_loss = run.member, run.loss_sum / run.loss_windows
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validated.loss}
     run.history.append({**losses, **validated.scores})

@@ -48,9 +48,9 @@ class Opened:
         return self.source.folds[self.piece.fold]
 
 
-def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate = outputs_of) -> Opened:
+def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate | None = None) -> Opened:
     """Return a piece ready to train on its fold of a source; `evaluate` runs its network over the validation
-    bars.
+    bars, where ranks share them.
     """
     data = source.folds[piece.fold]
     run = run_of(
@@ -67,7 +67,7 @@ def run_of(
     seed: int,
     title: str = "",
     draws: str = "",
-    evaluate: Evaluate = outputs_of,
+    evaluate: Evaluate | None = None,
 ) -> Run:
     """Return a new run that trains the model of this name on a piece's data. `seed` and `draws` as in
     `pack.Member`.
@@ -87,7 +87,7 @@ def run_of(
         member=member,
         title=title or model,
         reads=data.reads,
-        validate=validation_of(data, job, evaluate),
+        validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
         most_reads=job.train.reads_of_epoch(len(data.reads)),
     )

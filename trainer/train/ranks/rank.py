@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -127,14 +128,14 @@ class _RankRoster:
         assert self.opened is not None
         self._files.resume(self.opened)
         run = self.opened.run
-        validate = run.validate
+        judged = run.validation.judged
 
-        def validated(network: nn.Module) -> Validated:
+        def agreed(outputs_NO: np.ndarray) -> Validated:
             """Return rank 0's loss on every rank, so that all make the same decisions."""
-            own = validate(network)
+            own = judged(outputs_NO)
             return replace(own, loss=self._ranks.numbers_of_first([own.loss])[0])
 
-        run.validate = validated
+        run.validation = replace(run.validation, judged=agreed)
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
