@@ -73,7 +73,8 @@ class TrainSettings:
     )
     checkpoint_seconds: int = setting(
         120,
-        "Seconds of training between checkpoints of a model, at most; on an instance often fewer. 0: none.",
+        "Seconds of training between checkpoints of a model; 0: none. On an instance 96 at most, unless"
+        " they would cost over 1 % of its price; a smaller number is kept at any price.",
         least=0,
         most=1_000_000,
     )

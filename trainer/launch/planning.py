@@ -170,7 +170,6 @@ def plan_work(work: WeighedWork, offers: Offers, account: Account) -> LaunchPlan
         place=account.place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         boots=known_boots(account.objects),
-        keeps_checkpoints=work.keeps_checkpoints,
         storage=storage_cost(
             outputs.storage, throughput=outputs.efs_throughput, input_bytes=work.input_bytes
         ),

@@ -25,7 +25,7 @@ from trainer.machines.spot import INTERRUPTIONS_PER_HOUR
 from trainer.machines.storage import StorageCost
 from trainer.models.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
-from trainer.runs.snapshots import CEILING_WINS, MOST_COST, TRAINING_SECONDS
+from trainer.runs.snapshots import MOST_COST
 
 LONG_REHEARSAL_SECONDS = 900.0
 LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
@@ -247,8 +247,11 @@ def _checkpoints(cost: CheckpointCost) -> str:
         )
     usd = max(cost.usd_per_hour, 0.0001)
     price = f"{money(usd)} an hour, {cost.share:.2%} of the machine's price"
-    asked = f"more than {MOST_COST:.0%}, as the job's train.checkpoint_seconds has it"
-    why = f"; that is {CEILING_WINS if cost.seconds >= TRAINING_SECONDS else asked}" if cost.is_over else ""
+    why = ""
+    if cost.is_over:
+        why = f"; that is more than {MOST_COST:.0%}, as the job's train.checkpoint_seconds has it"
+    elif cost.is_stretched:
+        why = f", the most allowed; a lost machine may cost {duration(cost.lost_seconds)} of training"
     return f"Checkpoints: {cost.bytes / 1e6:,.1f} MB to S3 {often}, {price}{why}."
 
 
