@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from trainer.job.job import Job
-from trainer.train.evaluate.epoch_scores import Validated
+from trainer.train.evaluate.epoch_scores import Validated, Validation
 from trainer.train.notice import STOP, Heard
+from trainer.train.off_device import read
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.schedule import rate_factor
@@ -45,7 +46,7 @@ class Run:
     member: Member
     title: str  # of its piece
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
-    validate: Callable[[nn.Module], Validated] | None  # of a network, after an epoch; None: of a refit
+    validation: Validation | None  # of a network, after an epoch; None: of a refit
     learning_rate: float
     most_reads: int = 0  # of an epoch; 0: all
     last_epoch: int = 0  # 0: the job's
@@ -155,13 +156,14 @@ def train(
             for run in pace.turn(under_way):
                 report(_progress(run, job, pace.rate, training=len(under_way)))
         # Epochs that ended or broke, and runs that stop with them.
+        validated = _validated(pack, runs)
         for number, run in enumerate(runs):
             if not run.active:
                 continue
             if run.is_broken:
                 _lower(pack, number, run)
-            elif run.epoch_is_over:
-                _end_epoch(pack, number, run, job, report)
+            elif number in validated:
+                _end_epoch(run, *validated[number], job, report)
             if not run.active:
                 model = pack.model(number)
                 put_tensors(model, run.best_weights)
@@ -296,16 +298,30 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
     _begin_epoch(run)
 
 
-def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
-    """Validate, keep the weights if they are the best, and start the next epoch or stop. A refit has nothing
-    to validate on: it keeps its last weights.
+def _validated(pack: Pack, runs: Sequence[Run]) -> dict[int, tuple[nn.Module, Validated]]:
+    """Validate the runs whose epoch has ended; return their networks, too, by number.
+
+    The networks run one after another without a wait, and all outputs are read at once. A refit has nothing
+    to validate on: its last weights are the best.
     """
-    model, member = pack.model(number), run.member
-    validated = run.validate(model) if run.validate is not None else Validated(loss=-run.epoch)
-    train_loss = run.loss_sum / run.loss_windows
+    ended = [n for n, run in enumerate(runs) if run.active and run.epoch_is_over and not run.is_broken]
+    if not ended:
+        return {}
+    models = {number: pack.model(number) for number in ended}
+    known = {n: validation for n in ended if (validation := runs[n].validation) is not None}
+    made = [validation.outputs(models[n]) for n, validation in known.items()]
+    found = {n: Validated(loss=-float(runs[n].epoch)) for n in ended}
+    for (n, validation), outputs_NO in zip(known.items(), read(made) if made else (), strict=True):
+        found[n] = validation.judged(outputs_NO)
+    return {n: (models[n], found[n]) for n in ended}
+
+
+def _end_epoch(run: Run, model: nn.Module, validated: Validated, job: Job, report: Report) -> None:
+    """Keep the weights if they are the best, and start the next epoch or stop."""
+    member, train_loss = run.member, run.loss_sum / run.loss_windows
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss}
-    if run.validate is not None:
+    if run.validation is not None:
         losses["validation_loss"] = validated.loss
     run.history.append({**losses, **validated.scores})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}

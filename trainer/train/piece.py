@@ -57,12 +57,12 @@ def open_piece(
     piece: Piece,
     job: Job,
     source: Source,
-    evaluate: Evaluate = outputs_of,
+    evaluate: Evaluate | None = None,
     *,
     stages: Stages | None = None,
 ) -> Opened:
     """Return a piece ready to train its next stage on its fold of a source; `evaluate` runs its network over
-    the validation bars.
+    the validation bars, where ranks share them.
     """
     stages = stages or stages_of(piece)
     data, seed = source.folds[piece.fold], piece.seed + stages.member
@@ -92,7 +92,7 @@ def run_of(
     seed: int,
     title: str = "",
     draws: str = "",
-    evaluate: Evaluate = outputs_of,
+    evaluate: Evaluate | None = None,
 ) -> Run:
     """Return a new run that trains the model of this name on a piece's data. `seed` and `draws` as in
     `pack.Member`.
@@ -112,7 +112,7 @@ def run_of(
         member=member,
         title=title or model,
         reads=data.reads,
-        validate=validation_of(data, job, evaluate),
+        validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
         most_reads=job.train.reads_of_epoch(len(data.reads)),
     )

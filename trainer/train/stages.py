@@ -115,7 +115,7 @@ class Stages:
         run.earlier = self._tensors() if self.fits else {}
         if self.on_all_bars:
             first = self.first_fits[self.member]
-            run.validate, run.last_epoch = None, first.best_epoch
+            run.validation, run.last_epoch = None, first.best_epoch
             run.learning_rate = first.final_learning_rate
             run.epochs_after = sum(fit.best_epoch for fit in self.first_fits[self.member + 1 :])
         if self.fits:

@@ -78,7 +78,7 @@ class Worker(_WorkerRoster):
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         super().checkpoint(run, state, snapshot_seconds=snapshot_seconds)
-        if self.dies and run.validate is None:
+        if self.dies and run.validation is None:
             self._files.flush()
             raise WorkerKilled
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -168,16 +169,16 @@ class _RankRoster:
         if not stages.fits or checkpoint is not None:
             self._files.resume(self.opened, checkpoint)
         run = self.opened.run
-        validate = run.validate
-        if validate is None:
+        if run.validation is None:
             return [run]
+        judged = run.validation.judged
 
-        def validated(network: nn.Module) -> Validated:
+        def agreed(outputs_NO: np.ndarray) -> Validated:
             """Return rank 0's loss on every rank, so that all make the same decisions."""
-            own = validate(network)
+            own = judged(outputs_NO)
             return replace(own, loss=self._ranks.numbers_of_first([own.loss])[0])
 
-        run.validate = validated
+        run.validation = replace(run.validation, judged=agreed)
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
