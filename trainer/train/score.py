@@ -40,6 +40,7 @@ from trainer.store.scores import (
 )
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
+from trainer.train.child_processes import in_processes
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.evaluate.evaluation import Cells, Compared, cells_of, compare
 from trainer.train.evaluate.scores import joint_cells
@@ -160,17 +161,26 @@ def _job_in(given: Path) -> Job:
 def score_pieces(
     asked: Asked, job: Job, data: JobData, given: Path, emit: Callable[[dict[str, Any]], None]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the scores of every piece that can be scored, and the reasons of the others, by title."""
+    """Return the scores of every piece that can be scored, and the reasons of the others, by title. Several
+    pieces are scored in a process a core.
+    """
     pieces = {piece.title: piece for piece in survey(job, data.plan).pieces}
     scored: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    for one in asked.pieces:
+
+    def score(one: AskedPiece) -> dict[str, Any] | str:
         try:
             if one.piece not in pieces:
                 raise DataError("the job makes no such piece of these candles", do="Publish the job again.")
-            scored.append(score_piece(one, pieces[one.piece], job, data, given))
+            return score_piece(one, pieces[one.piece], job, data, given)
         except TrainerError as error:
-            failed[one.piece] = f"{error.what} ({error.why})" if error.why else error.what
+            return f"{error.what} ({error.why})" if error.why else error.what
+
+    for one, found in zip(asked.pieces, in_processes(score, asked.pieces), strict=True):
+        if isinstance(found, str):
+            failed[one.piece] = found
+        else:
+            scored.append(found)
         emit({"event": "moved", "of": one.piece})
     return scored, failed
 
