@@ -91,6 +91,7 @@ def _in_a_process(option: Job, device: torch.device, seconds: float) -> Timing:
 def _measure(pipe: Connection, option: Job, device: torch.device, seconds: float) -> None:
     use_one_thread()
     keep_freed_memory()
+    _timed(option.with_train(batch=1), device, 0.0)  # the first step of a model loads what it takes
     before = _resident_kib("RssAnon")
     timing = _timed(option, device, seconds)
     # The peak includes pages of libraries, which are subtracted.
