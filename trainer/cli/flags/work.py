@@ -48,9 +48,7 @@ def profiles_flags(profiles: Parser) -> None:
     listing = actions.add_parser(
         "list", help="list GPU profiles and the one that applies on this machine (default)"
     )
-    tune = actions.add_parser(
-        "tune", help="compare the strategies for a job's models on this machine"
-    )
+    tune = actions.add_parser("tune", help="compare the strategies for a job's models on this machine")
     job_flag(tune)
     tune.add_argument("--data", metavar="PATH", help="candles of the run (default: the job's)")
     tune.add_argument(
