@@ -41,8 +41,7 @@ class Timed:
     """The time of a job on one machine by one rate, without interruptions."""
 
     phases: Estimate
-    # That which deadlines follow: by the slower of the measured rate and the profile's.
-    seconds_slow: float
+    seconds_slow: float  # which deadlines follow: the slower of the estimate and of earlier runs
     rate: Rate
     visits: float  # windows of one GPU in its training time, at that rate
     runs: int = 0  # of its shape on its type, whose times these are; 0: they follow from the rate
@@ -251,12 +250,9 @@ def weigh(
 def timed(work: Workload, machine: InstanceType, *, place: Place, rate: Rate, sharded: bool = False) -> Timed:
     """Return the time of work on a machine of a place at a rate of one of its GPUs, or of a core."""
     phases = estimate(work, machine, place=place, rate=rate, sharded=sharded)
-    by_profile = phases
-    if rate.of_profile is not rate:
-        by_profile = estimate(work, machine, place=place, rate=rate.of_profile, sharded=sharded)
     return Timed(
         phases=phases,
-        seconds_slow=max(phases.seconds_p90, by_profile.seconds_p90),
+        seconds_slow=phases.seconds_p90,
         rate=rate,
         visits=phases.training * rate.on_machine(len(work.pieces), machine.num_workers),
     )

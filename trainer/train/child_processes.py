@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -107,3 +108,28 @@ def end_with_stdin() -> None:
     while os.read(0, 1 << 10):
         pass
     os._exit(1)
+
+
+def call_in_child(
+    context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
+) -> tuple[Any, str]:
+    """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there
+    is nothing.
+    """
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)  # type: ignore[attr-defined]
+    try:
+        with ctrl_c_blocked():
+            process.start()
+        theirs.close()
+        if ours.poll(limit_seconds):
+            return ours.recv(), ""
+        return None, f"it was not done after {limit_seconds:.0f} s"
+    except EOFError:
+        process.join()
+        return None, f"its process ended with exit code {process.exitcode}"
+    finally:
+        if process.pid is not None:
+            process.kill()
+            process.join()
+        ours.close()

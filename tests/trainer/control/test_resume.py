@@ -284,7 +284,7 @@ def test_a_training_of_other_models_is_refused(changed, why):
         {"job": with_setting("expert.pack", 7)},
         {"inputs": (replace(INPUT, key="raw/other/a.csv"),)},
         {"inputs": (replace(INPUT, sha256=""),)},
-        {"documents": {"measurements.json": {"a": 1}}},
+        {"documents": {"gpu_profiles.json": {"a": 1}}},
     ],
 )
 def test_what_changes_no_model_may_differ(changed):

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from trainer.job.job import Job
-from trainer.train.child_processes import ctrl_c_blocked
-from trainer.train.tuning.tune import call_in_child
+from trainer.train.child_processes import call_in_child, ctrl_c_blocked
 from trainer.train.workers.supervisor import worker_context
 
 
@@ -58,7 +57,7 @@ def test_a_blocked_ctrl_c_is_delivered_afterwards() -> None:
     assert waited and not blocked()
 
 
-def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_the_trial_start_with_ctrl_c_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
 
     def ensure_running() -> None:
@@ -74,7 +73,7 @@ def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.Mon
     tracker._stop()
 
 
-def test_a_ctrl_c_while_the_tuner_starts_ends_it() -> None:
+def test_a_ctrl_c_while_the_trial_starts_ends_it() -> None:
     class InterruptedStart(Starting):
         killed = False
 

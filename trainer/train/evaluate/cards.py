@@ -23,7 +23,7 @@ from trainer.train.packs.pack import architecture_of
 from trainer.train.precision import matmul_dtype
 from trainer.train.predict.readers import INPUT_LIMIT
 
-# Training settings stored in a card. Those of [expert] change only the speed: the tuner's choice, or 0 for
+# Training settings stored in a card. Those of [expert] change only the speed: the trial's choice, or 0 for
 # the default.
 SETTINGS = (
     "epochs",

@@ -33,7 +33,7 @@ from trainer.train.packs.strategy import places_of
 from trainer.train.smoke import tried
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
-from trainer.train.workers.smaller import remembered, smaller, smallest, with_job
+from trainer.train.workers.smaller import smaller, smallest, with_job
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
 from trainer.train.workers.worker import ReadAhead, work
 
@@ -405,8 +405,7 @@ class Supervisor:
         job = smallest(less, self._settings.job)
         self._settings, self._places = with_job(self._settings, job), min(self._places, job.expert.pack)
         now = {"pack": job.expert.pack, "micro_batch": job.expert.micro_batch}
-        event = {"event": "out_of_memory", "worker": worker.number, **now, **remembered(self._settings)}
-        self._emit({**event, "reason": worker.crash})
+        self._emit({"event": "out_of_memory", "worker": worker.number, **now, "reason": worker.crash})
         why = f"out of memory: now {job.expert.pack} together"
         if job.expert.micro_batch:
             why += f", in slices of {job.expert.micro_batch}"

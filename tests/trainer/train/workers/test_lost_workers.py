@@ -28,7 +28,6 @@ from trainer.train.workers.worker import crash_of
 NO_MEMORY = crash_of(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
 CHOICE = {
     "profile": "l4",
-    "timed_as": "model=lstm",
     "strategy": "sequential",
     "activation_checkpointing": False,
     "batch": 256,
@@ -331,12 +330,11 @@ def test_out_of_memory_halves_the_pack_then_the_slices(stage, room, pack, micro_
     if room < 1024:
         lowered = stage.named("out_of_memory")
         assert [event["pack"] for event in lowered][:2] == [2, 1][: len(lowered)]
-        entry = lowered[-1]["entry"]
-        assert (entry["pack"], lowered[-1]["shape"]) == (pack, "model=lstm")
+        assert (lowered[-1]["pack"], lowered[-1]["micro_batch"]) == (pack, micro_batch)
         known = Progress()
         for event in stage.events:
             known = advance(known, event)
-        assert known.tuned["l4"]["model=lstm"] == entry and known.retries == 0
+        assert known.retries == 0
 
 
 def test_a_model_that_fits_in_no_slice_has_failed(stage):
