@@ -38,7 +38,7 @@ def put(into: torch.Tensor, values: torch.Tensor) -> None:
 def read(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """Return tensors of a device as float64 on the host. The host waits once for all of them."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().double()
-    parts = flat.split([tensor.numel() for tensor in tensors])
+    parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape).numpy() for part, tensor in zip(parts, tensors, strict=True)]
 
 

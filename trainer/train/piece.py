@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from trainer.train.checkpoint import why_none_continues
 from trainer.train.cpu import on_one_thread
 from trainer.train.evaluate.cards import card_of_training
 from trainer.train.evaluate.epoch_scores import validation_of
+from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import score_panel
 from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, score_series
 from trainer.train.inputs.series import PieceData
@@ -46,6 +47,14 @@ class Opened:
     def data(self) -> PieceData:
         """Return the data of the piece's fold."""
         return self.source.folds[self.piece.fold]
+
+    def trained(self) -> Opened:
+        """Return what scoring needs of a trained model besides its baselines, on the CPU, to be sent."""
+        return replace(self, run=self.run.trained(), source=self.source.bare(self.piece.fold))
+
+    def with_baselines(self, baselines: list[Baselines]) -> Opened:
+        """Return the piece with known baselines of its fold."""
+        return replace(self, source=self.source.with_baselines(self.piece.fold, baselines))
 
 
 def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate | None = None) -> Opened:
@@ -148,11 +157,12 @@ def close_piece(
     *,
     out: Path,
     device: str,
+    precision: str,
     choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a trained model by its `outputs` and write it to `out`; return its `model_done` event.
 
-    `choice` is stored in the card.
+    Device, precision and `choice` are stored in the card; nothing here runs on the device.
     """
     piece, run, data = opened.piece, opened.run, opened.data
     baselines = opened.source.baselines(piece.fold)
@@ -174,6 +184,7 @@ def close_piece(
         scored=scored,
         joint=joint,
         device=device,
+        precision=precision,
         choice=choice or {},
     )
     return done_event(piece, card, file, save(out / file, run.best_weights, card))

@@ -10,7 +10,7 @@ the rank sends its traceback and ends, and torchrun restarts all ranks.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -105,7 +105,7 @@ class _RankRoster:
         self._trained: nn.Module | None = None
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         """Return the run, once. If a rank can't read its source, raise TrainerError there and return none on
         the others.
         """
@@ -128,6 +128,7 @@ class _RankRoster:
         assert self.opened is not None
         self._files.resume(self.opened)
         run = self.opened.run
+        assert run.validation is not None
         judged = run.validation.judged
 
         def agreed(outputs_NO: np.ndarray) -> Validated:
