@@ -29,7 +29,7 @@ from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task, refresh_task, score_task, script_task, training_task
 from trainer.launch.uploads import DATA_PREFIX, DeskFile, upload_candles, upload_data
-from trainer.machines.instances import CPU_TYPES
+from trainer.machines.cpu_types import cpu_types
 from trainer.machines.planner import Workload, with_bytes, workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.runs.calibration import Calibrated
@@ -284,7 +284,7 @@ class ScriptWork(WeighedWork):
 
 def _has_no_gpu(record: RunRecord) -> bool:
     """Return whether a run's machine has no GPU to test: its types are all of one kind."""
-    return any(rung.instance_type in CPU_TYPES for rung in record.ladder)
+    return any(rung.instance_type in cpu_types() for rung in record.ladder)
 
 
 @dataclass(frozen=True, kw_only=True)

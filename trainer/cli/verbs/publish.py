@@ -44,7 +44,8 @@ from trainer.launch.start import record_of
 from trainer.launch.uploads import DeskFile, encoder_file, upload_data
 from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.machines.chips import packaged, user_file, user_tables
-from trainer.machines.instances import InstanceType, cpu_instance_type
+from trainer.machines.cpu_types import cpu_instance_type
+from trainer.machines.instances import InstanceType
 from trainer.machines.planner import dollars
 from trainer.retrains.published import (
     PublishedRetrain,

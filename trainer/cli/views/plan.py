@@ -166,7 +166,9 @@ def _row(number: int, candidate: PlanCandidate) -> dict[str, Cell]:
         "instance": machine.name,
         "market": candidate.market.replace("_", "-"),
         "zones": str(len(candidate.zones)),
-        "GPUs": f"{machine.gpus:g}×{chip_name(machine)}" if machine.gpus else "none",
+        "GPUs": f"{machine.gpus:g}×{chip_name(machine)}"
+        if machine.gpus
+        else f"none, {counted(machine.vcpus, 'vCPU')}",
         "$/h": f"{candidate.price_usd_per_hour:.2f}",
         "est. time": time,
         "est. cost": cost,
