@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from trainer.train.checkpoint import why_none_continues
 from trainer.train.cpu import on_one_thread
 from trainer.train.evaluate.cards import card_of_training
 from trainer.train.evaluate.epoch_scores import validation_of
+from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import score_panel
 from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, score_series
 from trainer.train.inputs.series import PieceData
@@ -47,10 +48,18 @@ class Opened:
         """Return the data of the piece's fold."""
         return self.source.folds[self.piece.fold]
 
+    def trained(self) -> Opened:
+        """Return what scoring needs of a trained model besides its baselines, on the CPU, to be sent."""
+        return replace(self, run=self.run.trained(), source=self.source.bare(self.piece.fold))
 
-def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate = outputs_of) -> Opened:
+    def with_baselines(self, baselines: list[Baselines]) -> Opened:
+        """Return the piece with known baselines of its fold."""
+        return replace(self, source=self.source.with_baselines(self.piece.fold, baselines))
+
+
+def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate | None = None) -> Opened:
     """Return a piece ready to train on its fold of a source; `evaluate` runs its network over the validation
-    bars.
+    bars, where ranks share them.
     """
     data = source.folds[piece.fold]
     run = run_of(
@@ -67,7 +76,7 @@ def run_of(
     seed: int,
     title: str = "",
     draws: str = "",
-    evaluate: Evaluate = outputs_of,
+    evaluate: Evaluate | None = None,
 ) -> Run:
     """Return a new run that trains the model of this name on a piece's data. `seed` and `draws` as in
     `pack.Member`.
@@ -87,7 +96,7 @@ def run_of(
         member=member,
         title=title or model,
         reads=data.reads,
-        validate=validation_of(data, job, evaluate),
+        validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
         most_reads=job.train.reads_of_epoch(len(data.reads)),
     )
@@ -148,11 +157,12 @@ def close_piece(
     *,
     out: Path,
     device: str,
+    precision: str,
     choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a trained model by its `outputs` and write it to `out`; return its `model_done` event.
 
-    `choice` is stored in the card.
+    Device, precision and `choice` are stored in the card; nothing here runs on the device.
     """
     piece, run, data = opened.piece, opened.run, opened.data
     baselines = opened.source.baselines(piece.fold)
@@ -174,6 +184,7 @@ def close_piece(
         scored=scored,
         joint=joint,
         device=device,
+        precision=precision,
         choice=choice or {},
     )
     return done_event(piece, card, file, save(out / file, run.best_weights, card))

@@ -107,7 +107,7 @@ class OnePiece:
         self._opened: Opened | None = None
         self.done: dict[str, Any] = {}
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         if self._opened is not None:
             return []
         source = read_source(self._piece, self._job, planned(self._job, self._data))
@@ -123,7 +123,9 @@ class OnePiece:
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
         outputs = outputs_of_trained(self._opened, model, self._job)
-        self.done = close_piece(self._opened, outputs, self._job, out=self._out, device="cpu")
+        self.done = close_piece(
+            self._opened, outputs, self._job, out=self._out, device="cpu", precision="fp32"
+        )
 
 
 @pytest.fixture(scope="session")

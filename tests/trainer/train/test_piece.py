@@ -30,7 +30,7 @@ from trainer.train.inputs.source import (
 )
 from trainer.train.packs.pack import new_model
 from trainer.train.piece import check_given, open_piece, outputs_of_trained
-from trainer.train.predict.readers import outputs_of
+from trainer.train.predict.readers import on_host, outputs_of
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -115,7 +115,9 @@ def test_validation_is_not_computed_again_for_the_card(model, tmp_path, write_ca
 
     anew = outputs_of_trained(opened, network, job, evaluate)
     with on_one_thread():
-        opened.run.best_outputs = opened.run.validate(network).outputs_NO
+        validation = opened.run.validation
+        validated = validation.judged(on_host(validation.outputs(network)))
+        opened.run.best_outputs = validated.outputs_NO
     assert opened.run.best_outputs is not None
     kept = outputs_of_trained(opened, network, job, evaluate)
     assert all(

@@ -20,7 +20,7 @@ from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import Origin, code_sha256
 from trainer.train.loop import Run
 from trainer.train.packs.pack import architecture_of
-from trainer.train.precision import matmul_dtype
+from trainer.train.precision import DTYPES
 from trainer.train.predict.readers import INPUT_LIMIT
 
 # Training settings stored in a card. Those of [expert] change only the speed: the trial's choice, or 0 for
@@ -51,9 +51,10 @@ def card_of_training(
     scored: Sequence[SeriesScores],
     joint: Scored,
     device: str,
+    precision: str,
     choice: Mapping[str, Any],
 ) -> Card:
-    """Return the card of a piece that the training loop trained."""
+    """Return the card of a piece that the training loop trained. `precision` is `precision_of`'s."""
     return Card(
         model=piece.name,
         piece=piece.title,
@@ -86,7 +87,7 @@ def card_of_training(
             "choice": dict(choice),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
-            "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
+            "precision": str(DTYPES[precision]).removeprefix("torch."),
         },
         data={**_data(origin), "ties": sum(one.ties for one in data.series)},
         panel=_panel(data, scored),

@@ -9,6 +9,7 @@ on staging.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,15 @@ class Source:
     folds: Mapping[int, PieceData]  # from 1 on
     origin: Origin
     _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
+    # Those of all folds, where a helper of the worker computes them.
+    foreseen: Future[Mapping[int, list[Baselines]]] | None = field(default=None, repr=False)
 
     def baselines(self, fold: int) -> list[Baselines]:
         """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its
         seeds.
         """
+        if self.foreseen is not None:
+            return self.foreseen.result()[fold]
         if fold not in self._baselines:
             data = self.folds[fold]
             if data.panel:
@@ -117,6 +122,15 @@ class Source:
             else:
                 self._baselines[fold] = [one.target.baselines(one.scored("test")) for one in data.series]
         return self._baselines[fold]
+
+    def bare(self, fold: int) -> Source:
+        """Return what the scores of one fold need besides its baselines: all but the rows, on the CPU."""
+        folds = {fold: self.folds[fold].without_rows()}
+        return replace(self, folds=folds, foreseen=None, _baselines={})
+
+    def with_baselines(self, fold: int, baselines: list[Baselines]) -> Source:
+        """Return the source with known baselines of a fold."""
+        return replace(self, foreseen=None, _baselines={**self._baselines, fold: baselines})
 
 
 def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSettings()) -> float:
@@ -216,6 +230,12 @@ class SourceCache:
 
     def __init__(self) -> None:
         self._last: Source | None = None
+
+    @property
+    def last(self) -> str:
+        """Return the name of the source that it keeps, or ''."""
+        last = self._last
+        return last.name if last else ""
 
     def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
         """Return the source of that name: one of `in_use`, the last one, or else the result of `read`."""

@@ -10,11 +10,12 @@ the rank sends its traceback and ends, and torchrun restarts all ranks.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -104,7 +105,7 @@ class _RankRoster:
         self._trained: nn.Module | None = None
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         """Return the run, once. If a rank can't read its source, raise TrainerError there and return none on
         the others.
         """
@@ -127,14 +128,15 @@ class _RankRoster:
         assert self.opened is not None
         self._files.resume(self.opened)
         run = self.opened.run
-        validate = run.validate
+        assert run.validation is not None
+        judged = run.validation.judged
 
-        def validated(network: nn.Module) -> Validated:
+        def agreed(outputs_NO: np.ndarray) -> Validated:
             """Return rank 0's loss on every rank, so that all make the same decisions."""
-            own = validate(network)
+            own = judged(outputs_NO)
             return replace(own, loss=self._ranks.numbers_of_first([own.loss])[0])
 
-        run.validate = validated
+        run.validation = replace(run.validation, judged=agreed)
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:

@@ -37,7 +37,7 @@ class PieceFiles:
         """`store` writes a checkpoint: see `CheckpointWriter`."""
         self._settings, self._device, self._report = settings, device, report
         self._folder = settings.checkpoints
-        self._precision = precision_of(settings.job, torch.device(device))
+        self.precision = precision_of(settings.job, torch.device(device))
         self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
     def resume(self, opened: Opened) -> None:
@@ -82,7 +82,8 @@ class PieceFiles:
     def finish(self, opened: Opened, outputs: Outputs) -> dict[str, Any]:
         """Score a trained model and write it; return its `model_done` event. Raises TrainerError."""
         job, out, choice = self._settings.job, self._settings.out, self._settings.choice
-        return close_piece(opened, outputs, job, out=out, device=self._device, choice=choice)
+        known = {"device": self._device, "precision": self.precision}
+        return close_piece(opened, outputs, job, out=out, choice=choice, **known)
 
     def _made(self, opened: Opened) -> Made:
-        return replace(opened.source.origin.made, precision=self._precision)
+        return replace(opened.source.origin.made, precision=self.precision)
