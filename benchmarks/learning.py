@@ -57,7 +57,7 @@ from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import close_piece, open_piece, outputs_of_trained, run_of
+from trainer.train.piece import close_piece, ended, open_piece, outputs_of_trained, run_of
 
 ANNEALED: dict[str, Any] = {"model.dropout": 0.0, "train.learning_rate": 1e-2, "train.schedule": "cosine"}
 SPANS = {"data.test_fraction": 0.2, "data.validation_fraction": 0.1}
@@ -221,7 +221,9 @@ def panel(
         work = [SeriesWork(symbol=one, bars=0, windows=(0,), visits=(0,)) for one in data.plan.symbols]
         piece = pieces_of(job, work, timeframe="1d")[0]
         opened = open_piece(piece, job, read_source(piece, job, data))
-        outputs = outputs_of_trained(opened, best_of(opened.run, job), job)
+        best = best_of(opened.run, job)
+        opened = ended(opened, job)
+        outputs = outputs_of_trained(opened, best, job)
         close_piece(opened, outputs, job, out=folder, device="cpu", precision="fp32")
         test = read_card(folder / f"{piece.name}.safetensors").metrics["test"]
     low, high = test["intervals"]["rank_correlation"] or (None, None)

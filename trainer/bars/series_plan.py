@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -199,6 +199,21 @@ def lay_out(
             )
         )
     return tuple(plans)
+
+
+def on_all_bars(plan: Plan, model: ModelSettings) -> Plan:
+    """Return the plan of a refit: every bar with a label that ends in the series trains, none is held out."""
+    num_bars = len(plan.labels_TK)
+    train, none = Span(start=plan.spans.train.start, stop=num_bars), Span(start=num_bars, stop=num_bars)
+    bars = np.flatnonzero(np.isfinite(plan.labels_TK).all(axis=1))
+    bars = bars[(bars >= train.start) & (plan.ends[bars] < num_bars)]
+    first = max(plan.first_row, plan.target.reach)
+    return replace(
+        plan,
+        spans=Spans(train=train, validation=none, test=none),
+        bars={"train": bars, "validation": bars[:0], "test": bars[:0]},
+        chunks=None if plan.chunks is None else chunk_grid(plan.time.rows_of(bars), first, model.bars_out),
+    )
 
 
 def _refuse_late_encoder(candles: Candles, model: ModelSettings, folds: Sequence[Spans]) -> None:

@@ -88,6 +88,15 @@ class TrainSettings:
     seeds: int = setting(
         1, "Models per symbol and fold, with consecutive seeds from train.seed on.", least=1, most=1_000
     )
+    ensemble: bool = setting(
+        False,
+        "Make one model of the seeds of a symbol and fold: its forecast is the mean of theirs.",
+    )
+    refit: bool = setting(
+        False,
+        "Once a model is scored, train it again on all bars, for the epochs that validation chose; that is"
+        " the model to use.",
+    )
     retries: int = setting(1, "Retries of a model whose worker died.", least=0, most=100)
 
     def __post_init__(self) -> None:
@@ -96,6 +105,18 @@ class TrainSettings:
             raise bad_value("train.batch", self.batch, "0 or more")
         if self.warmup_steps and self.warmup_epochs:
             raise bad_value("train.warmup_epochs", self.warmup_epochs, "0 where train.warmup_steps is given")
+        if self.ensemble and self.seeds < 2:
+            raise bad_value("train.ensemble", self.ensemble, "false unless train.seeds is 2 or more")
+
+    @property
+    def members(self) -> int:
+        """Return how many networks one model has: the mean of their forecasts is the model's."""
+        return self.seeds if self.ensemble else 1
+
+    @property
+    def models_of_a_fold(self) -> int:
+        """Return how many models each symbol and fold gets."""
+        return self.seeds // self.members
 
     def reads_of_epoch(self, reads: int) -> int:
         """Return how many of so many windows, or chunks, an epoch visits: all, or those of its steps."""

@@ -106,7 +106,11 @@ def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
         windows.append(max(0, int(bars * training_share) - job.model.bars_seen))
     scored = SCORING_SHARE * int(bars * job.data.validation_fraction)
     return SeriesWork(
-        symbol=symbol, bars=bars, windows=tuple(windows), visits=tuple(count + scored for count in windows)
+        symbol=symbol,
+        bars=bars,
+        windows=tuple(windows),
+        visits=tuple(count + scored for count in windows),
+        refit=max(0, bars - job.model.bars_seen),
     )
 
 

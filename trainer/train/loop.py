@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -46,9 +46,16 @@ class Run:
     member: Member
     title: str  # of its piece
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
-    validation: Validation | None  # of a network, after an epoch; None once it is over
+    validation: Validation | None  # of a network, after an epoch; None: of a refit, and of a run to be sent
     learning_rate: float
     most_reads: int = 0  # of an epoch; 0: all
+    last_epoch: int = 0  # 0: the job's
+    # Of the piece's other stages: epochs and steps before this run, epochs after it at most, and what the
+    # earlier ones left, for its checkpoints (`trainer.train.stages`).
+    epochs_before: int = 0
+    steps_before: int = 0
+    epochs_after: int = 0
+    earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the current epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -76,25 +83,20 @@ class Run:
         """Return whether every window of the current epoch was visited."""
         return self.position >= self.num_windows
 
-    def trained(self) -> Run:
-        """Return the run as its card needs it: without its data, with its best weights on the CPU."""
+    def without_data(self) -> Run:
+        """Return the run without its data, weights and functions."""
         none = torch.empty(0)
-        rowless: dict[str, Any] = {
-            "rows_TF": none,
-            "labels_TK": none,
-            "mean_F": none,
-            "std_F": none,
-            "context_RC": None,
-        }
+        member = replace(self.member, rows_TF=none, labels_TK=none, mean_F=none, std_F=none, context_RC=None)
         return replace(
             self,
-            member=replace(self.member, **rowless),
+            member=member,
             validation=None,
             reads=none,
             order=none,
             best_outputs=None,
+            best_weights={},
+            earlier={},
             resume=None,
-            best_weights={name: weight.cpu() for name, weight in self.best_weights.items()},
         )
 
     @property
@@ -269,10 +271,9 @@ def _next_batch(run: Run, job: Job) -> torch.Tensor:
 
 
 def steps_of(run: Run, job: Job) -> int:
-    """Return the steps from the start of a run's training to its position."""
-    return run.epoch * math.ceil(run.num_windows / job.train.batch) + math.ceil(
-        run.position / job.train.batch
-    )
+    """Return the steps from the start of a piece's training to the position of its run."""
+    of_epochs = run.epoch * math.ceil(run.num_windows / job.train.batch)
+    return run.steps_before + of_epochs + math.ceil(run.position / job.train.batch)
 
 
 def _rate(run: Run, job: Job) -> float:
@@ -336,19 +337,19 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
 def _validated(pack: Pack, runs: Sequence[Run]) -> dict[int, tuple[nn.Module, Validated]]:
     """Validate the runs whose epoch has ended; return their networks, too, by number.
 
-    The networks run one after another without a wait, and all outputs are read at once.
+    The networks run one after another without a wait, and all outputs are read at once. A refit has nothing
+    to validate on: its last weights are the best.
     """
     ended = [n for n, run in enumerate(runs) if run.active and run.epoch_is_over and not run.is_broken]
     if not ended:
         return {}
-    models, validations = [pack.model(number) for number in ended], list[Validation]()
-    for number in ended:
-        validation = runs[number].validation
-        assert validation is not None
-        validations.append(validation)
-    made = [one.outputs(model) for one, model in zip(validations, models, strict=True)]
-    each = zip(ended, models, validations, read(made), strict=True)
-    return {number: (model, its.judged(outputs_NO)) for number, model, its, outputs_NO in each}
+    models = {number: pack.model(number) for number in ended}
+    known = {n: validation for n in ended if (validation := runs[n].validation) is not None}
+    made = [validation.outputs(models[n]) for n, validation in known.items()]
+    found = {n: Validated(loss=-float(runs[n].epoch)) for n in ended}
+    for (n, validation), outputs_NO in zip(known.items(), read(made) if made else (), strict=True):
+        found[n] = validation.judged(outputs_NO)
+    return {n: (models[n], found[n]) for n in ended}
 
 
 def _end_epochs(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, report: Report) -> None:
@@ -371,14 +372,18 @@ def _end_epoch(run: Run, model: nn.Module, validated: Validated, job: Job, repor
     """Keep the weights if they are the best, and start the next epoch or stop."""
     member, train_loss = run.member, run.loss_sum / run.loss_windows
     run.epoch += 1
-    losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validated.loss}
+    losses = {"epoch": run.epoch, "train_loss": train_loss}
+    if run.validation is not None:
+        losses["validation_loss"] = validated.loss
     run.history.append({**losses, **validated.scores})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
+    told["epoch"] += run.epochs_before
     report({"event": "epoch", "model": member.name, "piece": run.title, **told})
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)
         run.best_outputs = validated.outputs_NO
-    if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
+    last_epoch = run.last_epoch or job.train.epochs
+    if run.epoch >= last_epoch or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
         return
@@ -420,13 +425,14 @@ def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, An
     """Return a run's `progress` event; `rate` is that of all `training` runs together, in windows or chunks
     per second.
     """
-    left = (job.train.epochs - run.epoch) * run.num_windows - run.position
+    epochs = (run.last_epoch or job.train.epochs) + run.epochs_after
+    left = (epochs - run.epoch) * run.num_windows - run.position
     return {
         "event": "progress",
         "model": run.member.name,
         "piece": run.title,
-        "epoch": run.epoch + 1,
-        "epochs": job.train.epochs,
+        "epoch": run.epochs_before + run.epoch + 1,
+        "epochs": run.epochs_before + epochs,
         "step": math.ceil(run.position / job.train.batch),
         "steps": math.ceil(run.num_windows / job.train.batch),
         "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,

@@ -29,7 +29,7 @@ from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trained
+from trainer.train.piece import Opened, close_piece, ended, open_piece, outputs_of_trained
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
@@ -122,10 +122,9 @@ class OnePiece:
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
-        outputs = outputs_of_trained(self._opened, model, self._job)
-        self.done = close_piece(
-            self._opened, outputs, self._job, out=self._out, device="cpu", precision="fp32"
-        )
+        opened = ended(self._opened, self._job)
+        outputs = outputs_of_trained(opened, model, self._job)
+        self.done = close_piece(opened, outputs, self._job, out=self._out, device="cpu", precision="fp32")
 
 
 @pytest.fixture(scope="session")

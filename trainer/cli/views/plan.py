@@ -104,16 +104,16 @@ def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
 
 
 def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
-    count, several = len(plan.pieces), job.data.folds * job.train.seeds
+    seeds = job.train.models_of_a_fold
+    count, several = len(plan.pieces), job.data.folds * seeds
     models, kind = counted(count, "model"), kind_of(job)
     if several > 1:
-        of = (
-            f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} ×"
-            f" {counted(job.train.seeds, 'seed')}"
-        )
+        of = f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} × {counted(seeds, 'seed')}"
         models += f" ({of})"
     elif len(candles.bars) > count:
         models += f" of a {kind.each}"
+    if job.train.ensemble:
+        models += f", each the mean of {job.train.members} networks"
     return f"{models}: {job.model.title} → {job.target.name}"
 
 
@@ -124,7 +124,7 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     yield f"{bars:,}{' SYNTHETIC' if candles.synthetic else ''} bars of {candles.timeframe}{last}"
     if job.data.warmup:
         yield f"warm-up {counted(job.data.warmup, 'bar')}"
-    yield counted(job.train.epochs, "epoch")
+    yield counted(job.train.epochs, "epoch") + (", then again on all bars" if job.train.refit else "")
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
         yield (

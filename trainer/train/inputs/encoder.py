@@ -100,12 +100,22 @@ def until_of(card: Card, path: Path) -> str:
 
     No label crosses the end of its span. Raises DataError for a card without these times.
     """
+    if card.trained_until:
+        return card.trained_until
     ends = [end for one in card.series if (end := _end_of(one, card.timeframe))]
     needed = 1 if card.panel else len(card.series)  # a series of a panel may have ended before
     if len(ends) < needed:
         why = "its card does not say on which bars it was trained"
-        raise DataError(f"{path} can't be an encoder", why=why, do="Give a model of Mayfly's training.")
+        raise DataError(f"{path} can't be used here", why=why, do="Give a model of Mayfly's training.")
     return max(ends, key=nanoseconds_of)
+
+
+def seen_until(card: Card, symbol: str, path: Path) -> int:
+    """Return when the bars of a series that trained and selected a model end, in ns; of a panel, and of a
+    series that it was not trained on, those of all series. Raises DataError for a card without these times.
+    """
+    own = [one for one in card.series if one.symbol == symbol and not card.panel and not card.held_out]
+    return nanoseconds_of((_end_of(own[0], card.timeframe) if own else None) or until_of(card, path))
 
 
 def portable(job: Job) -> Job:

@@ -18,6 +18,7 @@ import torch
 
 from trainer.bars.document import DataPlan, SymbolPlan
 from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.bars.series_plan import on_all_bars
 from trainer.base.code_files import training_sha256
 from trainer.base.settings import CHUNKS
 from trainer.data.read.candles import Candles
@@ -149,27 +150,36 @@ def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSet
     return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
 
 
-def read_source(piece: Piece, job: Job, data: JobData) -> Source:
-    """Read and prepare the source of a piece, on the CPU. Raises DataError if its bars are not those of the
-    plan.
+def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -> Source:
+    """Read and prepare the source of a piece, or of its `refit`, on the CPU. Raises DataError if its bars are
+    not those of the plan.
     """
     entries = tuple(data.of(symbol) for symbol in piece.series)
-    if len(entries) == 1 and not job.data.panel:
+    if len(entries) == 1 and not job.data.panel and not refit:
         candles = data.read(piece.series[0], job)
         plans = plans_of(candles, job, entries[0])
         folds = {fold: alone(one) for fold, one in enumerate(prepare_folds(candles, job, plans), 1)}
     elif job.data.panel:
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
-        folds = {piece.fold: read_panel(panel, job, entries, piece.fold)}
+        folds = {piece.fold: read_panel(panel, job, entries, piece.fold, refit=refit)}
+    elif len(entries) == 1:
+        folds = {
+            piece.fold: alone(
+                _fold_of(
+                    data.read(entries[0].symbol, job), job, entries[0], piece.fold, refit=refit, series=1
+                )
+            )
+        }
     else:
         parts = (
-            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number)
+            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number, refit=refit)
             for number, entry in enumerate(entries, 1)
         )
         # A chunk that starts in a series may extend this far beyond it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
         folds = {piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding)}
-    return Source(name=piece.source, folds=folds, origin=origin_of(piece, job, data))
+    name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
+    return Source(name=name, folds=folds, origin=origin_of(piece, job, data))
 
 
 def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
@@ -189,8 +199,11 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
     )
 
 
-def _fold_of(candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int) -> SymbolData:
-    return prepare(candles, job, plan=plans_of(candles, job, entry)[fold - 1], series=series)
+def _fold_of(
+    candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int, refit: bool
+) -> SymbolData:
+    plan = plans_of(candles, job, entry)[fold - 1]
+    return prepare(candles, job, plan=on_all_bars(plan, job.model) if refit else plan, series=series)
 
 
 def made_of(piece: Piece, job: Job, data: JobData, *, precision: str = "") -> Made:

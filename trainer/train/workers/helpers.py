@@ -77,11 +77,11 @@ def do_tasks(settings: WorkerSettings, line: Line) -> None:
             line.send(("error", RuntimeError(f"{type(error).__name__}: {error}"[:500])))
 
 
-def read(settings: WorkerSettings, piece: Piece) -> Iterator[Source | Foreseen]:
-    """Yield the source of a piece, then the baselines of its folds."""
-    source = read_source(piece, settings.job, settings.data)
+def read(settings: WorkerSettings, piece: Piece, refit: bool) -> Iterator[Source | Foreseen]:
+    """Yield the source of a piece, then the baselines of its folds. A refit is not scored beside any."""
+    source = read_source(piece, settings.job, settings.data, refit=refit)
     yield source
-    yield {fold: source.baselines(fold) for fold in source.folds}
+    yield {} if refit else {fold: source.baselines(fold) for fold in source.folds}
 
 
 def score(
@@ -131,9 +131,9 @@ class Helpers:
         for connection in connections:
             threading.Thread(target=self._serve, args=(Line(connection),), name="helper", daemon=True).start()
 
-    def read(self, piece: Piece, *, ahead: bool = False) -> Reading:
+    def read(self, piece: Piece, *, ahead: bool = False, refit: bool = False) -> Reading:
         """Begin to read a piece's source; `ahead` of need: after what is needed."""
-        source, foreseen = self._ask(read, piece, results=2, ahead=ahead, gib=piece.memory_gib)
+        source, foreseen = self._ask(read, piece, refit, results=2, ahead=ahead, gib=piece.memory_gib)
         return Reading(source=source, foreseen=foreseen)
 
     def score(

@@ -303,7 +303,7 @@ class Supervisor:
             worker.crash = worker.crash or event["reason"]
             worker.out_of_memory = event.get("out_of_memory", False)
             return
-        if kind == "scoring" and worker.helpers:
+        if kind == "scoring" and event.get("aside"):
             worker.scoring.add(event["model"])
         if kind in ("model_stopped", "model_done", "model_failed"):
             worker.scoring.discard(event["model"])

@@ -37,6 +37,7 @@ from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
+from trainer.train.stages import Stages
 from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.helpers import Helpers, Reading
@@ -105,11 +106,14 @@ def _former(
 
 @dataclass(frozen=True, kw_only=True)
 class _Arrival:
-    """A piece; its source if a helper reads it, or has, and whether that was ahead of need."""
+    """A piece that is to begin, or to continue with its next stage; its source if a helper reads it, or has,
+    and whether that was ahead of need.
+    """
 
     piece: Piece
     reading: Reading | None
-    staged: bool
+    staged: bool = False
+    stages: Stages | None = None  # that this process has finished
 
     @property
     def is_ready(self) -> bool:
@@ -162,25 +166,34 @@ class _WorkerRoster:
             arrival = self._next(wait=wait and not runs)
             if arrival is None:
                 break
-            piece = arrival.piece
+            torch.set_num_threads(arrival.piece.threads)  # also for reading and scoring
+            try:
+                runs += self._begun_run(arrival, make_room)
+            except TrainerError as error:
+                self._fail(arrival.piece, error)
+        return runs
+
+    def _begun_run(self, arrival: _Arrival, make_room: Callable[[], None]) -> list[Run]:
+        """Return the run of a piece's next stage; none of a piece that needs no training, or may not begin.
+        Raises TrainerError.
+        """
+        piece, stages, checkpoint = arrival.piece, arrival.stages, None
+        if stages is None:
             if self._notice.stops:  # nothing of it is lost: it has not begun
                 self.report({"event": "model_stopped", **piece.identity})
-                continue
+                return []
             started = {"event": "model_started", **piece.identity, "staged": arrival.staged}
             self.report({**started, **({"threads": piece.threads} if piece.threads > 1 else {})})
-            torch.set_num_threads(piece.threads)  # also for reading and scoring
-            try:
-                if done := self._kept(piece):
-                    self.report({**done, "kept": True})
-                    continue
-                opened = open_piece(piece, self._settings.job, self._source(arrival, make_room))
-            except TrainerError as error:
-                self._fail(piece, error)
-                continue
-            self._opened[piece.name] = opened
-            self._files.resume(opened)
-            runs.append(opened.run)
-        return runs
+            if done := self._kept(piece):
+                self.report({**done, "kept": True})
+                return []
+            checkpoint, stages = self._files.newest(piece)
+        source = self._source(arrival, make_room, refit=stages.on_all_bars)
+        opened = open_piece(piece, self._settings.job, source, stages=stages)
+        self._opened[piece.name] = opened
+        if arrival.stages is None:
+            self._files.resume(opened, checkpoint)
+        return [opened.run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """See `loop.Roster`."""
@@ -190,11 +203,7 @@ class _WorkerRoster:
         """See `loop.Roster`."""
         opened = self._opened.pop(run.member.name)
         try:
-            outputs = self._files.evaluated(opened, model)
-            if self._helpers is None:
-                self.report(self._files.finish(opened, outputs))
-            else:
-                self._score_aside(opened, outputs, self._helpers)
+            self._go_on(self._files.ended(opened), model)
         except TrainerError as error:
             self._fail(opened.piece, error)
 
@@ -205,9 +214,30 @@ class _WorkerRoster:
         for _ in range(self._num_scored_at_once):
             self._scoring.acquire()
 
-    def _score_aside(self, opened: Opened, outputs: Outputs, helpers: Helpers) -> None:
+    def _go_on(self, opened: Opened, model: torch.nn.Module) -> None:
+        """Score a piece whose first fits have ended, and write one whose stages are over; the others continue
+        with the next stage. Raises TrainerError.
+        """
+        stages, outputs = opened.stages, None
+        aside = stages.is_over and self._helpers is not None
+        if stages.is_to_score:
+            outputs = self._files.evaluated(opened, model, aside=aside)
+            if aside:
+                return self._score_aside(opened, outputs)
+            opened = self._files.scored(opened, outputs)
+        if stages.is_over:
+            self.report(self._files.finish(opened))
+            return None
+        reading = None
+        if stages.on_all_bars and self._helpers is not None:
+            reading = self._begin(opened.piece, refit=True)
+        self._waiting.append(_Arrival(piece=opened.piece, reading=reading, stages=opened.stages))
+        return None
+
+    def _score_aside(self, opened: Opened, outputs: Outputs) -> None:
         """Have a helper score a trained model and write it, once its baselines are computed."""
-        trained, foreseen = opened.trained(), opened.source.foreseen
+        assert self._helpers is not None
+        helpers, trained, foreseen = self._helpers, opened.trained(), opened.source.foreseen
         piece, device, precision = opened.piece, self._device, self._files.precision
         self._scoring.acquire()
 
@@ -262,10 +292,10 @@ class _WorkerRoster:
     def _begin_ahead(self, piece: Piece) -> Reading:
         return self._begin(piece, ahead=True)
 
-    def _begin(self, piece: Piece, *, ahead: bool = False) -> Reading:
+    def _begin(self, piece: Piece, *, ahead: bool = False, refit: bool = False) -> Reading:
         """Have a helper read a piece's source; the main thread is woken when it is there."""
         assert self._helpers is not None
-        reading = self._helpers.read(piece, ahead=ahead)
+        reading = self._helpers.read(piece, ahead=ahead, refit=refit)
         reading.source.add_done_callback(lambda _: self._arrived.put(_Woken()))
         return reading
 
@@ -294,25 +324,26 @@ class _WorkerRoster:
         elif message.error is not None:
             raise message.error
 
-    def _source(self, arrival: _Arrival, make_room: Callable[[], None]) -> Source:
-        """Return a piece's source on the device."""
+    def _source(self, arrival: _Arrival, make_room: Callable[[], None], *, refit: bool) -> Source:
+        """Return the source of a piece's next stage on the device."""
         piece, reading = arrival.piece, arrival.reading
         in_use = [opened.source for opened in self._opened.values()]
         self._begun.pop(piece.source, None)
+        if refit and arrival.stages is None:
+            reading = None  # it goes on in a refit, which was not known when it arrived
         if reading is not None:
             reading.source.result()  # its error comes before anything is freed
         make_room()
 
         def read() -> Source:
             if self._helpers is None:
-                return on_device(self._read(piece), self._device)
-            by = reading or self._begin(piece)
+                source = read_source(piece, self._settings.job, self._settings.data, refit=refit)
+                return on_device(source, self._device)
+            by = reading or self._begin(piece, refit=refit)
             return on_device(replace(by.source.result(), foreseen=by.foreseen), self._device)
 
-        return self._sources.get(piece.source, in_use, read)
-
-    def _read(self, piece: Piece) -> Source:
-        return read_source(piece, self._settings.job, self._settings.data)
+        name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
+        return self._sources.get(name, in_use, read)
 
     def _kept(self, piece: Piece) -> dict[str, Any] | None:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)

@@ -18,7 +18,7 @@ from trainer.store.weights import load
 from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.packs.pack import new_model
 from trainer.train.packs.tensors import tensors_of
-from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trained
+from trainer.train.piece import Opened, close_piece, ended, open_piece, outputs_of_trained
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.helpers import Helpers, do_tasks, helpers_of
 from trainer.train.workers.line import Line
@@ -66,7 +66,8 @@ def test_a_helper_scores_and_writes_what_the_worker_would(settings, tmp_path):
     piece = piece_of(JOB, "SIG-USD")
     opened: Opened = open_piece(piece, JOB, read_source(piece, JOB, settings.data))
     model = new_model(opened.run.member, JOB)
-    opened.run.best_weights = tensors_of(model)
+    opened.run.best_weights, opened.run.best_loss = tensors_of(model), 0.5
+    opened = ended(opened, JOB)
     outputs = outputs_of_trained(opened, model, JOB)
     trained = opened.trained()
     assert not len(trained.data.rows_TF) and not len(trained.run.member.rows_TF)

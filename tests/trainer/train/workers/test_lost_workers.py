@@ -200,7 +200,7 @@ def reasons(outcome: Outcome) -> set[str]:
 
 def test_a_place_is_free_while_a_helper_scores(stage):
     def behave(worker: Played, got: Piece) -> None:
-        worker.tell({"event": "scoring", **got.identity})
+        worker.tell({"event": "scoring", "aside": True, **got.identity})
         if len(worker.pieces) == 3:
             worker.finish()
 
@@ -212,7 +212,7 @@ def test_a_place_is_free_while_a_helper_scores(stage):
 
 def test_a_worker_that_dies_scores_its_models_again_and_its_helpers_die(stage):
     def behave(worker: Played, got: Piece) -> None:
-        worker.tell({"event": "scoring", **got.identity})
+        worker.tell({"event": "scoring", "aside": True, **got.identity})
         if len(stage.context.started) == 2:
             worker.finish()
         elif len(worker.pieces) == 2:

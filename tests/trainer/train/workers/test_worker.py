@@ -76,7 +76,7 @@ class Worker:
         threading.Thread(target=do_tasks, args=(settings, Line(theirs)), daemon=True).start()
         return ours
 
-    def _read(self, settings: WorkerSettings, piece: Piece) -> Iterator[Any]:
+    def _read(self, settings: WorkerSettings, piece: Piece, refit: bool) -> Iterator[Any]:
         self.read.append(piece.source)
         self.may[piece.source].wait()
         source: Source = read_source(piece, settings.job, settings.data)
@@ -157,7 +157,7 @@ def test_models_are_scored_while_others_train(worker):
 
 
 def test_a_source_that_cannot_be_read_fails_its_piece_alone(worker, monkeypatch):
-    def broken(settings: WorkerSettings, piece: Piece) -> Iterator[Any]:
+    def broken(settings: WorkerSettings, piece: Piece, refit: bool) -> Iterator[Any]:
         raise DataError("A-USD has 3 bars", do="Bring more.")
         yield
 
@@ -169,7 +169,7 @@ def test_a_source_that_cannot_be_read_fails_its_piece_alone(worker, monkeypatch)
 
 
 def test_an_error_of_a_helper_ends_the_worker(worker, monkeypatch):
-    def broken(settings: WorkerSettings, piece: Piece) -> Iterator[Any]:
+    def broken(settings: WorkerSettings, piece: Piece, refit: bool) -> Iterator[Any]:
         yield read_source(piece, settings.job, settings.data)
         raise MemoryError("of the host")
 
