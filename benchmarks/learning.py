@@ -127,7 +127,7 @@ def main() -> None:
 
     def show(part: str, title: str, rows: list[dict[str, Any]]) -> None:
         figures[part] = rows
-        print(f"\n{title}\n\n{_table(rows)}")
+        print(f"\n{title}\n\n{table_of(rows)}")
 
     seeds = range(5)
     moves, bars = (8_000, 20_000) if quick else (16_000, 50_000)
@@ -359,7 +359,7 @@ def learn(data: SymbolData, job: Job) -> dict[str, Any]:
     return dict(data.target.scores(data.target.forecast(outputs, data.fitted), data.labels("test")))
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
     """Return rows as a table in Markdown."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows:

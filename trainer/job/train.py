@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trainer.base.settings import bad_value, check_limits, setting
+from trainer.models.pretrained import nanoseconds_of
 
 AUTO = "auto"  # of `batch`, whose number is 0 then
 BATCH_OF_THE_MODEL = -1  # `batch` if a job names none: the job replaces it by the model's default
@@ -88,6 +90,13 @@ class TrainSettings:
     seeds: int = setting(
         1, "Models per symbol and fold, with consecutive seeds from train.seed on.", least=1, most=1_000
     )
+    init: str = setting(
+        "", "Model file to start from, head and all: a model of the same sizes, inputs and target."
+    )
+    init_sha256: str = setting("", "Its hash: written by Mayfly; yours, if given, must be that of the file.")
+    init_until: str = setting(
+        "", "End of the bars and labels that it was trained and chosen by: written by Mayfly."
+    )
     ensemble: bool = setting(
         False,
         "Make one model of the seeds of a symbol and fold: its forecast is the mean of theirs.",
@@ -105,6 +114,10 @@ class TrainSettings:
             raise bad_value("train.batch", self.batch, "0 or more")
         if self.warmup_steps and self.warmup_epochs:
             raise bad_value("train.warmup_epochs", self.warmup_epochs, "0 where train.warmup_steps is given")
+        if self.init_sha256 and not re.fullmatch(r"[0-9a-f]{64}", self.init_sha256):
+            raise bad_value("train.init_sha256", self.init_sha256, "a sha256: 64 hexadecimal digits")
+        if self.init_until:
+            nanoseconds_of(self.init_until, key="train.init_until")
         if self.ensemble and self.seeds < 2:
             raise bad_value("train.ensemble", self.ensemble, "false unless train.seeds is 2 or more")
 

@@ -28,7 +28,7 @@ from trainer.base.signs import tell_signs
 from trainer.data.read.candles import time_text
 from trainer.job.job import Job, job_from
 from trainer.job.pieces.piece import Piece
-from trainer.models.pretrained import encoder_of
+from trainer.job.start_model import start_model_of
 from trainer.store.card import Card, read_card
 from trainer.store.scores import (
     ASKED_FILE,
@@ -152,10 +152,10 @@ def score_run(data: Path, out: Path, given: Path, emit: Callable[[dict[str, Any]
 
 
 def _job_in(given: Path) -> Job:
-    """Return the job, with its own files from the bundle and its encoder from GIVEN."""
+    """Return the job, with its own files from the bundle, and the model that it starts from in GIVEN."""
     job = job_from(json.loads((given / JOB_FILE).read_bytes()))
-    if encoder := encoder_of(job.model):
-        job = replace(job, model=replace(encoder, encoder=str(given / encoder.encoder)))
+    if start := start_model_of(job):
+        job = start.put(job, path=str(given / start.path))
     return pinned(checked(job))
 
 

@@ -12,6 +12,7 @@ from trainer.cli.output import counted, duration, money
 from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, lines, styled
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
+from trainer.job.start_model import start_model_of
 from trainer.launch.candidates import PlanCandidate
 from trainer.launch.checkpoints import CheckpointCost
 from trainer.launch.gpu_table import COUNTS, OnGpus
@@ -23,7 +24,6 @@ from trainer.machines.instances import InstanceType
 from trainer.machines.scaling import ALONE
 from trainer.machines.spot import INTERRUPTIONS_PER_HOUR
 from trainer.machines.storage import StorageCost
-from trainer.models.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
 from trainer.runs.snapshots import MOST_COST
 
@@ -46,7 +46,7 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
 
 def training(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> tuple[str, Iterable[RenderableType]]:
     """Return what a training makes, and what of."""
-    about = [Inline(_data(job, candles)), *([Inline(_encoder(job))] if encoder_of(job.model) else [])]
+    about = [Inline(_data(job, candles)), *([Inline(_start(job))] if start_model_of(job) else [])]
     return _models(plan, job, candles), about
 
 
@@ -133,11 +133,15 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
         )
 
 
-def _encoder(job: Job) -> Iterator[str]:
-    """Yield the pretrained encoder that the models start from, if any."""
-    if encoder := encoder_of(job.model):
-        yield f"encoder: {encoder.encoder}, {encoder.encoder_training}"
-        yield f"it has seen bars until {encoder.encoder_until}"
+def _start(job: Job) -> Iterator[str]:
+    """Yield the model that the job's models start from, if any."""
+    if start := start_model_of(job):
+        yield (
+            f"starts from: {start.path}, head and all"
+            if start.is_whole
+            else (f"encoder: {start.path}, {start.training}")
+        )
+        yield f"it has seen bars until {start.until}"
 
 
 def candidate_table(candidates: Sequence[PlanCandidate], *, zones: bool = True) -> FittedTable:
