@@ -54,7 +54,8 @@ class Step:
 
     name: str
     words: tuple[str, ...]
-    quick: tuple[str, ...] = ()  # words that make it tiny
+    full: tuple[str, ...] = ()  # further words of a measurement
+    quick: tuple[str, ...] = ()  # those that make it tiny instead
     seconds: float  # after which it is ended
     gpus: int = 0  # that it needs
 
@@ -64,13 +65,14 @@ def steps_of(device: str) -> tuple[Step, ...]:
     smoke = "cpu" if device == "cpu" else "cuda:0"
     profiles = ("-m", "trainer.cli.main", "profiles")
     memory = ("-m", "benchmarks.memory", "--out", "OUT")
-    packs = ("-m", "benchmarks.packs", "--data", "none", "--seconds", "1")  # rows of noise
+    packs = ("-m", "benchmarks.packs", "--data", "none")  # rows of noise
     tiny = ("--set", "model.hidden=8", "--set", "model.lookback=10", "--set", "expert.pack=2")
     return (
         Step(name="smoke", words=("-m", "trainer.train.smoke", "--device", smoke), seconds=120),
         Step(
             name="trial",
-            words=(*profiles, "tune", "--json", "--set", "expert.pack=20"),
+            words=(*profiles, "tune", "--json"),
+            full=("--set", "expert.pack=20"),
             quick=("--seconds", "0.3", *tiny),
             seconds=120,
         ),
@@ -78,7 +80,8 @@ def steps_of(device: str) -> tuple[Step, ...]:
         *(
             Step(
                 name=f"packs-{shape.replace(',', '-')}",
-                words=(*packs, "--shape", shape, "--out", "OUT"),
+                words=(*packs, "--out", "OUT"),
+                full=("--seconds", "1", "--shape", shape),
                 quick=("--quick", "--shape", "2,8,32", "--only", "set-up", "--seconds", "0.05"),
                 seconds=240,
             )
@@ -185,7 +188,7 @@ class Day:
         figures = self.folder / f"figures-{step.name}.part"
         figures.unlink(missing_ok=True)
         words = [str(figures) if word == "OUT" else word for word in step.words]
-        words += step.quick if self.quick else ()
+        words += step.quick if self.quick else step.full
         print(f"{step.name}: {step.seconds:.0f} s at most", flush=True)
         began = self.clock()
         state, code, output, errors = (self.call or call)(words, step.seconds, on_gpu=self.chip != "cpu")

@@ -13,12 +13,18 @@ def tables_of(results: Mapping[str, Result]) -> str:
     lines, without = list[str](), list[str]()
     for title, prefix, render in SECTIONS:
         named = {name: result for name, result in results.items() if name.startswith(prefix)}
-        found = [result for result in named.values() if result.get("state") == "done" and result.get("found")]
+        found = [result for result in named.values() if result.get("found")]
         rows = [row for result in found for row in _safely(render, result["found"])]
         if rows:
             lines += [f"## {title}", "", _where(found[-1]), "", *_table(rows), ""]
-        without += [f"- {name}: {_why(result)}" for name, result in named.items() if result not in found]
-    return "\n".join([*lines, *(["## Without figures", "", *without, ""] if without else [])])
+        without += [
+            f"- {name}: {_why(result)}"
+            for name, result in named.items()
+            if result not in found or result["state"] != "done"
+        ]
+    return "\n".join(
+        [*lines, *(["## Steps without figures, or that failed", "", *without, ""] if without else [])]
+    )
 
 
 def _where(result: Result) -> str:
@@ -147,9 +153,17 @@ def _bench(found: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _ddp(found: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    for name, value in found.items():
-        if name != "machine":
-            yield {"figure": name, "value": str(value)[:300]}
+    for ranks, table in found["ranks"].items():
+        for name, row in table.items():
+            if name == "losses":
+                continue
+            rate, beside = row["windows_per_second"], row["ours_is"]
+            yield {
+                "ranks": ranks,
+                "contender": name,
+                "windows/s": row["failed"] or f"{rate:,.0f}",
+                "ours over it": "" if beside is None else f"{beside:.2f}",
+            }
 
 
 def _smoke(found: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -228,6 +228,13 @@ def test_a_longer_run_than_the_template_allows_is_refused():
         plan(job_of(instance=("g6.xlarge",), max_duration="2h"), cap=timedelta(hours=1))
 
 
+def test_a_plan_says_where_rows_are_too_large_for_memory():
+    tcn, bars = job_of(model="tcn", instance=("g6.xlarge", "g6.12xlarge")), {"BTC-USD": 50_000_000}
+    small, large = plan(tcn, bars=bars, cap=timedelta(days=30)).candidates[:2]
+    assert small.machine.memory_gib == 16 and large.machine.memory_gib == 192
+    assert "rows stay on its disk, up to 6.9 GiB a model" in small.note and "disk" not in large.note
+
+
 def test_a_rehearsal_runs_a_retired_type_and_says_so():
     made = plan(job_of(instance=("p3.8xlarge",)), place=REHEARSAL)
     assert made.first.note == "retired by AWS in 2026: rehearsals only; 3 of 4 GPUs idle"
