@@ -1,7 +1,7 @@
 """Contenders of benchmarks.packs: processes that take the same steps on the same windows with different code.
 
 A contender is a `Team` of processes. Each sends the losses of its models' first step, for comparison, and
-then steps for the requested seconds, repeatedly.
+then steps for the requested seconds, repeatedly. One that runs out of memory, or crashes, has `Failed`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from trainer.train.packs.strategy import form_pack
 from trainer.train.precision import resolve_precision
 from trainer.train.predict.readers import INPUT_LIMIT, gather, scale_
 from trainer.train.seeds import derive
+from trainer.train.tuning.timing import reason_of
 from trainer.train.workers.station import let_threads_sleep
 
 Step = Callable[[int], torch.Tensor]  # number of a step -> loss of each model (M,)
@@ -55,25 +56,32 @@ class Share:
         ]
 
 
+class Failed(Exception):
+    """A contender ran out of memory, or ended."""
+
+
 class Team:
     """One contender: its processes, each with its share of the models."""
 
     def __init__(self, work: Callable[..., None], job: Job, shares: Sequence[Share], *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
+        # On a GPU of a server that has loaded torch, which takes seconds. On a CPU each has its own OpenMP.
+        context: Any = multiprocessing.get_context("forkserver" if torch.cuda.is_available() else "spawn")
+        context.set_forkserver_preload([__name__])
         self._pipes: list[Connection] = []
         self._processes = []
         for share in shares:
             ours, theirs = context.Pipe()
             # Not a daemon: a DataLoader may start workers.
-            process = context.Process(target=work, args=(theirs, job, share, *arguments))
+            process = context.Process(target=_guarded, args=(work, theirs, job, share, *arguments))
             process.start()
+            theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
         atexit.register(self.close)  # if the benchmark fails: Python waits for processes that are not daemons
 
     def losses(self) -> list[float]:
         """Return the loss of each model's first step."""
-        return [loss for pipe in self._pipes for loss in pipe.recv()]
+        return [loss for pipe in self._pipes for loss in _received(pipe)]
 
     def rate(self, seconds: float) -> float:
         """Let every process step for `seconds`, at least one step; return windows per second of all
@@ -81,7 +89,7 @@ class Team:
         """
         for pipe in self._pipes:
             pipe.send(seconds)
-        counts: list[tuple[int, float]] = [pipe.recv() for pipe in self._pipes]
+        counts: list[tuple[int, float]] = [_received(pipe) for pipe in self._pipes]
         return sum(windows / elapsed for windows, elapsed in counts)
 
     def close(self) -> None:
@@ -89,6 +97,23 @@ class Team:
         for process in self._processes:
             process.kill()
             process.join()
+
+
+def _guarded(work: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    try:
+        work(pipe, *arguments)
+    except RuntimeError as error:
+        pipe.send(Failed(reason_of(error)))
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        answer = pipe.recv()
+    except EOFError as end:
+        raise Failed("its process ended") from end
+    if isinstance(answer, Failed):
+        raise answer
+    return answer
 
 
 class Phases:

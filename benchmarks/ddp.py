@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,13 @@ CONTENDERS: dict[str, Callable[[Problem], Step]] = {
 }
 
 
+LIGHTNING = "Lightning DDP"
+PACKAGES = {
+    "Accelerate": "accelerate",
+    LIGHTNING: "pytorch_lightning",
+}  # without which a contender is left out
+
+
 def measuring(problem: Problem, seconds: float) -> Generator[None, torch.Tensor, None]:
     """Receive the loss of each step, and end `seconds` after the first ones. Rank 0 then prints the first
     losses over the whole batch, and windows per second, as JSON.
@@ -287,7 +295,7 @@ def be_a_rank(options: argparse.Namespace) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
     problem = Problem(job_for(options), rank, ranks, device)
-    if options.contender == "Lightning DDP":
+    if options.contender == LIGHTNING:
         lightning(problem, options.seconds)
         return
     if options.contender != "Accelerate":  # which creates the group itself
@@ -362,7 +370,7 @@ def main() -> int:
         return 0
     if options.quick:
         options.rounds, options.seconds = 1, 1.0
-    names = [*CONTENDERS, "Lightning DDP"]
+    names = [name for name in (*CONTENDERS, LIGHTNING) if find_spec(PACKAGES.get(name, "torch"))]
     results: dict[str, Any] = {"machine": machine(), "options": {**vars(options), "out": None}, "ranks": {}}
     failed = False
     for ranks in map(int, options.ranks.split(",")):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -224,7 +224,7 @@ def panel(
         best = best_of(opened.run, job)
         opened = ended(opened, job)
         outputs = outputs_of_trained(opened, best, job)
-        close_piece(opened, outputs, job, out=folder, device="cpu")
+        close_piece(opened, outputs, job, out=folder, device="cpu", precision="fp32")
         test = read_card(folder / f"{piece.name}.safetensors").metrics["test"]
     low, high = test["intervals"]["rank_correlation"] or (None, None)
     return {
@@ -328,7 +328,7 @@ class _OneRun:
         self._waiting = [run]
         self.model: torch.nn.Module | None = None
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         waiting, self._waiting = self._waiting, []
         return waiting
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.packs            3 and 8 models, hidden 64 and 128 (half an hour on two cores)
     python -m benchmarks.packs --quick    8 models, hidden 64, batch 256 (a minute on an idle machine)
+    python -m benchmarks.packs --only plain,streams --seconds 1 --shape 20,64,256
 
 Contenders train the same models on the same windows in fp32, and the losses of their first steps are
 compared:
@@ -14,8 +15,11 @@ compared:
     a process per model    as with mp.spawn, default threads (not in --quick: it starves a small machine)
     ours     a process per core, one thread each, allocator, slices (packs.sequential); on a GPU also
                            streams and fused in one CUDA graph
-    ours, tuned            with the tuner's choice for this shape, made on the spot
+    ours, by trial         on a GPU: with the strategy that a training's trial chooses, made on the spot
     ours, bf16             with matrix products in bf16
+
+One contender is resident at a time, and out of memory is an answer. Plain torch is timed again at the end:
+`drift` is how far it is from its first rate.
 
 Prints windows per second and ratios, and GFLOP/s with the measured peak of the cores, or of the GPU by
 precision; on a CPU also the share of a step outside forward, backward and optimizer, on a GPU (but not with
@@ -30,9 +34,10 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +47,7 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import (
+    Failed,
     Phases,
     Share,
     Team,
@@ -52,7 +58,7 @@ from benchmarks.contenders import (
     plain,
     plain_as_ours,
 )
-from benchmarks.rounds import half_precision, interleave, machine, median, ratio, write
+from benchmarks.rounds import half_precision, machine, write
 from trainer.base.errors import DataError
 from trainer.data.features import FEATURES, compute_features
 from trainer.data.read.reading import read_candles
@@ -61,19 +67,26 @@ from trainer.machines.kernels import CPU_SLICE
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced
 from trainer.train.packs.strategy import form_pack
+from trainer.train.precision import cpu_has_bf16_recurrence
 from trainer.train.predict.readers import gather
 from trainer.train.seeds import dropout_keys
-from trainer.train.tuning.timing import Candidate
-from trainer.train.tuning.tune import tune
+from trainer.train.tuning.trial import TRIAL_SECONDS, run_trial
 
 SERIES = ("BTC-USD", "ETH-USD", "SOL-USD", "SPY")
 HALF_YEAR = 6 * 30 * 24 * 60
 BASE = "plain"
-LIGHTNING = "Lightning"
-OURS, TUNED = "ours", "ours, tuned"
-TUNING_SECONDS = 10.0
 TRACED_STEPS = 10
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is timed of each shape: contenders, seconds of a round, rounds."""
+
+    quick: bool
+    only: tuple[str, ...]
+    seconds: float
+    rounds: int
 
 
 def main() -> None:
@@ -83,26 +96,28 @@ def main() -> None:
     parse.add_argument(
         "--shape", action="append", metavar="M,H,B", help="only this: models, hidden, batch (repeatable)"
     )
+    parse.add_argument("--only", default="", help="contenders whose name has one of these words: a,b")
+    parse.add_argument("--seconds", type=float, help="of a round (default: 2, with --quick 1)")
     parse.add_argument(
         "--data", type=Path, default=Path("../shared/data/raw"), help="folder of minute candles"
     )
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
     rows, source = _rows(options.data)
-    shapes: list[tuple[int, ...]] = [
-        (models, hidden, batch) for models in (3, 8) for hidden in (64, 128) for batch in (256, 1024)
-    ]
-    if torch.cuda.is_available():
-        shapes += [
-            (models, hidden, batch) for models in (20, 64) for hidden in (64, 128) for batch in (256, 1024)
-        ]
+    counts = (3, 8, 20, 64) if torch.cuda.is_available() else (3, 8)
+    shapes = [(models, hidden, batch) for models in counts for hidden in (64, 128) for batch in (256, 1024)]
     if options.quick:
         shapes = [(8, 64, 256)]
     if options.shape:
-        shapes = [tuple(int(number) for number in shape.split(",")) for shape in options.shape]
+        shapes = [_shape(parse, text) for text in options.shape]
     print(f"rows: {source}")
-    seconds, rounds = (1.0, 3) if options.quick else (2.0, 5)
-    tables = [_table(rows, *shape, seconds=seconds, rounds=rounds, quick=options.quick) for shape in shapes]
+    asked = Asked(
+        quick=options.quick,
+        only=tuple(word for word in options.only.split(",") if word),
+        seconds=options.seconds or (1.0 if options.quick else 2.0),
+        rounds=3 if options.quick else 5,
+    )
+    tables = [_table(rows, *shape, asked) for shape in shapes]
     found = {"machine": machine(), "rows": source, "tables": tables}
     if torch.cuda.is_available():
         found["peak_gflops"] = {
@@ -123,89 +138,92 @@ def main() -> None:
 
 
 def _table(
-    rows: Sequence[torch.Tensor],
-    models: int,
-    hidden: int,
-    batch: int,
-    *,
-    seconds: float,
-    rounds: int,
-    quick: bool,
+    rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, asked: Asked
 ) -> dict[str, Any]:
+    """Time each contender of a shape alone; print and return its table."""
     job = job_from(
         {"model": {"hidden": hidden, "dropout": 0.0}, "train": {"batch": batch, "precision": "fp32"}}
     )
     rows = [rows[number % len(rows)] for number in range(models)]
-    teams = _contenders(job, rows, quick=quick)
-    try:
-        losses = {name: team.losses() for name, team in teams.items()}
-        rates = interleave({name: partial(team.rate, seconds) for name, team in teams.items()}, rounds=rounds)
-    finally:
-        for team in teams.values():
-            team.close()
-    worst = {
-        name: max(abs(a - b) / abs(b) for a, b in zip(losses[name], losses[BASE], strict=True))
-        for name in teams
-    }
-    flops = _flops_per_window(job)
-    exact = [name for name in teams if not name.endswith(("bf16", "fp16"))]
-    product = (
-        OURS if OURS in teams else TUNED
-    )  # on a GPU each strategy is a row, and a user gets the tuner's choice
-    tuned = round(ratio(rates, TUNED, max(exact, key=lambda name: median(rates, name))), 2)
-    found: dict[str, dict[str, float]] = {
-        name: {
-            "windows_per_second": round(median(rates, name)),
-            "ratio": round(ratio(rates, name, BASE), 2),
-            "ours_over_it": round(ratio(rates, product, name), 2),
-            "gflops": round(median(rates, name) * flops / 1e9, 1),
-            "first_losses_differ_by": float(f"{worst[name]:.1e}"),
-        }
-        for name in teams
-    }
-    if torch.cuda.is_available() and not quick:
-        for name, variant in gpu_variants(job).items():
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                found[name]["kernel_share"] = pool.apply(trace_steps, (variant, rows))["kernel_share"]
     print(f"{models} models, hidden {hidden}, batch {batch}")
-    for name, figures in found.items():
-        speed = (
-            f"{figures['windows_per_second']:>9,.0f} windows/s  {figures['ratio']:5.2f}x "
-            f" {figures['gflops']:7.1f} GFLOP/s"
+    found, chosen = dict[str, dict[str, Any]](), dict[str, Any]()
+    contenders = _contenders(job, rows, chosen, quick=asked.quick)
+    asked_for = [name for name in contenders if not asked.only or any(word in name for word in asked.only)]
+    for name in dict.fromkeys((BASE, *asked_for)):
+        found[name] = _timed(contenders[name], asked, base=found.get(BASE, {}))
+        found[name]["gflops"] = round(
+            found[name].get("windows_per_second", 0) * _flops_per_window(job) / 1e9, 1
         )
-        losses_differ = f"losses differ by {figures['first_losses_differ_by']:.0e}"
-        kernels = (
-            f"  a kernel ran {figures['kernel_share']:.0%} of the time" if "kernel_share" in figures else ""
-        )
-        print(
-            f"  {name:22} {speed}  {product} / it {figures['ours_over_it']:5.2f}x  {losses_differ}{kernels}",
-            flush=True,
-        )
-    print(f"  the tuner's choice / the best of the fp32 rows: {tuned:.2f} x", flush=True)
-    return {"models": models, "hidden": hidden, "batch": batch, "tuned_over_best": tuned, "variants": found}
+        if torch.cuda.is_available() and not asked.quick and name in (variants := gpu_variants(job)):
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found[name]["kernel_share"] = pool.apply(trace_steps, (variants[name], rows))["kernel_share"]
+        print("  " + _line(name, found[name]), flush=True)
+    again = _timed(contenders[BASE], asked, base=found[BASE]) if len(found) > 2 else found[BASE]
+    drift = round(again.get("ratio", 1.0) - 1, 3)
+    print(f"  plain torch again: {drift:+.1%}", flush=True)
+    shape = {"models": models, "hidden": hidden, "batch": batch}
+    return {**shape, "drift": drift, "trial": chosen, "variants": found}
 
 
-def _contenders(job: Job, rows: Sequence[torch.Tensor], *, quick: bool) -> dict[str, Team | Phases]:
+def _timed(form: Callable[[], Team | Phases], asked: Asked, *, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the median rate of a contender, its ratio to plain torch, and how far its first losses are."""
+    team = form()
+    try:
+        losses = team.losses()
+        rate = statistics.median(team.rate(asked.seconds) for _ in range(asked.rounds))
+    except Failed as failed:
+        return {"failed": str(failed)}
+    finally:
+        team.close()
+    expected, slow = base.get("first_losses", losses), base.get("windows_per_second", rate)
+    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
+    return {
+        "windows_per_second": round(rate),
+        "ratio": round(rate / slow, 2),
+        "first_losses_differ_by": float(f"{worst:.1e}"),
+        "first_losses": losses,
+    }
+
+
+def _line(name: str, figures: Mapping[str, Any]) -> str:
+    if "failed" in figures:
+        return f"{name:22} {figures['failed']}"
+    speed = f"{figures['windows_per_second']:>9,.0f} windows/s  {figures['ratio']:5.2f}x"
+    kernels = f"  a kernel ran {figures['kernel_share']:.0%} of the time" if "kernel_share" in figures else ""
+    differ = f"losses differ by {figures['first_losses_differ_by']:.0e}"
+    return f"{name:22} {speed}  {figures['gflops']:7.1f} GFLOP/s  {differ}{kernels}"
+
+
+def _contenders(
+    job: Job, rows: Sequence[torch.Tensor], chosen: dict[str, Any], *, quick: bool
+) -> dict[str, Callable[[], Team | Phases]]:
+    """Return how to start each contender, by name. The trial puts its choice in `chosen` when it has run."""
     whole, alone = in_order(rows, 1), in_order(rows, len(rows))
-    tuned = _tuned(job).of(job)
-    found: dict[str, Team | Phases] = {
-        BASE: Team(plain, job, whole, False),
-        "plain + allocator": Team(plain, job, whole, True),
+    found: dict[str, Callable[[], Team | Phases]] = {
+        BASE: partial(Team, plain, job, whole, False),
+        "plain + allocator": partial(Team, plain, job, whole, True),
     }
     if find_spec("pytorch_lightning"):
-        found[LIGHTNING] = Team(lightning, job, whole)
+        found["Lightning"] = partial(Team, lightning, job, whole)
     if not quick:
-        found["a process per model"] = Team(plain, job, alone, False)
+        found["a process per model"] = partial(Team, plain, job, alone, False)
     if not torch.cuda.is_available():
         by_core = partial(Phases, rows=rows, cores=num_cores())
-        found["plain, our set-up"] = by_core(plain_as_ours, job)
-        found[OURS] = by_core(ours, job)
-        found[TUNED] = by_core(ours, tuned)
-        found["ours, bf16"] = by_core(ours, job.with_train(precision="bf16"))
+        found["plain, our set-up"] = partial(by_core, plain_as_ours, job)
+        found["ours"] = partial(by_core, ours, job)
+        if cpu_has_bf16_recurrence():
+            found["ours, bf16"] = partial(by_core, ours, job.with_train(precision="bf16"))
         return found
     for name, variant in gpu_variants(job).items():
-        found[name] = Team(ours, variant, whole, 1)
-    found[TUNED] = Team(ours, tuned, whole, 1)
+        found[name] = partial(Team, ours, variant, whole, 1)
+
+    def tried() -> Team:
+        best = run_trial(job.with_expert(pack=len(rows)), device="cuda", seconds=TRIAL_SECONDS, batch_limit=0)
+        chosen.update(best.timings[0].to_dict() if best.timings else {"failed": best.failure})
+        strategy = chosen.get("strategy", "sequential")
+        return Team(ours, job.with_expert(strategy=strategy), whole, 1)
+
+    found["ours, by trial"] = tried
     return found
 
 
@@ -235,20 +253,12 @@ def trace_steps(job: Job, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
     return events[0]
 
 
-def _tuned(job: Job) -> Candidate:
-    """Return the tuner's choice, from a process of its own: the tuner sets threads and allocator, and takes
-    GPU memory.
-    """
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_tune, (job,))
-
-
-def _tune(job: Job) -> Candidate:
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cpu":
-        use_one_thread()
-        keep_freed_memory()
-    return tune(job, torch.device(kind), seconds=TUNING_SECONDS, say=print)[0].candidate
+def _shape(parse: argparse.ArgumentParser, text: str) -> tuple[int, int, int]:
+    try:
+        models, hidden, batch = (int(number) for number in text.split(","))
+    except ValueError:
+        parse.error(f"--shape {text}: give models, hidden and batch, such as 8,64,256")
+    return models, hidden, batch
 
 
 def _rows(folder: Path) -> tuple[list[torch.Tensor], str]:

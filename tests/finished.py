@@ -8,14 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tests.jobs import MEASURED
 from tests.trainer.conftest import weights
 from trainer.aws.access import Access
-from trainer.aws.place import place_named
-from trainer.job.job import job_from
-from trainer.machines.instances import instance_type
-from trainer.machines.measurements import shape_of
-from trainer.machines.planner import profile_on
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.nodes import role_credentials
 from trainer.runs.keys import NodeKeys
@@ -45,11 +39,7 @@ def finish(
     """Do as a run's node that trained its first model; return its keys. `tail` makes the file another one."""
     record, _ = read_record(open_objects(access, bucket), run_id)
     (keys,) = record.nodes
-    piece, job, machine = (
-        record.pieces[0],
-        job_from(record.job),
-        instance_type(record.ladder[0].instance_type),
-    )
+    piece = record.pieces[0]
     name = piece.model
     body = weights(name) + tail
     node = own_access(cloud, access, keys.instance_id).client("s3")
@@ -65,7 +55,6 @@ def finish(
     result = {
         "state": "done",
         "models": [{**entry, "metrics": metrics} if metrics else entry],
-        "tuned": {profile_on(machine, place_named(record.place)).key: {shape_of(job): MEASURED}},
     }
     node.put_object(Bucket=bucket, Key=keys.result, Body=json.dumps(result).encode())
     node.put_object(Bucket=bucket, Key=f"{keys.log}000001.log", Body=b"trained\n")

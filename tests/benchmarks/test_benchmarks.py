@@ -40,11 +40,11 @@ def _quickly(python: list[str], name: str, *arguments: str, out: Path) -> tuple[
 
 
 @pytest.mark.nightly
-def test_the_tuners_choice_is_compared_with_a_larger_grid(quickly, tmp_path):
-    said, found = quickly("tuner", "--seconds", "0.2", out=tmp_path / "found.json")
+def test_contenders_of_packs_are_timed_one_after_another(quickly, tmp_path):
+    few = ("--only", "set-up", "--shape", "2,8,32", "--seconds", "0.05")
+    said, found = quickly("packs", *few, out=tmp_path / "found.json")
     (table,) = found["tables"]
-    assert len(table["windows_per_second"]) > 4 and table["ratio"] > 0
-    assert "<- the tuner's choice" in said and RATIO.search(said)
+    assert list(table["variants"]) == ["plain", "plain, our set-up"] and RATIO.search(said)
 
 
 @pytest.mark.nightly
@@ -66,7 +66,7 @@ def test_a_whole_run_is_split_into_its_phases(quickly, tmp_path):
 def test_each_benchmark_takes_help_quick_and_out(path, monkeypatch, capsys):
     module = import_module(f"benchmarks.{path.stem}")
     if not hasattr(module, "main"):
-        assert path.stem in ("rounds", "contenders", "planted")  # what the others share
+        assert path.stem in ("rounds", "contenders", "planted", "gpu_day_tables")  # what the others share
         return
     assert f"python -m benchmarks.{path.stem} --quick" in module.__doc__
     monkeypatch.setattr(sys, "argv", [path.name, "--help"])

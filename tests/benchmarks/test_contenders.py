@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from benchmarks import packs
+from benchmarks import contenders, packs
 from benchmarks.contenders import Draws, PlainNet, PlainWindows, Share, Team, batches, in_order
 from tests.jobs import job_of
 from trainer.data.features import WARMUP
@@ -60,6 +60,62 @@ def test_a_model_draws_the_same_windows_in_any_process():
     together = batches(Share(rows=ROWS, first=0).members(), JOB, 4)
     apart = [batches(share.members(), JOB, 4)[0] for share in in_order(ROWS, 3)]
     assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
+
+
+class OnePipe:
+    """A pipe that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+
+    def send(self, value: object) -> None:
+        self.sent.append(value)
+
+    def recv(self) -> object:
+        if not self.sent:
+            raise EOFError
+        return self.sent.pop(0)
+
+
+def test_a_contender_without_memory_says_so_and_the_next_is_timed(capsys, monkeypatch):
+    started: list[str] = []
+
+    class Alone:
+        """A team of one process, which runs here."""
+
+        def __init__(self, name: str, losses: list[float]) -> None:
+            started.append(name)
+            self.pipe, self.losses_ = OnePipe(), losses
+
+        def losses(self) -> list[float]:
+            def work(pipe: OnePipe) -> None:
+                if not self.losses_:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+                pipe.send(self.losses_)
+
+            contenders._guarded(work, self.pipe)  # type: ignore[arg-type]
+            return list(contenders._received(self.pipe))  # type: ignore[arg-type]
+
+        def rate(self, seconds: float) -> float:
+            return 100.0 * len(started)
+
+        def close(self) -> None:
+            started.append("closed")
+
+    forms = {
+        "plain": lambda: Alone("plain", [0.7, 0.6]),
+        "large": lambda: Alone("large", []),
+        "ours": lambda: Alone("ours", [0.7, 0.63]),
+    }
+    monkeypatch.setattr(packs, "_contenders", lambda *given, **how: forms)
+    asked = packs.Asked(quick=True, only=(), seconds=0.0, rounds=3)
+    found = packs._table(ROWS, 2, 8, 16, asked)["variants"]
+    assert started == ["plain", "closed", "large", "closed", "ours", "closed", "plain", "closed"]
+    assert found["large"]["failed"] == "out of memory"
+    assert (found["ours"]["ratio"], found["ours"]["first_losses_differ_by"]) == (5.0, 5e-2)
+    assert "out of memory" in capsys.readouterr().out
+    with pytest.raises(contenders.Failed, match="its process ended"):
+        contenders._received(OnePipe())  # type: ignore[arg-type]
 
 
 @pytest.mark.nightly

@@ -28,7 +28,7 @@ from trainer.runs.stored_receipt import read_receipt
 from trainer.store.decisions import read_decision, read_decisions
 from trainer.store.production import production_versions
 
-NAME = "waiting"
+NAME, SYMBOLS = "waiting", ("SIG-USD", "TWO-USD")
 JOB = """
 name = "signal"
 [model]
@@ -100,16 +100,16 @@ def begin(programs: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch) ->
     return made
 
 
-def bring_hours(story: Weeks, folder: Path, begins: str, hours: int) -> None:
+def bring_hours(story: Weeks, folder: Path, begins: str, hours: int, symbol: str = "SIG-USD") -> None:
     """Put hourly bars into the data set that rise for six hours and fall for six."""
     start, hour = np.datetime64(begins, "ns"), np.timedelta64(3_600_000_000_000, "ns")
     hour_T = np.arange(hours)
-    noise_T = 2e-4 * np.random.default_rng(0).standard_normal(len(hour_T))
+    noise_T = 2e-4 * np.random.default_rng(SYMBOLS.index(symbol)).standard_normal(len(hour_T))
     close_T = 100 * np.exp(np.cumsum(4e-4 * np.where(hour_T // 6 % 2, -1, 1) + noise_T))
     open_T = np.concatenate([[100.0], close_T[:-1]])
     prices = {"high": np.maximum(open_T, close_T), "low": np.minimum(open_T, close_T), "close": close_T}
     columns = {"timestamp": start + hour_T * hour, "open": open_T, **prices, "volume": np.ones(len(hour_T))}
-    file = folder / f"SIG-USD_1h_{begins[:10]}.parquet"
+    file = folder / f"{symbol}_1h_{begins[:10]}.parquet"
     pq.write_table(pa.table(columns), file)
     s3 = story.access.client("s3")
     s3.put_object(Bucket=story.outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
@@ -139,8 +139,9 @@ def test_a_challenger_is_scored_on_a_machine_of_its_own(
 
 
 def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first model is promoted, and stays beside one that is as good."""
-    bring_hours(story, tmp_path, "2025-01-01T00:00", 12_000)
+    """The first model of each symbol is promoted, and stays beside one that is as good."""
+    for symbol in SYMBOLS:
+        bring_hours(story, tmp_path, "2025-01-01T00:00", 12_000, symbol)
     assert main(["retrains", "publish", NAME, "--job", "job.toml", "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert any(
@@ -161,7 +162,7 @@ def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert machines == ["g6.xlarge", "t3.large"]
     spent = sum(run["dollars"]["spent_high"] for run in (trained, scored))
     assert entry.spent_usd == pytest.approx(spent) and spent <= entry.most_usd <= 1
-    assert entry.promoted == ("SIG-USD",), entry.gate
+    assert entry.promoted == SYMBOLS, entry.gate  # scored in a process each
     file = trained["models"][0]["key"].rpartition("/")[-1]
     model = f"{NAME}/{file.removesuffix('.safetensors')}"
     champion = story.objects.head(key=f"models/production/{NAME}/{file}")
@@ -178,14 +179,14 @@ def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (entry.state, entry.promoted) == (
         "done",
         (),
-    ) and "0 of 1 go to production; SIG-USD stays" in entry.gate
+    ) and "0 of 2 go to production; SIG-USD stays" in entry.gate
     receipt_of(story, entry.score_run_id)
     decision = read_decision(story.objects, model)
     assert decision is not None and not decision.promote and decision.challenge == 1
     assert decision.champion is not None and decision.winner == champion.sha256
     assert [one.version_id for one in production_versions(story.objects, model)] == [champion.version_id]
     told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: done")]
-    assert "gate: 1 of 1 go to production" in told[0] and "to production: SIG-USD" in told[0]
+    assert "gate: 2 of 2 go to production" in told[0] and "to production: SIG-USD, TWO-USD" in told[0]
 
     # The scorer's role is enough for all of that, and no more than it needs.
     role = f"mayfly-dev-{story.outputs.region}-score"

@@ -1,6 +1,5 @@
-"""A first run finds its way, the bucket remembers it, the second takes it unseen and is planned by its rate;
-and the user's profiles go along. All of it by somebody who has the stack's launcher policy and no other
-right.
+"""A run compares strategies before it trains, and the user's profiles go along. All of it by somebody who has
+the stack's launcher policy and no other right.
 """
 
 from __future__ import annotations
@@ -14,10 +13,6 @@ import pytest
 
 from tests.desk import QUICK, Desk
 from tests.jobs import sets
-from trainer.job.job import job_from
-from trainer.machines.chips import named_profile
-from trainer.machines.measurements import from_bytes
-from trainer.machines.rates import rate_of
 from trainer.rehearsal import client
 from trainer.rehearsal.client import ACCOUNT, lease_server
 from trainer.store.card import read_card
@@ -62,43 +57,22 @@ def launched(desk: Desk, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return receipt, read_card(model).training["choice"]
 
 
-def stored(desk: Any, text: str) -> list[bytes]:
-    """Return the embedded S3's objects that hold a text."""
-    files = (
-        path.read_bytes()
-        for path in Path(desk.home).rglob("*")
-        if path.is_file() and "sandbox" not in path.parts
-    )
-    return [body for body in files if text.encode() in body]
-
-
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_second_run_takes_the_settings_that_the_first_tuned(launcher, candles):
+def test_a_run_has_a_trial_and_the_users_profiles(launcher, candles):
     desk = launcher
     mine = desk.folder / ".config" / "mayfly" / "gpu_profiles.toml"
     mine.parent.mkdir(parents=True)
     mine.write_text(PROFILES)
-    first, choice = launched(desk, *TUNED, "--data", str(candles))
+    receipt, choice = launched(desk, *TUNED, "--data", str(candles))
     assert choice["from"]["micro_batch"] == "tuned here"
     (event,) = desk.events("tuned")
     assert event["limit_seconds"] > 0 and event["profile"] == "cpu"
-    assert {"cpu": {event["shape"]: event["entry"]}} in [
-        from_bytes(body) for body in stored(desk, event["shape"])
-    ]
-
-    second, again = launched(desk, *TUNED)  # raw/ holds the candles by now
-    assert second["run_id"] != first["run_id"] and len(desk.events("tuned")) == 1
-    assert again["micro_batch"] == choice["micro_batch"] and again["from"]["micro_batch"] == "remembered"
-    manifests = (json.loads(body) for body in stored(desk, second["run_id"]) if b'"lock_sha256"' in body)
-    (manifest,) = (item for item in manifests if item["run_id"] == second["run_id"])
-    assert manifest["documents"]["measurements.json"] == {"cpu": {event["shape"]: event["entry"]}}
-    assert manifest["documents"]["gpu_profiles.json"] == {
-        "cpu": {"models_per_gpu": 1},
-        "my_v100": {"memory_gib": 15.5},
+    timed = [timing["strategy"] for timing in event["timings"] if not timing["excluded"]]
+    assert {"sequential", "fused"} <= set(timed) and timed[0] == choice["strategy"]
+    bodies = (path.read_bytes() for path in Path(desk.home).rglob("*") if path.is_file())
+    manifests = [json.loads(body) for body in bodies if b'"lock_sha256"' in body]
+    (manifest,) = (item for item in manifests if item["run_id"] == receipt["run_id"])
+    assert manifest["documents"] == {
+        "gpu_profiles.json": {"cpu": {"models_per_gpu": 1}, "my_v100": {"memory_gib": 15.5}}
     }
-
-    rate = launch(desk, *TUNED, "--dry-run")["candidates"][0]["here"]["rate"]
-    # A rate far off the estimate is not believed, and how fast this machine is nobody knows.
-    expected = rate_of(named_profile("cpu"), job_from(manifest["job"]), event["entry"])
-    assert (rate["basis"], rate["per_gpu_and_second"]) == (expected.basis, pytest.approx(expected.per_second))

@@ -110,7 +110,6 @@ RESULT = {
     "data": {"files": [{"file": "a", "bars": 5}], "bars": 5, "holes": 0, "synthetic": False},
     "devices": {"expected": 1, "found": 1, "kind": "cuda", "note": ""},
     "python_packages": "node lock",
-    "tuned": {"l4": {"a shape": {"pack": 1}}},
     "files": [{"file": "A_1m.csv", "sha256": HASH, "bytes": 5, "added": True}],
     "scripts": [SCRIPT, {**SCRIPT, **named("C")}],
     "checkpoints": {"snapshots": 1, "objects": 2, "bytes": 3, "usd": 0.1},

@@ -13,7 +13,7 @@ from trainer.base.errors import ConnectionFailed, TrainerError
 from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
-from trainer.control.learn import learn, learn_boot, learn_full, learn_time
+from trainer.control.learn import learn_boot, learn_full, learn_time
 from trainer.runs.actions import (
     Action,
     ArmKill,
@@ -121,7 +121,7 @@ def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) ->
 
 
 def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> None:
-    """Write the receipt once, store the node's tuning, close the record, then remove the run from the index
+    """Write the receipt once, close the record, then remove the run from the index
     of open runs.
 
     An existing receipt was written by another caller.
@@ -135,8 +135,6 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     except Conflict:
         if cloud.objects.head(key=receipt_key(record.run_id)) is None:
             raise  # S3 reports a race, and there is no receipt yet
-    if observed.result is not None:
-        learn(cloud.objects, record, receipt, observed.result.tuned)
     swap_record(cloud.objects, record, etag)
     with suppress(TrainerError):  # the next look removes it
         take_out(cloud.objects, closed=[record.run_id])

@@ -37,24 +37,28 @@ _CPU_PIECE = 1 << 16  # rows: takes half the time and memory of a million rows a
 
 
 def compute_inputs(
-    candles: Candles, *, features: Sequence[str] = FEATURES, device: str | torch.device = "cpu"
+    candles: Candles,
+    *,
+    features: Sequence[str] = FEATURES,
+    device: str | torch.device = "cpu",
+    into: Tensor | None = None,
 ) -> Tensor:
     """Return (N, F) float32 on `device`, row-major: features, in the order of FEATURES, then the candles'
-    columns.
+    columns. `into` (N, F), there already, takes them and is returned.
 
     Row t of a column is its value at bar t. It is meaningful from `candles.columns_begin` on, and zero before
     its first value.
     """
-    rows_NF = _chosen(candles, features, device)
-    if not candles.columns:
-        return rows_NF
-    columns_NF = (
-        torch.from_numpy(np.stack(list(candles.columns.values()), axis=1))
-        .to(torch.float32)
-        .nan_to_num_(nan=0.0)
-    )
-    columns_NF = columns_NF.to(device)
-    return torch.cat((rows_NF, columns_NF), dim=1) if features else columns_NF
+    rows_NF = into
+    if rows_NF is None:
+        width = len(features) + len(candles.columns)
+        rows_NF = torch.empty(len(candles), width, dtype=torch.float32, device=device)
+    if features:
+        _write_features(candles, features, rows_NF[:, : len(features)])
+    for number, values_N in enumerate(candles.columns.values(), len(features)):
+        column_N = torch.from_numpy(np.asarray(values_N)).to(torch.float32).nan_to_num_(nan=0.0)
+        rows_NF[:, number] = column_N.to(device)
+    return rows_NF
 
 
 def compute_each(parts: Sequence[Candles], *, features: Sequence[str]) -> Iterator[Tensor]:
@@ -82,30 +86,29 @@ def _end_to_end(parts: Sequence[Candles]) -> Candles:
     return replace(parts[0], **rows, columns=columns)
 
 
-def _chosen(candles: Candles, features: Sequence[str], device: str | torch.device) -> Tensor:
-    if not features:
-        return torch.empty(len(candles), 0, device=device)
-    rows_NF = compute_features(candles, device)
-    if len(features) == len(FEATURES):
-        return rows_NF
-    return rows_NF[:, [FEATURES.index(name) for name in features]].contiguous()
-
-
 def compute_features(candles: Candles, device: str | torch.device = "cpu") -> Tensor:
     """Return (N, F) float32 on `device`, row-major, in the order of FEATURES; finite, and meaningful from row
     WARMUP on.
+    """
+    rows_NF = torch.empty(len(candles), len(FEATURES), dtype=torch.float32, device=device)
+    _write_features(candles, FEATURES, rows_NF)
+    return rows_NF
+
+
+def _write_features(candles: Candles, features: Sequence[str], rows_NF: Tensor) -> None:
+    """Write the chosen features, in their order, on the rows' device.
 
     On a CPU the series is cut into pieces that fit the cache; each starts WARMUP bars earlier.
     """
-    num_bars = len(candles)
-    piece = _CPU_PIECE if torch.device(device).type == "cpu" else num_bars
-    rows_NF = torch.empty(num_bars, len(FEATURES), dtype=torch.float32, device=device)
+    num_bars, device = len(candles), rows_NF.device
+    piece = _CPU_PIECE if device.type == "cpu" else num_bars
+    numbers = [FEATURES.index(name) for name in features]
+    chosen = slice(None) if len(features) == len(FEATURES) else numbers
     with torch.no_grad():
         for start in range(0, num_bars, piece):
             head = max(0, start - WARMUP)
             columns_FN = _columns(candles.rows(head, start + piece), device)
-            rows_NF[start : start + piece] = columns_FN[:, start - head :].t()
-    return rows_NF
+            rows_NF[start : start + piece] = columns_FN[chosen, start - head :].t()
 
 
 def _columns(candles: Candles, device: str | torch.device) -> Tensor:

@@ -26,7 +26,7 @@ class TrainSettings:
     epochs: int = setting(15, "Passes over the training windows, at most.", least=1, most=100_000)
     batch: int = setting(
         BATCH_OF_THE_MODEL,
-        "Windows or chunks per optimizer step (default: by model); 0 or auto: the tuner chooses, which"
+        "Windows or chunks per optimizer step (default: by model); 0 or auto: the trial chooses, which"
         " changes the model.",
         most=16_777_216,
     )
@@ -139,7 +139,7 @@ class TrainSettings:
 @dataclass(frozen=True, kw_only=True)
 class ExpertSettings:
     """The `[expert]` table. The first three change the model; the others only speed, memory or what is
-    recorded, and the tuner chooses some of them where they are left open.
+    recorded; the first of these are chosen where they are left open (`trainer.train.tuning`).
     """
 
     rate_batch: int = setting(
@@ -169,9 +169,8 @@ class ExpertSettings:
     )
     tune: str = setting(
         "auto",
-        "Measure the fastest settings, for 12 s at most, before the first training of a shape on this"
-        " machine: auto (if the run is estimated at ten minutes or more; at five seconds where a GPU can"
-        " train several models at once), never, or always.",
+        "Compare the strategies for a few seconds at the start of a training, and use the fastest that agrees"
+        " with plain modules: auto (on a GPU), never, or always (on a CPU, too).",
         choices=TUNE,
     )
     activation_checkpointing: bool = setting(

@@ -18,6 +18,7 @@ from trainer.launch.gpu_table import OnGpus, gpu_table, on_gpus, too_large
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
 from trainer.machines.compatibility import judge
+from trainer.machines.host_memory import rows_gib, rows_on_disk
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import (
     LONGEST_DEADLINE,
@@ -41,8 +42,7 @@ class Timed:
     """The time of a job on one machine by one rate, without interruptions."""
 
     phases: Estimate
-    # That which deadlines follow: by the slower of the measured rate and the profile's.
-    seconds_slow: float
+    seconds_slow: float  # which deadlines follow: the slower of the estimate and of earlier runs
     rate: Rate
     visits: float  # windows of one GPU in its training time, at that rate
     runs: int = 0  # of its shape on its type, whose times these are; 0: they follow from the rate
@@ -251,12 +251,9 @@ def weigh(
 def timed(work: Workload, machine: InstanceType, *, place: Place, rate: Rate, sharded: bool = False) -> Timed:
     """Return the time of work on a machine of a place at a rate of one of its GPUs, or of a core."""
     phases = estimate(work, machine, place=place, rate=rate, sharded=sharded)
-    by_profile = phases
-    if rate.of_profile is not rate:
-        by_profile = estimate(work, machine, place=place, rate=rate.of_profile, sharded=sharded)
     return Timed(
         phases=phases,
-        seconds_slow=max(phases.seconds_p90, by_profile.seconds_p90),
+        seconds_slow=phases.seconds_p90,
         rate=rate,
         visits=phases.training * rate.on_machine(len(work.pieces), machine.num_workers),
     )
@@ -291,7 +288,7 @@ class _Weighing:
             notes.append("no spot price known: the list price")
             refused = refused or (NO_SPOT_PRICE if offers.where else "")
         notes += [together.note] if together and not together.refused else []
-        notes += self._idle(machine)
+        notes += [*self._idle(machine), *self._on_disk(machine)]
         checkpoints = None
         if self.keeps_checkpoints:
             checkpoints = checkpoint_cost(job, work.pieces, machine, usd_per_hour=price, place=self.place)
@@ -351,6 +348,16 @@ class _Weighing:
         if machine.name not in self.too_large:
             self.too_large[machine.name] = too_large(job, work, machine)
         return self.too_large[machine.name]
+
+    def _on_disk(self, machine: InstanceType) -> list[str]:
+        """Return a note on rows that stay on the machine's disk, since they are too large for its memory."""
+        host: dict[str, Any] = {"host_gib": machine.memory_gib, "workers": machine.num_workers}
+        sizes = [
+            rows_gib(self.job, bars=piece.bars)
+            for piece in self.work.pieces
+            if self.work.gpus is None and rows_on_disk(self.job, bars=piece.bars, **host)
+        ]
+        return [f"rows stay on its disk, up to {max(sizes):.1f} GiB a model"] if sizes else []
 
     def _places(self, machine: InstanceType) -> list[tuple[int, ...]] | None:
         gpus = self.work.gpus

@@ -109,7 +109,7 @@ def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None =
         speedup=speedup(
             work.together,
             devices=machine.num_workers,
-            visits_per_second=rate.with_models(1),
+            visits_per_second=rate.per_second,
             link=link,
             sharded=placement.sharded,
         ),

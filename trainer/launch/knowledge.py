@@ -1,8 +1,6 @@
-"""Measurements of earlier runs for a launch: settings and rates on the planned chips, and the user's own
-profiles.
+"""Knowledge for a launch: rates of the planned chips, what earlier runs took, and the user's own profiles.
 
-Reads the measurements in the bucket and the user's file at this desk. Writes nothing: `control.learn` adds
-measurements.
+Reads the bucket and the user's file at this desk. Writes nothing: `control.learn` adds what runs took.
 """
 
 from __future__ import annotations
@@ -13,13 +11,12 @@ from typing import Any
 from trainer.aws.place import Place
 from trainer.base.errors import TrainerError
 from trainer.job.job import Job
-from trainer.launch.gpu_table import COUNTS
 from trainer.machines.chips import GpuProfile, named_profile, user_tables
 from trainer.machines.instances import InstanceType
-from trainer.machines.measurements import OBJECT, Measurements, from_bytes, of_a_device, shape_of
 from trainer.machines.memory import CPU
 from trainer.machines.planner import profile_on
 from trainer.machines.rates import Rate, rate_of
+from trainer.machines.shapes import of_a_device, shape_of
 from trainer.runs.boot import OBJECT as BOOTS
 from trainer.runs.boot import Boots, boots_from
 from trainer.runs.calibration import OBJECT as CALIBRATION
@@ -38,26 +35,9 @@ def profiles_of(job: Job, machines: Iterable[InstanceType], place: Place) -> tup
 
 
 def shape_on(job: Job, profile: GpuProfile, *, devices: int, pieces: int) -> str:
-    """Return the shape that a trial times on a machine with so many devices of this profile."""
+    """Return the shape of the job as a machine with so many devices of this profile trains it."""
     on_gpu = profile.name != CPU
     return shape_of(of_a_device(job, devices=devices, pieces=pieces, on_gpu=on_gpu))
-
-
-def known_tunings(job: Job, profiles: Sequence[GpuProfile], objects: Objects, *, pieces: int) -> Measurements:
-    """Return the entries for the job's shapes on these profiles, by the number of devices that train its
-    pieces; none if the bucket's measurements can't be read.
-    """
-    shapes = {shape_on(job, one, devices=count, pieces=pieces) for one in profiles for count in COUNTS}
-    try:
-        stored = objects.get(key=OBJECT)
-    except TrainerError:  # entries only save a trial: no reason to stop a launch
-        return {}
-    known = from_bytes(stored.body) if stored else {}
-    keys = [profile.key for profile in profiles]
-    found = {
-        key: {shape: entry for shape, entry in known.get(key, {}).items() if shape in shapes} for key in keys
-    }
-    return {key: entries for key, entries in found.items() if entries}
 
 
 def known_boots(objects: Objects) -> Boots:
@@ -69,24 +49,12 @@ def known_boots(objects: Objects) -> Boots:
     return boots_from(stored.body) if stored else {}
 
 
-def known_rates(
-    job: Job, machines: Sequence[InstanceType], objects: Objects, place: Place, *, pieces: int
-) -> dict[str, Rate]:
-    """Return instance type -> the rate of one of its GPUs, or of a core, for the job's models, so many
-    pieces.
+def known_rates(job: Job, machines: Sequence[InstanceType], place: Place) -> dict[str, Rate]:
+    """Return instance type -> the rate of one of its GPUs, or of a core, for the job's models.
 
-    Measured if the bucket has this shape on the machine's own chip; the job's profile, which may be another
-    chip's, is ignored.
+    It is that of the machine's own chip; the job's profile, which may be another chip's, is ignored.
     """
-    profiles = {machine.name: profile_on(machine, place) for machine in machines}
-    known = known_tunings(job, list(profiles.values()), objects, pieces=pieces)
-    shapes = {
-        machine.name: shape_on(job, profiles[machine.name], devices=machine.num_workers, pieces=pieces)
-        for machine in machines
-    }
-    return {
-        name: rate_of(one, job, known.get(one.key, {}).get(shapes[name])) for name, one in profiles.items()
-    }
+    return {machine.name: rate_of(profile_on(machine, place), job) for machine in machines}
 
 
 def known_calibration(

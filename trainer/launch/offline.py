@@ -1,4 +1,4 @@
-"""Offers and measurements without an account: list prices of the package's tables, dated, and no bucket.
+"""Offers without an account: list prices of the package's tables, dated, and no bucket.
 
 `mayfly plan` weighs them as a launch weighs an account's. Standard library only, no network.
 """
@@ -24,9 +24,7 @@ from trainer.machines.instances import (
     InstanceType,
     catalogue,
 )
-from trainer.machines.measurements import OBJECT, read_here, to_bytes
 from trainer.machines.planner import LONGEST_DEADLINE
-from trainer.runs.record import utc_now
 from trainer.runs.store import Stored
 
 # The line of images that a new stack has (Pulumi.yaml); a test compares them.
@@ -36,13 +34,11 @@ ASKED = "mayfly plan --stack NAME asks AWS."
 STALE_DAYS = 180  # from which on the age of a list is a note
 
 
-class DeskMemory:
-    """A bucket that has the measurements of this machine alone, and keeps nothing."""
+class NoBucket:
+    """A bucket that has nothing, and keeps nothing."""
 
     def get(self, *, key: str, version_id: str = "", first_bytes: int = 0) -> Stored | None:
-        """Return the measurements, as a bucket would have them."""
-        body = to_bytes(read_here())
-        return Stored(key=key, etag="", modified_at=utc_now(), body=body) if key == OBJECT else None
+        return None
 
     def head(self, *, key: str, version_id: str = "") -> Stored | None:
         return None
@@ -87,7 +83,7 @@ def no_account(job: Job, region: str) -> Account:
         subnets={region: ""},
         max_lifetime_minutes=max(1, int(cap / timedelta(minutes=1))),
     )
-    return Account(access=Access(region=region), outputs=outputs, objects=DeskMemory())
+    return Account(access=Access(region=region), outputs=outputs, objects=NoBucket())
 
 
 def machines_to_weigh(job: Job, image_line: str = IMAGE_LINE) -> list[InstanceType]:

@@ -209,8 +209,8 @@ def _rungs_of(
 ) -> tuple[Rung, ...]:
     """Return the rungs of a candidate by one of its times. `by_job`: the job names a duration.
 
-    Then the estimate limits an attempt only if its rate was measured: a guess must not end a training whose
-    owner said how long it may take. The limit is never below what the profile's own rate gives.
+    Then the estimate limits an attempt only if it is what earlier runs took: a guess must not end a training
+    whose owner said how long it may take. The limit is never below what the profile's own rate gives.
     """
     machine, on_demand = candidate.machine, on_demand_price(candidate.machine)
     spot = offers.spot_usd_per_hour if candidate.market == "spot" else {}
@@ -223,7 +223,7 @@ def _rungs_of(
         subnets,
         market=candidate.market,
         default_seconds=0.0 if by_job else candidate.longest_attempt(timed).total_seconds(),
-        estimate_seconds=slow if by_job and timed.rate.is_measured else 0.0,
+        estimate_seconds=slow if by_job and timed.runs else 0.0,
         p90_seconds=timed.phases.seconds_p90 if timed.is_estimated else 0.0,
         visits=min(timed.visits, MOST_NUMBER) if timed.is_estimated else 0.0,  # a record can be read
         predicted=timed.phases.seconds if timed.is_estimated else (),

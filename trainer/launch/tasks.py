@@ -20,7 +20,7 @@ from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND
 from trainer.job.start_model import start_model_of
 from trainer.launch.inputs import ChosenCandles, Input
-from trainer.launch.knowledge import known_tunings, own_profiles, profiles_of
+from trainer.launch.knowledge import own_profiles, profiles_of
 from trainer.launch.preflight import Offers
 from trainer.launch.uploads import DeskFile, pinned_start_model
 from trainer.machines.chips import user_tables
@@ -98,15 +98,12 @@ def training_task(
         beside=("training_results.json", "trace/*.json.gz", *(() if candles.bars_plan else (PLAN_FILE,))),
         sha256="",
     )
-    documents: dict[str, Any] = {"gpu_profiles.json": user_tables(), "measurements.json": {}}
+    documents: dict[str, Any] = {"gpu_profiles.json": user_tables()}
     if offers:
         used = {rung.instance_type for rung in record.ladder}
         machines = [machine for machine in offers.priced.machines if machine.name in used]
         profiles = profiles_of(job, machines, place_named(record.place))
-        documents = {
-            "gpu_profiles.json": own_profiles(job, profiles),
-            "measurements.json": known_tunings(job, profiles, objects, pieces=len(record.pieces)),
-        }
+        documents = {"gpu_profiles.json": own_profiles(job, profiles)}
     return Task(
         job=job, command=command, inputs=tuple(inputs), documents=documents, bars_plan=candles.bars_plan
     )

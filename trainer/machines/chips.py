@@ -1,5 +1,4 @@
-"""GPU profiles: facts of each chip from trainer/machines/gpu_profiles.toml, overridden by the user's file,
-with measurements.
+"""GPU profiles: facts of each chip from trainer/machines/gpu_profiles.toml, overridden by the user's file.
 
 The user's file is $MAYFLY_PROFILES, else ~/.config/mayfly/gpu_profiles.toml. It has the format of the
 package's file and may also set figures; on a node it is the part in the manifest, written as JSON. Standard
@@ -22,7 +21,6 @@ from trainer.base.errors import UsageError, nearest
 from trainer.base.files import read_plain
 from trainer.base.settings import MOST_TOML_BYTES, read_toml
 from trainer.job.job import Job
-from trainer.machines.measurements import Entry, read_here, shape_of
 
 REFERENCE = Job()  # its model is the reference of figures
 FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_second")
@@ -30,8 +28,7 @@ FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_secon
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProfile:
-    """One chip: facts, the user's own figures, and the measurement of the reference model. `bf16`: native
-    support.
+    """One chip: facts, and the user's own figures. `bf16`: native support.
 
     `share` is the available part of the chip: below 1 for a slice (MIG, vGPU).
     """
@@ -47,13 +44,12 @@ class GpuProfile:
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     peak_source: str = ""
     yours: Mapping[str, Any] = field(default_factory=dict)
-    measured: Entry = field(default_factory=dict)
     share: float = 1.0
 
     @property
     def key(self) -> str:
-        """Return the key in the cache of measurements: the name, or a derived key for a slice or an unknown
-        chip.
+        """Return the name, or a derived key for a slice or an unknown chip: settings of one are not those of
+        another.
         """
         if self.share < 1:
             return f"{self.name}_1of{round(1 / self.share)}"
@@ -98,8 +94,7 @@ def profiles() -> dict[str, GpuProfile]:
     known = dict(packaged())
     for name, values in user_tables().items():
         known[name] = _changed(known.get(name), name, values, f"GPU profiles {user_file()}: [{name}]")
-    measured, shape = read_here(), shape_of(REFERENCE)
-    return {name: replace(one, measured=measured.get(name, {}).get(shape, {})) for name, one in known.items()}
+    return known
 
 
 def named_profile(name: str) -> GpuProfile:

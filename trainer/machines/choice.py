@@ -67,9 +67,7 @@ def profile_of(device: Device) -> GpuProfile:
 
 
 def _share(whole: GpuProfile, device: Device) -> GpuProfile:
-    """Return the profile of a slice of a divided chip (MIG, vGPU); measurements of the whole chip do not
-    apply to it.
-    """
+    """Return the profile of a slice of a divided chip (MIG, vGPU)."""
     share = device.memory_gib / whole.memory_gib
     return replace(
         whole,
@@ -78,7 +76,6 @@ def _share(whole: GpuProfile, device: Device) -> GpuProfile:
         multiprocessors=max(1, int(whole.multiprocessors * share)),
         windows_per_second=whole.windows_per_second * share if whole.windows_per_second else None,
         peak_tflops={},
-        measured={},
         share=share,
     )
 

@@ -26,7 +26,7 @@ CHEAPEST = 0.01  # least cost of an UNKNOWN window: that of gathering it
 THREADED_WIDTH = {RECURRENT: 64, CONVOLUTION: 128, ATTENTION: 128}
 # Reads in one slice on a CPU. With the allocator's thresholds (train/cpu.py) slices of 256 windows are 2 to
 # 5 % faster than 128 at hidden 64, and as fast at hidden 128; 512 gain as much again at a batch of 1,024
-# (benchmarks.tuner, AMD EPYC, 1 MiB of L2, 2026-11-21).
+# (docs/benchmarks.md, AMD EPYC, 1 MiB of L2, 2026-11-21).
 CPU_SLICE = 256
 # Bytes of one layer's output in a slice on a CPU, where they are known: what fits its caches. A small TCN's
 # chunks are sliced together, which makes fewer and longer calls (2.2 times faster in eights), a large one's

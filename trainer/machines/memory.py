@@ -2,10 +2,9 @@
 ceilings.
 
 The formula counts what autograd keeps; it is not fitted. Tests hold it within 10 % of a count on a CPU, and
-`benchmarks.memory` compares it with a GPU. A figure is the first of `yours` (the user's profiles file),
-`measured <date>` (the cache of measurements) and `estimate` (the formula). Figures change the speed of
-training and never the model: the batch is the job's, and a batch that does not fit is sliced. Standard
-library only.
+`benchmarks.memory` compares it with a GPU. A figure is `yours` (the user's profiles file), else `estimate`
+(the formula). Figures change the speed of training and never the model: the batch is the job's, and a batch
+that does not fit is sliced. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from trainer.base.errors import UsageError
 from trainer.base.settings import CHUNKS, CONTEXT, CONTEXT_BYTES, FLOAT, Training
 from trainer.job.job import Job, job_from
-from trainer.machines.chips import REFERENCE, GpuProfile, packaged
+from trainer.machines.chips import REFERENCE, GpuProfile
 from trainer.machines.kernels import half_pays
 
 GIB = 2**30
@@ -32,8 +31,6 @@ MINUTES_OF_SEVEN_YEARS = 7 * 365 * 24 * 60  # data of the listed ceilings: seven
 TIMEFRAME_MINUTES = {"1m": 1, "5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 TRAINING_SHARE = 0.7
 REFERENCE_FEATURES, REFERENCE_BATCH = 37, 256
-# Factor from the profile's rate, either way, beyond which a measured rate is wrong or hostile.
-BELIEVED = 100.0
 LANE_COPIES = 4  # weights, gradients, two moments
 # And modules for evaluation, and temporaries of the update over all rows.
 STACKED_COPIES = LANE_COPIES + 1 + 6
@@ -133,7 +130,7 @@ def checkpoint_bytes(job: Job, *, features: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A value and its source: `yours`, `measured <date>` or `estimate`."""
+    """A value and its source: `yours` or `estimate`."""
 
     value: Any
     basis: str
@@ -226,13 +223,10 @@ def figures(profile: GpuProfile, *, memory_gib: float | None = None) -> dict[str
     room = room_gib(profile.memory_gib if memory_gib is None else min(profile.memory_gib, memory_gib))
     known: dict[str, Any] = {"features": REFERENCE_FEATURES, "on_gpu": profile.name != CPU}
     part = footprint(REFERENCE, bars=MINUTES_OF_SEVEN_YEARS, windows=REFERENCE_BATCH, **known)
-    measured = _measured(profile, part)
 
     def figure(key: str, estimate: Any) -> Figure:
         if key in profile.yours:
             return Figure(value=profile.yours[key], basis="yours")
-        if key in measured:
-            return Figure(value=measured[key], basis=f"measured {profile.measured['date']}")
         return Figure(value=estimate, basis="estimate")
 
     a_model = figure("memory_per_model_gib", round(part.total / GIB, 2))
@@ -251,18 +245,7 @@ def rate_figure(profile: GpuProfile) -> Figure:
     """Return the rate of the reference model on a chip, with its basis."""
     if "windows_per_second" in profile.yours:
         return Figure(value=profile.yours["windows_per_second"], basis="yours")
-    if _is_plausible(profile):
-        value = round(profile.measured["windows_per_second"])
-        return Figure(value=value, basis=f"measured {profile.measured['date']}")
     return Figure(value=profile.windows_per_second, basis="estimate")
-
-
-def _is_plausible(profile: GpuProfile) -> bool:
-    """Return whether the reference model was measured on a chip, at a plausible rate."""
-    entry, usual = profile.measured, profile.windows_per_second or packaged()["t4"].windows_per_second or 0.0
-    if not entry or not entry["date"]:
-        return False
-    return bool(usual / BELIEVED <= entry["windows_per_second"] <= usual * BELIEVED)
 
 
 @cache  # a plan asks for a chip's figures at each count of its GPUs
@@ -273,18 +256,6 @@ def _reference_ceilings(room: float, *, on_gpu: bool) -> Mapping[str, int]:
         timeframe: batch_ceiling(room, REFERENCE, features=REFERENCE_FEATURES, bars=number, on_gpu=on_gpu)
         for timeframe, number in bars.items()
     }
-
-
-def _measured(profile: GpuProfile, part: Footprint) -> dict[str, Any]:
-    """Return the figures of memory from the measurement of the reference model; {} if its rate is
-    implausible.
-    """
-    entry = profile.measured
-    if not _is_plausible(profile) or not entry["memory_per_model_gib"]:
-        return {}
-    # measured on few bars and without the copies
-    memory_gib = entry["memory_per_model_gib"] + (part.rows + part.copies) / GIB
-    return {"memory_per_model_gib": round(memory_gib, 3), "models_per_gpu": entry["pack"]}
 
 
 def fit(

@@ -7,8 +7,7 @@ measured.
                        packed over the machine's GPUs, longest first,
                        or one after another where all GPUs train each model together (`scaling`)
 
-Rates are those that a tuner measured for the job's shape on that chip, else the profile's, which are
-estimates. Makes no AWS calls: prices come in, dollars come out.
+Rates are the profile's, which are estimates. Makes no AWS calls: prices come in, dollars come out.
 """
 
 from __future__ import annotations
@@ -135,18 +134,15 @@ def estimate(
         slots = max(1, len(places_on(machine.num_workers, work.gpus)))
     else:
         slots = min(workers, cores or os.cpu_count() or 1) if place.chip else workers
-    # A rate that needs several models at a time is shared by their places, each of which trains one after
-    # another.
-    places, device_rate = (rate.models, rate.per_second) if rate else (1, _by_profile(work, machine, place))
-    seconds = [piece.estimate * places / device_rate for piece in work.pieces]
+    device_rate = rate.per_second if rate else _by_profile(work, machine, place)
+    seconds = [piece.estimate / device_rate for piece in work.pieces]
     if work.together:
         link = None if place.chip else link_of(machine)
-        one = device_rate / places
         training = sum(seconds) / speedup(
-            work.together, devices=slots, visits_per_second=one, link=link, sharded=sharded
+            work.together, devices=slots, visits_per_second=device_rate, link=link, sharded=sharded
         )
     else:
-        training = longest_first(seconds, min(slots * places, max(1, len(seconds))))
+        training = longest_first(seconds, min(slots, max(1, len(seconds))))
     boot, after = around(machine, place)
     stage, upload = (0.0, 0.0) if place.chip else _moved(work, machine)
     return Estimate(boot=boot, stage=stage, training=training, upload=after + upload)

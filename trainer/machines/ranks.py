@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass, replace
 
 from trainer.base.errors import UsageError
-from trainer.base.settings import FLOAT
+from trainer.base.settings import FLOAT, HALF
 from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile
-from trainer.machines.memory import CPU, GIB, Footprint, footprint, room_gib, slices_to_try
+from trainer.machines.memory import CPU, GIB, Footprint, footprint, is_half, room_gib, slices_to_try
 
 # NCCL's buffers in one process: 4 MiB (NCCL_BUFFSIZE) per channel and connection, up to 32 channels, rings
 # and trees; and its kernels. An estimate of 2026-11-22 by
@@ -68,8 +68,9 @@ def rank_footprint(
     weights, block = FLOAT * cost.weights, cost.block_weights
     blocks = FLOAT * cost.blocks * block
     # The rest (embeddings, head) stays gathered, with its gradients, from the first forward to the last
-    # backward.
-    whole = 2 * max(0.0, weights - blocks) + FLOAT * block * (GATHERED_BLOCKS + 1)
+    # backward. Weights are gathered in the type of matrix products.
+    gathered = HALF / FLOAT if is_half(job, on_gpu=on_gpu) else 1.0
+    whole = (gathered + 1) * max(0.0, weights - blocks) + FLOAT * block * (gathered * GATHERED_BLOCKS + 1)
     gradients = FLOAT * cost.trained if cost.counts_gradients else 0.0  # then they are part of the workspace
     share = 1 - 1 / devices
     return replace(

@@ -1,13 +1,11 @@
-"""The rate at which a profile trains a job's models: measured for this shape, else an estimate from the
-profile's.
+"""The rate at which one device of a profile (on a CPU: one core) trains a job's models, an estimate: the rate
+of the reference model, divided by the relative cost of the job's windows.
 
-A measured rate is that of one device (on a CPU: one core) with as many models at a time as in the measured
-pack. The estimate is the rate of the reference model, divided by the relative cost of the job's windows.
+What runs of a job took instead is in `trainer.runs.calibration`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +13,9 @@ from trainer.base.settings import ATTENTION, CONVOLUTION
 from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile, named_profile, packaged
 from trainer.machines.kernels import window_costs
-from trainer.machines.memory import BELIEVED, CPU, is_half, rate_figure
+from trainer.machines.memory import CPU, is_half, rate_figure
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
-MEASURED_ON = "measured on "
 # An estimate by the constants below, for a chip of the kind that gave them and models of their kernels.
 ELSEWHERE, ELSEWHERE_ON = "measured elsewhere", ("h100", (ATTENTION, CONVOLUTION))
 EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
@@ -37,16 +34,12 @@ TORCH = "2.13"  # of instances, up to the minor version; a test compares it with
 class Rate:
     """Windows of the job's models (or bars of chunks) that one device trains per second.
 
-    The models of a pack step in one program, so the rate needs `models` at a time; an empty place is lost.
-    `basis` is `measured on <date>`, `estimate`, `measured elsewhere`, `not estimated`, or that of the
-    profile's figure (`yours`, `measured <date>`). `profiles`: that of the profile, where a run measured
-    another; 0: the same.
+    `basis` is `estimate`, `yours` (by the user's figure of the profile), `measured elsewhere`,
+    `not estimated`, or the earlier run of a script.
     """
 
     per_second: float
     basis: str
-    models: int = 1
-    profiles: float = 0.0
 
     @property
     def is_estimate(self) -> bool:
@@ -54,21 +47,14 @@ class Rate:
         return self.basis in ("estimate", ELSEWHERE, NOT_ESTIMATED)
 
     @property
-    def is_measured(self) -> bool:
-        """Return whether a run measured this shape of model on this chip; a profile's figure is for the
-        reference model.
-        """
-        return self.basis.startswith(MEASURED_ON)
-
-    @property
     def has_run(self) -> bool:
-        """Return whether a run measured it, of this shape of model or of this script."""
-        return self.basis.startswith((MEASURED_ON, EARLIER_RUN))
+        """Return whether a run measured it, of this script."""
+        return self.basis.startswith(EARLIER_RUN)
 
     @property
     def source(self) -> str:
-        """Return where the rate is from: measured here (by a run, or on this machine), measured elsewhere (on
-        another chip of this kind), yours, formula, or not estimated.
+        """Return where the rate is from: measured here (by a run), measured elsewhere (on another chip of
+        this kind), yours, formula, or not estimated.
         """
         if self.is_estimate:
             return "formula" if self.basis == "estimate" else self.basis
@@ -82,37 +68,16 @@ class Rate:
             "source": self.source,
         }
 
-    @property
-    def of_profile(self) -> Rate:
-        """Return the rate that the profile gives: no run's measurement alone may shorten a deadline."""
-        return Rate(per_second=self.profiles, basis="estimate") if self.profiles else self
-
     def on_machine(self, pieces: int, devices: int) -> float:
         """Return the rate per second of each of so many devices that share a run's models."""
-        return self.with_models(pieces / max(1, devices))
-
-    def with_models(self, models: float) -> float:
-        """Return the rate per second if only `models` models are to train."""
-        return self.per_second * min(1.0, models / self.models)
+        return self.per_second * min(1.0, pieces / max(1, devices))
 
 
-def rate_of(
-    profile: GpuProfile, job: Job, entry: Mapping[str, Any] | None = None, *, torch: str = TORCH
-) -> Rate:
-    """Return the rate of one device: the user's, else the entry's for this shape, else the profile's.
-
-    A well-formed entry counts if it was measured with this `torch` (a version or its prefix), has a date, and
-    is within a factor of a hundred of the estimate.
-    """
+def rate_of(profile: GpuProfile, job: Job) -> Rate:
+    """Return the rate of one device for the job's models: an estimate by the profile's figure."""
     estimate, basis = visits_per_second(profile, job), rate_figure(profile).basis
     if not job.cost.is_measured:
         return Rate(per_second=estimate, basis=NOT_ESTIMATED)
-    if entry and entry["date"] and basis != "yours" and f"{entry['torch']}.".startswith(f"{torch}."):
-        measured = entry["windows_per_second"] * job.model.bars_out
-        models = 1 if entry["strategy"] == "sequential" else entry["pack"]
-        if estimate / BELIEVED <= measured / models and measured <= estimate * BELIEVED:
-            dated = f"{MEASURED_ON}{entry['date']}"
-            return Rate(per_second=measured, basis=dated, models=models, profiles=estimate)
     chip, kernels = ELSEWHERE_ON
     is_known = basis == "estimate" and profile.name == chip and job.cost.kernel in kernels
     return Rate(per_second=estimate, basis=ELSEWHERE if is_known else basis)

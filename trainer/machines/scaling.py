@@ -26,12 +26,11 @@ from dataclasses import dataclass
 from trainer.base.settings import FLOAT, HALF
 from trainer.job.job import Job
 from trainer.machines.instances import InstanceType
+from trainer.machines.memory import is_half
 from trainer.machines.rates import STEP_SECONDS
 
 BACKWARD_SHARE = 2 / 3  # of a step's multiplications: 2 a weight forward, 4 backward
 BUCKET_BYTES = 25 * 2**20  # DDP's default (bucket_cap_mb)
-# of an all-reduce: weights are gathered twice, gradients scattered once (ZeRO, arXiv 1910.02054, section 7)
-SHARDED_VOLUME = 1.5
 POINTLESS = 0.5  # of the GPUs' speed is left: half of them would be as fast
 NVLINK_SHARE = 230 / 600
 # GB/s by the beginning of the compute capability of AWS's PCIe types: Turing has PCIe 3, Ampere and Ada 4,
@@ -71,13 +70,15 @@ class Together:
     weights: int
     visits: float  # windows of the batch, or bars of its chunks: the unit of rates
     launches: float = 0.0  # least seconds of a rank's step, however few windows it has
+    half: bool = False  # weights that are gathered travel in half precision
 
 
 def together_of(job: Job) -> Together:
     """Return what ranks of the job's model share."""
     visits = (job.train.batch or job.model.default_batch) * job.model.bars_out
     launches = STEP_SECONDS if job.cost.flops else 0.0
-    return Together(weights=job.cost.trained, visits=float(visits), launches=launches)
+    half = is_half(job, on_gpu=True)
+    return Together(weights=job.cost.trained, visits=float(visits), launches=launches, half=half)
 
 
 def speedup(
@@ -92,8 +93,11 @@ def speedup(
     if link is None or not link.bus_gb_per_s:
         return whole / max(whole / devices, together.launches)
     computing = max(whole / devices, together.launches)
-    # Gradients travel as bf16 where the link is PCIe; FSDP2's parts in full precision.
-    volume = SHARDED_VOLUME * FLOAT if sharded else HALF if link.is_pcie else FLOAT
+    # An all-reduce is a gather and a scatter, of gradients, in bf16 where the link is PCIe. FSDP2 gathers
+    # weights twice and scatters gradients once, in full precision (ZeRO, arXiv 1910.02054, section 7).
+    volume = float(HALF if link.is_pcie else FLOAT)
+    if sharded:
+        volume = (2 * (HALF if together.half else FLOAT) + FLOAT) / 2
     gradients = together.weights * volume
 
     def exchange(size: float) -> float:

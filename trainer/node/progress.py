@@ -24,8 +24,7 @@ class Progress:
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
-    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profile -> shape -> tuner's entry
-    tuning: bool = False  # measuring the fastest way to train
+    tuning: bool = False  # comparing strategies before the training
     message: str = ""  # its own
     out_of_service: tuple[str, ...] = ()  # devices that a training set aside, each with the reason
 
@@ -57,14 +56,10 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         }
         for piece in began.keys() & waiting.keys():
             waiting[piece]["began"] = began[piece]
-        empty = Progress(tuned=progress.tuned, retries=progress.retries)  # it may have been restarted
+        empty = Progress(retries=progress.retries)  # it may have been restarted
         return replace(empty, models=models, pieces=waiting, data=dict(event.get("data", {})))
-    if kind == "tuning":
-        return replace(progress, tuning=True)
-    if kind in ("tuned", "out_of_memory") and "entry" in event:
-        shapes = {**progress.tuned.get(event["profile"], {}), event["shape"]: event["entry"]}
-        tuned = {**progress.tuned, event["profile"]: shapes} if event["entry"] else progress.tuned
-        return replace(progress, tuning=False, tuned=tuned)
+    if kind in ("tuning", "tuned"):
+        return replace(progress, tuning=kind == "tuning")
     if kind == "device_set_aside":
         line = f"{event['device']}: {event['reason']}"[:MOST_LINE]
         known = (*progress.out_of_service, line)[-MOST_DEVICES:]

@@ -165,7 +165,6 @@ def result(
         "files": status.files,
         "scripts": status.scripts,
         "checkpoints": status.checkpoints,
-        "tuned": dict(status.progress.tuned),
     }
 
 

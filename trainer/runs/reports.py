@@ -83,7 +83,6 @@ class NodeResult:
     inputs: Mapping[str, Any] = field(default_factory=dict)  # files and bytes from S3 and from the cache
     devices: Mapping[str, Any] = field(default_factory=dict)
     python_packages: str = ""
-    tuned: Mapping[str, Any] = field(default_factory=dict)  # its tuner's findings, unchecked
     files: tuple[Mapping[str, Any], ...] = ()  # candle files that a refresh added or checked
     scripts: tuple[Mapping[str, Any], ...] = ()  # ends of pieces that the agent started
     checkpoints: Mapping[str, Any] = field(default_factory=dict)  # sent to S3: counts, and their dollars
@@ -185,7 +184,6 @@ def read_result(body: bytes, *, models_prefix: str, names: Collection[str] = ())
         inputs=read_inputs(fields.table("inputs")),
         devices=read_devices(fields.table("devices")),
         python_packages=fields.text("python_packages", ""),
-        tuned=fields.table("tuned").values,
         files=read_candle_files(fields),
         scripts=read_scripts(fields),
         checkpoints=read_checkpoints(fields.table("checkpoints")),

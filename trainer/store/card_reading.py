@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.base.errors import DataError
-from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, instant, read_object
+from trainer.base.strict_json import MOST_TEXT, YEARS_OF_BARS, Fields, Unsound, Value, instant, read_object
 from trainer.base.symbols import flaw
 from trainer.targets.described import check_metrics
 
@@ -105,7 +105,7 @@ def _trained_on(fields: Fields, inputs: int) -> dict[str, Any]:
     has_panel = fields.values.get("panel") is not None
     until = fields.text("trained_until", "")
     if until:
-        instant(until)
+        instant(until, years=YEARS_OF_BARS)
     return {
         "trained_until": until,
         "series": series,

@@ -149,6 +149,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     import torch
 
     from trainer.base.environment import notice_file
+    from trainer.machines.host_memory import host_gib
     from trainer.train.inputs.encoder import check_inputs, pinned
     from trainer.train.inputs.source import open_data, plan_and_open
     from trainer.train.inputs.survey import read_finished, survey
@@ -189,6 +190,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         check_ranks(surveyed.pieces, job, ranks=devices)
     num_workers = devices if together else min(devices, len(surveyed.pieces))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
+    data = data.with_room(folder=scratch, host_gib=host_gib(), workers=num_workers)
+    surveyed.data["notes"] = [*surveyed.data.get("notes", ()), *data.notes(surveyed.pieces, job)]
     job = copied(job, options.out / "own_files")
     earlier = {path.name for path in options.out.glob("*.safetensors")}
     observed = Observed(options.out / "observed")

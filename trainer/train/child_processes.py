@@ -8,10 +8,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar
 
+T = TypeVar("T")
+R = TypeVar("R")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -56,6 +61,46 @@ def die_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def in_processes(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield the work's result for each item, in their order, from a process a core; in this one, if there is
+    only one of either. Results are pickled, items and work are not: processes are forks, so this one may have
+    no threads.
+
+    Raises BrokenProcessPool if one dies.
+    """
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    if min(cores, len(items)) < 2:
+        yield from map(work, items)
+        return
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(
+        min(cores, len(items)), mp_context=context, initializer=_begin, initargs=(work, items)
+    )
+    others = multiprocessing.active_children()
+    try:
+        yield from pool.map(_do, range(len(items)))
+    finally:  # they are idle, or nobody wants their results
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+_given: tuple[Callable[[Any], Any], Sequence[Any]]  # of a process of `in_processes`
+
+
+def _begin(work: Callable[[Any], Any], items: Sequence[Any]) -> None:
+    global _given
+    _given = work, items
+    end_with_the_parent()
+    die_with_the_parent()
+
+
+def _do(number: int) -> Any:
+    work, items = _given
+    return work(items[number])
+
+
 def end_with_stdin() -> None:
     """Wait until the parent closes stdin or ends, then end this process at once; the kernel ends its children
     that asked for it.
@@ -63,3 +108,28 @@ def end_with_stdin() -> None:
     while os.read(0, 1 << 10):
         pass
     os._exit(1)
+
+
+def call_in_child(
+    context: BaseContext, target: Callable[..., None], *arguments: object, limit_seconds: float | None = None
+) -> tuple[Any, str]:
+    """Call `target(pipe, *arguments)` in a child process; return what it sends and '', or None and why there
+    is nothing.
+    """
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)  # type: ignore[attr-defined]
+    try:
+        with ctrl_c_blocked():
+            process.start()
+        theirs.close()
+        if ours.poll(limit_seconds):
+            return ours.recv(), ""
+        return None, f"it was not done after {limit_seconds:.0f} s"
+    except EOFError:
+        process.join()
+        return None, f"its process ended with exit code {process.exitcode}"
+    finally:
+        if process.pid is not None:
+            process.kill()
+            process.join()
+        ours.close()

@@ -25,6 +25,7 @@ from trainer.train.checkpoint import why_none_continues
 from trainer.train.cpu import on_one_thread
 from trainer.train.evaluate.cards import card_of_refit, card_of_training
 from trainer.train.evaluate.epoch_scores import validation_of
+from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import score_panel
 from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, score_series
 from trainer.train.inputs.series import PieceData
@@ -51,6 +52,17 @@ class Opened:
     def data(self) -> PieceData:
         """Return the data of the piece's fold."""
         return self.source.folds[self.piece.fold]
+
+    def trained(self) -> Opened:
+        """Return what scoring and writing need of a piece whose stages are over besides its baselines, on the
+        CPU, to be sent.
+        """
+        source = self.source.bare(self.piece.fold)
+        return replace(self, run=self.run.without_data(), source=source, stages=self.stages.on_cpu())
+
+    def with_baselines(self, baselines: list[Baselines]) -> Opened:
+        """Return the piece with known baselines of its fold."""
+        return replace(self, source=self.source.with_baselines(self.piece.fold, baselines))
 
 
 def open_piece(
@@ -188,12 +200,14 @@ def close_piece(
     *,
     out: Path,
     device: str,
+    precision: str,
     choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a piece whose first fits have ended by its `outputs`, and write it to `out`; return its
-    `model_done` event. `choice` is stored in the card.
+    `model_done` event. Device, precision and `choice` are stored in its card; nothing runs on the device.
     """
-    return write_model(scored(opened, outputs, job, device=device, choice=choice), out=out)
+    with_card = scored(opened, outputs, job, device=device, precision=precision, choice=choice)
+    return write_model(with_card, out=out)
 
 
 def scored(
@@ -202,6 +216,7 @@ def scored(
     job: Job,
     *,
     device: str,
+    precision: str,
     choice: Mapping[str, Any] | None = None,
 ) -> Opened:
     """Return a piece whose first fits have ended, with their card: their scores by `outputs`. `choice` is
@@ -226,6 +241,7 @@ def scored(
         scored=by_series,
         joint=joint,
         device=device,
+        precision=precision,
         choice=choice or {},
     )
     return replace(opened, stages=replace(opened.stages, card=card))

@@ -41,6 +41,7 @@ from trainer.store.scores import (
 )
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
+from trainer.train.child_processes import in_processes
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.evaluate.evaluation import Cells, Compared, cells_of, compare
 from trainer.train.evaluate.scores import joint_cells
@@ -161,17 +162,26 @@ def _job_in(given: Path) -> Job:
 def score_pieces(
     asked: Asked, job: Job, data: JobData, given: Path, emit: Callable[[dict[str, Any]], None]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the scores of every piece that can be scored, and the reasons of the others, by title."""
+    """Return the scores of every piece that can be scored, and the reasons of the others, by title. Several
+    pieces are scored in a process a core.
+    """
     pieces = {piece.title: piece for piece in survey(job, data.plan).pieces}
     scored: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    for one in asked.pieces:
+
+    def score(one: AskedPiece) -> dict[str, Any] | str:
         try:
             if one.piece not in pieces:
                 raise DataError("the job makes no such piece of these candles", do="Publish the job again.")
-            scored.append(score_piece(one, pieces[one.piece], job, data, given))
+            return score_piece(one, pieces[one.piece], job, data, given)
         except TrainerError as error:
-            failed[one.piece] = f"{error.what} ({error.why})" if error.why else error.what
+            return f"{error.what} ({error.why})" if error.why else error.what
+
+    for one, found in zip(asked.pieces, in_processes(score, asked.pieces), strict=True):
+        if isinstance(found, str):
+            failed[one.piece] = found
+        else:
+            scored.append(found)
         emit({"event": "moved", "of": one.piece})
     return scored, failed
 
@@ -277,19 +287,25 @@ def outputs_on(windows: Sequence[Windows], model: CheckedModel) -> dict[str, Bar
 
 def _refuse_seen(windows: Sequence[Windows], model: CheckedModel) -> None:
     """Raise DataError for a label that begins before the end of what the model was trained on and chosen by,
-    plus the embargo: in bars of its series, or in dates of a panel.
+    plus the embargo.
     """
-    card = model.card
-    dates = np.unique(np.concatenate([one.data.candles.timestamp for one in windows]))
     for one in windows:
-        times = dates if card.panel else one.data.candles.timestamp
-        until = seen_until(card, one.symbol, model.path)
-        first = int(np.searchsorted(times, until)) + _embargo(card)
-        seen = int((one.times < times[first]).sum()) if first < len(times) else len(one.bars)
-        if seen:
-            why = f"{seen:,} labels of {one.symbol} begin before {time_text(until)} and the embargo"
+        if seen := int((~unseen(windows, one, model)).sum()):
+            until = time_text(seen_until(model.card, one.symbol, model.path))
+            why = f"{seen:,} labels of {one.symbol} begin before {until} and the embargo"
             do = "Score it on later bars."
             raise DataError(f"{model.name} was trained on bars that it would be scored on", why=why, do=do)
+
+
+def unseen(windows: Sequence[Windows], one: Windows, model: CheckedModel) -> np.ndarray:
+    """Return which bars (N,) of one series of `windows` begin after those that trained and selected a model,
+    plus its embargo: in bars of the series, or in dates of a panel.
+    """
+    card, times = model.card, one.data.candles.timestamp
+    if card.panel:
+        times = np.unique(np.concatenate([each.data.candles.timestamp for each in windows]))
+    first = int(np.searchsorted(times, seen_until(card, one.symbol, model.path))) + _embargo(card)
+    return np.asarray(one.times >= times[first]) if first < len(times) else np.zeros(len(one.bars), bool)
 
 
 def _embargo(card: Card) -> int:

@@ -114,6 +114,14 @@ class Stages:
         )
         return replace(self, fits=(*self.fits, fit))
 
+    def on_cpu(self) -> Stages:
+        """Return the stages with all weights on the CPU, without outputs."""
+        fits = (
+            replace(fit, weights={name: one.cpu() for name, one in fit.weights.items()}, outputs_NO=None)
+            for fit in self.fits
+        )
+        return replace(self, fits=tuple(fits))
+
     def prepare(self, run: Run, job: Job) -> None:
         """Set a new run to the next stage: its number of epochs and rate, and its place among the others."""
         left = self.members * (1 + self.refit) - len(self.fits) - 1

@@ -166,7 +166,6 @@ class MemoryCloud:
         # attempt -> how long its node works before it is ended from outside, and EC2's reason
         self.losses: dict[int, tuple[timedelta, str]] = {}
         self.early = timedelta(0)  # the work after which a node has its first model, and a snapshot; 0: never
-        self.tuned: dict[str, Any] = {}  # what a node's result says of its tuner
         self.calls: list[str] = []
         self.kill_at: int | None = None
         self.requests: dict[str, Mapping[str, Any]] = {}
@@ -373,7 +372,6 @@ class MemoryCloud:
                 "holes": 0,
                 "synthetic": False,
             },
-            "tuned": self.tuned,
         }
         self.objects.write(keys_of(run_id, machine).result, json.dumps(result).encode())
 

@@ -314,7 +314,7 @@ def test_more_epochs_go_on_from_the_checkpoints_of_a_run_that_ended_done(ended):
         {"job": with_setting("expert.pack", 7)},
         {"inputs": (replace(INPUT, key="raw/other/a.csv"),)},
         {"inputs": (replace(INPUT, sha256=""),)},
-        {"documents": {"measurements.json": {"a": 1}}},
+        {"documents": {"gpu_profiles.json": {"a": 1}}},
     ],
 )
 def test_what_changes_no_model_may_differ(changed):

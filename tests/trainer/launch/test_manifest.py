@@ -39,7 +39,7 @@ def test_a_training_pins_inputs_and_no_path_of_the_desk() -> None:
     assert manifest.code == {"key": CODE.key, "sha256": CODE.sha256} and manifest.seeds == (0,)
     assert manifest.image == {"line": OFFERS.image_line, "id": "ami-1"}
     assert [item.path for item in manifest.inputs] == ["data/a.csv", "data/b.csv"]
-    assert set(manifest.documents) == {"gpu_profiles.json", "measurements.json"} and not manifest.pieces
+    assert set(manifest.documents) == {"gpu_profiles.json"} and not manifest.pieces
     machine = manifest.machines["g6.xlarge"]
     assert (machine.gpu_count, machine.gpu_model, machine.link) == (1, "NVIDIA L4", "none")
     command = manifest.command

@@ -17,9 +17,9 @@ from trainer.launch.inputs import ChosenCandles
 from trainer.launch.machines import DEFAULT_TYPES
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.spot import refuse_without_checkpoints
-from trainer.machines.measurements import keep_here, shape_of
 from trainer.machines.planner import workload
 from trainer.machines.rates import Rate
+from trainer.runs.calibration import Calibrated
 from trainer.runs.deadline import TimeLimit
 
 
@@ -31,6 +31,7 @@ def plan(
     place: Place = ACCOUNT,
     cap: timedelta = timedelta(hours=12),
     rates: dict[str, Rate] | None = None,
+    runs: dict[str, Calibrated] | None = None,
     bars: dict[str, int] | None = None,
     elsewhere: dict[str, tuple[str, ...]] | None = None,
     keeps_checkpoints: bool = True,
@@ -39,7 +40,8 @@ def plan(
     changed = {"zones": zones} if zones is not None else {}
     offers = offers_of(*names, elsewhere=elsewhere or {}, spot_usd_per_hour=spot or {}, **changed)
     work = workload(job, bars or {"BTC-USD": 3_700_000})
-    return plan_of(job, work, offers, place=place, cap=cap, rates=rates, keeps_checkpoints=keeps_checkpoints)
+    known = {"rates": rates, "runs": runs, "keeps_checkpoints": keeps_checkpoints}
+    return plan_of(job, work, offers, place=place, cap=cap, **known)
 
 
 def test_the_users_first_type_is_asked_first_whatever_it_costs():
@@ -226,119 +228,106 @@ def test_a_longer_run_than_the_template_allows_is_refused():
         plan(job_of(instance=("g6.xlarge",), max_duration="2h"), cap=timedelta(hours=1))
 
 
+def test_a_plan_says_where_rows_are_too_large_for_memory():
+    tcn, bars = job_of(model="tcn", instance=("g6.xlarge", "g6.12xlarge")), {"BTC-USD": 50_000_000}
+    small, large = plan(tcn, bars=bars, cap=timedelta(days=30)).candidates[:2]
+    assert small.machine.memory_gib == 16 and large.machine.memory_gib == 192
+    assert "rows stay on its disk, up to 6.9 GiB a model" in small.note and "disk" not in large.note
+
+
 def test_a_rehearsal_runs_a_retired_type_and_says_so():
     made = plan(job_of(instance=("p3.8xlarge",)), place=REHEARSAL)
     assert made.first.note == "retired by AWS in 2026: rehearsals only; 3 of 4 GPUs idle"
 
 
-def test_the_plan_says_which_times_are_made_of_measured_rates(tmp_path, monkeypatch):
-    before = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
-    assert before.times_are == "an estimate, not measured"
-    monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
-    way = {
-        "strategy": "sequential",
-        "pack": 1,
-        "micro_batch": 256,
-        "windows_per_second": 1_500_000,
-        "date": "2026-11-21",
-    }
-    keep_here("l4", shape_of(Job()), way)
-    made = plan(job_of(instance=("g6.xlarge", "g5.xlarge")))
-    assert made.times_are == "by a rate measured 2026-11-21 for g6.xlarge, else an estimate"
-    assert made.candidates[0].seconds_p50 < before.candidates[0].seconds_p50
-    assert made.candidates[1].seconds_p50 == before.candidates[1].seconds_p50
+def took(made: LaunchPlan, factor: float) -> Calibrated:
+    """Return what runs took that were so many times as fast as a plan's first candidate by its formula."""
+    time = made.first.time
+    rate = factor * time.visits / time.phases.training
+    return Calibrated(
+        boot=time.phases.boot, stage=0.0, visits_per_second=rate, upload=time.phases.upload, runs=3
+    )
 
 
-def test_a_measured_rate_wins_and_the_plan_dates_it():
+def test_what_runs_took_wins_over_the_formula():
     both = job_of(instance=("g6.xlarge", "g5.xlarge"))
     before = plan(both)
-    slow = Rate(per_second=15_000.0, basis="measured on 2026-11-20")
-    made = plan(both, rates={"g6.xlarge": slow})
-    assert made.times_are == "by a rate measured on 2026-11-20 for g6.xlarge, else an estimate"
+    assert before.times_are == "an estimate, not measured"
+    made = plan(both, runs={"g6.xlarge": took(before, 0.1)})
+    assert made.times_are == "what its last 3 runs took for g6.xlarge, else an estimate"
     assert made.candidates[0].seconds_p50 > 5 * before.candidates[0].seconds_p50
     assert made.candidates[1] == before.candidates[1]
     rows = made.to_dict()["candidates"]
-    assert rows[0]["rate"] == {
-        "per_gpu_and_second": 15_000.0,
-        "basis": "measured on 2026-11-20",
-        "source": "measured here",
-    }
-    assert (rows[1]["rate"]["basis"], rows[1]["rate"]["source"]) == ("estimate", "formula")
+    assert [row["source"] for row in rows] == ["measured here", "formula"]
+    assert rows[1]["rate"]["basis"] == "estimate"
 
 
-def test_a_high_measured_rate_leaves_the_shortest_deadline():
-    made = plan(
-        job_of(instance=("g6.xlarge",)),
-        rates={"g6.xlarge": Rate(per_second=1e9, basis="measured on 2026-11-20")},
-    )
+def test_a_high_rate_leaves_the_shortest_deadline():
+    made = plan(job_of(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="yours")})
     assert made.run_limit.duration == timedelta(minutes=30)
 
 
-@pytest.mark.parametrize(
-    ("basis", "seconds", "cause", "words"),
-    [
-        ("measured on 2026-11-20", 1800.0, "estimate", "Set by three times the slow estimate."),
-        (
-            "estimate",
-            7200.0,
-            "max_duration",
-            "Set by machine.max_duration alone: no run has measured it on this chip.",
-        ),
-        ("yours", 7200.0, "max_duration", "Set by machine.max_duration alone"),
-        (
-            "measured 2026-11-20",
-            7200.0,
-            "max_duration",
-            "Set by machine.max_duration alone",
-        ),  # the reference model was, not this one
-    ],
-)
-def test_a_measured_attempt_may_take_three_times_its_estimate(basis, seconds, cause, words):
+def words_of(made: LaunchPlan, job: Job) -> str:
+    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
+    return " ".join(drawn(plan_view(made, job, candles)).split())
+
+
+@pytest.mark.parametrize("basis", ["estimate", "yours"])
+def test_no_guess_shortens_the_duration_that_a_job_names(basis):
     job = job_of(instance=("g6.xlarge",), max_duration="2h")
     made = plan(job, rates={"g6.xlarge": Rate(per_second=1e9, basis=basis)})
     assert made.run_limit == TimeLimit(duration=timedelta(hours=2), cause="max_duration")
-    assert (made.hard_stop.duration.total_seconds(), made.hard_stop.cause) == (seconds, cause)
+    assert (made.hard_stop.duration, made.hard_stop.cause) == (timedelta(hours=2), "max_duration")
     assert {rung.default_seconds for rung in made.ladder} == {0.0}
-    candles = ChosenCandles(timeframe="1m", bars={"BTC-USD": 3_700_000}, synthetic=False)
-    assert words in " ".join(drawn(plan_view(made, job, candles)).split())
+    assert "Set by machine.max_duration alone: no run has measured it on this chip." in words_of(made, job)
+
+
+def test_an_attempt_may_take_three_times_what_runs_took():
+    job = job_of(instance=("g6.xlarge",), max_duration="2h")
+    before = plan(job, rates={"g6.xlarge": Rate(per_second=1e6, basis="estimate")})
+    made = plan(
+        job,
+        rates={"g6.xlarge": Rate(per_second=1e6, basis="estimate")},
+        runs={"g6.xlarge": took(before, 1.0)},
+    )
+    assert made.run_limit.duration == timedelta(hours=2)
+    assert (made.hard_stop.cause, made.hard_stop.duration < timedelta(hours=1)) == ("estimate", True)
+    assert "Set by three times the slow estimate." in words_of(made, job)
 
 
 @pytest.mark.parametrize("max_duration", ["", "2d"])
-def test_a_learned_rate_alone_shortens_no_deadline(max_duration):
-    job, guess = job_of(instance=("g6.xlarge",), max_duration=max_duration), 5_000.0
+def test_fast_runs_alone_shorten_no_deadline(max_duration):
+    job = job_of(instance=("g6.xlarge",), max_duration=max_duration)
+    rates = {"g6.xlarge": Rate(per_second=5_000.0, basis="estimate")}
 
-    def planned(**rate):
-        return plan(job, rates={"g6.xlarge": Rate(**rate)}, cap=timedelta(days=3))
+    def planned(runs: dict[str, Calibrated] | None = None) -> LaunchPlan:
+        return plan(job, rates=rates, runs=runs, cap=timedelta(days=3))
 
-    estimated = planned(per_second=guess, basis="estimate")
-    learned = planned(per_second=100 * guess, basis="measured on 2026-11-20", profiles=guess)
+    estimated = planned()
+    learned = planned({"g6.xlarge": took(estimated, 100)})
     assert learned.first.seconds_p50 < estimated.first.seconds_p50 / 10  # times and dollars follow it
     assert learned.first.time.seconds_slow == estimated.first.seconds_p90
     least = timedelta(seconds=round(3 * estimated.first.seconds_p90))
     assert least > timedelta(hours=1)  # above the half hour that any attempt has
     assert learned.hard_stop.duration == min(least, estimated.hard_stop.duration)
-    # a slower one lengthens it
-    slow = planned(per_second=guess / 2, basis="measured on 2026-11-20", profiles=guess)
-    assert slow.hard_stop.duration > least
+    assert planned({"g6.xlarge": took(estimated, 0.5)}).hard_stop.duration > least, "slower ones lengthen it"
 
 
 def test_the_visits_of_a_type_do_not_depend_on_its_rate():
     job = job_of(instance=("g6.xlarge",))
-    rates = (
-        Rate(per_second=5_000.0, basis="estimate"),
-        Rate(per_second=90_000.0, basis="measured on 2026-11-20", models=8),
-    )
+    rates = (Rate(per_second=5_000.0, basis="estimate"), Rate(per_second=90_000.0, basis="yours"))
     one, other = (plan(job, rates={"g6.xlarge": rate}).ladder[0].visits for rate in rates)
     assert one == pytest.approx(other) and one > 0
 
 
 def test_each_rung_has_its_own_estimates_limit():
-    rates = {"g6.xlarge": Rate(per_second=2_500.0, basis="measured on 2026-11-20")}
-    made = plan(
-        job_of(instance=("g6.xlarge", "g5.xlarge"), max_duration="2d"), rates=rates, cap=timedelta(days=3)
-    )
+    job = job_of(instance=("g6.xlarge", "g5.xlarge"), max_duration="2d")
+    rates = {"g6.xlarge": Rate(per_second=2_500.0, basis="estimate")}
+    before = plan(job, rates=rates, cap=timedelta(days=3))
+    made = plan(job, rates=rates, runs={"g6.xlarge": took(before, 1.0)}, cap=timedelta(days=3))
     slow, unmeasured = made.ladder[0], made.ladder[-1]
-    assert slow.estimate_seconds == round(3 * made.first.seconds_p90) > timedelta(hours=12).total_seconds()
+    assert slow.estimate_seconds == pytest.approx(3 * made.first.time.seconds_slow, abs=1)
+    assert slow.estimate_seconds > timedelta(hours=12).total_seconds()
     assert unmeasured.estimate_seconds == 0
     assert made.hard_stop.cause == "estimate"
 

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import with_settings
-from tests.trainer.machines.test_measurements import ENTRY
 from trainer.base.errors import UsageError
-from trainer.machines.chips import REFERENCE, named_profile, packaged, profiles
+from trainer.machines.chips import named_profile, packaged, profiles
 from trainer.machines.choice import Device, profile_of
-from trainer.machines.measurements import Entry, keep_here, shape_of
 from trainer.machines.memory import figures
 
 NOT_OF_AWS = {
@@ -95,26 +92,3 @@ def test_a_mistake_in_the_users_file_is_one_error_line(user_file, text, words):
     with pytest.raises(UsageError, match=words) as caught:
         profiles()
     assert str(user_file) in str(caught.value)
-
-
-FIGURES = {"pack": 20, "windows_per_second": 1e6, "memory_per_model_gib": 0.5, "date": "2026-11-22"}
-MEASURED: Entry = {**ENTRY, **FIGURES}
-
-
-def test_measured_figures_override_estimates_and_yours_both(user_file):
-    keep_here("h100", shape_of(with_settings(REFERENCE, hidden=128)), {**MEASURED, "pack": 2})
-    # Of another model.
-    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}
-    keep_here("h100", shape_of(REFERENCE), MEASURED)
-    found = figures(named_profile("h100"))
-    assert (found["models_per_gpu"].value, found["models_per_gpu"].basis) == (20, "measured 2026-11-22")
-    assert found["windows_per_second"].value == 1e6
-    assert 0.5 < found["memory_per_model_gib"].value < 2.5, "beside the rows of seven years"
-    user_file.write_text("[h100]\nmodels_per_gpu = 8\n")
-    assert figures(named_profile("h100"))["models_per_gpu"].basis == "yours"
-
-
-@pytest.mark.parametrize("absurd", [{"windows_per_second": 1e11}, {"windows_per_second": 0}, {"date": ""}])
-def test_an_implausible_measurement_is_ignored(user_file, absurd):
-    keep_here("h100", shape_of(REFERENCE), {**MEASURED, **absurd})
-    assert {figure.basis for figure in figures(named_profile("h100")).values()} == {"estimate"}

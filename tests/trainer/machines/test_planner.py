@@ -91,24 +91,20 @@ def test_on_aws_four_gpus_take_four_symbols_at_once():
     assert one == pytest.approx(4 * four)
 
 
-def test_a_measured_rate_is_that_of_one_device():
+def test_a_rate_is_that_of_one_device():
     work = workload(JOB, dict.fromkeys("ABCD", 4_000_000))
     extra = sum(around(instance_type("g6.xlarge"), place=ACCOUNT))
     one = work.pieces[0].estimate
-    rate = Rate(per_second=50_000.0, basis="measured on 2026-11-20")
+    rate = Rate(per_second=50_000.0, basis="yours")
 
     def seconds(name: str, rate: Rate) -> float:
         return estimate(work, instance_type(name), place=ACCOUNT, rate=rate).seconds_p50 - extra
 
     assert seconds("g6.xlarge", rate) == pytest.approx(4 * one / 50_000)
     assert seconds("g6.12xlarge", rate) == pytest.approx(one / 50_000)
-    packed = Rate(per_second=50_000.0, basis="", models=2)
-    assert seconds("g6.xlarge", packed) == pytest.approx(4 * one / 50_000), "both places are taken"
-    # Each GPU has one model for its two places.
-    assert seconds("g6.12xlarge", packed) == pytest.approx(2 * one / 50_000)
 
 
-def test_a_rehearsals_measured_rate_is_that_of_a_core():
+def test_a_rehearsals_rate_is_that_of_a_core():
     work = workload(JOB, dict.fromkeys("ABCD", 100_000))
     extra = sum(around(instance_type("p3.8xlarge"), place=REHEARSAL))
     one = work.pieces[0].estimate

@@ -146,7 +146,7 @@ WRONG = [
     {"event": "model_failed", "model": "m", "reason": {"a": 1}},
     {"event": "message", "message": {"a": ["x" * 9_000]}},
     {"event": {}, "model": []},
-    {"event": "tuned", "profile": [], "shape": "s", "entry": {"a": 1}},
+    {"event": "tuned", "profile": [], "entry": {"a": 1}},
     {"step": -1, "loss": "x"},
 ]
 

@@ -116,7 +116,6 @@ def test_a_model_of_another_run_spoils_the_result():
         {"data": {"bars": "many"}},
         {"data": {"files": ["a.parquet"]}},
         {"devices": {"found": -1}},
-        {"tuned": [1]},
     ],
     ids=lambda fields: json.dumps(fields)[:60],
 )

@@ -107,7 +107,7 @@ class OnePiece:
         self._opened: Opened | None = None
         self.done: dict[str, Any] = {}
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         if self._opened is not None:
             return []
         source = read_source(self._piece, self._job, planned(self._job, self._data))
@@ -124,7 +124,7 @@ class OnePiece:
         assert self._opened is not None
         opened = ended(self._opened, self._job)
         outputs = outputs_of_trained(opened, model, self._job)
-        self.done = close_piece(opened, outputs, self._job, out=self._out, device="cpu")
+        self.done = close_piece(opened, outputs, self._job, out=self._out, device="cpu", precision="fp32")
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,9 @@ class Roster:
         self.resumed: dict[str, int] = {}  # the batches at which a run went on, by its model
         self.checkpoints: list[int] = []  # the batches of each
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
+        if free and self._waiting:
+            make_room()
         joined, self._waiting = self._waiting[:free], self._waiting[free:]
         for run in joined if self._folder is not None else ():
             if (checkpoint := newest(self._folder, run.member.name, self._made)) is not None:

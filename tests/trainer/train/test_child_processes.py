@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 import pytest
 
 from trainer.job.job import Job
-from trainer.train.child_processes import ctrl_c_blocked
-from trainer.train.tuning.tune import call_in_child
+from trainer.train.child_processes import call_in_child, ctrl_c_blocked
 from trainer.train.workers.supervisor import worker_context
 
 
@@ -56,7 +57,7 @@ def test_a_blocked_ctrl_c_is_delivered_afterwards() -> None:
     assert waited and not blocked()
 
 
-def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_the_trial_start_with_ctrl_c_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
 
     def ensure_running() -> None:
@@ -72,7 +73,7 @@ def test_workers_and_the_tuner_start_with_ctrl_c_blocked(monkeypatch: pytest.Mon
     tracker._stop()
 
 
-def test_a_ctrl_c_while_the_tuner_starts_ends_it() -> None:
+def test_a_ctrl_c_while_the_trial_starts_ends_it() -> None:
     class InterruptedStart(Starting):
         killed = False
 
@@ -86,3 +87,38 @@ def test_a_ctrl_c_while_the_tuner_starts_ends_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         call_in_child(starting, print)  # type: ignore[arg-type]
     assert starting.killed
+
+
+SCRIPT = """
+import os, sys
+from concurrent.futures.process import BrokenProcessPool
+from trainer.train import child_processes
+
+cores, dies = map(int, sys.argv[1:])
+os.sched_getaffinity = lambda _: set(range(cores))
+
+def work(number):
+    if number == dies:
+        os.abort()
+    return number, os.getpid() != parent
+
+parent = os.getpid()
+try:
+    print(list(child_processes.in_processes(work, range(3))))
+except BrokenProcessPool:
+    print("one died")
+"""
+
+
+@pytest.mark.parametrize(
+    ("cores", "dies", "told"),
+    [
+        (1, 9, [(0, False), (1, False), (2, False)]),
+        (2, 9, [(0, True), (1, True), (2, True)]),
+        (2, 1, "one died"),
+    ],
+)
+def test_work_is_done_in_a_process_a_core(cores: int, dies: int, told: Any) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(cores), str(dies)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == str(told), done.stderr

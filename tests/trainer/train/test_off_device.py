@@ -15,7 +15,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import trainer
-from trainer.train.off_device import CudaLane, Ring, contents
+from tests.jobs import job_of
+from trainer.machines.memory import checkpoint_bytes
+from trainer.train.checkpoint import tensors_of_checkpoint
+from trainer.train.loop import Run
+from trainer.train.off_device import BUFFER_BYTES, BUFFERS, CudaLane, Ring, contents
+from trainer.train.packs.pack import Member
+from trainer.train.packs.strategy import form_pack
 
 TENSORS = [
     torch.arange(24, dtype=torch.float32).reshape(4, 6).T,  # not contiguous
@@ -50,6 +56,56 @@ class SlowLane:
             into.copy_(source)
 
         return wait
+
+
+class Counted(SlowLane):
+    """A lane that copies nothing: counts the bytes of the host that it was given, and those that left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.left = 0
+
+    def buffer(self, size: int) -> torch.Tensor:
+        self.held += size
+        return super().buffer(size)
+
+    def begin(self, into: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
+        assert len(into) == source.nbytes
+        self.left += source.nbytes
+        return lambda: None
+
+
+@pytest.mark.parametrize(
+    ("device", "keys"),
+    [
+        ("cpu", {"model": "tcn", "width": 8, "blocks": 2, "chunk": 32}),
+        pytest.param("meta", {"model": "tcn"}, marks=pytest.mark.nightly),
+        pytest.param(
+            "meta", {"model": "transformer", "preset": "large", "ema": 0.9}, marks=pytest.mark.nightly
+        ),
+    ],
+)
+def test_a_checkpoint_holds_a_ring_on_the_host_and_one_copy_on_the_device(
+    device: str, keys: dict[str, Any]
+) -> None:
+    """Also of models of 18 and 151 M weights, on the meta device: figures of bytes, without any."""
+    job = job_of(**keys, precision="fp32", batch=2)
+    rows_TF = torch.zeros(64, len(job.data.inputs), device=device)
+    member = Member(name="a", rows_TF=rows_TF, labels_TK=rows_TF[:, :1], mean_F=rows_TF[0], std_F=rows_TF[0])
+    with torch.device(device):
+        pack = form_pack([member], job)
+        state = pack.snapshot(0)
+    run = Run(member=member, title="a", reads=torch.arange(2), validation=None, learning_rate=0.1)
+    run.best_weights = {name: weight.detach() for name, weight in pack.model(0).named_parameters()}
+    tensors = tensors_of_checkpoint(run, state)
+    held = sum(one.nbytes for name, one in tensors.items() if not name.startswith("best."))
+    best = sum(weight.nbytes for weight in run.best_weights.values())
+    known = checkpoint_bytes(job, features=len(job.data.inputs))
+    assert held + best == pytest.approx(known, rel=0.02), "what the memory formula counts on the device"
+    lane = Counted()
+    assert sum(1 for _ in Ring(lane).contents(tensors.values())) >= max(1, (held + best) // BUFFER_BYTES)
+    assert lane.held == BUFFERS * BUFFER_BYTES == 48 << 20, "whatever the model"
+    assert lane.left == held + best, "each byte leaves once"
 
 
 @pytest.mark.parametrize(("buffers", "size"), [(1, 8), (2, 16), (3, 7), (3, 1 << 20)])

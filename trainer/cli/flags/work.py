@@ -48,16 +48,14 @@ def profiles_flags(profiles: Parser) -> None:
     listing = actions.add_parser(
         "list", help="list GPU profiles and the one that applies on this machine (default)"
     )
-    tune = actions.add_parser(
-        "tune", help="measure this machine's fastest settings for a job's models; its next runs use them"
-    )
+    tune = actions.add_parser("tune", help="compare the strategies for a job's models on this machine")
     job_flag(tune)
-    tune.add_argument("--data", metavar="PATH", help="candles of the run to tune for (default: the job's)")
+    tune.add_argument("--data", metavar="PATH", help="candles of the run (default: the job's)")
     tune.add_argument(
         "--seconds",
         type=float,
         metavar="N",
-        help="time to measure, 60 at most (default: 20)",
+        help="time to measure, 60 at most (default: 9)",
     )
     bench = actions.add_parser(
         "bench", help="measure a large model on this machine: chunks per second, memory, dollars"

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.base.errors import UsageError
 from trainer.cli.output import duration, money, say, say_json, warn
@@ -19,7 +18,7 @@ from trainer.machines.instances import InstanceType, catalogue
 from trainer.models import chunk_models
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
-    from trainer.train.tuning.bench import Row
+    from trainer.train.tuning.timing import Timing
 
 MOST_BARS = 1_000_000_000  # as data.bars has it
 EPOCHS = 100  # what the dollars are for
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"an epoch is {num_chunks(job, bars=arguments.bars):,} chunks, validation aside"
     )
     if arguments.json:
-        rows_json = [{**asdict(row), **(cost or {})} for row, cost in zip(rows, costs, strict=True)]
+        rows_json = [{**_row(row), **(cost or {})} for row, cost in zip(rows, costs, strict=True)]
         here = {"profile": choice.profile.name, "why": choice.why, "model": model, "epochs": EPOCHS}
         say_json({**here, "price_usd_per_hour": price, "price_of": price_of, "rows": rows_json})
         return 0
@@ -112,20 +111,32 @@ def _costs(seconds: float, price: float) -> dict[str, float]:
     return {"epoch_seconds": seconds, "usd": seconds * EPOCHS / 3600 * price}
 
 
-def _line(profile: str, row: Row, cost: dict[str, float] | None) -> dict[str, str]:
+def _row(row: Timing) -> dict[str, Any]:
+    """Return a row as `--json` has it."""
+    return {
+        "batch": row.batch,
+        "activation_checkpointing": row.activation_checkpointing,
+        "steps_per_second": row.steps_per_second,
+        "chunks_per_second": row.windows_per_second,
+        "memory_gib": row.memory_per_model_gib or None,
+        "excluded": row.excluded,
+    }
+
+
+def _line(profile: str, row: Timing, cost: dict[str, float] | None) -> dict[str, str]:
     return {
         "profile": profile,
         "batch (chunks)": f"{row.batch:,}",
         "checkpointing": "on" if row.activation_checkpointing else "off",
         "it/s": f"{row.steps_per_second:,.2f}" if cost else row.excluded,
-        "chunks/s": f"{row.chunks_per_second:,.2f}" if cost else "-",
-        "memory": _memory(row.memory_gib) if cost else "-",
+        "chunks/s": f"{row.windows_per_second:,.2f}" if cost else "-",
+        "memory": _memory(row.memory_per_model_gib) if cost else "-",
         "an epoch": duration(cost["epoch_seconds"]) if cost else "-",
         f"{EPOCHS} epochs": money(cost["usd"]) if cost else "-",
     }
 
 
-def _memory(gib: float | None) -> str:
-    if gib is None:
+def _memory(gib: float) -> str:
+    if not gib:
         return "-"
     return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"

@@ -15,7 +15,6 @@ from trainer.cli.views.table import FittedTable, lines
 from trainer.job.job import Job, load_job, parse_job, refuse_script
 from trainer.machines.chips import REFERENCE, GpuProfile, profiles, user_file
 from trainer.machines.choice import Choice, Device, choose, gpus_here
-from trainer.machines.measurements import file_here
 from trainer.machines.memory import (
     CPU,
     MINUTES_OF_SEVEN_YEARS,
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     show(_view(listed, holds=here.profile.name))
     say(f"* holds here: {here.profile.name}, {here.why}; {here.memory_gib:.1f} GiB to use")
-    say(f"yours: {_state(user_file())}    measured: {_state(file_here())}")
+    say(f"yours: {_state(user_file())}")
     return 0
 
 
@@ -181,12 +180,12 @@ def _document(here: Choice, gpus: tuple[Device, ...], listed: list[GpuProfile]) 
             "gpus": [vars(gpu) for gpu in gpus],
         },
         "profiles": [_as_dict(profile) for profile in listed],
-        "files": {"yours": str(user_file()), "measured": str(file_here())},
+        "files": {"yours": str(user_file())},
     }
 
 
 def _as_dict(profile: GpuProfile) -> dict[str, Any]:
-    own = ("yours", "measured", "windows_per_second")
+    own = ("yours", "windows_per_second")
     facts = {key: value for key, value in vars(profile).items() if key not in own}
     plain, again = chunk_slices(profile, LARGE) if profile.name != CPU else (None, None)
     chunks = {"chunks_at_once": plain, "with_activation_checkpointing": again, "basis": "estimate"}

@@ -1,12 +1,9 @@
-"""`mayfly profiles tune`: measure the fastest settings of this machine for a job's models, and store them for
-its next runs.
-"""
+"""`mayfly profiles tune`: compare, as a training of a job would, the strategies on this machine."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,44 +11,41 @@ from rich.console import RenderableType
 
 from trainer.base.errors import UsageError
 from trainer.base.files import HeldFolder
-from trainer.cli.output import counted, duration, say, say_json, warn
+from trainer.cli.output import counted, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, lines
 from trainer.job.job import Job, load_job, parse_job, refuse_script
-from trainer.machines.measurements import GPU_PACKS
-from trainer.machines.memory import CPU
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.machines.choice import Choice
     from trainer.train.tuning.timing import Timing
 
-DEFAULT_SECONDS = 20.0
+DEFAULT_SECONDS = 9.0
 MOST_SECONDS = 60.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table of candidates, the chosen one first, and the file that stores it."""
+    """Print the table of candidates, the chosen one first."""
     job = _job(arguments)
     # Late: torch takes a second to load, and a wrong setting should not wait for it.
     from trainer.train.own.check import checked
-    from trainer.train.tuning.tune import remember, tune_here
+    from trainer.train.tuning.trial import compare_here
     from trainer.train.workers.devices import choose_device
 
     job = checked(job)
     choose_device(job, arguments.device)  # a profile that is unknown, or larger than the chip, ends it here
     job, seconds, batch_limit, why = _trial(job, arguments)
-    warn(f"tuning for {seconds:.0f} s at most: {why}")
-    choice, timings = tune_here(
+    warn(f"comparing strategies for {seconds:.0f} s: {why}")
+    choice, timings = compare_here(
         job, device=arguments.device, seconds=seconds, batch_limit=batch_limit, say=warn
     )
-    file = remember(choice, job, timings[0])
     if arguments.json:
         limit = {"most": round(seconds, 1), "why": why}
-        known = {"profile": choice.profile.name, "why": choice.why, "seconds": limit, "file": str(file)}
-        say_json({**known, "timings": [asdict(timing) for timing in timings]})
+        known = {"profile": choice.profile.name, "why": choice.why, "seconds": limit}
+        say_json({**known, "timings": [timing.to_dict() for timing in timings]})
         return 0
     show(_view(job, choice, timings))
-    say(f"stored in {file}: this machine's next runs of this shape{_models(job, choice)} use the first")
+    say("A training on a GPU compares them again before it starts, with as many models as it has.")
     return 0
 
 
@@ -80,7 +74,7 @@ def _trial(job: Job, arguments: argparse.Namespace) -> tuple[Job, float, int, st
         return job, seconds, 0, why
     from trainer.train.inputs.source import plan_and_open
     from trainer.train.inputs.survey import survey
-    from trainer.train.tuning.chosen import Site, run_estimate
+    from trainer.train.tuning.chosen import Site, largest_batch
     from trainer.train.workers.devices import choose_device, default_workers
 
     kind, choice = choose_device(job, arguments.device)
@@ -88,20 +82,8 @@ def _trial(job: Job, arguments: argparse.Namespace) -> tuple[Job, float, int, st
         surveyed = survey(job, plan_and_open(job, Path(job.data.path), scratch=Path(scratch)).plan)
     workers = min(default_workers(kind), len(surveyed.pieces))
     site = Site(kind=kind, profile=choice, workers=workers)
-    run_seconds, limit = run_estimate(job, site, surveyed)
-    run = (
-        f"a run of about {duration(run_seconds)} ({counted(len(surveyed.pieces), 'model')},"
-        f" {surveyed.data['bars']:,} bars)"
-    )
-    return site.trial_of(job, surveyed), seconds, limit, f"{why}; for {run}"
-
-
-def _models(job: Job, choice: Choice) -> str:
-    """Return of how many models a run takes a measurement, as words; '' where that makes no difference."""
-    if choice.profile.name == CPU or not job.model.has_stacked_form:
-        return ""
-    most = max(GPU_PACKS)
-    return f" with {job.expert.pack or f'{most} or more'} models on a GPU"
+    run = f"{counted(len(surveyed.pieces), 'model')}, {surveyed.data['bars']:,} bars"
+    return site.trial_of(job, surveyed), seconds, largest_batch(job, site, surveyed), f"{why}; for {run}"
 
 
 def _view(job: Job, choice: Choice, timings: Sequence[Timing]) -> RenderableType:
@@ -119,13 +101,13 @@ def _view(job: Job, choice: Choice, timings: Sequence[Timing]) -> RenderableType
 
 
 def _row(timing: Timing, rate_title: str) -> dict[str, str]:
-    option, rate, memory = timing.candidate, timing.windows_per_second, timing.memory_per_model_gib
+    rate, memory = timing.windows_per_second, timing.memory_per_model_gib
     row = {
-        "batch": f"{option.batch:,}" if option.batch else "",
-        "strategy": option.strategy,
-        "pack": str(option.pack),
-        "slice": str(option.micro_batch),
-        "checkpointing": "on" if option.activation_checkpointing else "",
+        "batch": f"{timing.batch:,}",
+        "strategy": timing.strategy,
+        "pack": str(timing.pack),
+        "slice": str(timing.micro_batch),
+        "checkpointing": "on" if timing.activation_checkpointing else "",
         rate_title: f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}",
         "it/s": f"{timing.steps_per_second:,.1f}",
         "GiB a model": f"{memory:.2f}" if memory else "",

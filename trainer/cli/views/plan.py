@@ -278,7 +278,7 @@ def _baking(baking: Baking) -> str:
 def _hard_stop(plan: LaunchPlan) -> str:
     stop = plan.hard_stop
     after, cost = duration(stop.duration.total_seconds()), f"{money(plan.hard_stop_usd)} at most, on demand"
-    alone = stop.cause == "max_duration" and not plan.first.run.rate.has_run
+    alone = stop.cause == "max_duration" and not (plan.first.run.runs or plan.first.run.rate.has_run)
     why = CAUSES[stop.cause] + (" alone: no run has measured it on this chip" if alone else "")
     return f"Hard stop {after} after the launch ({cost}), even if this desk is off. Set by {why}."
 

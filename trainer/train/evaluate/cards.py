@@ -23,11 +23,11 @@ from trainer.train.inputs.encoder import parent_of
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import Origin, code_sha256
 from trainer.train.packs.pack import architecture_of
-from trainer.train.precision import matmul_dtype
+from trainer.train.precision import DTYPES
 from trainer.train.predict.readers import INPUT_LIMIT
 from trainer.train.stages import FittedNetwork
 
-# Training settings stored in a card. Those of [expert] change only the speed: the tuner's choice, or 0 for
+# Training settings stored in a card. Those of [expert] change only the speed: the trial's choice, or 0 for
 # the default.
 SETTINGS = (
     "epochs",
@@ -55,10 +55,11 @@ def card_of_training(
     scored: Sequence[SeriesScores],
     joint: Scored,
     device: str,
+    precision: str,
     choice: Mapping[str, Any],
 ) -> Card:
     """Return the card of a piece that the training loop trained: of one network, or of several whose mean it
-    forecasts.
+    forecasts. `precision` is `precision_of`'s.
     """
     first, *others = (fit.facts for fit in fits)
     return Card(
@@ -90,7 +91,7 @@ def card_of_training(
             "choice": dict(choice),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
-            "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
+            "precision": str(DTYPES[precision]).removeprefix("torch."),
         },
         data={**_data(origin), "ties": sum(one.ties for one in data.series)},
         panel=_panel(data, [one.fitted for one in scored]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,11 @@ from trainer.job.job import Job
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
 from trainer.train.inputs.encoder import known_scaler
+from trainer.train.inputs.row_files import empty_rows
 
 # Deviations to which a baseline's features are clamped: one crash must not decide a linear fit.
 FEATURE_LIMIT = 10.0
+PART = 1 << 16  # rows that are looked at together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +125,13 @@ class SymbolData:
         return {**summary, "embargo": self.embargo}
 
 
-def prepare_folds(candles: Candles, job: Job, plans: Sequence[Plan]) -> tuple[SymbolData, ...]:
-    """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`. Raises
-    DataError.
+def prepare_folds(
+    candles: Candles, job: Job, plans: Sequence[Plan], *, folder: Path | None = None
+) -> tuple[SymbolData, ...]:
+    """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`, in a file of
+    `folder` if there is one. Raises DataError.
     """
-    rows_TF = _inputs(candles, job)
+    rows_TF = _inputs(candles, job, folder)
     return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
 
@@ -138,14 +143,16 @@ def prepare(
     warmup: int | None = None,
     plan: Plan | None = None,
     series: int = 1,
+    folder: Path | None = None,
 ) -> SymbolData:
     """Return features, labels, spans, scaler and starts of a symbol, on the CPU. Raises DataError.
 
     `features` (T, F) replaces the job's inputs; their first `warmup` rows are not read. `plan` replaces
-    split, labels and bars. `series` is the symbol's number in the piece, from 1 on.
+    split, labels and bars. `series` is the symbol's number in the piece, from 1 on. Inputs that are computed
+    are in a file of `folder` if there is one.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup)
-    rows_TF = _inputs(candles, job) if features is None else features.float().contiguous()
+    rows_TF = _inputs(candles, job, folder) if features is None else features.float().contiguous()
     names = job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
     refuse_bad_features(candles, rows_TF, plan.warmup, names)
     read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
@@ -212,23 +219,25 @@ def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -
     return torch.from_numpy(context_RC)
 
 
-def _inputs(candles: Candles, job: Job) -> Tensor:
-    return compute_inputs(candles, features=job.data.computed)
+def _inputs(candles: Candles, job: Job, folder: Path | None) -> Tensor:
+    width = len(job.data.computed) + len(candles.columns)
+    into = empty_rows(len(candles), width, folder=folder)
+    return compute_inputs(candles, features=job.data.computed, into=into)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation (divisor n, float32) of the chosen rows, summed in float64; deviation 1 where
-    constant.
+    """Return mean and deviation (divisor n, float32) of the chosen rows (T,) bool, summed in float64;
+    deviation 1 where constant.
     """
-    rows = rows_TF[chosen_T]
-    total_F = torch.zeros(rows.shape[1], dtype=torch.float64)
+    places = chosen_T.nonzero()[:, 0]
+    total_F = torch.zeros(rows_TF.shape[1], dtype=torch.float64)
     squares_F = torch.zeros_like(total_F)
-    for part in torch.split(rows, 1 << 16):  # one part at a time in float64
-        total_F += part.double().sum(0)
-    mean_F = total_F / len(rows)
-    for part in torch.split(rows, 1 << 16):
-        squares_F += (part.double() - mean_F).square().sum(0)
-    std_F = (squares_F / len(rows)).sqrt()
+    for part in torch.split(places, PART):  # one part at a time: the rows may be larger than memory
+        total_F += rows_TF[part].double().sum(0)
+    mean_F = total_F / len(places)
+    for part in torch.split(places, PART):
+        squares_F += (rows_TF[part].double() - mean_F).square().sum(0)
+    std_F = (squares_F / len(places)).sqrt()
     constant_F = std_F <= 1e-6 * mean_F.abs() + 1e-12  # a constant varies only by float32's rounding
     return mean_F.float(), torch.where(constant_F, 1.0, std_F).float()
 
@@ -248,12 +257,18 @@ def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: t
             f"{candles.symbol} has {len(candles)} bars and {rows_TF.shape[0]} rows of features",
             do="Give one row per bar.",
         )
-    bad_TF = ~torch.isfinite(rows_TF[warmup:])
-    if bad_TF.any():
-        row, column = (int(index) for index in bad_TF.nonzero()[0])
+    number, first = 0, (0, 0)
+    for start in range(warmup, len(rows_TF), PART):
+        bad_TF = ~torch.isfinite(rows_TF[start : start + PART])
+        if bad_TF.any():
+            row, column = bad_TF.nonzero()[0].tolist()
+            first = first if number else (start + row, column)
+            number += int(bad_TF.sum())
+    if number:
+        row, column = first
         name = names[column] if names else f"feature {column}"
         raise DataError(
-            f"{name} of {candles.symbol} is not finite at {time_text(candles.timestamp[row + warmup])}",
-            why=counted(int(bad_TF.sum()), "such value"),
+            f"{name} of {candles.symbol} is not finite at {time_text(candles.timestamp[row])}",
+            why=counted(number, "such value"),
             do="Look at the bars around that time.",
         )

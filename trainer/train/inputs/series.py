@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer.train.inputs.rows import SymbolData
+from trainer.train.inputs.row_files import empty_rows
+from trainer.train.inputs.rows import PART, SymbolData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,22 @@ class PieceData:
         ]
         return replace(laid, series=tuple(series))
 
+    def without_rows(self) -> PieceData:
+        """Return the data without rows, training's labels, reads and context, on the CPU."""
+        none = torch.empty(0)
+        rowless: dict[str, Any] = {"rows_TF": none, "train_labels_TK": none, "reads": none}
+
+        def on_cpu(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: on_cpu(part) for name, part in value.items()}
+            return value.cpu() if isinstance(value, Tensor) else value
+
+        series = [_moved(replace(one, **rowless, context_TC=None), on_cpu) for one in self.series]
+        scalers = tuple((mean_F.cpu(), std_F.cpu()) for mean_F, std_F in self.scalers)
+        scale = {"mean_F": self.mean_F.cpu(), "std_F": self.std_F.cpu()}
+        kept: dict[str, Any] = {"series": tuple(series), "scalers": scalers, **scale}
+        return replace(self, **rowless, **kept, context_RC=None)
+
 
 def alone(data: SymbolData) -> PieceData:
     """Return the data of a piece of one series, sharing its tensors."""
@@ -83,10 +101,13 @@ def alone(data: SymbolData) -> PieceData:
     )
 
 
-def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> PieceData:
+def lay(
+    parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int, folder: Path | None = None
+) -> PieceData:
     """Return series laid end to end, each followed by `padding` rows. `rows` has the number of rows of each.
 
     Takes one part at a time and does not keep its rows, so that `parts` may be a generator that reads files.
+    The rows are in a file of `folder` if there is one.
     """
     rows_TF = labels_TK = torch.empty(0)
     context_RC: Tensor | None = None
@@ -95,13 +116,15 @@ def lay(parts: Iterable[SymbolData], *, rows: Sequence[int], padding: int) -> Pi
     for data in parts:
         if not series:
             num_rows = sum(rows) + padding * len(rows)
-            rows_TF = torch.empty(num_rows, data.rows_TF.shape[1])
+            rows_TF = empty_rows(num_rows, data.rows_TF.shape[1], folder=folder)
             labels_TK = torch.full((num_rows, data.train_labels_TK.shape[1]), torch.nan)
             if data.context_TC is not None:
                 context_RC = torch.zeros(num_rows, data.context_TC.shape[1], dtype=data.context_TC.dtype)
         end = total + len(data.rows_TF)
         # Scale as a pack does before clamping. The pack's neutral scaler changes no digit.
-        torch.div(data.rows_TF - data.mean_F, data.std_F, out=rows_TF[total:end])
+        into = torch.split(rows_TF[total:end], PART)
+        for part, scaled in zip(torch.split(data.rows_TF, PART), into, strict=True):
+            torch.div(part - data.mean_F, data.std_F, out=scaled)
         rows_TF[end : end + padding] = rows_TF[end - 1]
         labels_TK[total:end] = data.train_labels_TK
         if context_RC is not None and data.context_TC is not None:

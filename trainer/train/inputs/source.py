@@ -8,7 +8,9 @@ on staging.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,13 @@ from trainer.bars.job_plan import folder_of, plan_data, plans_of
 from trainer.bars.series_plan import on_all_bars
 from trainer.base.code_files import training_sha256
 from trainer.base.settings import CHUNKS
+from trainer.base.text import counted
 from trainer.data.read.candles import Candles
 from trainer.data.read.parts import Part
 from trainer.data.read.reading import CandleFolder, read_parts
-from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
-from trainer.machines.memory import GIB
+from trainer.machines.host_memory import rows_gib, rows_on_disk
 from trainer.train.checkpoint import made_by
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.evaluation import Baselines
@@ -34,9 +36,6 @@ from trainer.train.evaluate.panel_scores import panel_baselines
 from trainer.train.inputs.panel_rows import read_panel
 from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
 from trainer.train.inputs.series import PieceData, alone, lay
-
-_CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
-_PIECE_BYTES = 48 << 20  # temporaries of computing features, part of a series at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +46,26 @@ class JobData:
 
     plan: DataPlan
     parts: Mapping[str, tuple[Part, ...]]
+    folder: Path | None = None  # of rows that stay on the disk
+    host_gib: float = math.inf
+    workers: int = 1  # that share the host's memory
+
+    def rows_folder(self, piece: Piece, job: Job) -> Path | None:
+        """Return the folder of a piece's rows if they stay on the disk, else None."""
+        on_disk = rows_on_disk(job, bars=piece.bars, host_gib=self.host_gib, workers=self.workers)
+        return self.folder if on_disk else None
+
+    def with_room(self, *, folder: Path, host_gib: float, workers: int) -> JobData:
+        """Return the data with the host's memory, and the folder of rows that are too large for it."""
+        return replace(self, folder=folder, host_gib=host_gib, workers=workers)
+
+    def notes(self, pieces: Sequence[Piece], job: Job) -> list[str]:
+        """Return notes on pieces whose rows stay on the disk."""
+        large = [piece for piece in pieces if self.rows_folder(piece, job)]
+        if not large:
+            return []
+        gib = max(rows_gib(job, bars=piece.bars) for piece in large)
+        return [f"rows of {counted(len(large), 'model')} stay on the disk, up to {gib:.1f} GiB each"]
 
     def of(self, symbol: str) -> SymbolPlan:
         """Return the plan of a symbol. Raises the DataError with which planning refused it."""
@@ -106,11 +125,15 @@ class Source:
     folds: Mapping[int, PieceData]  # from 1 on
     origin: Origin
     _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
+    # Those of all folds, where a helper of the worker computes them.
+    foreseen: Future[Mapping[int, list[Baselines]]] | None = field(default=None, repr=False)
 
     def baselines(self, fold: int) -> list[Baselines]:
         """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its
         seeds.
         """
+        if self.foreseen is not None:
+            return self.foreseen.result()[fold]
         if fold not in self._baselines:
             data = self.folds[fold]
             if data.panel:
@@ -119,32 +142,26 @@ class Source:
                 self._baselines[fold] = [one.target.baselines(one.scored("test")) for one in data.series]
         return self._baselines[fold]
 
+    def bare(self, fold: int) -> Source:
+        """Return what the scores of one fold need besides its baselines: all but the rows, on the CPU."""
+        folds = {fold: self.folds[fold].without_rows()}
+        return replace(self, folds=folds, foreseen=None, _baselines={})
 
-def source_gib(*, bars: int, rows: int, folds: int, data: DataSettings = DataSettings()) -> float:
-    """Return the host memory that reading and preparing a symbol takes at its peak, in GiB; an estimate.
-
-        48 MiB + rows x 48 B x 2 + bars x (inputs x 4 B x 2 + 48 B x 2 + folds x 32 B)
-
-    Each column of `data` adds 8 B to the 48. `rows` are the symbol's rows in its files, held as read and as
-    numbers (x 2). `bars`, those of them that are used, are held as inputs (twice while the scaler is fitted)
-    and as candles (twice while they are hashed), and for each fold as labels, window starts and temporaries.
-    Measured with a million bars of one file: 0.42 GiB (estimate 0.53) for one fold, 0.61 (0.62) for four
-    (2026-11-21).
-    """
-    row_bytes = (_CELLS + len(data.columns)) * _CELL_BYTES
-    a_bar = 2 * len(data.inputs) * 4 + 2 * row_bytes + folds * 32
-    return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
+    def with_baselines(self, fold: int, baselines: list[Baselines]) -> Source:
+        """Return the source with known baselines of a fold."""
+        return replace(self, foreseen=None, _baselines={**self._baselines, fold: baselines})
 
 
 def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -> Source:
     """Read and prepare the source of a piece, or of its `refit`, on the CPU. Raises DataError if its bars are
     not those of the plan.
     """
-    entries = tuple(data.of(symbol) for symbol in piece.series)
+    entries, folder = tuple(data.of(symbol) for symbol in piece.series), data.rows_folder(piece, job)
     if len(entries) == 1 and not job.data.panel and not refit:
         candles = data.read(piece.series[0], job)
         plans = plans_of(candles, job, entries[0])
-        folds = {fold: alone(one) for fold, one in enumerate(prepare_folds(candles, job, plans), 1)}
+        prepared = prepare_folds(candles, job, plans, folder=folder)
+        folds = {fold: alone(one) for fold, one in enumerate(prepared, 1)}
     elif job.data.panel:
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
         folds = {piece.fold: read_panel(panel, job, entries, piece.fold, refit=refit)}
@@ -152,18 +169,34 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -
         folds = {
             piece.fold: alone(
                 _fold_of(
-                    data.read(entries[0].symbol, job), job, entries[0], piece.fold, refit=refit, series=1
+                    data.read(entries[0].symbol, job),
+                    job,
+                    entries[0],
+                    piece.fold,
+                    series=1,
+                    folder=folder,
+                    refit=refit,
                 )
             )
         }
     else:
         parts = (
-            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number, refit=refit)
+            _fold_of(
+                data.read(entry.symbol, job),
+                job,
+                entry,
+                piece.fold,
+                series=number,
+                folder=folder,
+                refit=refit,
+            )
             for number, entry in enumerate(entries, 1)
         )
         # A chunk that starts in a series may extend this far beyond it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
-        folds = {piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding)}
+        folds = {
+            piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding, folder=folder)
+        }
     name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
     return Source(name=name, folds=folds, origin=origin_of(piece, job, data))
 
@@ -186,10 +219,18 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
 
 
 def _fold_of(
-    candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int, refit: bool
+    candles: Candles,
+    job: Job,
+    entry: SymbolPlan,
+    fold: int,
+    *,
+    series: int,
+    folder: Path | None,
+    refit: bool,
 ) -> SymbolData:
     plan = plans_of(candles, job, entry)[fold - 1]
-    return prepare(candles, job, plan=on_all_bars(plan, job.model) if refit else plan, series=series)
+    plan = on_all_bars(plan, job.model) if refit else plan
+    return prepare(candles, job, plan=plan, series=series, folder=folder)
 
 
 def made_of(piece: Piece, job: Job, data: JobData, *, precision: str = "") -> Made:
@@ -229,6 +270,12 @@ class SourceCache:
 
     def __init__(self) -> None:
         self._last: Source | None = None
+
+    @property
+    def last(self) -> str:
+        """Return the name of the source that it keeps, or ''."""
+        last = self._last
+        return last.name if last else ""
 
     def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
         """Return the source of that name: one of `in_use`, the last one, or else the result of `read`."""

@@ -18,7 +18,7 @@ from trainer.base.strict_json import MOST_TEXT, Value, check_values
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece, SeriesWork
-from trainer.train.inputs.source import source_gib
+from trainer.machines.host_memory import source_gib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
         bars=entry.bars,
         windows=tuple(fold.bars["train"] for fold in entry.folds),
         visits=tuple(_visits(fold, job) for fold in entry.folds),
-        memory_gib=source_gib(bars=entry.bars, rows=entry.rows, folds=len(entry.folds), data=job.data),
+        memory_gib=source_gib(bars=entry.bars, rows=entry.rows, folds=len(entry.folds), job=job),
         once_gib=source_gib(bars=0, rows=0, folds=0),
         refit=sum(entry.folds[-1].bars.values()),
     )

@@ -117,11 +117,12 @@ def _tuned_line(event: dict[str, Any]) -> str:
     entry = event["entry"]
     if entry is None:
         return f"nothing found in {event['seconds']:.0f} s ({event['failure']}): using defaults"
-    out = [f"; {item['candidate']['strategy']} is out: {item['reason']}" for item in event["excluded"]]
-    batch = f"batch {entry['batch']:,}, " if entry["batch"] else ""
+    best, *_ = timings = event["timings"]
+    out = [f"; {one['strategy']} is out: {one['excluded']}" for one in timings if one["excluded"]]
     pack = f"{entry['pack']} models at a time, slices of {entry['micro_batch']:,}"
-    rate = rate_text(entry["windows_per_second"], event["unit"])
-    return f"found in {event['seconds']:.0f} s: {batch}{entry['strategy']}, {pack}, {rate}{''.join(out)}"
+    rate = rate_text(best["windows_per_second"], event["unit"])
+    chosen = f"batch {entry['batch']:,}, {entry['strategy']}, {pack}, {rate}"
+    return f"found in {event['seconds']:.0f} s: {chosen}{''.join(out)}"
 
 
 def _worker_started_line(event: dict[str, Any]) -> str:

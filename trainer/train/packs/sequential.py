@@ -54,7 +54,9 @@ class SequentialPack:
         self._averages = [new_model(member, job).requires_grad_(False) for member in averaged]
         for model in (*self._models, *self._averages):
             layout.divide(model)
-        self._wholes: dict[int, nn.Module] = {}  # for evaluation if weights are divided, filled on demand
+        # For evaluation if weights are divided, filled on demand; and those that are not out of date.
+        self._wholes: dict[int, nn.Module] = {}
+        self._current = set[int]()
         self._optimizers = [
             AdamW(model.parameters(), rate=job.train.learning_rate, weight_decay=job.train.weight_decay)
             for model in self._models
@@ -98,7 +100,9 @@ class SequentialPack:
         if self._layout.divides:
             if member not in self._wholes:
                 self._wholes[member] = new_model(self._members[member], self._job)
-            put_whole(self._wholes[member], model)
+            if member not in self._current:
+                put_whole(self._wholes[member], model)
+                self._current.add(member)
             return self._wholes[member]
         return model.eval() if self._job.model.is_any_module else model
 
@@ -133,6 +137,7 @@ class SequentialPack:
 
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`."""
+        self._current.discard(member)
         moments = self._optimizers[member].state
         moments.clear()
         put_tensors(self._models[member], {**state.weights, **state.buffers})
@@ -154,6 +159,7 @@ class SequentialPack:
         if len(starts_B) == 1 and not self._may_slice:
             starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
         before = self._begin(number)
+        self._current.discard(number)
         self._batches[number] += 1
         optimizer.zero_grad()
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)

@@ -40,7 +40,7 @@ def concrete(job: Job, device: str) -> Job:
 def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack:
     """Return a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules.
 
-    `auto` is sequential (plain modules one after another) on every device: the tuner chooses streams or fused
+    `auto` is sequential (plain modules one after another) on every device: a trial chooses streams or fused
     only after their results agreed with it on the chip.
     """
     micro_batch = job.expert.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")

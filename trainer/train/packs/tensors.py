@@ -5,10 +5,13 @@ Buffers that a module keeps out of its `state_dict` are included: a resumed mode
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import nn
+
+BUCKET_BYTES = 64 << 20  # of divided weights that are gathered together
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -98,13 +101,47 @@ def is_divided(tensor: torch.Tensor) -> bool:
 
 
 @torch.no_grad()
-def put_whole(module: nn.Module, divided: nn.Module) -> None:
-    """Copy weights, gathered one at a time, and buffers of a module divided among ranks into an undivided
-    one.
+def put_whole(module: nn.Module, divided: nn.Module, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+    """Copy weights and buffers of a module divided among ranks into an undivided one. Weights are gathered
+    together, up to `bucket_bytes` at a time: one by one, each would wait for all ranks.
     """
+    bucket, size = list[tuple[torch.Tensor, torch.Tensor]](), 0
     for mine, theirs in zip(module.parameters(), divided.parameters(), strict=True):
-        mine.copy_(whole(theirs))
+        if not is_divided(theirs):
+            mine.copy_(theirs)
+            continue
+        if bucket and size + mine.nbytes > bucket_bytes:
+            _gather(bucket)
+            bucket, size = [], 0
+        bucket.append((mine, theirs))
+        size += mine.nbytes
+    _gather(bucket)
     put_buffers(module, dict(divided.named_buffers()))
+
+
+def _gather(bucket: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Gather divided weights by one collective, and copy each into its undivided one.
+
+    FSDP2 divides the first dimension as `torch.chunk` does; here every rank's part is filled up to the
+    largest.
+    """
+    if not bucket:
+        return
+    mesh = bucket[0][1].device_mesh  # type: ignore[attr-defined]
+    ranks = mesh.size()
+    parts = list[torch.Tensor]()
+    for mine, theirs in bucket:
+        local = theirs.to_local().flatten()  # type: ignore[attr-defined]
+        most = math.ceil(mine.shape[0] / ranks) * mine[0].numel()
+        parts.append(nn.functional.pad(local, (0, most - local.numel())))
+    together = torch.cat(parts)
+    gathered_RN = together.new_empty(ranks, together.numel())
+    torch.distributed.all_gather(list(gathered_RN.unbind()), together, group=mesh.get_group())
+    first = 0
+    for (mine, _), part in zip(bucket, parts, strict=True):
+        columns = gathered_RN[:, first : first + part.numel()]
+        mine.copy_(columns.flatten()[: mine.numel()].view_as(mine))
+        first += part.numel()
 
 
 @torch.no_grad()

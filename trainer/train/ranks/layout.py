@@ -1,8 +1,9 @@
 """The layouts of ranks, which share every batch: DDP, and FSDP2 for models that do not fit one GPU.
 
 By DDP every rank has the whole model, and gradients are summed during backward. By FSDP2 each rank holds a
-part of every weight and gathers one block at a time for its computation; its losses and gradients equal
-DDP's. Blocks, the members of a model's module lists, are also what is compiled.
+part of every weight and gathers one block at a time for its computation, in the type of its matrix products;
+gradients are summed in fp32. In fp32 its losses and gradients equal DDP's. Blocks, the members of a model's
+module lists, are also what is compiled.
 
 Both divide the sum of gradients by the number of ranks; `weight` undoes that. Each rank's loss is already
 divided by the number of labels in the whole batch, so the sum over ranks is the batch's mean even if the
@@ -125,12 +126,20 @@ class FullySharded(_Shared):
                 why="its frozen, tied and unused weights are not known",
                 do="Take a GPU that it fits, or one of our models.",
             )
-        from torch.distributed.fsdp import fully_shard  # late: takes two seconds, and DDP does not need it
+        # Late: takes two seconds, and DDP does not need it.
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+        dtype = matmul_dtype(self._job, self._ranks.device)
+        policy = MixedPrecisionPolicy()  # what travels is what is kept
+        if dtype != torch.float32:
+            # Autocast casts inputs where it pays, as without ranks.
+            policy = MixedPrecisionPolicy(
+                param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+            )
         # Some models return views; we never change outputs in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for block in (*self._compiled(model), model):
-            fully_shard(block, mesh=self._mesh)
+            fully_shard(block, mesh=self._mesh, mp_policy=policy)
 
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
         """See `Layout.slicing`."""

@@ -10,7 +10,7 @@ the rank sends its traceback and ends, and torchrun restarts all ranks.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -108,7 +108,7 @@ class _RankRoster:
         self._outputs: Outputs | None = None  # of a piece that has no stage after its first fits
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         """Return the run of the piece's first stage, then of each further one. If a rank can't read its
         source, raise TrainerError there and return none on the others.
         """
@@ -127,7 +127,10 @@ class _RankRoster:
             if opened.piece.refit:
                 opened = self._scored(opened, self._outputs)
         self.opened = opened
-        return [] if opened.stages.is_over else self._opened(opened.stages, None)
+        if opened.stages.is_over:
+            return []
+        make_room()
+        return self._opened(opened.stages, None)
 
     def done(self, files: PieceFiles) -> dict[str, Any] | None:
         """Write the model, and return its `model_done` event; None if it is not trained to its end."""

@@ -26,7 +26,7 @@ from trainer.train.ranks.process import Emit, TorchRun
 from trainer.train.smoke import tried
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import device_of
-from trainer.train.workers.smaller import remembered, smaller, with_job
+from trainer.train.workers.smaller import smaller, with_job
 
 
 def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
@@ -194,7 +194,7 @@ class RankSupervisor:
         if job is None:
             return self._fail(piece, f"out of memory in the smallest slices: {reason}")
         self._settings = with_job(self._settings, job)
-        now = {"pack": 1, "micro_batch": job.expert.micro_batch, **remembered(self._settings)}
+        now = {"pack": 1, "micro_batch": job.expert.micro_batch}
         self._emit({"event": "out_of_memory", "worker": 0, **now, "reason": reason})
         again = {"event": "retry", **piece.identity, "worker": 0, "charged": False}
         self._emit({**again, "reason": f"out of memory: now in slices of {job.expert.micro_batch}"})

@@ -12,7 +12,7 @@ import multiprocessing
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -25,9 +25,9 @@ from trainer.machines.memory import (
     REFERENCE_FEATURES,
     TRAINING_SHARE,
 )
+from trainer.train.child_processes import call_in_child
 from trainer.train.cpu import keep_freed_memory, use_one_thread
-from trainer.train.tuning.timing import Candidate, Timing, make_members, measure
-from trainer.train.tuning.tune import call_in_child
+from trainer.train.tuning.timing import Timing, make_members, measure
 
 ACCUMULATION = 4  # slices of a batch on a GPU: the usual number for this model
 BATCHES = {"cuda": (16, 64, 200, 1500), "cpu": (1, 4, 16)}
@@ -36,51 +36,24 @@ SECONDS, QUICK_SECONDS = 5.0, 1.0  # of each row, after its warm-up
 STATUS = Path("/proc/self/status")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """Speed and memory of training with `batch` chunks per step, or why it was excluded. Memory is None if
-    unknown.
-    """
-
-    batch: int
-    activation_checkpointing: bool
-    steps_per_second: float = 0.0
-    chunks_per_second: float = 0.0
-    memory_gib: float | None = None
-    excluded: str = ""
-
-
-def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
+def bench(job: Job, device: torch.device, *, quick: bool, say: Callable[[str], None]) -> list[Timing]:
     """Measure every batch with and without activation checkpointing, and report each row when it is done."""
-    rows, seconds = [], QUICK_SECONDS if quick else SECONDS
+    rows, seconds = list[Timing](), QUICK_SECONDS if quick else SECONDS
     for batch in (QUICK_BATCHES if quick else BATCHES)[device.type]:
+        usual = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else cpu_slice(job.cost)
+        slices = min(batch, job.expert.micro_batch or usual)
         for again in (False, True):
-            option = job.with_train(batch=batch)
-            usual = math.ceil(batch / ACCUMULATION) if device.type == "cuda" else cpu_slice(job.cost)
-            candidate = Candidate(
-                strategy="sequential",
-                pack=1,
-                micro_batch=min(batch, job.expert.micro_batch or usual),
-                activation_checkpointing=again,
+            option = job.with_train(batch=batch).with_expert(
+                strategy="sequential", pack=1, micro_batch=slices, activation_checkpointing=again
             )
-            run = _in_a_process if device.type == "cpu" else _timed
-            timing, memory_gib = run(candidate, option, device, seconds)
-            row = Row(
-                batch=batch,
-                activation_checkpointing=again,
-                steps_per_second=timing.steps_per_second,
-                chunks_per_second=timing.windows_per_second,
-                memory_gib=memory_gib,
-                excluded=timing.excluded,
-            )
-            rows.append(row)
-            say(_progress(row))
+            rows.append((_in_a_process if device.type == "cpu" else _timed)(option, device, seconds))
+            say(_progress(rows[-1]))
     return rows
 
 
-def epoch_seconds(job: Job, row: Row, *, bars: int = 0) -> float:
+def epoch_seconds(job: Job, row: Timing, *, bars: int = 0) -> float:
     """Return the seconds of one epoch on `bars` bars (0: seven years of minutes), without validation."""
-    return num_chunks(job, bars=bars) / row.chunks_per_second
+    return num_chunks(job, bars=bars) / row.windows_per_second
 
 
 def num_chunks(job: Job, *, bars: int = 0) -> int:
@@ -93,45 +66,39 @@ def num_parameters(job: Job) -> int:
     return job.model.cost(features=REFERENCE_FEATURES, outputs=job.target.outputs).weights
 
 
-def _progress(row: Row) -> str:
+def _progress(row: Timing) -> str:
     name = f"batch {row.batch:5}, checkpointing {'on ' if row.activation_checkpointing else 'off'}"
     if row.excluded:
         return f"{name}  {row.excluded}"
-    return f"{name}  {row.steps_per_second:8.2f} it/s  {row.chunks_per_second:9.2f} chunks/s"
+    return f"{name}  {row.steps_per_second:8.2f} it/s  {row.windows_per_second:9.2f} chunks/s"
 
 
-def _timed(
-    candidate: Candidate, job: Job, device: torch.device, seconds: float
-) -> tuple[Timing, float | None]:
-    timing = measure(candidate, make_members(1, job, device), job, seconds, whole=True)
-    return timing, None if timing.excluded else timing.memory_per_model_gib
+def _timed(option: Job, device: torch.device, seconds: float) -> Timing:
+    return measure(option, make_members(1, option, device), seconds, whole=True)
 
 
-def _in_a_process(
-    candidate: Candidate, job: Job, device: torch.device, seconds: float
-) -> tuple[Timing, float | None]:
+def _in_a_process(option: Job, device: torch.device, seconds: float) -> Timing:
     """Measure one row in a process of its own; if the process dies, probably out of memory, the row is
     excluded.
     """
     # The server preloads torch and what its optimizers load on first use (two seconds).
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    answer, failure = call_in_child(context, _measure, candidate, job, device, seconds)
-    if failure:
-        return Timing(candidate=candidate, excluded=f"{failure}, probably out of memory"), None
-    timing, memory_gib = answer
-    return timing, memory_gib
+    answer, failure = call_in_child(context, _measure, option, device, seconds)
+    return Timing.of(option, excluded=f"{failure}, probably out of memory") if failure else answer
 
 
-def _measure(pipe: Connection, candidate: Candidate, job: Job, device: torch.device, seconds: float) -> None:
+def _measure(pipe: Connection, option: Job, device: torch.device, seconds: float) -> None:
     use_one_thread()
     keep_freed_memory()
+    _timed(option.with_train(batch=1), device, 0.0)  # the first step of a model loads what it takes
     before = _resident_kib("RssAnon")
-    timing, _ = _timed(candidate, job, device, seconds)
+    timing = _timed(option, device, seconds)
     # The peak includes pages of libraries, which are subtracted.
     parts = (_resident_kib("VmHWM"), before, _resident_kib("RssFile"), _resident_kib("RssShmem"))
     known = [part for part in parts if part is not None]
-    pipe.send((timing, max(0, known[0] - sum(known[1:])) / 2**20 if len(known) == len(parts) else None))
+    gib = max(0, known[0] - sum(known[1:])) / 2**20 if len(known) == len(parts) else 0.0
+    pipe.send(replace(timing, memory_per_model_gib=gib))
 
 
 def _resident_kib(key: str) -> int | None:

@@ -1,9 +1,7 @@
-"""Choose the training settings before workers start. Precedence: job, checkpoint, cached measurement, new
-trial, default.
+"""Choose the training settings before workers start. Precedence: job, checkpoint, trial, default.
 
-The card has the source of each setting. `tune = "auto"` runs a trial before a run of ten minutes or more; on
-a GPU, of models that have strategies for it, before a run of five seconds. A strategy for GPUs is used only
-after a trial in which it agreed with plain modules on this chip.
+The card has the source of each setting. On a GPU every training of models that have several strategies
+begins with a trial of a few seconds: one is used only if it agreed with plain modules on this chip.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +19,25 @@ from trainer.base.settings import WINDOWS
 from trainer.base.strict_json import Unsound
 from trainer.job.job import Job
 from trainer.machines.choice import Choice
-from trainer.machines.measurements import (
+from trainer.machines.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
+from trainer.machines.ranks import place_on_gpus
+from trainer.machines.shapes import (
+    MODELS_AT_A_TIME,
     OPEN,
     Entry,
-    known_here,
     of_a_device,
     shape_of,
     sound_entry,
     with_entry,
 )
-from trainer.machines.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
-from trainer.machines.ranks import place_on_gpus
-from trainer.machines.rates import rate_of
 from trainer.train.checkpoint_files import MANIFEST, read_manifest
 from trainer.train.inputs.survey import Survey
 from trainer.train.packs.strategy import concrete
-from trainer.train.tuning.tune import Tuning, candidates, entry_of, run_tuner, trial_seconds
+from trainer.train.tuning.trial import STRATEGIES, TRIAL_SECONDS, Trial, entry_of, has_choice, run_trial
 
-LONG_RUN_SECONDS = 600.0  # a trial is 2 % of it
-# Of models with strategies for GPUs, estimated at about the fastest one's rate. An H100 trains plain modules
-# at an eighth of it (docs/benchmarks.md, 2026-11-26): the run would take 40 s, and a trial takes 20.
-LONG_RUN_OF_STACKED_SECONDS = 5.0
 PARTS = (*OPEN, "batch")
 
-RunTuner = Callable[..., Tuning]
+RunTrial = Callable[..., Trial]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +51,16 @@ class Site:
     together: bool = False  # the workers train each model together, as ranks
 
     def trial_of(self, job: Job, surveyed: Survey) -> Job:
-        """Return the job that a trial times on one device."""
-        pieces = len(surveyed.pieces)
-        return of_a_device(job, devices=self.workers, pieces=pieces, on_gpu=self.kind == "cuda")
+        """Return the job that a trial times: with as many models as one GPU trains at a time by the formula.
+
+        Raises UsageError if not one fits.
+        """
+        if self.kind == "cpu" or not job.model.has_stacked_form:
+            return job
+        pieces, bars = len(surveyed.pieces), max(piece.bars for piece in surveyed.pieces)
+        alone = of_a_device(job, devices=self.workers, pieces=pieces, on_gpu=True)
+        most = alone.with_expert(pack=alone.expert.pack or MODELS_AT_A_TIME)
+        return placed(job, self, tuned=most, bars=bars)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,33 +72,19 @@ class Chosen:
     sharded: bool = False  # each rank holds a part of the model (FSDP2), which does not fit one GPU
 
 
-def run_estimate(job: Job, site: Site, surveyed: Survey) -> tuple[float, int]:
-    """Return the estimated seconds of a surveyed job's run, and the largest batch that `batch = "auto"` may
-    choose.
-
-    The estimate uses the rate measured for the job's shape on this machine, else the profile's.
-    """
-    profile, pieces = site.profile.profile, [piece for piece in surveyed.pieces if piece.bars]
-    limit = 0
-    if job.model.reads == WINDOWS:
-        limit = batch_limit(
-            profile,
-            job,
-            memory_gib=site.profile.memory_gib,
-            features=len(job.data.inputs),
-            bars=max((piece.bars for piece in pieces), default=0),
-            windows=_fewest_windows(surveyed),
-            timeframe=surveyed.data["timeframe"],
-        )
-    rate = rate_of(
-        profile,
+def largest_batch(job: Job, site: Site, surveyed: Survey) -> int:
+    """Return the largest batch that `batch = "auto"` may choose."""
+    if job.model.reads != WINDOWS:
+        return 0
+    return batch_limit(
+        site.profile.profile,
         job,
-        known_here(profile.key, site.trial_of(job, surveyed), torch=torch.__version__),
-        torch=torch.__version__,
+        memory_gib=site.profile.memory_gib,
+        features=len(job.data.inputs),
+        bars=max((piece.bars for piece in surveyed.pieces if piece.bars), default=0),
+        windows=_fewest_windows(surveyed),
+        timeframe=surveyed.data["timeframe"],
     )
-    devices = site.workers / site.workers_per_gpu  # workers that share a GPU share its rate
-    visits = sum(piece.estimate for piece in pieces)
-    return visits / rate.with_models(len(surveyed.pieces) / devices) / devices, limit
 
 
 def choose_settings(
@@ -108,7 +94,7 @@ def choose_settings(
     surveyed: Survey,
     checkpoints: Path,
     emit: Callable[[dict[str, Any]], None],
-    run: RunTuner = run_tuner,
+    run: RunTrial = run_trial,
 ) -> Chosen:
     """Choose the settings of a surveyed job; `checkpoints` may hold its own. Emits `tuning` and `tuned` if it
     runs a trial.
@@ -116,12 +102,11 @@ def choose_settings(
     Raises UsageError if one model is too large for the device.
     """
     kind, resumed = site.kind, _of_checkpoints(checkpoints, shape_of(job))
-    run_seconds, limit = run_estimate(job, site, surveyed)
-    trial = site.trial_of(job, surveyed)
-    entry, sources = _measured(trial, site, resumed, run_seconds=run_seconds, limit=limit, emit=emit, run=run)
+    limit = largest_batch(job, site, surveyed)
+    entry, sources = _settled(job, site, surveyed, resumed, limit=limit, emit=emit, run=run)
     wanted = with_entry(job, entry) if entry else job
-    if entry is None and kind == "cuda" and job.expert.strategy != "auto":
-        wanted = job.with_expert(strategy="sequential")  # no other was compared with plain modules here
+    if kind == "cuda" and (entry is None or entry["strategy"] == "sequential"):
+        wanted = wanted.with_expert(strategy="sequential")  # no other agreed with plain modules here
     tuned = wanted.with_train(batch=_batch(job, wanted, resumed, limit, windows=_fewest_windows(surveyed)))
     given, sharded = job.with_train(batch=tuned.train.batch), False
     if kind == "cuda" and site.together:
@@ -137,8 +122,7 @@ def choose_settings(
     where = {name: _source(name, job, tuned, wanted, sources) for name in PARTS}
     if resumed is not None and not job.train.batch and tuned.train.batch == resumed["batch"]:
         where["batch"] = resumed["from"].get("batch", "default")
-    shapes = {"shape": shape_of(job), "timed_as": shape_of(trial)}
-    choice = {"profile": site.profile.profile.key, **shapes, **_parts(tuned)}
+    choice = {"profile": site.profile.profile.key, "shape": shape_of(job), **_parts(tuned)}
     if entry and entry["memory_per_model_gib"]:  # so that a resumed training fits as well
         choice["memory_per_model_gib"] = entry["memory_per_model_gib"]
     if site.together:
@@ -146,33 +130,33 @@ def choose_settings(
     return Chosen(job=tuned, choice={**choice, "torch": torch.__version__, "from": where}, sharded=sharded)
 
 
-def _measured(
-    trial: Job,
+def _settled(
+    job: Job,
     site: Site,
+    surveyed: Survey,
     resumed: Mapping[str, Any] | None,
     *,
-    run_seconds: float,
     limit: int,
     emit: Callable[[dict[str, Any]], None],
-    run: RunTuner,
+    run: RunTrial,
 ) -> tuple[Entry | None, Mapping[str, str]]:
-    """Return the fastest settings known, with their sources: the checkpoint's, else those measured here
-    before, else those of a trial, if one is worth its time.
+    """Return the checkpoint's settings with their sources, else those of a trial, if there is something to
+    compare.
     """
-    kind, key = site.kind, site.profile.profile.key
+    key = site.profile.profile.key
     if resumed is not None and (resumed["profile"], resumed.get("torch")) == (key, torch.__version__):
         return sound_entry(resumed), resumed["from"]
-    if (known := known_here(key, trial, torch=torch.__version__)) is not None:
-        return known, dict.fromkeys(PARTS, "remembered")
-    if not _is_worth(trial, kind, run_seconds):
+    if not _is_tried(job, site):
         return None, {}
-    seconds = trial_seconds(trial, kind)
-    emit({"event": "tuning", "profile": key, "seconds": seconds, "run_seconds": round(run_seconds)})
+    timed = site.trial_of(job, surveyed)
+    emit({"event": "tuning", "profile": key, "seconds": TRIAL_SECONDS})
     began = time.monotonic()
-    tuning = run(trial, device=kind, seconds=seconds, batch_limit=limit)
-    entry = entry_of(tuning.timings[0]) if tuning.timings else None
-    outcome = _tuned(tuning, entry, trial, limit_seconds=seconds)
-    emit({"event": "tuned", "profile": key, **outcome, "seconds": round(time.monotonic() - began, 1)})
+    trial = run(timed, device=site.kind, seconds=TRIAL_SECONDS, batch_limit=limit)
+    entry = entry_of(trial.timings[0]) if trial.timings else None
+    timings = [timing.to_dict() for timing in trial.timings]
+    took = {"seconds": round(time.monotonic() - began, 1), "limit_seconds": TRIAL_SECONDS}
+    chosen = {"entry": entry, "timings": timings, "failure": trial.failure, "unit": job.model.reads}
+    emit({"event": "tuned", "profile": key, "shape": shape_of(timed), **chosen, **took})
     return entry, dict.fromkeys(PARTS, "tuned here")
 
 
@@ -224,14 +208,13 @@ def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None =
     )
 
 
-def _is_worth(job: Job, kind: str, run_seconds: float) -> bool:
-    """Return whether to run a trial."""
-    if kind == "cuda" and job.model.has_stacked_form and job.expert.strategy in ("streams", "fused"):
-        return True  # whatever `tune` is: the strategy must first agree with plain modules
-    if job.expert.tune == "never" or (job.train.batch and len(candidates(job, kind)) < 2):
+def _is_tried(job: Job, site: Site) -> bool:
+    """Return whether a trial is to choose."""
+    if site.together or not has_choice(job, site.kind):
         return False
-    long = LONG_RUN_OF_STACKED_SECONDS if kind == "cuda" and job.model.has_stacked_form else LONG_RUN_SECONDS
-    return job.expert.tune == "always" or run_seconds >= long
+    if site.kind == "cuda" and job.expert.strategy in STRATEGIES:
+        return True  # whatever `tune` is: the strategy must first agree with plain modules
+    return job.expert.tune == "always" or (job.expert.tune == "auto" and site.kind == "cuda")
 
 
 def _batch(job: Job, tuned: Job, resumed: Mapping[str, Any] | None, limit: int, *, windows: int) -> int:
@@ -277,18 +260,3 @@ def _source(name: str, job: Job, tuned: Job, wanted: Job, sources: Mapping[str, 
 def _parts(job: Job) -> dict[str, Any]:
     """Return the job's values of what is chosen here."""
     return {**{name: getattr(job.expert, name) for name in OPEN}, "batch": job.train.batch}
-
-
-def _tuned(tuning: Tuning, entry: Entry | None, job: Job, *, limit_seconds: float) -> dict[str, Any]:
-    timed = [asdict(timing) for timing in tuning.timings]
-    return {
-        "shape": shape_of(job),
-        "unit": job.model.reads,
-        "entry": entry,
-        "candidates": [one for one in timed if not one["excluded"]],
-        "excluded": [
-            {"candidate": one["candidate"], "reason": one["excluded"]} for one in timed if one["excluded"]
-        ],
-        "limit_seconds": limit_seconds,
-        "failure": tuning.failure,
-    }

@@ -1,8 +1,7 @@
-"""Time one candidate on this device: windows per second and memory, on rows of noise in the shape of real
-ones.
+"""Time a job's settings on this device: windows per second and memory, on rows of noise in the shape of real
+ones, with the losses of the first steps.
 
-Also owns the comparison of a strategy for GPUs with plain modules over ten steps. `trainer.train.tuning.tune`
-lists the candidates and chooses one.
+`trainer.train.tuning.trial` compares several and chooses.
 """
 
 from __future__ import annotations
@@ -10,24 +9,23 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 
 from trainer.base.settings import CHUNKS, CONTEXT, WINDOWS
 from trainer.job.job import Job, job_from
 from trainer.machines.memory import GIB
-from trainer.train.packs.pack import Member, Pack
-from trainer.train.packs.sequential import SequentialPack
+from trainer.machines.shapes import OPEN
+from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
-from trainer.train.precision import matmul_dtype
 
 ROWS = 20_000  # of each model: enough to exceed the caches
 CHUNK_PLACES = 64  # least number of chunks in the rows of a model that reads chunks
-PREPARED = 4  # batches made before timing starts
 CPU_READS = {WINDOWS: 256, CHUNKS: 1}  # per timed step on a CPU; at least a slice
 FEWEST_STEPS = 2  # timed
-GATE_STEPS = 10
+COMPARED_STEPS = 10  # whose losses a timing has
 OUT_OF_MEMORY = "out of memory"
 # Texts of plain RuntimeErrors: torch's allocator on a CPU; the driver, for a graph or a kernel; NVIDIA's
 # libraries.
@@ -35,70 +33,63 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """Settings to time: strategy, models at a time, windows or chunks per slice. `batch` is 0 unless the
-    trial chooses it.
-    """
+class Timing:
+    """Speed and memory of a job's settings, or the reason for excluding them."""
 
     strategy: str
     pack: int
     micro_batch: int
     activation_checkpointing: bool = False
     batch: int = 0
-
-    def of(self, job: Job) -> Job:
-        """Return the job with this candidate's settings."""
-        chosen = job.with_train(batch=self.batch or job.train.batch)
-        return chosen.with_expert(
-            strategy=self.strategy,
-            pack=self.pack,
-            micro_batch=self.micro_batch,
-            activation_checkpointing=self.activation_checkpointing,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Speed and memory of a candidate, or the reason for excluding it."""
-
-    candidate: Candidate
     windows_per_second: float = 0.0  # or chunks
     steps_per_second: float = 0.0
     memory_per_model_gib: float = 0.0
     excluded: str = ""
+    losses: tuple[list[float], ...] = field(default=(), repr=False)  # of the first steps, by model
+
+    @classmethod
+    def of(cls, job: Job, **values: Any) -> Timing:
+        """Return the timing of a job's settings."""
+        settings = {name: getattr(job.expert, name) for name in OPEN}
+        return cls(**settings, batch=job.train.batch, **values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as events and `--json` have it."""
+        return {key: value for key, value in asdict(self).items() if key != "losses"}
 
 
 def measure(
-    option: Candidate, members: Sequence[Member], job: Job, seconds: float, *, whole: bool = False
+    job: Job, members: Sequence[Member], seconds: float, *, whole: bool = False, steps: int = FEWEST_STEPS
 ) -> Timing:
-    """Train the members with this candidate for about `seconds`, at least two steps; return its timing.
+    """Train the members with the job's settings for about `seconds`, at least so many steps; return the
+    timing.
 
-    A candidate that runs out of memory is excluded. So is one with any other error of torch's, except plain
+    Settings that run out of memory are excluded. So are those with any other error of torch's, except plain
     modules, whose error is raised: no other would work. On a CPU a step takes only a few slices of the batch
     unless `whole`: slices cost the same, and the optimizer little.
     """
-    cuda = members[0].rows_TF.device.type == "cuda"
-    before, job = 0, option.of(job)
-    reads = job.train.batch
+    cuda, expert = members[0].rows_TF.device.type == "cuda", job.expert
+    before, reads = 0, job.train.batch
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         # Without the rows of members of larger packs.
-        before = peak_bytes(option.strategy, now=True) - _bytes_of(members)
+        before = peak_bytes(expert.strategy, now=True) - _bytes_of(members)
     elif not whole:
-        reads = min(reads, max(option.micro_batch, CPU_READS[job.model.reads]))
+        reads = min(reads, max(expert.micro_batch, CPU_READS[job.model.reads]))
     try:
-        step_seconds = _step_seconds(job.with_train(batch=reads), members, seconds)
+        step_seconds, losses = _steps(job.with_train(batch=reads), members, seconds, fewest=steps)
     except RuntimeError as error:
-        if option.strategy == "sequential" and not is_out_of_memory(error):
+        if expert.strategy == "sequential" and not is_out_of_memory(error):
             raise
-        return Timing(candidate=option, excluded=reason_of(error))
-    memory = (peak_bytes(option.strategy) - before) / GIB if cuda else 0.0
-    return Timing(
-        candidate=option,
+        return Timing.of(job, excluded=reason_of(error))
+    memory = (peak_bytes(expert.strategy) - before) / GIB if cuda else 0.0
+    return Timing.of(
+        job,
         windows_per_second=reads * len(members) / step_seconds,
         steps_per_second=reads / job.train.batch / step_seconds,
         memory_per_model_gib=memory / len(members),
+        losses=losses,
     )
 
 
@@ -116,7 +107,7 @@ def peak_bytes(strategy: str, *, now: bool = False) -> int:
 def warm_up(device: torch.device) -> None:
     """Take a few tiny steps, in the first of which torch loads libraries for two seconds."""
     job = job_from({"model": {"hidden": 1, "layers": 1, "lookback": 1}, "train": {"batch": 1}})
-    measure(Candidate(strategy="sequential", pack=1, micro_batch=1), make_members(1, job, device), job, 0.0)
+    measure(job.with_expert(strategy="sequential", pack=1, micro_batch=1), make_members(1, job, device), 0.0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -131,22 +122,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 def reason_of(error: RuntimeError) -> str:
     """Return, as one line, why a strategy that raised this error is excluded."""
     return OUT_OF_MEMORY if is_out_of_memory(error) else f"it fails here: {str(error).partition(chr(10))[0]}"
-
-
-def disagreement(other: Pack, members: Sequence[Member], job: Job) -> str:
-    """Train a fresh pack and plain modules of the same members for ten steps; return '' if their losses
-    agree, else how they differ. The tolerance is 1e-3 in float32, 1e-2 in half precision.
-    """
-    allowed = 1e-3 if matmul_dtype(job, members[0].rows_TF.device) == torch.float32 else 1e-2
-    plain = SequentialPack(members, job, micro_batch=job.train.batch)
-    worst = 0.0
-    for step in range(GATE_STEPS):
-        starts = batches(members, job, step)
-        expected, seen = (pack.step([True] * len(members), starts).double() for pack in (plain, other))
-        worst = max(worst, float(((seen - expected) / expected).abs().nan_to_num(torch.inf).max()))
-    if worst <= allowed:
-        return ""
-    return f"its losses differ by {worst:.1e} after {GATE_STEPS} steps, {allowed:.0e} is allowed"
 
 
 def make_members(count: int, job: Job, device: torch.device) -> list[Member]:
@@ -176,7 +151,7 @@ def places(job: Job) -> int:
 
 
 def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor]:
-    """Return a batch of random windows, or chunks, for each model."""
+    """Return a batch of random windows, or chunks, for each model: of a member the same in every pack."""
     generator = torch.Generator().manual_seed(step)
     draws = [
         torch.randint(0, places(job), (job.train.batch,), generator=generator) * job.model.bars_out
@@ -185,20 +160,25 @@ def batches(members: Sequence[Member], job: Job, step: int) -> list[torch.Tensor
     return [starts_B.to(member.rows_TF.device) for starts_B, member in zip(draws, members, strict=True)]
 
 
-def _step_seconds(job: Job, members: Sequence[Member], seconds: float) -> float:
-    """Return the median seconds of a step. The mean would include other load on the machine."""
+def _steps(
+    job: Job, members: Sequence[Member], seconds: float, *, fewest: int
+) -> tuple[float, tuple[list[float], ...]]:
+    """Return the median seconds of a step, and the losses of the first ones. The mean would include other
+    load on the machine.
+    """
     pack = form_pack(members, job)
-    prepared = [batches(members, job, step) for step in range(PREPARED)]
+    prepared = [batches(members, job, step) for step in range(COMPARED_STEPS)]
     warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph
-    times: list[float] = []
+    times, losses = list[float](), list[list[float]]()
     began = time.perf_counter()
-    while len(times) < warm_up + FEWEST_STEPS or time.perf_counter() - began < seconds:
+    while len(times) < warm_up + fewest or time.perf_counter() - began < seconds:
         before = time.perf_counter()
-        pack.step([True] * len(members), prepared[len(times) % PREPARED]).sum().item()  # waits for the device
+        loss_M = pack.step([True] * len(members), prepared[len(times) % COMPARED_STEPS])
+        losses.append(loss_M.tolist())  # waits for the device
         times.append(time.perf_counter() - before)
         if len(times) == warm_up:
             began = time.perf_counter()
-    return statistics.median(times[warm_up:])
+    return statistics.median(times[warm_up:]), tuple(losses[:COMPARED_STEPS])
 
 
 def _bytes_of(members: Sequence[Member]) -> int:

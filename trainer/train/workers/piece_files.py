@@ -43,7 +43,7 @@ class PieceFiles:
         """`store` writes a checkpoint: see `CheckpointWriter`."""
         self._settings, self._device, self._report = settings, device, report
         self._folder = settings.checkpoints
-        self._precision = precision_of(settings.job, torch.device(device))
+        self.precision = precision_of(settings.job, torch.device(device))
         self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
     def newest(self, piece: Piece) -> tuple[Checkpoint | None, Stages]:
@@ -94,14 +94,17 @@ class PieceFiles:
         self.flush()
         return ended(opened, self._settings.job)
 
-    def evaluated(self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of) -> Outputs:
+    def evaluated(
+        self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of, *, aside: bool = False
+    ) -> Outputs:
         """Return a trained model's outputs, from which it is scored, once its first fits have ended."""
-        self._report({"event": "scoring", **opened.piece.identity})
+        self._report({"event": "scoring", **opened.piece.identity, **({"aside": True} if aside else {})})
         return outputs_of_trained(opened, model, self._settings.job, evaluate)
 
     def scored(self, opened: Opened, outputs: Outputs) -> Opened:
         """Return the piece with the card of its first fits. Raises TrainerError."""
-        return scored(opened, outputs, self._settings.job, device=self._device, choice=self._settings.choice)
+        known = {"device": self._device, "precision": self.precision}
+        return scored(opened, outputs, self._settings.job, choice=self._settings.choice, **known)
 
     def finish(self, opened: Opened) -> dict[str, Any]:
         """Write a model whose stages are over; return its `model_done` event."""
@@ -109,4 +112,4 @@ class PieceFiles:
 
     def _made(self, piece: Piece) -> Made:
         made = made_of(piece, self._settings.job, self._settings.data)
-        return replace(made, precision=self._precision)
+        return replace(made, precision=self.precision)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from trainer.job.job import Job
-from trainer.machines.measurements import OPEN, sound_entry
+from trainer.machines.shapes import OPEN
 from trainer.train.workers.assignment import WorkerSettings
 
 
@@ -39,14 +37,3 @@ def with_job(settings: WorkerSettings, job: Job) -> WorkerSettings:
     lowered = {name: "memory" for name, value in parts.items() if settings.choice.get(name) != value}
     choice = {**settings.choice, **parts, "from": {**settings.choice.get("from", {}), **lowered}}
     return replace(settings, job=job, choice=choice if settings.choice else {})
-
-
-def remembered(settings: WorkerSettings) -> dict[str, Any]:
-    """Return what an event says so that the next training of this shape starts with these settings: profile,
-    shape and the entry for both; {} if they are unknown.
-    """
-    choice: Mapping[str, Any] = settings.choice
-    entry = sound_entry({**choice, "memory_per_model_gib": 0})
-    if entry is None or not choice.get("timed_as") or not choice.get("profile"):
-        return {}
-    return {"profile": choice["profile"], "shape": choice["timed_as"], "entry": entry}

@@ -11,8 +11,8 @@ import pytest
 from tests.jobs import job_of
 from tests.pieces import piece
 from trainer.base.errors import UsageError
-from trainer.data.table import DataSettings
-from trainer.train.inputs.source import plan_and_open, read_source, source_gib
+from trainer.machines.host_memory import source_gib
+from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.inputs.survey import read_finished, survey
 
 SMALL = job_of(batch=64, lookback=20)
@@ -47,11 +47,11 @@ def test_a_file_of_many_symbols_is_split_into_an_array_of_each(tmp_path, write_c
 
 def test_source_memory_follows_its_formula():
     assert source_gib(bars=0, rows=0, folds=1) == pytest.approx(48 / 1024)
-    columns = DataSettings(columns=("a", "b"), features=("none",))
-    alone = source_gib(bars=1000, rows=1000, folds=1, data=columns) - 48 / 1024
-    assert alone * 2**30 == pytest.approx(1000 * (2 * 64 + 2 * 2 * 4 + 2 * 64 + 32))
+    columns = job_of(columns="a,b", features="none")
+    alone = source_gib(bars=1000, rows=1000, folds=1, job=columns) - 48 / 1024
+    assert alone * 2**30 == pytest.approx(1000 * (2 * 64 + 2 * 4 + 8 + 2 * 64 + 32))
     million = source_gib(bars=1_000_000, rows=1_000_000, folds=2) - 48 / 1024
-    assert million * 2**30 == pytest.approx(1e6 * (96 + 37 * 8 + 96 + 64), rel=0.03)
+    assert million * 2**30 == pytest.approx(1e6 * (96 + 37 * 4 + 8 + 96 + 64), rel=0.03)
 
 
 def test_finished_pieces_are_known_by_their_titles(tmp_path):

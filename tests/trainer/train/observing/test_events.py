@@ -65,7 +65,8 @@ def test_without_a_terminal_progress_is_printed_now_and_then():
 
 
 MANY = [f"S{number}" for number in range(9)]
-CHOICE = {"strategy": "sequential", "pack": 1, "micro_batch": 4, "batch": 0, "windows_per_second": 300.0}
+CHOICE = {"strategy": "sequential", "pack": 1, "micro_batch": 4, "batch": 16}
+TIMED = {**CHOICE, "windows_per_second": 300.0, "excluded": ""}
 CHECKPOINT = {"snapshot_seconds": 0.0004, "waited_seconds": 0.0002, "write_seconds": 0.0125}
 NOTES = {"warmup": 60, "notes": ["BTC/USD: it trains as BTC-USD"]}
 
@@ -82,8 +83,8 @@ NOTES = {"warmup": 60, "notes": ["BTC/USD: it trains as BTC-USD"]}
             "SPY  resumed in epoch 2 after 12 chunks",
         ),
         (
-            {"event": "tuned", "seconds": 20.0, "entry": CHOICE, "excluded": [], "unit": "chunks"},
-            "found in 20 s: sequential, 1 models at a time, slices of 4, 300 chunks/s",
+            {"event": "tuned", "seconds": 20.0, "entry": CHOICE, "timings": [TIMED], "unit": "chunks"},
+            "found in 20 s: batch 16, sequential, 1 models at a time, slices of 4, 300 chunks/s",
         ),
         (
             {"event": "checkpoint", "piece": "BTC-USD", **CHECKPOINT},

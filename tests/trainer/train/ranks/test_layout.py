@@ -115,6 +115,104 @@ def test_each_rank_holds_its_part_and_all_see_a_nan_loss(two_ranks: TwoRanks):
     assert first[1] == second[1] and np.isfinite(first[1])
 
 
+HALF = with_settings(TRANSFORMER, precision="bf16", batch=8)
+
+
+def _types_of(seen: set[torch.dtype], block: nn.Module, _: object) -> None:
+    seen.update(weight.dtype for weight in block.parameters())
+
+
+def half_beside(ranks: Ranks) -> dict[str, Any]:
+    """Return losses in bf16 by each layout and in fp32, and types: of blocks in the forward pass, of gradients
+    and weights.
+    """
+    member, found = member_of(torch.float32), dict[str, Any]()
+    batches = batches_of(HALF, member)[:STEPS]
+    for name, job in {"ddp": HALF, "fsdp": HALF, "full": with_settings(HALF, precision="fp32")}.items():
+        pack = form_pack([member], job, layout_of(ranks, "fsdp" if name == "fsdp" else "ddp", job))
+        seen = set[torch.dtype]()
+        if name == "fsdp":
+            model = pack._models[0]  # type: ignore[attr-defined]
+            look = partial(_types_of, seen)
+            for block in blocks_of(model):
+                block.register_forward_pre_hook(look)
+        found[name] = [float(ranks.sum_(pack.step([True], [starts]))[0]) for starts in batches]
+        if name == "fsdp":
+            grads = {weight.grad.dtype for weight in model.parameters() if weight.grad is not None}
+            found["types"] = [str(one) for one in (*seen, *grads, *{w.dtype for w in model.parameters()})]
+    return found
+
+
+def test_fsdp_gathers_in_the_type_of_matrix_products(two_ranks: TwoRanks):
+    first, second = two_ranks(half_beside)
+    assert first == second
+    # Gathered in bf16; reduced, kept and stepped in fp32.
+    assert first["types"] == ["torch.bfloat16", "torch.float32", "torch.float32"]
+    beside = np.abs(np.array(first["ddp"]) / np.array(first["full"]) - 1).max()
+    apart = np.abs(np.array(first["fsdp"]) / np.array(first["full"]) - 1).max()
+    assert apart < max(4 * beside, 5e-3)
+
+
+def gathered_by(ranks: Ranks, bucket_bytes: int) -> tuple[int, bool]:
+    """Return the number of collectives that put divided weights whole, and whether each is what its parts are."""
+    import torch.distributed as dist
+
+    from trainer.train.packs import tensors
+
+    member, calls = member_of(torch.float64), 0
+    job = with_settings(TRANSFORMER, ema=0)
+    (divided,) = form_pack([member], job, layout_of(ranks, "fsdp", job))._models  # type: ignore[attr-defined]
+    into, gather = new_model(member, job), dist.all_gather
+    expected = [tensors.whole(weight) for weight in divided.parameters()]
+
+    def counted(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return gather(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_gather", counted)
+        tensors.put_whole(into, divided, bucket_bytes=bucket_bytes)
+    same = all(
+        torch.equal(weight.detach(), one) for weight, one in zip(into.parameters(), expected, strict=True)
+    )
+    return calls, same
+
+
+def test_weights_are_gathered_together_for_validation(two_ranks: TwoRanks):
+    assert two_ranks(gathered_by, 64 << 20) == [(1, True)] * 2
+    (few, same), _ = two_ranks(gathered_by, 1 << 14)
+    assert same and 1 < few < len(list(new_model(member_of(torch.float64), TRANSFORMER).parameters()))
+
+
+def models_asked(ranks: Ranks) -> list[int]:
+    """Return how often weights were put whole: of two looks, of one after a step, after a restored state."""
+    from trainer.train.packs import sequential
+
+    job, member, calls = job_for("lstm"), member_of(torch.float64), list[int]()
+    pack = form_pack([member], job, layout_of(ranks, "fsdp", job))
+    put, times = sequential.put_whole, 0
+
+    def counted(*given: Any) -> None:
+        nonlocal times
+        times += 1
+        put(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequential, "put_whole", counted)
+        state = pack.snapshot(0)
+        steps = (lambda: None, lambda: None, lambda: pack.step([True], [reads_of(job, member)[:4]]))
+        for before in (*steps, lambda: pack.restore(0, state)):
+            before()
+            pack.model(0)
+            calls.append(times)
+    return calls
+
+
+def test_weights_are_put_whole_once_for_each_state(two_ranks: TwoRanks):
+    assert two_ranks(models_asked) == [[1, 1, 2, 3]] * 2
+
+
 def refuse_own(ranks: Ranks) -> str:
     """Return the error for a module of a user's own."""
     try:
@@ -329,7 +427,7 @@ def divided_on_rank(ranks: Ranks, compiles: str) -> tuple[int, int]:
     job = with_settings(TRANSFORMER, compile=compiles)
     model = new_model(member_of(torch.float32), job)
 
-    def fully_shard(part: nn.Module, *, mesh: object) -> None:
+    def fully_shard(part: nn.Module, **_: object) -> None:
         divided.append((part, len(compiled_of(model))))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -12,8 +12,8 @@ import torch
 from tests.jobs import job_of, with_settings
 from trainer.train.tuning import bench as benching
 from trainer.train.tuning import timing as timing_of
-from trainer.train.tuning.bench import Row, bench, epoch_seconds, num_chunks, num_parameters
-from trainer.train.tuning.timing import make_members
+from trainer.train.tuning.bench import bench, epoch_seconds, num_chunks, num_parameters
+from trainer.train.tuning.timing import Timing, make_members
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_each_batch_is_measured_with_and_without_checkpointing(monkeypatch):
         (8, False),
         (8, True),
     ]
-    assert all(row.chunks_per_second == pytest.approx(row.batch * row.steps_per_second) for row in rows)
+    assert all(row.windows_per_second == pytest.approx(row.batch * row.steps_per_second) for row in rows)
     assert len(said) == len(rows) and "chunks/s" in said[0]
 
 
@@ -46,7 +46,7 @@ def test_a_row_has_its_own_memory(monkeypatch, forked_children):
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (64, 1)})
     deep = {"blocks": 6, "width": 32, "chunk": 256, "micro_batch": 64}
     rows = bench(job_of(model="tcn", **deep), CPU, quick=True, say=lambda line: None)
-    large, recomputed, small, _ = (row.memory_gib for row in rows)
+    large, recomputed, small, _ = (row.memory_per_model_gib for row in rows)
     assert large > 2 * small  # though it came first
     assert small < recomputed < large
 
@@ -58,7 +58,7 @@ def test_a_process_that_the_system_ends_excludes_its_row(monkeypatch, forked_chi
     )
     monkeypatch.setattr(benching, "QUICK_BATCHES", {"cpu": (1,)})
     row = bench(job_of(model="tcn", **TINY), CPU, quick=True, say=lambda line: None)[0]
-    assert "ended with exit code 9" in row.excluded and row.chunks_per_second == 0
+    assert "ended with exit code 9" in row.excluded and row.windows_per_second == 0
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_process_that_the_system_ends_excludes_its_row(monkeypatch, forked_chi
     [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")],
 )
 def test_out_of_memory_on_a_gpu_excludes_a_row(monkeypatch, error):
-    def too_much(*given: object) -> float:
+    def too_much(*given: object, **how: object) -> float:
         raise error
 
     monkeypatch.setattr(
@@ -74,7 +74,7 @@ def test_out_of_memory_on_a_gpu_excludes_a_row(monkeypatch, error):
         "make_members",
         lambda count, job, device: make_members(count, with_settings(job, chunk=8), CPU),
     )
-    monkeypatch.setattr(timing_of, "_step_seconds", too_much)
+    monkeypatch.setattr(timing_of, "_steps", too_much)
     for name in ("empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda *given: None)
     rows = bench(job_of(model="tcn"), torch.device("cuda"), quick=False, say=lambda line: None)
@@ -85,10 +85,7 @@ def test_out_of_memory_on_a_gpu_excludes_a_row(monkeypatch, error):
 def test_an_epoch_is_a_pass_over_the_training_chunks():
     job = job_of(model="tcn", chunk=100)
     assert num_chunks(job, bars=10_000) == 70
-    assert (
-        epoch_seconds(job, Row(batch=1, activation_checkpointing=False, chunks_per_second=7.0), bars=10_000)
-        == 10.0
-    )
+    assert epoch_seconds(job, Timing.of(job, windows_per_second=7.0), bars=10_000) == 10.0
 
 
 def test_on_a_gpu_the_model_has_its_full_size():

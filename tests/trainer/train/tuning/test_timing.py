@@ -1,17 +1,17 @@
-"""Timing of one candidate, and the comparison of a strategy with plain modules over ten steps."""
+"""Timing of a job's settings: rates, losses of the first steps, and what excludes them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.jobs import job_of
+from trainer.job.job import Job
 from trainer.train.packs import strategy as strategy_of
-from trainer.train.packs.stacked import Fused
 from trainer.train.tuning import timing as timing_of
-from trainer.train.tuning.timing import Candidate, batches, disagreement, make_members, measure
+from trainer.train.tuning.timing import COMPARED_STEPS, batches, make_members, measure
 
 JOB = job_of(hidden=4, lookback=6, batch=32)
 STREAM = job_of(model="tcn", width=8, blocks=2, chunk=32, batch=4)
@@ -24,12 +24,22 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing_of, "CHUNKS", 8)
 
 
+def plain(job: Job, micro_batch: int, **keys: Any) -> Job:
+    return job.with_expert(strategy="sequential", pack=1, micro_batch=micro_batch, **keys)
+
+
 def test_windows_per_second_are_steps_times_batch():
-    option = Candidate(strategy="sequential", pack=1, micro_batch=16)
-    found = measure(option, make_members(1, JOB, CPU), JOB, 0.01)
-    assert found.windows_per_second == pytest.approx(found.steps_per_second * 32)
-    auto = measure(replace(option, batch=64), make_members(1, JOB, CPU), JOB, 0.01)
-    assert auto.windows_per_second == pytest.approx(auto.steps_per_second * 64)
+    for batch in (32, 64):
+        job = plain(JOB.with_train(batch=batch), 16)
+        found = measure(job, make_members(1, job, CPU), 0.01)
+        assert found.windows_per_second == pytest.approx(found.steps_per_second * batch)
+        assert (found.strategy, found.micro_batch, found.batch) == ("sequential", 16, batch)
+
+
+def test_a_timing_has_the_losses_of_the_first_steps():
+    found = measure(plain(JOB, 16), make_members(2, JOB, CPU), 0.0, steps=COMPARED_STEPS)
+    assert len(found.losses) == COMPARED_STEPS and {len(step) for step in found.losses} == {2}
+    assert "losses" not in found.to_dict()
 
 
 def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
@@ -40,9 +50,8 @@ def test_on_a_cpu_a_few_slices_stand_for_a_large_batch(monkeypatch):
         return strategy_of.form_pack(members, job)
 
     monkeypatch.setattr(timing_of, "form_pack", form)
-    large = job_of(hidden=4, lookback=6, batch=4096)
-    option = Candidate(strategy="sequential", pack=1, micro_batch=64)
-    found = measure(option, make_members(1, large, CPU), large, 0.01)
+    large = plain(job_of(hidden=4, lookback=6, batch=4096), 64)
+    found = measure(large, make_members(1, large, CPU), 0.01)
     assert taken == [256] and found.windows_per_second == pytest.approx(found.steps_per_second * 4096)
 
 
@@ -52,8 +61,8 @@ def test_a_tcns_timed_chunks_lie_within_its_rows():
     last = int(starts.max()) + STREAM.model.chunk + STREAM.model.bars_seen - 1
     assert len(starts) == 4 and last <= len(members[0].rows_TF)
     for again in (False, True):
-        option = Candidate(strategy="sequential", pack=1, micro_batch=2, activation_checkpointing=again)
-        assert measure(option, members, STREAM, 0.01).windows_per_second > 0
+        option = plain(STREAM, 2, activation_checkpointing=again)
+        assert measure(option, members, 0.01).windows_per_second > 0
 
 
 def _while_recording(error: RuntimeError) -> RuntimeError:
@@ -78,18 +87,10 @@ def test_only_errors_of_plain_modules_are_raised(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(timing_of, "form_pack", form)
-    members, option = make_members(1, JOB, CPU), Candidate(strategy="sequential", pack=1, micro_batch=16)
-    assert measure(option, members, JOB, 0.01).excluded == "out of memory"
+    members, option = make_members(1, JOB, CPU), plain(JOB, 16)
+    assert measure(option, members, 0.01).excluded == "out of memory"
     error = RuntimeError("no kernel image is available")
-    streams = measure(replace(option, strategy="streams"), members, JOB, 0.01)
+    streams = measure(option.with_expert(strategy="streams"), members, 0.01)
     assert streams.excluded == "it fails here: no kernel image is available"
     with pytest.raises(RuntimeError, match="no kernel image"):
-        measure(option, members, JOB, 0.01)
-
-
-def test_a_disagreeing_strategy_is_reported_with_its_error():
-    members = make_members(3, JOB, CPU)
-    assert disagreement(Fused(members, JOB), members, JOB) == ""
-    broken = Fused(members, JOB)
-    broken.set_learning_rate(1, 0.5)
-    assert "differ by" in disagreement(broken, members, JOB)
+        measure(option, members, 0.01)
