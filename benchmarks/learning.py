@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.loop import Run, train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import close_piece, open_piece, outputs_of_trained, run_of
+from trainer.train.piece import close_piece, ended, open_piece, outputs_of_trained, run_of
 
 ANNEALED: dict[str, Any] = {"model.dropout": 0.0, "train.learning_rate": 1e-2, "train.schedule": "cosine"}
 SPANS = {"data.test_fraction": 0.2, "data.validation_fraction": 0.1}
@@ -127,7 +127,7 @@ def main() -> None:
 
     def show(part: str, title: str, rows: list[dict[str, Any]]) -> None:
         figures[part] = rows
-        print(f"\n{title}\n\n{_table(rows)}")
+        print(f"\n{title}\n\n{table_of(rows)}")
 
     seeds = range(5)
     moves, bars = (8_000, 20_000) if quick else (16_000, 50_000)
@@ -221,8 +221,10 @@ def panel(
         work = [SeriesWork(symbol=one, bars=0, windows=(0,), visits=(0,)) for one in data.plan.symbols]
         piece = pieces_of(job, work, timeframe="1d")[0]
         opened = open_piece(piece, job, read_source(piece, job, data))
-        outputs = outputs_of_trained(opened, best_of(opened.run, job), job)
-        close_piece(opened, outputs, job, out=folder, device="cpu")
+        best = best_of(opened.run, job)
+        opened = ended(opened, job)
+        outputs = outputs_of_trained(opened, best, job)
+        close_piece(opened, outputs, job, out=folder, device="cpu", precision="fp32")
         test = read_card(folder / f"{piece.name}.safetensors").metrics["test"]
     low, high = test["intervals"]["rank_correlation"] or (None, None)
     return {
@@ -326,7 +328,7 @@ class _OneRun:
         self._waiting = [run]
         self.model: torch.nn.Module | None = None
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         waiting, self._waiting = self._waiting, []
         return waiting
 
@@ -357,7 +359,7 @@ def learn(data: SymbolData, job: Job) -> dict[str, Any]:
     return dict(data.target.scores(data.target.forecast(outputs, data.fitted), data.labels("test")))
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
     """Return rows as a table in Markdown."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows:

@@ -50,11 +50,17 @@ def planted_volatility(seed: int, *, bars: int) -> tuple[Candles, torch.Tensor]:
     return _series(moved, loudness, timeframe="2h", step=120 * MINUTE)
 
 
-def planted_panel(seed: int, *, series: int, dates: int, shuffled: bool = False) -> list[Candles]:
-    """Return the candles of a panel with missing days, late beginnings and early ends."""
+def planted_panel(
+    seed: int, *, series: int, dates: int, shuffled: bool = False, product: bool = False
+) -> list[Candles]:
+    """Return the candles of a panel with missing days, late beginnings and early ends. `product`: the order
+    of the next returns is that of the product of today's volume and that of two days ago, not of today's.
+    """
     random = np.random.default_rng(seed)
     loudness_DS = random.standard_normal((dates, series))
     order_DS = ranks(loudness_DS)
+    if product:
+        order_DS[2:] = ranks(loudness_DS[2:] * loudness_DS[:-2])
     if shuffled:
         order_DS = random.permuted(order_DS, axis=1)
     market_D1 = MARKET * random.standard_normal((dates, 1))

@@ -258,6 +258,16 @@ def compile_bytecode(python: Path) -> None:
     subprocess.run(command, capture_output=True, check=False)
 
 
+def begin_compiling_tests(python: Path) -> subprocess.Popen[bytes]:
+    """Have pytest compile its tests once, while this process fetches the last wheels: in a new clone each
+    worker of `make test` would compile all of them, in 12 s of CPU (2026-11-27).
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [str(python), "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
+    silent = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=silent, stderr=silent)
+
+
 def main() -> None:
     """Bring .venv to what the locks say."""
     locks = {name: (ROOT / name).read_bytes() for name in LOCKS}
@@ -295,11 +305,13 @@ def main() -> None:
     pip(python, *hashed, "-r", str(ROOT / LOCK))
     pip(python, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
     compile_bytecode(python)
+    compiling = begin_compiling_tests(python)
     # The functions' zips are packed from these wheels, not from the installed packages.
     if subprocess.run([str(python), "-m", "infra.wheels"], cwd=ROOT, check=False).returncode:
         raise SystemExit(103)
     marker.write_text(state)
     fetch_example_wheels(python)
+    compiling.wait()
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ MACHINE = ExpectedMachine(
     link="none",
     bus_gb_per_s=0,
     usd_per_hour=None,
+    lost_seconds={"on_demand": 120.0, "spot": 120.0},
     spot_usd_per_hour={"us-east-1a": 0.3},
     smoke_seconds=180,
 )

@@ -78,7 +78,6 @@ def plan_of(
         place=place,
         cap=cap,
         storage=storage,
-        keeps_checkpoints=keeps_checkpoints,
     )
 
 

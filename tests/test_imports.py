@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("aws.place", "job", "runs", "targets.described"),
         *("targets.gate", "targets.inference", "targets.marks"),
     },
-    "launch": {"aws", "data.table", "data.timeframes", "job", "machines", "models.pretrained", "runs"},
+    "launch": {"aws", "data.table", "data.timeframes", "job", "machines", "runs"},
     "control": {
         *("aws", "data.timeframes", "job", "launch", "machines", "retrains", "runs", "store", "targets.gate"),
     },

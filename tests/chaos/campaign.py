@@ -96,6 +96,9 @@ SITUATIONS: dict[str, Schedule] = {
     "a prepare run": Schedule(
         work="prepare", driver="control", nodes=(NodeLife(fate="hangs", at=150.0), NodeLife()), minutes=30.0
     ),
+    "a score run": Schedule(
+        work="score", driver="control", nodes=(NodeLife(fate="hangs", at=150.0), NodeLife()), minutes=30.0
+    ),
     "ranks": Schedule(
         work="ranks", markets=("spot", "on_demand"), nodes=(NodeLife(fate="taken", at=150.0), NodeLife())
     ),

@@ -48,6 +48,7 @@ WORKS = {
     "train": Work(tasks=("BTC-USD", "ETH-USD"), leaves="models"),
     "ranks": Work(tasks=("BTC-USD",), leaves="models", shards=3),
     "script": Work(tasks=("main",), leaves="files"),
+    "score": Work(tasks=("main",), leaves="files", shards=0),
     "prepare": Work(tasks=("refresh",), leaves="candles", shards=0),
 }
 

@@ -28,7 +28,7 @@ from trainer.runs.stored_receipt import read_receipt
 from trainer.store.decisions import read_decision, read_decisions
 from trainer.store.production import production_versions
 
-NAME, MODEL = "waiting", "lstm-direction_SIG-USD_1h"
+NAME, SYMBOLS = "waiting", ("SIG-USD", "TWO-USD")
 JOB = """
 name = "signal"
 [model]
@@ -42,8 +42,36 @@ learning_rate = 1e-2
 [machine]
 instance = ["g6.xlarge"]
 """
+# A model and a target of the user's own: the next bar's return, by its squared error.
+OWN_JOB = JOB.replace("[model]\n", '[model]\nfile = "net.py"\nclass = "Net"\nlookback = 24\n').replace(
+    "[target]\nhorizon = 1\n", '[target]\nfile = "next.py"\nclass = "Next"\n'
+)
+OWN_FILES = {
+    "net.py": """
+from torch import nn
 
+class Net(nn.Module):
+    def __init__(self, features, outputs, hidden):
+        super().__init__()
+        self.gru, self.head = nn.GRU(features, hidden, batch_first=True), nn.Linear(hidden, outputs)
 
+    def forward(self, x_NLF):
+        return self.head(self.gru(x_NLF)[0][:, -1])
+""",
+    "next.py": """
+import numpy as np
+
+class Next:
+    def label(self, candles):
+        close = candles.close
+        label, end = np.zeros(len(close)), np.arange(1, len(close) + 1)
+        label[:-1], end[-1] = 1e3 * np.diff(np.log(close)), -1
+        return label, end
+
+    def loss(self, outputs, labels):
+        return (outputs - labels).square().sum(-1)
+""",
+}
 SHADOW = {"name": "shadow", **SUNDAYS, "budget": 1, "budget_month": 9, "promote": "better"}
 SHADOW |= {"gate": "shadow", "least_cells": 20}
 Begin = Callable[..., AbstractContextManager[Weeks]]
@@ -72,16 +100,16 @@ def begin(programs: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch) ->
     return made
 
 
-def bring_hours(story: Weeks, folder: Path, begins: str, hours: int) -> None:
+def bring_hours(story: Weeks, folder: Path, begins: str, hours: int, symbol: str = "SIG-USD") -> None:
     """Put hourly bars into the data set that rise for six hours and fall for six."""
     start, hour = np.datetime64(begins, "ns"), np.timedelta64(3_600_000_000_000, "ns")
     hour_T = np.arange(hours)
-    noise_T = 2e-4 * np.random.default_rng(0).standard_normal(len(hour_T))
+    noise_T = 2e-4 * np.random.default_rng(SYMBOLS.index(symbol)).standard_normal(len(hour_T))
     close_T = 100 * np.exp(np.cumsum(4e-4 * np.where(hour_T // 6 % 2, -1, 1) + noise_T))
     open_T = np.concatenate([[100.0], close_T[:-1]])
     prices = {"high": np.maximum(open_T, close_T), "low": np.minimum(open_T, close_T), "close": close_T}
     columns = {"timestamp": start + hour_T * hour, "open": open_T, **prices, "volume": np.ones(len(hour_T))}
-    file = folder / f"SIG-USD_1h_{begins[:10]}.parquet"
+    file = folder / f"{symbol}_1h_{begins[:10]}.parquet"
     pq.write_table(pa.table(columns), file)
     s3 = story.access.client("s3")
     s3.put_object(Bucket=story.outputs.bucket, Key=f"raw/main/{file.name}", Body=file.read_bytes())
@@ -95,18 +123,25 @@ def receipt_of(story: Weeks, run_id: str) -> Any:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("job", [JOB, OWN_JOB], ids=["ours", "own"])
 def test_a_challenger_is_scored_on_a_machine_of_its_own(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    job: str,
+    begin: Begin,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, text in {"job.toml": job, **OWN_FILES}.items():
+        (tmp_path / name).write_text(text)
     with begin(CONFIG, NAME) as story:
         two_sundays(story, tmp_path, capsys)
 
 
 def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first model is promoted, and stays beside one that is as good."""
-    bring_hours(story, tmp_path, "2025-01-01T00:00", 12_000)
-    (tmp_path / "job.toml").write_text(JOB)
+    """The first model of each symbol is promoted, and stays beside one that is as good."""
+    for symbol in SYMBOLS:
+        bring_hours(story, tmp_path, "2025-01-01T00:00", 12_000, symbol)
     assert main(["retrains", "publish", NAME, "--job", "job.toml", "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert any(
@@ -127,10 +162,12 @@ def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert machines == ["g6.xlarge", "t3.large"]
     spent = sum(run["dollars"]["spent_high"] for run in (trained, scored))
     assert entry.spent_usd == pytest.approx(spent) and spent <= entry.most_usd <= 1
-    assert entry.promoted == ("SIG-USD",), entry.gate
-    champion = story.objects.head(key=f"models/production/{NAME}/{MODEL}.safetensors")
+    assert entry.promoted == SYMBOLS, entry.gate  # scored in a process each
+    file = trained["models"][0]["key"].rpartition("/")[-1]
+    model = f"{NAME}/{file.removesuffix('.safetensors')}"
+    champion = story.objects.head(key=f"models/production/{NAME}/{file}")
     assert champion is not None and champion.checksum
-    decision = read_decision(story.objects, f"{NAME}/{MODEL}")
+    decision = read_decision(story.objects, model)
     assert decision is not None and decision.promote and decision.champion is None
     assert (decision.winner, decision.run_id) == (champion.sha256, entry.run_id)
     assert decision.numbers["cells"] >= 60 and decision.numbers["baselines"]["mark"] == "better"
@@ -142,16 +179,14 @@ def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (entry.state, entry.promoted) == (
         "done",
         (),
-    ) and "0 of 1 go to production; SIG-USD stays" in entry.gate
+    ) and "0 of 2 go to production; SIG-USD stays" in entry.gate
     receipt_of(story, entry.score_run_id)
-    decision = read_decision(story.objects, f"{NAME}/{MODEL}")
+    decision = read_decision(story.objects, model)
     assert decision is not None and not decision.promote and decision.challenge == 1
     assert decision.champion is not None and decision.winner == champion.sha256
-    assert [one.version_id for one in production_versions(story.objects, f"{NAME}/{MODEL}")] == [
-        champion.version_id
-    ]
+    assert [one.version_id for one in production_versions(story.objects, model)] == [champion.version_id]
     told = [text for text in story.posted if text.startswith(f"mayfly {NAME}: done")]
-    assert "gate: 1 of 1 go to production" in told[0] and "to production: SIG-USD" in told[0]
+    assert "gate: 2 of 2 go to production" in told[0] and "to production: SIG-USD, TWO-USD" in told[0]
 
     # The scorer's role is enough for all of that, and no more than it needs.
     role = f"mayfly-dev-{story.outputs.region}-score"

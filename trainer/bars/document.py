@@ -24,7 +24,7 @@ from trainer.data.feature_names import FEATURES, warmup_of_features
 from trainer.data.splits import Span, Spans
 from trainer.data.table import CALENDARS, EXCHANGES
 from trainer.job.job import Job
-from trainer.models.pretrained import encoder_of
+from trainer.job.start_model import start_model_of
 from trainer.targets.target import TargetSettings
 
 FORMAT = 2
@@ -220,8 +220,8 @@ def settings_of(job: Job) -> dict[str, dict[str, Any]]:
     """Return the settings of a job that planning depends on, as JSON values."""
     data = {key: value for key, value in job.to_dict()["data"].items() if key not in _NOT_PLANNED_BY}
     model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
-    if encoder := encoder_of(job.model):
-        model["encoder_until"] = encoder.encoder_until
+    if start := start_model_of(job):
+        model["start_until"] = start.until
     return {"data": data, "model": model, "target": {"name": job.target.name, **target_values(job.target)}}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.bars.cuts import Cut
 from trainer.bars.document import (
     MOST_NOTES,
     DataPlan,
@@ -24,7 +25,7 @@ from trainer.bars.document import (
     settings_of,
     target_values,
 )
-from trainer.bars.one_split import Cut, Timeline, plan_at, shortest_target
+from trainer.bars.one_split import Timeline, plan_at, shortest_target
 from trainer.bars.panel_plan import calendar_of, plan_panel
 from trainer.bars.series_plan import BarTimes, Plan
 from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of

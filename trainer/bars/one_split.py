@@ -9,41 +9,18 @@ the instant at which validation begins.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.bars.cuts import Cut, recent_cuts
 from trainer.bars.series_plan import Plan
 from trainer.bars.symbol_plan import plan_by_spans, warmup_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles, time_text
-from trainer.data.splits import Span, Spans, walk_forward
+from trainer.data.splits import Spans, walk_forward
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.targets.target import TargetSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cut:
-    """The instants of one fold, in ns UTC: begin of validation and test, and end of the test (None: the last
-    bar).
-    """
-
-    validation: int
-    test: int
-    stop: int | None = None
-
-    def spans(self, instants: np.ndarray, *, embargo: int, first: int = 0) -> Spans:
-        """Return the spans of a series, or of a panel's dates, with these times, from number `first` on; the
-        embargo, in bars or dates, is taken from the older span.
-        """
-        validation, test = (int(row) for row in np.searchsorted(instants, [self.validation, self.test]))
-        stop = len(instants) if self.stop is None else int(np.searchsorted(instants, self.stop))
-        return Spans(
-            train=Span(start=first, stop=max(first, validation - embargo)),
-            validation=Span(start=validation, stop=max(validation, test - embargo)),
-            test=Span(start=test, stop=stop),
-        )
 
 
 class Timeline:
@@ -62,6 +39,11 @@ class Timeline:
 
     def cuts(self, data: DataSettings) -> tuple[Cut, ...]:
         """Return the instants of each fold, oldest first. Raises DataError for too few bars."""
+        if data.test_days and len(self.instants):
+            try:
+                return recent_cuts(int(self.instants[0]), int(self.instants[-1]), data)
+            except DataError as error:
+                raise DataError(f"all series together: {error.what}", why=error.why, do=error.do) from error
         ends = np.cumsum(self.counts)
         total = int(ends[-1]) if len(ends) else 0
         try:

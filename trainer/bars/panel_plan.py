@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.bars.one_split import Cut, Timeline
+from trainer.bars.cuts import Cut
+from trainer.bars.one_split import Timeline
 from trainer.bars.series_plan import (
     BarTimes,
     Labelled,
@@ -111,7 +112,7 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
             labelled[symbol],
             calendar.times(candles),
             folds,
-            model=job.model,
+            job=job,
             warmup=warmup,
             horizon_bars=horizon,
         )
@@ -146,7 +147,7 @@ def _choose_target(
         num_separate,
         series="the panel's best series",
         shorter=job.model.shorter,
-        bars_needed=bars_for_labels(calendar.time.clock, job.data.test_fraction),
+        bars_needed=bars_for_labels(calendar.time.clock, job.data.shares_of(len(calendar.instants))[1]),
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from trainer.data.calendar import holes, infer_calendar, session_clock
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans
 from trainer.data.timeframes import DAY
-from trainer.models.pretrained import encoder_of, nanoseconds_of
+from trainer.job.job import Job
+from trainer.job.start_model import StartModel, start_model_of
+from trainer.models.pretrained import nanoseconds_of
 from trainer.targets.target import TargetSettings
 
 FEWEST_TEST_LABELS = 20  # non-overlapping, when a horizon is chosen: fewer say next to nothing of a forecast
@@ -165,15 +167,16 @@ def lay_out(
     time: BarTimes,
     folds: Sequence[Spans],
     *,
-    model: ModelSettings,
+    job: Job,
     warmup: int,
     horizon_bars: int,
 ) -> tuple[Plan, ...]:
     """Return the plan of a series for the spans of each fold. A span may have no bar.
 
-    Raises DataError if the model's encoder has seen bars or labels of validation or later.
+    Raises DataError if the model that the job's start from has seen bars or labels of validation or later.
     """
-    _refuse_late_encoder(candles, model, folds)
+    model = job.model
+    _refuse_late_start(candles, start_model_of(job), folds)
     has_label = np.isfinite(labelled.labels_TK).all(axis=1)
     labels_TK = np.full_like(labelled.labels_TK, np.nan)
     labels_TK[labelled.bars] = labelled.labels_TK[labelled.bars]
@@ -201,24 +204,39 @@ def lay_out(
     return tuple(plans)
 
 
-def _refuse_late_encoder(candles: Candles, model: ModelSettings, folds: Sequence[Spans]) -> None:
-    """Raise DataError if the model's encoder was trained or selected on bars or labels of validation or
+def on_all_bars(plan: Plan, model: ModelSettings) -> Plan:
+    """Return the plan of a refit: every bar with a label that ends in the series trains, none is held out."""
+    num_bars = len(plan.labels_TK)
+    train, none = Span(start=plan.spans.train.start, stop=num_bars), Span(start=num_bars, stop=num_bars)
+    bars = np.flatnonzero(np.isfinite(plan.labels_TK).all(axis=1))
+    bars = bars[(bars >= train.start) & (plan.ends[bars] < num_bars)]
+    first = max(plan.first_row, plan.target.reach)
+    return replace(
+        plan,
+        spans=Spans(train=train, validation=none, test=none),
+        bars={"train": bars, "validation": bars[:0], "test": bars[:0]},
+        chunks=None if plan.chunks is None else chunk_grid(plan.time.rows_of(bars), first, model.bars_out),
+    )
+
+
+def _refuse_late_start(candles: Candles, start: StartModel | None, folds: Sequence[Spans]) -> None:
+    """Raise DataError if the model to start from was trained or selected on bars or labels of validation or
     later.
     """
-    encoder = encoder_of(model)
-    if encoder is None or not encoder.encoder_until:
+    if start is None or not start.until:
         return
-    until = nanoseconds_of(encoder.encoder_until)
+    until = nanoseconds_of(start.until, key=f"{start.key}_until")
     for spans in folds:
         begins = int(candles.timestamp[spans.validation.start]) if len(spans.validation) else until
         if until > begins:
+            do = "Give this job later bars, or an older model. data.validation_days and data.test_days keep"
             raise DataError(
-                f"the encoder has seen bars and labels until {encoder.encoder_until}",
+                f"the {start.noun} has seen bars and labels until {start.until}",
                 why=(
                     f"validation of {candles.symbol} begins before, at {time_text(begins)}: its scores would"
                     " not be out of sample"
                 ),
-                do="Pretrain on older bars, or give this job later ones.",
+                do=f"{do} both spans to the last days.",
             )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from trainer.bars.cuts import recent_cuts
 from trainer.bars.series_plan import (
     BarTimes,
     Labelled,
@@ -84,13 +85,13 @@ def plan_by_spans(
         lambda option: label_bars(candles, option, time, **reads).num_separate(test),
         series=candles.symbol,
         shorter=job.model.shorter,
-        bars_needed=warmup + bars_for_labels(time.clock, job.data.test_fraction),
+        bars_needed=warmup + bars_for_labels(time.clock, job.data.shares_of(len(candles))[1]),
         remark=f"; the series has {counted(int(time.holes.sum()), 'hole')}",
     )
     labelled = label_bars(candles, chosen, time, **reads)
     horizon_bars = max(target.bars_ahead, labelled.longest)
     folds = spans_of(max(job.data.embargo, horizon_bars))
-    plans = lay_out(candles, labelled, time, folds, model=job.model, warmup=warmup, horizon_bars=horizon_bars)
+    plans = lay_out(candles, labelled, time, folds, job=job, warmup=warmup, horizon_bars=horizon_bars)
     for plan in plans:
         _refuse_empty_spans(candles, job, plan, labelled)
         what, why = chosen.flaw(plan.labels_TK[plan.bars["train"]])
@@ -115,7 +116,7 @@ def follow(
     """
     warmup = warmup_of(candles, job)
     labelled = label_bars(candles, target, time, warmup=warmup, bars_seen=job.model.bars_seen)
-    return lay_out(candles, labelled, time, folds, model=job.model, warmup=warmup, horizon_bars=horizon_bars)
+    return lay_out(candles, labelled, time, folds, job=job, warmup=warmup, horizon_bars=horizon_bars)
 
 
 def warmup_of(candles: Candles, job: Job) -> int:
@@ -150,6 +151,10 @@ def refuse_large_batch(where: str, job: Job, available: int) -> None:
 def _spans_of(candles: Candles, job: Job, warmup: int) -> SpansOf:
     def spans_of(embargo: int) -> tuple[Spans, ...]:
         try:
+            if job.data.test_days and warmup < len(candles):
+                times = candles.timestamp
+                cuts = recent_cuts(int(times[warmup]), int(times[-1]), job.data)
+                return tuple(cut.spans(times, embargo=embargo, first=warmup) for cut in cuts)
             return walk_forward(
                 len(candles),
                 folds=job.data.folds,

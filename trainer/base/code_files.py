@@ -34,6 +34,7 @@ _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import 
 DATA: Mapping[str, tuple[str, ...]] = {
     "trainer/machines/chips.py": ("trainer/machines/gpu_profiles.toml",),
     "trainer/machines/compatibility.py": ("trainer/machines/compatibility.toml",),
+    "trainer/machines/cpu_types.py": ("trainer/machines/cpu_types.csv",),
     "trainer/machines/instances.py": ("trainer/machines/instances.csv", "trainer/machines/boot.csv"),
     # bootstrap.sh runs both scripts, one with a lock, before it starts the agent; volumes.sh the EFS client
     "trainer/node/agent.py": (

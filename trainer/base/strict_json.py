@@ -21,6 +21,7 @@ MOST_NAME = 255  # characters of a name: a symbol, a piece, a type, a phase; no 
 MOST_NUMBER = 1e18  # of numbers with a fraction; whole ones may be nanoseconds since 1970
 MOST_WHOLE = 2**63 - 1
 YEARS = range(2000, 2200)  # of instants: sums with any duration of ours stay dates
+YEARS_OF_BARS = range(1900, 2200)
 _SHA256 = "[0-9a-f]{64}"
 _REQUIRED: Any = object()
 
@@ -29,8 +30,8 @@ class Unsound(ValueError):
     """A malformed document, with its first fault."""
 
 
-def instant(text: str) -> datetime:
-    """Read an ISO 8601 instant, in UTC. Raises Unsound without a zone, or outside YEARS."""
+def instant(text: str, *, years: range = YEARS) -> datetime:
+    """Read an ISO 8601 instant, in UTC. Raises Unsound without a zone, or outside `years`."""
     try:
         read = datetime.fromisoformat(text.replace("Z", "+00:00"))
         utc = read.astimezone(timezone.utc)
@@ -38,8 +39,8 @@ def instant(text: str) -> datetime:
         raise Unsound(f"{text[:40]!r} is not an instant") from error
     if read.tzinfo is None:
         raise Unsound(f"{text[:40]!r} has no time zone")
-    if utc.year not in YEARS:
-        raise Unsound(f"{text[:40]!r} is not between {YEARS[0]} and {YEARS[-1]}")
+    if utc.year not in years:
+        raise Unsound(f"{text[:40]!r} is not between {years[0]} and {years[-1]}")
     return utc
 
 

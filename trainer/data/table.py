@@ -10,7 +10,7 @@ from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.base.symbols import RULE, flaw, quoted, tidy
 from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
-from trainer.data.timeframes import step_of
+from trainer.data.timeframes import DAY, step_of
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
 # Exchanges that exchange_calendars 4.13 knows, by market identifier code. Left out are CME's futures, whose
@@ -84,6 +84,19 @@ class DataSettings:
     test_fraction: float = setting(
         0.15, "Share of the bars, the last ones, for the final score.", above=0, below=1
     )
+    validation_days: int = setting(
+        0,
+        "Days (UTC) of validation, right before those of test, instead of data.validation_fraction; 0: by"
+        " share.",
+        least=0,
+        most=100_000,
+    )
+    test_days: int = setting(
+        0,
+        "Last days (UTC) of the bars, for the final score, instead of data.test_fraction; 0: by share.",
+        least=0,
+        most=100_000,
+    )
     embargo: int = setting(0, "Bars left out between spans; at least the horizon.", least=0, most=10_000_000)
     folds: int = setting(
         1,
@@ -123,7 +136,11 @@ class DataSettings:
             raise UsageError(
                 "data.features = none leaves the model nothing to read", why="data.columns is empty", do=do
             )
-        if self.validation_fraction + self.folds * self.test_fraction >= 0.9:
+        if (self.validation_days > 0) != (self.test_days > 0):
+            raise bad_value(
+                "data.validation_days", self.validation_days, "given together with data.test_days"
+            )
+        if not self.test_days and self.validation_fraction + self.folds * self.test_fraction >= 0.9:
             expected = "small enough to leave a tenth of the bars for training (each fold tests this share)"
             raise bad_value("data.test_fraction", self.test_fraction, expected)
 
@@ -132,6 +149,14 @@ class DataSettings:
         excluded ones.
         """
         return tuple(symbol for symbol in self.symbols or sorted(known) if symbol not in self.exclude)
+
+    def shares_of(self, bars: int) -> tuple[float, float]:
+        """Return the shares of validation and test of so many bars; of days as if no bar were missing."""
+        if not self.test_days:
+            return self.validation_fraction, self.test_fraction
+        a_day = max(1.0, DAY / step_of(self.timeframe or "1m"))
+        whole = max(1, bars)
+        return min(1.0, self.validation_days * a_day / whole), min(1.0, self.test_days * a_day / whole)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -218,7 +218,14 @@ def load_job(path: Path) -> Tables:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do=_SEE) from error
     check_tables(tables, f"job file {path}")
     homes = ((home, "file") for home in HOMES)
-    beside = (*homes, ("model", "encoder"), ("data", "refresh"), ("data", "folder"), ("script", "over"))
+    beside = (
+        *homes,
+        ("model", "encoder"),
+        ("train", "init"),
+        ("data", "refresh"),
+        ("data", "folder"),
+        ("script", "over"),
+    )
     for table, key in beside:
         file = tables.get(table, {}).get(key)
         if isinstance(file, str) and file and "://" not in file:  # named from the job's folder

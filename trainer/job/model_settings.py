@@ -18,7 +18,8 @@ NOT_THE_MODEL = {
 }
 # Of a user's own file and of an encoder: both are compared by hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {
-    "model.encoder"
+    "model.encoder",
+    "train.init",
 }
 
 

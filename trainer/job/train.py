@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trainer.base.settings import bad_value, check_limits, setting
+from trainer.models.pretrained import nanoseconds_of
 
 AUTO = "auto"  # of `batch`, whose number is 0 then
 BATCH_OF_THE_MODEL = -1  # `batch` if a job names none: the job replaces it by the model's default
@@ -73,7 +75,8 @@ class TrainSettings:
     )
     checkpoint_seconds: int = setting(
         120,
-        "Seconds of training between checkpoints of a model, at most; on an instance often fewer. 0: none.",
+        "Seconds of training between checkpoints of a model; 0: none. On an instance 96 at most, unless"
+        " they would cost over 1 % of its price; a smaller number is kept at any price.",
         least=0,
         most=1_000_000,
     )
@@ -87,6 +90,22 @@ class TrainSettings:
     seeds: int = setting(
         1, "Models per symbol and fold, with consecutive seeds from train.seed on.", least=1, most=1_000
     )
+    init: str = setting(
+        "", "Model file to start from, head and all: a model of the same sizes, inputs and target."
+    )
+    init_sha256: str = setting("", "Its hash: written by Mayfly; yours, if given, must be that of the file.")
+    init_until: str = setting(
+        "", "End of the bars and labels that it was trained and chosen by: written by Mayfly."
+    )
+    ensemble: bool = setting(
+        False,
+        "Make one model of the seeds of a symbol and fold: its forecast is the mean of theirs.",
+    )
+    refit: bool = setting(
+        False,
+        "Once a model is scored, train it again on all bars, for the epochs that validation chose; that is"
+        " the model to use.",
+    )
     retries: int = setting(1, "Retries of a model whose worker died.", least=0, most=100)
 
     def __post_init__(self) -> None:
@@ -95,6 +114,22 @@ class TrainSettings:
             raise bad_value("train.batch", self.batch, "0 or more")
         if self.warmup_steps and self.warmup_epochs:
             raise bad_value("train.warmup_epochs", self.warmup_epochs, "0 where train.warmup_steps is given")
+        if self.init_sha256 and not re.fullmatch(r"[0-9a-f]{64}", self.init_sha256):
+            raise bad_value("train.init_sha256", self.init_sha256, "a sha256: 64 hexadecimal digits")
+        if self.init_until:
+            nanoseconds_of(self.init_until, key="train.init_until")
+        if self.ensemble and self.seeds < 2:
+            raise bad_value("train.ensemble", self.ensemble, "false unless train.seeds is 2 or more")
+
+    @property
+    def members(self) -> int:
+        """Return how many networks one model has: the mean of their forecasts is the model's."""
+        return self.seeds if self.ensemble else 1
+
+    @property
+    def models_of_a_fold(self) -> int:
+        """Return how many models each symbol and fold gets."""
+        return self.seeds // self.members
 
     def reads_of_epoch(self, reads: int) -> int:
         """Return how many of so many windows, or chunks, an epoch visits: all, or those of its steps."""

@@ -13,6 +13,7 @@ from trainer.aws.place import ACCOUNT, Place
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import places_on
+from trainer.launch.checkpoints import CheckpointCost, checkpoint_cost
 from trainer.launch.gpu_table import OnGpus, gpu_table, on_gpus, too_large
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -31,7 +32,6 @@ from trainer.machines.planner import (
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.machines.spot import RECOVERY_SECONDS, expected_loss
 from trainer.runs.calibration import Calibrated
-from trainer.runs.spot_saving import MOST_LOST_SECONDS
 
 UNPROVEN = "its image is not known to support it"
 NO_SPOT_PRICE = "its spot price is not in the list"  # without an account, whose price it could be
@@ -87,6 +87,7 @@ class PlanCandidate:
     is_typical: bool = False  # the price is the typical one of the type's spot market, by a dated list
     time: Timed
     here: Timed | None = None  # on this desk, which takes the machine's place in a rehearsal
+    checkpoints: CheckpointCost | None = None  # None: the command keeps none
     lost_seconds: float = 0.0  # that its interruptions are expected to cost
     note: str = ""
     refused: str = ""
@@ -288,11 +289,14 @@ class _Weighing:
             refused = refused or (NO_SPOT_PRICE if offers.where else "")
         notes += [together.note] if together and not together.refused else []
         notes += [*self._idle(machine), *self._on_disk(machine)]
+        checkpoints = None
+        if self.keeps_checkpoints:
+            checkpoints = checkpoint_cost(job, work.pieces, machine, usd_per_hour=price, place=self.place)
         lost = 0.0
         if market == "spot" and time.is_estimated:
             lost = expected_loss(
                 seconds=time.phases.seconds_p50,
-                restart_seconds=restart_seconds(machine, keeps_checkpoints=self.keeps_checkpoints),
+                restart_seconds=restart_seconds(machine, checkpoints),
                 keeps_checkpoints=self.keeps_checkpoints,
             )
         return PlanCandidate(
@@ -303,6 +307,7 @@ class _Weighing:
             is_typical=is_typical,
             time=time,
             here=at_desk,
+            checkpoints=checkpoints,
             lost_seconds=lost,
             note="" if refused else "; ".join(notes),
             refused=refused,
@@ -383,7 +388,9 @@ def _price(machine: InstanceType, market: str, offers: Offers) -> tuple[float, b
     return on_demand * (1 - machine.spot.saving), True
 
 
-def restart_seconds(machine: InstanceType, *, keeps_checkpoints: bool) -> float:
-    """Return the seconds that an interruption costs: another machine, and what is trained again."""
-    again = MOST_LOST_SECONDS if keeps_checkpoints else 0.0
+def restart_seconds(machine: InstanceType, checkpoints: CheckpointCost | None) -> float:
+    """Return the seconds that an interruption costs: another machine, and what is trained again since the
+    last checkpoint, if there are any.
+    """
+    again = checkpoints.lost_seconds if checkpoints else 0.0
     return machine.boot.expected_seconds + RECOVERY_SECONDS + again

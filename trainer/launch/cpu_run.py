@@ -20,7 +20,7 @@ from trainer.launch.machines import on_demand_price
 from trainer.launch.plan import RunPlan, rungs_of_type
 from trainer.launch.preflight import Offers, query_offers
 from trainer.launch.work import Account
-from trainer.machines.instances import cpu_instance_type
+from trainer.machines.cpu_types import cpu_instance_type
 from trainer.machines.planner import dollars
 from trainer.runs.deadline import Cause, TimeLimit, time_limit
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.aws.place import ACCOUNT
-from trainer.base.errors import ConfigError, UsageError
+from trainer.base.errors import ConfigError, UsageError, nearest
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.choice import check_fits
 from trainer.machines.compatibility import judge
+from trainer.machines.cpu_types import cpu_instance_type, cpu_types, refuse_arm
 from trainer.machines.instances import (
-    CPU_TYPES,
     InstanceType,
-    cpu_instance_type,
+    catalogue,
     instance_type,
     replacements,
 )
@@ -33,9 +33,9 @@ def machines_of(job: Job) -> list[InstanceType]:
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
     named = job.machine.instance
-    if without := [name for name in named if name in CPU_TYPES]:
+    if without := [name for name in named if name in cpu_types()]:
         return _without_gpus(job, without)
-    machines = [instance_type(name) for name in named or DEFAULT_TYPES]
+    machines = [_known(name) for name in named or DEFAULT_TYPES]
     if not job.machine.gpu_profile:
         return machines
     profile = named_profile(job.machine.gpu_profile)
@@ -55,6 +55,15 @@ def machines_of(job: Job) -> list[InstanceType]:
     if refusal is not None and (job.machine.instance or not fitting):
         raise refusal
     return fitting
+
+
+def _known(name: str) -> InstanceType:
+    """Look a type with GPUs up. Raises UsageError with the nearest names of all types, or for one of Arm."""
+    if name not in catalogue():
+        refuse_arm(name)
+        if do := nearest(name, (*catalogue(), *cpu_types())):
+            raise UsageError(f"unknown instance type '{name}'", do=do)
+    return instance_type(name)
 
 
 def _without_gpus(job: Job, names: Sequence[str]) -> list[InstanceType]:

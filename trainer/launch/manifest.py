@@ -62,6 +62,9 @@ def _expected(machine: InstanceType, ladder: Iterable[Rung]) -> ExpectedMachine:
             for rung in ladder
             if (rung.instance_type, rung.market) == (machine.name, "spot")
         },
+        lost_seconds={
+            rung.market: rung.lost_seconds for rung in ladder if rung.instance_type == machine.name
+        },
         smoke_seconds=machine.boot.smoke_seconds,
     )
 

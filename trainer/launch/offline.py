@@ -18,12 +18,11 @@ from trainer.launch.preflight import Offers
 from trainer.launch.prices import PricedTypes, assumed_prices, table_prices
 from trainer.launch.work import Account
 from trainer.machines.commitments import Commitment
+from trainer.machines.cpu_types import USUAL, cpu_instance_type
 from trainer.machines.instances import (
-    CPU_TYPES,
     TABLE_REGION,
     InstanceType,
     catalogue,
-    cpu_instance_type,
 )
 from trainer.machines.planner import LONGEST_DEADLINE
 from trainer.runs.store import Stored
@@ -94,7 +93,7 @@ def machines_to_weigh(job: Job, image_line: str = IMAGE_LINE) -> list[InstanceTy
     if job.machine.instance:
         return machines_of(replace(job, machine=replace(job.machine, gpu_profile="")))
     found = cheapest_of_each(catalogue().values(), image_line, shares=True)
-    return [*found, *(cpu_instance_type(name) for name in CPU_TYPES)] if job.script.command else found
+    return [*found, *(cpu_instance_type(name) for name in USUAL)] if job.script.command else found
 
 
 def list_offers(machines: Sequence[InstanceType], *, region: str) -> Offers:

@@ -19,7 +19,7 @@ from trainer.job.machine import MachineSettings
 from trainer.job.pieces import KINDS
 from trainer.job.pieces.piece import Piece
 from trainer.launch.candidates import PlanCandidate, Timed, Weighed, hours
-from trainer.launch.checkpoints import CheckpointCost, checkpoint_cost
+from trainer.launch.checkpoints import CheckpointCost
 from trainer.launch.gpu_table import OnGpus, instead
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
@@ -119,11 +119,10 @@ def make_plan(
     cap: timedelta,
     storage: StorageCost | None = None,
     boots: Boots | None = None,
-    keeps_checkpoints: bool = True,
 ) -> LaunchPlan:
     """Decide the ladder and the deadline. `cap` is the template's own limit on any instance's life.
 
-    `boots` are those that earlier runs measured; `keeps_checkpoints`: whether the command goes on with them.
+    `boots` are those that earlier runs measured.
     Raises ConfigError if nothing is offered, BudgetError if the cheapest plan exceeds the budget, if no plan
     ends before its hard stop or is likely to, UsageError for a `max_duration` beyond the cap.
     """
@@ -152,10 +151,10 @@ def make_plan(
     }
     if place.binding:
         candidates = _within_time(candidates, stops, on_aws, machine.budget, table)
-        candidates = within_chance(candidates, stops, keeps_checkpoints=keeps_checkpoints)
+        candidates = within_chance(candidates, stops)
     else:
         marked = _refuse_late(candidates, stops)
-        marked = refuse_unlikely(marked, stops, keeps_checkpoints=keeps_checkpoints)
+        marked = refuse_unlikely(marked, stops)
         candidates = _noted(candidates, marked)
     usable = [candidate for candidate in candidates if not candidate.refused]
     ladder = tuple(rung for candidate in usable for rung in rungs[candidate.pool])
@@ -176,9 +175,7 @@ def make_plan(
         region=region,
         prices_are=offers.priced.basis,
         storage=storage or storage_cost("s3", throughput="", input_bytes=0),
-        checkpoints=checkpoint_cost(job, weighed.pieces, usable[0], place=place)
-        if keeps_checkpoints
-        else None,
+        checkpoints=usable[0].checkpoints,
         baking=None if place.chip else _baking(usable[0], offers, boots or {}),
         gpus=table,
     )
@@ -230,6 +227,7 @@ def _rungs_of(
         p90_seconds=timed.phases.seconds_p90 if timed.is_estimated else 0.0,
         visits=min(timed.visits, MOST_NUMBER) if timed.is_estimated else 0.0,  # a record can be read
         predicted=timed.phases.seconds if timed.is_estimated else (),
+        lost_seconds=candidate.checkpoints.lost_seconds if candidate.checkpoints else 0.0,
     )
 
 
@@ -245,6 +243,7 @@ def rungs_of_type(
     p90_seconds: float = 0.0,
     visits: float = 0.0,
     predicted: tuple[float, ...] = (),
+    lost_seconds: float = 0.0,
 ) -> tuple[Rung, ...]:
     """Return the rungs of a type, the cheapest zone first. Durations and visits are those of `Rung`."""
     return tuple(
@@ -265,6 +264,7 @@ def rungs_of_type(
             p90_seconds=p90_seconds,
             visits=visits,
             predicted=predicted,
+            lost_seconds=lost_seconds,
         )
         for zone, price in sorted(price_by_zone.items(), key=lambda entry: (entry[1], entry[0]))
     )

@@ -101,7 +101,9 @@ class Sources(Protocol):
         """Return the package with the job's own files."""
 
     def sent(self, job: Job) -> tuple[Job, DeskFile | None]:
-        """Return the job without a path of this desk, and its encoder if it has to be uploaded."""
+        """Return the job without a path of this desk, and the model that it starts from if it has to be
+        uploaded.
+        """
 
 
 def resolve(job: Job, sources: Sources, account: Account) -> TrainingWork | ScriptWork:
@@ -119,8 +121,10 @@ def resolve(job: Job, sources: Sources, account: Account) -> TrainingWork | Scri
             names=found.names,
             has_checkpoints=found.keeps_checkpoints,
         )
-    sent, encoder = sources.sent(with_candles(found.job, found.candles))
-    return TrainingWork(job=sent, code=code, candles=found.candles, files=tuple(found.files), encoder=encoder)
+    sent, start_model = sources.sent(with_candles(found.job, found.candles))
+    return TrainingWork(
+        job=sent, code=code, candles=found.candles, files=tuple(found.files), start_model=start_model
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +174,6 @@ def plan_work(work: WeighedWork, offers: Offers, account: Account) -> LaunchPlan
         place=account.place,
         cap=timedelta(minutes=outputs.max_lifetime_minutes),
         boots=known_boots(account.objects),
-        keeps_checkpoints=work.keeps_checkpoints,
         storage=storage_cost(
             outputs.storage, throughput=outputs.efs_throughput, input_bytes=work.input_bytes
         ),

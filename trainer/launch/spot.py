@@ -38,14 +38,12 @@ def refuse_without_checkpoints(job: Job, *, keeps_checkpoints: bool) -> None:
 def refuse_unlikely(
     candidates: tuple[PlanCandidate, ...],
     stops: Mapping[tuple[str, str], TimeLimit],
-    *,
-    keeps_checkpoints: bool,
 ) -> tuple[PlanCandidate, ...]:
     """Refuse the spot candidates that are unlikely to end in time.
 
     `stops`: the time limits of the run, by type and market.
     """
-    chances = _chances(candidates, stops, keeps_checkpoints=keeps_checkpoints)
+    chances = _chances(candidates, stops)
     return tuple(
         replace(candidate, refused=f"ends in time with a chance of {chances[candidate.pool]:.0%} on spot")
         if chances.get(candidate.pool, 1.0) < LEAST_CHANCE
@@ -57,46 +55,40 @@ def refuse_unlikely(
 def within_chance(
     candidates: tuple[PlanCandidate, ...],
     stops: Mapping[tuple[str, str], TimeLimit],
-    *,
-    keeps_checkpoints: bool,
 ) -> tuple[PlanCandidate, ...]:
     """Refuse the spot candidates that are unlikely to end in time. Raises BudgetError if none is left."""
-    marked = refuse_unlikely(candidates, stops, keeps_checkpoints=keeps_checkpoints)
+    marked = refuse_unlikely(candidates, stops)
     if all(candidate.refused for candidate in marked):
-        chances = _chances(candidates, stops, keeps_checkpoints=keeps_checkpoints)
+        chances = _chances(candidates, stops)
         best = max((one for one in candidates if not one.refused), key=lambda one: chances[one.pool])
-        raise _unlikely(best, stops[best.pool], chances[best.pool], keeps_checkpoints=keeps_checkpoints)
+        raise _unlikely(best, stops[best.pool], chances[best.pool])
     return marked
 
 
 def _chances(
     candidates: Iterable[PlanCandidate],
     stops: Mapping[tuple[str, str], TimeLimit],
-    *,
-    keeps_checkpoints: bool,
 ) -> dict[tuple[str, str], float]:
     return {
-        candidate.pool: _chance(candidate, stops[candidate.pool], keeps_checkpoints=keeps_checkpoints)
+        candidate.pool: _chance(candidate, stops[candidate.pool])
         for candidate in candidates
         if candidate.market == "spot" and candidate.is_estimated and not candidate.refused
     }
 
 
-def _chance(candidate: PlanCandidate, limit: TimeLimit, *, keeps_checkpoints: bool) -> float:
+def _chance(candidate: PlanCandidate, limit: TimeLimit) -> float:
     return chance_to_finish(
         seconds=candidate.time.phases.seconds_p50,
         limit_seconds=limit.duration.total_seconds(),
-        restart_seconds=restart_seconds(candidate.machine, keeps_checkpoints=keeps_checkpoints),
+        restart_seconds=restart_seconds(candidate.machine, candidate.checkpoints),
         most_losses=MOST_LOSSES,
-        keeps_checkpoints=keeps_checkpoints,
+        keeps_checkpoints=candidate.checkpoints is not None,
     )
 
 
-def _unlikely(
-    candidate: PlanCandidate, limit: TimeLimit, chance: float, *, keeps_checkpoints: bool
-) -> BudgetError:
-    restart = restart_seconds(candidate.machine, keeps_checkpoints=keeps_checkpoints)
-    loss = f"{restart / 60:.0f} min each" if keeps_checkpoints else "all work so far each"
+def _unlikely(candidate: PlanCandidate, limit: TimeLimit, chance: float) -> BudgetError:
+    restart = restart_seconds(candidate.machine, candidate.checkpoints)
+    loss = f"{restart / 60:.0f} min each" if candidate.checkpoints else "all work so far each"
     needs = hours(candidate.time.phases.seconds_p50)
     numbers = (
         f"{candidate.machine.name} needs {needs}; with {INTERRUPTIONS_PER_HOUR:.0%} interruptions an hour,"

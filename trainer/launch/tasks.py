@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -18,12 +18,12 @@ from trainer.data.table import SUFFIXES
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND
+from trainer.job.start_model import start_model_of
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.knowledge import own_profiles, profiles_of
 from trainer.launch.preflight import Offers
-from trainer.launch.uploads import DeskFile, pinned_encoder
+from trainer.launch.uploads import DeskFile, pinned_start_model
 from trainer.machines.chips import user_tables
-from trainer.models.pretrained import encoder_of
 from trainer.runs.manifest import DATA, GIVEN, Command, ManifestInput, ManifestPiece
 from trainer.runs.record import RunRecord
 from trainer.runs.store import Objects, bars_plan_key
@@ -62,11 +62,11 @@ def training_task(
     objects: Objects,
     offers: Offers | None = None,
     *,
-    encoder: DeskFile | None = None,
+    start_model: DeskFile | None = None,
 ) -> Task:
     """Return the training of a job, which has its symbols and timeframe; without `offers` on this machine.
 
-    `encoder`: the job's, while it is not uploaded. Raises DataError if the bucket lacks it otherwise.
+    `start_model`: the job's, while it is not uploaded. Raises DataError if the bucket lacks it otherwise.
     """
     job = job.without_desk()
     inputs = [_candle_file(item) for item in sorted(candles.inputs, key=lambda item: item.key)]
@@ -74,8 +74,8 @@ def training_task(
         sha256, size = hashlib.sha256(candles.bars_plan).hexdigest(), len(candles.bars_plan)
         key, path = bars_plan_key(record.run_id), f"{GIVEN}/{PLAN_FILE}"
         inputs.append(ManifestInput(path=path, key=key, version_id="", sha256=sha256, bytes=size))
-    if (model := encoder_of(job.model)) and (entry := pinned_encoder(job, objects, encoder)):
-        job = replace(job, model=replace(model, encoder=entry["sha256"]))
+    if (start := start_model_of(job)) and (entry := pinned_start_model(start, objects, start_model)):
+        job = start.put(job, path=entry["sha256"])
         inputs.append(ManifestInput(path=f"{GIVEN}/{entry['sha256']}", **entry))
     command = Command(
         name="train",

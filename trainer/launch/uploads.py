@@ -1,8 +1,8 @@
 """Upload files of the desk, unless the bucket has them: candles to a data set, others by their hash.
 
 An object's sha256 is in its metadata; raw-index/<sha256>.json has the data check's report on candles, so that
-a later launch plans without downloading them (`launch/inputs` reads both). A script's data and the encoder
-that a job starts from go to raw/.files/<sha256>. No data set's name begins with a dot, so none has it.
+a later launch plans without downloading them (`launch/inputs` reads both). A script's data and the
+model that a job starts from go to raw/.files/<sha256>. No data set's name begins with a dot, so none has it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trainer.aws.access import Access, aws_errors
 from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
 from trainer.base.errors import DataError
 from trainer.job.job import Job
+from trainer.job.start_model import StartModel, start_model_of
 from trainer.launch.inputs import INDEX, RAW, Input
-from trainer.models.pretrained import encoder_of
 from trainer.runs.store import Objects
 
 DATA_PREFIX = f"{RAW}.files/"
@@ -76,32 +76,30 @@ def refuse_large(place: Path, size: int) -> None:
         raise DataError(f"{place} has {size / 2**30:.1f} GiB", why="one upload takes 5 GiB", do="Split it.")
 
 
-def encoder_file(job: Job) -> DeskFile | None:
-    """Return the file of a pinned job's encoder; None without one."""
-    encoder = encoder_of(job.model)
-    if encoder is None:
+def start_model_file(job: Job) -> DeskFile | None:
+    """Return the file that a pinned job's models start from; None without one."""
+    start = start_model_of(job)
+    if start is None:
         return None
-    place = Path(encoder.encoder)
-    return DeskFile(place=place, path=place.name, sha256=encoder.encoder_sha256, bytes=place.stat().st_size)
+    place = Path(start.path)
+    return DeskFile(place=place, path=place.name, sha256=start.sha256, bytes=place.stat().st_size)
 
 
-def pinned_encoder(job: Job, objects: Objects, at_desk: DeskFile | None = None) -> dict[str, Any] | None:
-    """Return the manifest's entry of the job's encoder; None without one. Raises DataError if neither the
+def pinned_start_model(
+    start: StartModel, objects: Objects, at_desk: DeskFile | None = None
+) -> dict[str, Any]:
+    """Return the manifest's entry of the model that a job starts from. Raises DataError if neither the
     bucket nor the desk, from which it will be uploaded, has it.
     """
-    encoder = encoder_of(job.model)
-    if encoder is None:
-        return None
-    sha256 = encoder.encoder_sha256
-    key = f"{DATA_PREFIX}{sha256}"
-    stored = objects.head(key=key) if sha256 else None
+    key = f"{DATA_PREFIX}{start.sha256}"
+    stored = objects.head(key=key) if start.sha256 else None
     if stored is None and at_desk is not None:
         return at_desk.as_input(key).pinned()
     if stored is None:
-        why = f"there is no {key}" if sha256 else "the job does not pin it"
+        why = f"there is no {key}" if start.sha256 else "the job does not pin it"
         do = "Launch, or publish, from a desk that has it."
-        raise DataError(f"the encoder {encoder.encoder} is not in the bucket", why=why, do=do)
-    return Input(key=key, version_id=stored.version_id, sha256=sha256, bytes=stored.size).pinned()
+        raise DataError(f"the {start.noun} {start.path} is not in the bucket", why=why, do=do)
+    return Input(key=key, version_id=stored.version_id, sha256=start.sha256, bytes=stored.size).pinned()
 
 
 def _upload(files: Mapping[str, DeskFile], access: Access, *, bucket: str, folder: str) -> tuple[Input, ...]:

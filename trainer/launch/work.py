@@ -29,7 +29,7 @@ from trainer.launch.machines import refuse_retired, refuse_small_disks
 from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task, refresh_task, score_task, script_task, training_task
 from trainer.launch.uploads import DATA_PREFIX, DeskFile, upload_candles, upload_data
-from trainer.machines.instances import CPU_TYPES
+from trainer.machines.cpu_types import cpu_types
 from trainer.machines.planner import Workload, with_bytes, workload
 from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.runs.calibration import Calibrated
@@ -110,11 +110,11 @@ class WeighedWork(Work):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingWork(WeighedWork):
-    """Models from candles. `files`, `encoder`: what has to be uploaded from this desk."""
+    """Models from candles. `files`, `start_model`: what has to be uploaded from this desk."""
 
     candles: ChosenCandles
     files: tuple[DeskFile, ...] = ()
-    encoder: DeskFile | None = None
+    start_model: DeskFile | None = None
     name: ClassVar[str] = "train"
     leaves: ClassVar[Leaves] = "models"
 
@@ -177,10 +177,11 @@ class TrainingWork(WeighedWork):
     def uploaded(self, account: Account, say: Callable[[str], None]) -> TrainingWork:
         """Upload what is at the desk, and return the work with its inputs pinned."""
         bucket, data_set = account.outputs.bucket, self.job.data.set
-        if self.encoder:
-            say(f"uploading the encoder, {_megabytes([self.encoder.bytes])}, unless it is in the bucket ...")
-            upload_data([self.encoder], account.access, bucket=bucket)
-        sent = replace(self, encoder=None)
+        if self.start_model:
+            size = _megabytes([self.start_model.bytes])
+            say(f"uploading the model to start from, {size}, unless it is in the bucket ...")
+            upload_data([self.start_model], account.access, bucket=bucket)
+        sent = replace(self, start_model=None)
         if not self.files:
             return sent
         size = _megabytes(file.bytes for file in self.files)
@@ -191,7 +192,9 @@ class TrainingWork(WeighedWork):
     def task(
         self, record: RunRecord, account: Account, offers: Offers | None, planned: Sequence[Piece]
     ) -> Task:
-        return training_task(record, self.job, self.candles, account.objects, offers, encoder=self.encoder)
+        return training_task(
+            record, self.job, self.candles, account.objects, offers, start_model=self.start_model
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +287,7 @@ class ScriptWork(WeighedWork):
 
 def _has_no_gpu(record: RunRecord) -> bool:
     """Return whether a run's machine has no GPU to test: its types are all of one kind."""
-    return any(rung.instance_type in CPU_TYPES for rung in record.ladder)
+    return any(rung.instance_type in cpu_types() for rung in record.ladder)
 
 
 @dataclass(frozen=True, kw_only=True)

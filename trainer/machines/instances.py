@@ -25,23 +25,6 @@ REPLACEMENTS = {
 }
 
 
-# Types without a GPU, for prepare and score runs, where any of them will do, and for scripts. List prices of
-# us-east-1, Linux, on demand, and the quota that all of them count against. T3 types launch in unlimited
-# mode: CPU above their baseline costs $0.05 a vCPU-hour besides, which these prices leave out.
-CPU_PRICE_DATE, CPU_QUOTA = "2026-11-22", "L-1216C47A"  # Running On-Demand Standard instances
-CPU_TYPES = {  # vCPUs, memory in GiB, dollars an hour
-    "t3.large": (2, 8.0, 0.0832),
-    "t3.xlarge": (4, 16.0, 0.1664),
-    "t3.2xlarge": (8, 32.0, 0.3328),
-    "m6i.large": (2, 8.0, 0.096),
-    "m6i.xlarge": (4, 16.0, 0.192),
-    "m7i.large": (2, 8.0, 0.1008),
-    "m7i.xlarge": (4, 16.0, 0.2016),
-    "r6i.large": (2, 16.0, 0.126),
-    "r6i.xlarge": (4, 32.0, 0.252),
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Boot:
     """Boot times of a type, in seconds. boot.csv has the figures with their basis: few are measured."""
@@ -137,25 +120,6 @@ def instance_type(name: str) -> InstanceType:
             do=nearest(name, known) or "Known types are such as g6.xlarge, g5.12xlarge or p5.4xlarge.",
         )
     return known[name]
-
-
-def cpu_instance_type(name: str) -> InstanceType:
-    """Look up a type without a GPU. Raises UsageError with the nearest names."""
-    if name not in CPU_TYPES:
-        every = f"Set the stack's setting prepare_type to one of {', '.join(CPU_TYPES)}."
-        do = nearest(name, CPU_TYPES) or every
-        raise UsageError(f"unknown instance type '{name}' for prepare runs", do=do)
-    vcpus, memory_gib, price = CPU_TYPES[name]
-    return InstanceType(
-        name=name,
-        status="current",
-        vcpus=vcpus,
-        memory_gib=memory_gib,
-        price_usd_per_hour=price,
-        price_date=CPU_PRICE_DATE,
-        on_demand_quota_code=CPU_QUOTA,
-        boot=boot_of(name),
-    )
 
 
 def replacements(retired: InstanceType) -> tuple[InstanceType, ...]:

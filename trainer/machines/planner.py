@@ -99,14 +99,18 @@ def with_bytes(work: Workload, job: Job, *, input_bytes: int) -> Workload:
 
 def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
     """Estimate a series' windows by the shares of its bars, before any bar is read."""
+    validation, test = job.data.shares_of(bars)
     windows = []
     for fold in range(1, job.data.folds + 1):
         tests = 1 + job.data.folds - fold  # its own test share, and those of the later folds
-        training_share = 1.0 - job.data.validation_fraction - tests * job.data.test_fraction
-        windows.append(max(0, int(bars * training_share) - job.model.bars_seen))
-    scored = SCORING_SHARE * int(bars * job.data.validation_fraction)
+        windows.append(max(0, int(bars * (1.0 - validation - tests * test)) - job.model.bars_seen))
+    scored = SCORING_SHARE * int(bars * validation)
     return SeriesWork(
-        symbol=symbol, bars=bars, windows=tuple(windows), visits=tuple(count + scored for count in windows)
+        symbol=symbol,
+        bars=bars,
+        windows=tuple(windows),
+        visits=tuple(count + scored for count in windows),
+        refit=max(0, bars - job.model.bars_seen),
     )
 
 

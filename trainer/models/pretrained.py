@@ -83,15 +83,15 @@ def encoder_of(model: Any) -> PretrainedSettings | None:
     return model if isinstance(model, PretrainedSettings) and model.encoder else None
 
 
-def nanoseconds_of(text: str) -> int:
+def nanoseconds_of(text: str, *, key: str = "model.encoder_until") -> int:
     """Return a time, such as 2024-01-31T00:00:00Z, in nanoseconds; a fraction of a second is rounded up.
-    Raises UsageError.
+    Raises UsageError, which names the key.
     """
     try:
         time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$", r"\1Z", text))
         if time.tzinfo is None or not 1678 <= time.year <= 2261:
             raise ValueError(text)
     except ValueError as error:
-        raise bad_value("model.encoder_until", text, "a time, such as 2024-01-31T00:00:00Z") from error
+        raise bad_value(key, text, "a time, such as 2024-01-31T00:00:00Z") from error
     whole = int(time.astimezone(timezone.utc).replace(microsecond=0).timestamp())
     return (whole + ("." in text)) * _NANOSECONDS

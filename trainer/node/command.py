@@ -47,6 +47,7 @@ from trainer.node.start import await_own_id, lay_out_checkpoints, read_start_fil
 from trainer.node.work_folder import make_scratch, remove_scratch
 from trainer.runs.manifest import DATA, FINISHED_FILE, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
 from trainer.runs.record import utc_now
+from trainer.runs.snapshots import MOST_SECONDS, TRAINING_SECONDS
 from trainer.runs.start_file import StartFile
 
 log = logging.getLogger("trainer.node")
@@ -284,6 +285,8 @@ def machine_document(node: Node, manifest: Manifest) -> dict[str, Any]:
         known = {key: asdict(expected)[key] for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s")}
         dollars = expected.spot_usd_per_hour.get(identity.spot_zone, expected.usd_per_hour)
         known |= {"usd_per_hour": dollars} if dollars is not None else {}
+        lost_seconds = expected.lost_seconds.get("spot" if identity.spot_zone else "on_demand", 0.0)
+        known |= {"checkpoint_seconds": int(lost_seconds * TRAINING_SECONDS / MOST_SECONDS)}
     paid_seconds = (utc_now() - node.status.phases["boot"]).total_seconds()
     return {"instance_type": identity.instance_type, **known, "paid_seconds": max(0.0, paid_seconds)}
 

@@ -38,12 +38,12 @@ from trainer.runs.record import iso, utc_now
 from trainer.runs.reports import MOST_FILES
 from trainer.runs.snapshots import (
     LOOKS,
-    MOST_COST,
     MOST_SECONDS,
     SMALL_BYTES,
     TRAINING_SECONDS,
     SnapshotObject,
     StoredContent,
+    affordable_seconds,
     packs,
     snapshot_of,
     snapshot_to_json,
@@ -56,7 +56,8 @@ LEAST_SECONDS = 10.0  # between two snapshots, as MOST_SECONDS
 AGAIN_SECONDS = 5.0  # after S3 refused
 # Assumed, since AWS publishes monthly classes per type and no rate (Spot Instance Advisor, 2026-11-24).
 LOST_AFTER_SECONDS = {"spot": 10 * 3600.0, "on_demand": 30 * 24 * 3600.0}
-MOST_LAG_SECONDS = 900.0  # then the run ends: it would pay for work that its machine can lose
+# Then the run ends: it would pay for work that its machine can lose. Two looks, where they are further apart.
+MOST_LAG_SECONDS = 900.0
 TRIES = 3  # to read a state that does not change meanwhile
 NICE = 19
 CHANGED = {"BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "IncompleteBody"}  # while it was sent
@@ -66,14 +67,13 @@ def seconds_between(
     save_seconds: float, *, spot: bool, usd: float, usd_per_hour: float | None, most: float = MOST_SECONDS
 ) -> float:
     """Return the seconds between two snapshots: Young's and Daly's optimum from the measured seconds of one
-    and the rate of losses, longer where `usd` for one is more than 1 % of the machine's price, `most` at
-    most.
+    and the rate of losses, `most` at most; more where `usd` for one would be over 1 % of the machine's price.
 
     J. W. Young, CACM 17(9), 1974; J. T. Daly, FGCS 22(3), 2006, first order: sqrt(2 x save x time to a loss).
     """
     optimum = math.sqrt(2 * save_seconds * LOST_AFTER_SECONDS["spot" if spot else "on_demand"])
-    affordable = 3600 * usd / (MOST_COST * usd_per_hour) if usd_per_hour else 0.0
-    return min(most, max(LEAST_SECONDS, optimum, affordable))
+    affordable = affordable_seconds(usd, usd_per_hour=usd_per_hour or 0.0)
+    return max(min(most, max(LEAST_SECONDS, optimum)), affordable)
 
 
 class Snapshots:
@@ -175,7 +175,7 @@ class Snapshots:
         its command the last state has the patience of all uploads.
         """
         seconds = self._clock() - self._current_at
-        if seconds < MOST_LAG_SECONDS or self._node.status.phase == "upload":
+        if seconds < max(MOST_LAG_SECONDS, 2 * self.look_seconds) or self._node.status.phase == "upload":
             return
         do = "Launch again once S3 answers: what its machine computes meanwhile would be lost with it."
         why = self._behind or ConnectionFailed("", why="a state is still being read and sent", do=do)

@@ -40,6 +40,7 @@ UNUSED_SECONDS = 24 * 3600.0  # after which unpacked code is removed
 _NAME = re.compile(r"[a-zA-Z0-9-_]{1,64}")
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _processes: set[subprocess.Popen[bytes] | ForkedProcess] = set()
+_stopped: set[subprocess.Popen[bytes] | ForkedProcess] = set()  # by the end of their server
 
 
 def create_function(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
@@ -253,7 +254,7 @@ def run(
         finally:
             _processes.discard(process)
         cloud.invoked(function, failed="error" in answer)
-        if "error" in answer:
+        if "error" in answer and process not in _stopped:
             log.warning("function %s failed: %s", function.name, answer["error"])
             output.write(json.dumps(answer["error"]).encode() + b"\n")
     return dict(answer)
@@ -266,7 +267,9 @@ def log_file(cloud: EmbeddedAccount, name: str) -> Path:
 
 def stop_all() -> None:
     """Kill every running invocation of this process: its server ends."""
-    for process in list(_processes):
+    running = list(_processes)
+    _stopped.update(running)
+    for process in running:
         process.kill()
 
 

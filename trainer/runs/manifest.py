@@ -131,6 +131,7 @@ class ExpectedMachine:
     bus_gb_per_s: float
     usd_per_hour: float | None  # on demand, in the stack's region; None: not known
     spot_usd_per_hour: dict[str, float]  # by zone
+    lost_seconds: dict[str, float]  # of work, at most, with a lost machine, by market
     smoke_seconds: float
 
 

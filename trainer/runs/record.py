@@ -80,6 +80,7 @@ class Rung:
     p90_seconds: float = 0.0  # of an attempt on this type; 0: not estimated
     visits: float = 0.0  # windows (or bars of chunks) of one of its devices; 0: not estimated
     predicted: tuple[float, ...] = ()  # seconds of calibration.PHASES by the plan; (): not estimated
+    lost_seconds: float = 0.0  # of work, at most, with a lost machine; 0: all of it, without checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)

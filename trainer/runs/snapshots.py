@@ -24,11 +24,10 @@ from trainer.runs.record import iso
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES
 
 FORMAT = 2
-MOST_SECONDS = 120.0  # between two snapshots: the training that a lost machine may cost
+MOST_SECONDS = 120.0  # between two snapshots that cost less than MOST_COST: what a lost machine may cost
 LOOKS = 4  # at CHECKPOINTS between two checkpoints of a trainer's model, the last of which finds the newest
 TRAINING_SECONDS = MOST_SECONDS * LOOKS / (LOOKS + 1)  # between these two, at most
-MOST_COST = 0.01  # of the machine's price, where that leaves MOST_SECONDS
-CEILING_WINS = f"more than {MOST_COST:.0%}, since a lost machine may cost two minutes of training at most"
+MOST_COST = 0.01  # of the machine's price
 # us-east-1, S3 standard, looked up 2026-11-24.
 PUT_USD, GB_MONTH_USD, DAYS_PER_MONTH = 0.005 / 1000, 0.023, 30.4
 # An old version goes one day after it was overwritten, rounded up to the next midnight UTC (S3 user guide,
@@ -96,6 +95,13 @@ def snapshot_usd(*, puts: int, size: int) -> float:
 def hourly_usd(*, puts: int, size: int, seconds: float) -> float:
     """Return the dollars an hour of snapshots of `size` new bytes each, `seconds` apart."""
     return snapshot_usd(puts=puts, size=size) * 3600 / seconds
+
+
+def affordable_seconds(usd: float, *, usd_per_hour: float) -> float:
+    """Return the seconds between two snapshots of `usd` each that cost MOST_COST of a machine's price; 0 for
+    a machine without a price.
+    """
+    return 3600 * usd / (MOST_COST * usd_per_hour) if usd_per_hour else 0.0
 
 
 def affordable_bytes(usd_per_hour: float, *, puts: int, seconds: float) -> int:

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trainer.runs.observation import FORGOTTEN_AFTER, Observation
-from trainer.runs.record import InstanceSeen, RunRecord
+from trainer.runs.record import InstanceSeen, Rung, RunRecord
 from trainer.runs.reports import CHECKPOINT_COUNTS
 from trainer.runs.snapshots import snapshot_usd
-from trainer.runs.spot_saving import MOST_LOST_SECONDS, SpotBill, saved_usd
+from trainer.runs.spot_saving import SpotBill, saved_usd
 
 # after a deadline, until a layer has ended the machine: the sweeper comes every two minutes, a one-time
 # schedule within the minute after the next full one
@@ -75,9 +75,8 @@ def spot_saved(record: RunRecord, observed: Observation, now: datetime | None) -
     on_spot = [seen for seen in record.instances if seen.market == "spot"]
     bills = {seen: _spot_bill(record, seen, billed_seconds(record, seen, observed, now)) for seen in on_spot}
     lost = {attempt.number for attempt in record.attempts if attempt.cause}
-    keeps = not record.job.get("machine", {}).get("spot_without_checkpoints")
     twice = sum(
-        min(bill.seconds_high, MOST_LOST_SECONDS) if keeps else bill.seconds_high
+        min(bill.seconds_high, _lost_seconds(record, seen) or bill.seconds_high)
         for seen, bill in bills.items()
         if seen.attempt in lost
     )
@@ -130,12 +129,22 @@ def _signs_of_life(record: RunRecord, seen: InstanceSeen, observed: Observation)
     return signs
 
 
+def _lost_seconds(record: RunRecord, seen: InstanceSeen) -> float:
+    """Return the seconds of work that went with an instance, at most; 0: all."""
+    rung = _rung_of(record, seen)
+    return rung.lost_seconds if rung else 0.0
+
+
+def _rung_of(record: RunRecord, seen: InstanceSeen) -> Rung | None:
+    pool = (seen.instance_type, seen.market, seen.availability_zone)
+    rungs = (one for one in record.ladder if (one.instance_type, one.market, one.availability_zone) == pool)
+    return next(rungs, None)
+
+
 def price_of(record: RunRecord, seen: InstanceSeen) -> float:
     """Return an instance's expected dollars an hour; the highest price of the ladder for one of no rung."""
-    for rung in record.ladder:
-        same_pool = (rung.instance_type, rung.market) == (seen.instance_type, seen.market)
-        if same_pool and rung.availability_zone == seen.availability_zone:
-            return rung.price_usd_per_hour
+    if rung := _rung_of(record, seen):
+        return rung.price_usd_per_hour
     return max((rung.on_demand_usd_per_hour for rung in record.ladder), default=0.0)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Training that is lost at most where a command keeps checkpoints: the longest time between two in S3
-MOST_LOST_SECONDS = 120.0
 # EC2 user guide, "Billing for interrupted Spot Instances", looked up 2026-11-26: a Linux machine (SUSE apart)
 # that EC2 itself interrupts in its first hour is not charged, one that its user ends is, by the second. No
 # bill has shown it, so it only widens bounds.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +98,26 @@ class Card:
     fold: int = 1  # of `folds`, oldest first
     folds: int = 1
     panel: CardPanel | None = None
+    # End of the bars that trained it, and of those by which it was chosen (ISO 8601, UTC)
+    trained_until: str = ""
+    # Of a refit: `sha256`, `trained_until`, `series` and `panel` of its held-out twin, whose scores these are
+    # and whose weights are in the same file. {} for any other model.
+    held_out: dict[str, Any] = field(default_factory=dict)
+    members: int = 1  # networks, whose mean it forecasts
     format: int = FORMAT
 
     @property
     def symbols(self) -> tuple[str, ...]:
         """Return the symbols of its series."""
         return tuple(one.symbol for one in self.series)
+
+    @property
+    def twin(self) -> Card:
+        """Return the card of the model that the scores are of: a refit's held-out twin, else this one."""
+        if not self.held_out:
+            return self
+        values = {key: value for key, value in self.held_out.items() if key != "sha256"}
+        return replace(self, held_out={}, **_read_parts(values))
 
     def of(self, symbol: str = "") -> CardSeries:
         """Return the entry of a symbol that the model was trained on; without a symbol, that of its only
@@ -120,8 +134,13 @@ class Card:
 def card_from_json(text: str) -> Card:
     """Read a card. Raises DataError for another format and for a malformed card."""
     values = read_values(text)
+    return Card(**{**values, **_read_parts(values)})
+
+
+def _read_parts(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with series and panel of a card, or of a twin, as their classes."""
     panel = CardPanel(**values["panel"]) if values["panel"] else None
-    return Card(**{**values, "series": [CardSeries(**one) for one in values["series"]], "panel": panel})
+    return {**values, "series": [CardSeries(**one) for one in values["series"]], "panel": panel}
 
 
 def read_card(source: Path | bytes) -> Card:

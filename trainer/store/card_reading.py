@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.base.errors import DataError
-from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
+from trainer.base.strict_json import MOST_TEXT, YEARS_OF_BARS, Fields, Unsound, Value, instant, read_object
 from trainer.base.symbols import flaw
 from trainer.targets.described import check_metrics
 
@@ -22,6 +22,8 @@ MOST_CARD_NUMBER = 1e39  # scalers are float32
 MOST_BARS = 1_000_000_000
 MOST_INPUTS = 10_000
 MOST_FOLDS = 1_000
+MOST_MEMBERS = 1_000
+ADDED = ("trained_until", "held_out", "members")  # fields that older cards of this format lack
 MOST_CELLS = 100_000
 MOST_GROUPS = 100  # of forecasts in a reliability table
 _MOST_OWN_CHARACTERS = 1_000_000
@@ -54,18 +56,15 @@ def _card(fields: Fields) -> dict[str, Any]:
     features, columns = _names(fields, "features"), _names(fields, "columns")
     if columns != features[len(features) - len(columns) :]:
         raise Unsound("the card.columns are not those at the end of its features")
-    listed = fields.value("series").items(least=1, most=MOST_SERIES)
-    series = [_series(item.fields(), len(features)) for item in listed]
-    if len({one["symbol"] for one in series}) < len(series):
-        raise Unsound("the card.series has a symbol twice")
-    has_panel = fields.values.get("panel") is not None
     folds = fields.whole("folds", least=1, most=MOST_FOLDS)
     data = _object(fields, "data")
     data.truth("synthetic")
     card = {
         **{name: fields.text(name) for name in _TEXTS},
         "format": FORMAT,
-        "series": series,
+        **_trained_on(fields, len(features)),
+        "held_out": _held_out(fields.table("held_out"), len(features)),
+        "members": fields.whole("members", 1, least=1, most=MOST_MEMBERS),
         "architecture": _object(fields, "architecture").values,
         "features": features,
         "columns": columns,
@@ -84,13 +83,41 @@ def _card(fields: Fields) -> dict[str, Any]:
             for name, item in _object(fields, "reliability").entries().items()
         },
         "trades": _trades(_object(fields, "trades")),
-        "panel": _panel(_object(fields, "panel"), len(features)) if has_panel else None,
         "own_files": {
             name: _own_file(item.fields()) for name, item in _object(fields, "own_files").entries().items()
         },
     }
-    fields.exactly(tuple(card))
+    absent = [name for name in ADDED if name not in fields.values]  # from cards before these
+    fields.exactly([name for name in card if name not in absent])
     return card
+
+
+def _trained_on(fields: Fields, inputs: int) -> dict[str, Any]:
+    """Return the fields that a card and its held-out twin each have: until when it has seen bars, and its
+    series.
+    """
+    listed = fields.value("series").items(least=1, most=MOST_SERIES)
+    series = [_series(item.fields(), inputs) for item in listed]
+    if len({one["symbol"] for one in series}) < len(series):
+        raise Unsound(f"{fields.name}.series has a symbol twice")
+    has_panel = fields.values.get("panel") is not None
+    until = fields.text("trained_until", "")
+    if until:
+        instant(until, years=YEARS_OF_BARS)
+    return {
+        "trained_until": until,
+        "series": series,
+        "panel": _panel(_object(fields, "panel"), inputs) if has_panel else None,
+    }
+
+
+def _held_out(fields: Fields, inputs: int) -> dict[str, Any]:
+    """Return the held-out twin of a refit: its hash, and what it was trained on; {} for any other model."""
+    if not fields.values:
+        return {}
+    twin = {"sha256": fields.value("sha256").sha256(), **_trained_on(fields, inputs)}
+    fields.exactly(tuple(twin))
+    return twin
 
 
 def _series(fields: Fields, inputs: int) -> dict[str, Any]:

@@ -11,8 +11,17 @@ from trainer.store.card import Card
 About = Literal["settings", "data", "scores"]
 ABOUT: tuple[About, ...] = ("settings", "data", "scores")
 _SETTINGS = ("family", "architecture", "features", "columns", "lookback", "timeframe", "target")
-_SETTINGS_TOO = ("target_settings", "seed", "fold", "code_sha256", "mayfly", "own_files", "parent")
-_NOT_SETTINGS = ("history", "epochs_run", "best_epoch", "final_learning_rate", "lowered", "choice")
+_SETTINGS_TOO = ("target_settings", "seed", "fold", "members", "code_sha256", "mayfly", "own_files", "parent")
+_NOT_SETTINGS = (
+    "others",
+    "refit",
+    "history",
+    "epochs_run",
+    "best_epoch",
+    "final_learning_rate",
+    "lowered",
+    "choice",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +53,7 @@ def _parts(card: Card) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     data = {
         "symbols": list(card.symbols),
         **{key: value for key, value in card.data.items() if key not in ("files", "fingerprint")},
+        "trained_until": card.trained_until,
         "files": [str(file.get("file", "")) for file in _listed(card.data.get("files"))],
         "splits": {one.symbol: one.splits for one in card.series},
     }

@@ -9,6 +9,7 @@ Shapes: N bars, C classes (down, none, up).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,10 @@ class Barrier(VolatilityUnitSettings):
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the cross entropy (...) of three classes: outputs (..., 3), labels (..., 1) of 0, 1, 2."""
         return (outputs.logsumexp(-1, keepdim=True) - outputs.gather(-1, labels.long())).squeeze(-1)
+
+    def combined(self, outputs_MNO: torch.Tensor) -> torch.Tensor:
+        """Return the logs of the mean probabilities, (..., 3)."""
+        return outputs_MNO.log_softmax(-1).logsumexp(0) - math.log(len(outputs_MNO))
 
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
         """Return the probabilities (N, C) of the classes."""

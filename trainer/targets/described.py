@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MOST_COLUMNS = 20  # of a table of scores
+MOST_TIME = 40  # letters of a time
+REFIT = "refit_until"  # in `about`: until when a refit was trained, whose held-out twin has the scores
 MOST_WORDS = 40  # characters of a date or a length
 
 
@@ -33,8 +35,15 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         isinstance(text, str) for text in texts
     ):
         raise ValueError("its description has values that are not texts")
+    if not isinstance(about.get(REFIT, ""), str) or len(about.get(REFIT, "")) > MOST_TIME:
+        raise ValueError(f"its {REFIT} is no time")
     if not {about["headline"], *about["proper"]} <= described.keys() or len(columns) > MOST_COLUMNS:
         raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
+
+
+def refit_until(metrics: Mapping[str, Any]) -> str:
+    """Return until when a refit was trained, whose held-out twin has these scores; '' for another model."""
+    return str((metrics.get("about") or {}).get(REFIT) or "")
 
 
 def titles(metrics: Mapping[str, Any]) -> list[str]:

@@ -74,6 +74,13 @@ class Direction(HorizonSettings):
             outputs.squeeze(-1), labels.squeeze(-1), reduction="none"
         )
 
+    def combined(self, outputs_MNO: torch.Tensor) -> torch.Tensor:
+        """Return the logit of the mean probability, (..., 1)."""
+        import torch
+
+        log_up = torch.nn.functional.logsigmoid(outputs_MNO).logsumexp(0)
+        return log_up - torch.nn.functional.logsigmoid(-outputs_MNO).logsumexp(0)
+
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
         """Return the probability (N,) of a higher close, 1 / (1 + exp(-logit / temperature))."""
         import numpy as np

@@ -70,6 +70,10 @@ class Quantiles(VolatilityUnitSettings):
         each = [torch.maximum(level * part, (level - 1) * part) for level, part in missed]
         return torch.stack(each, dim=-1).sum(-1)
 
+    def combined(self, outputs_MNO: torch.Tensor) -> torch.Tensor:
+        """Return the mean of each quantile, (..., 3), in ascending order."""
+        return outputs_MNO.sort(-1).values.mean(0)
+
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
         """Return the quantiles (N, Q) in ascending order, with the interval widened by the calibrated
         shift.

@@ -142,6 +142,12 @@ class TargetSettings(HomeSettings):
         """
         raise NotImplementedError
 
+    def combined(self, outputs_MNO: torch.Tensor) -> torch.Tensor:
+        """Return the outputs (..., O) whose forecast is the mean of those of several networks' outputs
+        (M, ..., O).
+        """
+        return outputs_MNO.mean(0)
+
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
         """Return the forecasts (N, ...) of a model's outputs, in the unit of the labels."""
         return outputs_NO

@@ -40,6 +40,7 @@ from trainer.train.checkpoint_files import (
 )
 from trainer.train.loop import Report, Run
 from trainer.train.packs.pack import ModelState
+from trainer.train.stages import is_of_a_stage
 
 DATA = "data.safetensors"  # of a single process
 KEPT = 2  # checkpoints per model: the second in case the newest is damaged
@@ -58,6 +59,7 @@ class Checkpoint:
     fields: Mapping[str, Any]
     state: ModelState
     best_weights: dict[str, torch.Tensor]
+    earlier: Mapping[str, torch.Tensor]  # what earlier stages left: `trainer.train.stages`
 
     def put_into(self, run: Run) -> None:
         """Set a fresh run to this position."""
@@ -100,13 +102,14 @@ def write(folder: Path, run: Run, state: ModelState, made: Made, *, choice: Mapp
 
 def checkpoint_folder(folder: Path, run: Run, state: ModelState) -> Path:
     """Return the folder of the checkpoint of this state."""
-    return folder / run.member.name / f"{state.batches:012d}"
+    return folder / run.member.name / f"{run.steps_before + state.batches:012d}"
 
 
 def tensors_of_checkpoint(run: Run, state: ModelState) -> dict[str, torch.Tensor]:
     """Return the tensors of a checkpoint: `<part>.<name of the weight>`, such as `exp_avg.head.weight`."""
     parts = {**{part: getattr(state, part) for part in _TENSORS}, "best": run.best_weights}
-    return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+    own = {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+    return {**own, **run.earlier}
 
 
 def manifest_of(run: Run, state: ModelState, made: Made, *, choice: Mapping[str, Any]) -> CheckpointManifest:
@@ -186,14 +189,18 @@ def checkpoint_from(manifest: CheckpointManifest, tensors: Mapping[str, torch.Te
     if set(manifest.state) != set(_STATE) or set(manifest.run) != {*_POSITION, *_BEST}:
         raise Unsound("the manifest has other fields than a checkpoint's")
     parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}
+    earlier = {key: tensor for key, tensor in tensors.items() if is_of_a_stage(key)}
     for key, tensor in tensors.items():
+        if key in earlier:
+            continue
         part, _, name = key.partition(".")
         if part not in parts:
             raise Unsound(f"{key[:80]} is not a tensor of a checkpoint")
         parts[part][name] = tensor
     best = parts.pop("best")
     named: dict[str, Any] = {**parts, **manifest.state}
-    return Checkpoint(fields=manifest.run, state=ModelState(**named), best_weights=best)
+    state = ModelState(**named)
+    return Checkpoint(fields=manifest.run, state=state, best_weights=best, earlier=earlier)
 
 
 class CheckpointWriter:

@@ -8,12 +8,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
+R = TypeVar("R")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -56,6 +59,46 @@ def die_with_the_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def in_processes(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield the work's result for each item, in their order, from a process a core; in this one, if there is
+    only one of either. Results are pickled, items and work are not: processes are forks, so this one may have
+    no threads.
+
+    Raises BrokenProcessPool if one dies.
+    """
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    if min(cores, len(items)) < 2:
+        yield from map(work, items)
+        return
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(
+        min(cores, len(items)), mp_context=context, initializer=_begin, initargs=(work, items)
+    )
+    others = multiprocessing.active_children()
+    try:
+        yield from pool.map(_do, range(len(items)))
+    finally:  # they are idle, or nobody wants their results
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+_given: tuple[Callable[[Any], Any], Sequence[Any]]  # of a process of `in_processes`
+
+
+def _begin(work: Callable[[Any], Any], items: Sequence[Any]) -> None:
+    global _given
+    _given = work, items
+    end_with_the_parent()
+    die_with_the_parent()
+
+
+def _do(number: int) -> Any:
+    work, items = _given
+    return work(items[number])
 
 
 def end_with_stdin() -> None:

@@ -41,7 +41,7 @@ def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
         raise UsageError(
             "their average is not scored", why="a card runs no code of yours", do="Leave --data."
         )
-    checked = [check_model(path) for path in models]
+    checked = [check_model(path, to_score=True) for path in models]
     with tempfile.TemporaryDirectory(prefix="mayfly-ensemble-") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
         job = job.with_data(timeframe=read.plan.timeframe)

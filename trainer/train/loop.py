@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from trainer.job.job import Job
-from trainer.train.evaluate.epoch_scores import Validated
+from trainer.train.evaluate.epoch_scores import Validated, Validation
 from trainer.train.notice import STOP, Heard
+from trainer.train.off_device import read
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.schedule import rate_factor
@@ -45,9 +46,16 @@ class Run:
     member: Member
     title: str  # of its piece
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
-    validate: Callable[[nn.Module], Validated]  # of a network, after an epoch
+    validation: Validation | None  # of a network, after an epoch; None: of a refit, and of a run to be sent
     learning_rate: float
     most_reads: int = 0  # of an epoch; 0: all
+    last_epoch: int = 0  # 0: the job's
+    # Of the piece's other stages: epochs and steps before this run, epochs after it at most, and what the
+    # earlier ones left, for its checkpoints (`trainer.train.stages`).
+    epochs_before: int = 0
+    steps_before: int = 0
+    epochs_after: int = 0
+    earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the current epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -75,6 +83,22 @@ class Run:
         """Return whether every window of the current epoch was visited."""
         return self.position >= self.num_windows
 
+    def without_data(self) -> Run:
+        """Return the run without its data, weights and functions."""
+        none = torch.empty(0)
+        member = replace(self.member, rows_TF=none, labels_TK=none, mean_F=none, std_F=none, context_RC=None)
+        return replace(
+            self,
+            member=member,
+            validation=None,
+            reads=none,
+            order=none,
+            best_outputs=None,
+            best_weights={},
+            earlier={},
+            resume=None,
+        )
+
     @property
     def is_broken(self) -> bool:
         """Return whether too many steps of the current epoch were skipped."""
@@ -84,9 +108,12 @@ class Run:
 class Roster(Protocol):
     """Source of the runs to train, and the receiver of those that stopped."""
 
-    def arrivals(self, free: int, *, wait: bool) -> Sequence[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> Sequence[Run]:
         """Return up to `free` runs to join. With `wait`, wait for one; an empty result then means that no
         more will come.
+
+        Call `make_room` before anything of theirs goes to the device: it frees the pack, with the rows of
+        runs that are over.
         """
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
@@ -120,21 +147,14 @@ def train(
     of two runs, in turn, about once a second and `epoch` after each epoch of each model. `total` adds up the
     losses of ranks. `interval` returns the seconds between checkpoints, without it the job's; 0: none.
     """
-    runs: list[Run] = []
-    pack: Pack | None = None
     pace, unread = _Pace(clock), _Unread(total)
+    place = _Place(form, unread)
     while True:
         # Members of the next step.
-        training = sum(run.active for run in runs)
-        arrived = roster.arrivals(places - training, wait=not training) if training < places else ()
-        if arrived or (training and training <= len(runs) // 2):
-            unread.count(runs)
-            stay = [(number, run) for number, run in enumerate(runs) if run.active]
-            states = [pack.snapshot(number) for number, _ in stay] if pack is not None else []
-            pack = None  # freed before the next one is formed: a full device holds only one
-            runs = [run for _, run in stay] + list(arrived)
-            pack = _formed(runs, states, form)
-        if pack is None or not any(run.active for run in runs):
+        if free := places - place.training:
+            place.join(roster.arrivals(free, wait=not place.training, make_room=place.make_room))
+        pack, runs = place.pack, place.runs
+        if pack is None or not place.training:
             return
         # The step. Its losses stay on the device until they are needed.
         step = _step(pack, runs, job)
@@ -144,21 +164,8 @@ def train(
         if due or unread.is_due or any(run.active and run.epoch_is_over for run in runs):
             unread.count(runs)
         if due:
-            under_way = [run for run in runs if run.active]
-            for run in pace.turn(under_way):
-                report(_progress(run, job, pace.rate, training=len(under_way)))
-        # Epochs that ended or broke, and runs that stop with them.
-        for number, run in enumerate(runs):
-            if not run.active:
-                continue
-            if run.is_broken:
-                _lower(pack, number, run)
-            elif run.epoch_is_over:
-                _end_epoch(pack, number, run, job, report)
-            if not run.active:
-                model = pack.model(number)
-                put_tensors(model, run.best_weights)
-                roster.finished(run, model)
+            _report_progress(runs, job, pace, report)
+        _end_epochs(pack, runs, roster, job, report)
         # Checkpoints that are due, or that a notice asks for.
         word = heard()
         if seconds := job.train.checkpoint_seconds if interval is None else interval():
@@ -166,6 +173,44 @@ def train(
         if word == STOP:
             roster.stopped([run for run in runs if run.active])
             return
+        del pack, runs  # only `place` holds them: it frees them before others are loaded
+
+
+class _Place:
+    """The runs in training and their pack."""
+
+    def __init__(self, form: Callable[[Sequence[Member]], Pack], unread: _Unread) -> None:
+        self.runs: list[Run] = []
+        self.pack: Pack | None = None
+        self._form, self._unread = form, unread
+        self._states: list[ModelState] | None = None  # of the runs that go on, while there is no pack
+
+    @property
+    def training(self) -> int:
+        """Return how many runs have not stopped."""
+        return sum(run.active for run in self.runs)
+
+    def make_room(self) -> None:
+        """Free the pack, and the runs that are over with their rows; those that go on keep their states.
+
+        Others are loaded, and a pack is formed, only after that: a full device holds one.
+        """
+        if self._states is not None:
+            return
+        self._unread.count(self.runs)
+        stay = [(number, run) for number, run in enumerate(self.runs) if run.active]
+        self._states = [self.pack.snapshot(number) for number, _ in stay] if self.pack is not None else []
+        self.runs, self.pack = [run for _, run in stay], None
+
+    def join(self, arrived: Sequence[Run]) -> None:
+        """Form a new pack if others join, if room was made for them, or if at most half of it is left."""
+        is_half_empty = 0 < self.training <= len(self.runs) // 2
+        if not arrived and self._states is None and not is_half_empty:
+            return
+        self.make_room()
+        self.runs += arrived
+        self.pack = _formed(self.runs, self._states or [], self._form) if self.runs else None
+        self._states = None
 
 
 def _formed(
@@ -226,10 +271,9 @@ def _next_batch(run: Run, job: Job) -> torch.Tensor:
 
 
 def steps_of(run: Run, job: Job) -> int:
-    """Return the steps from the start of a run's training to its position."""
-    return run.epoch * math.ceil(run.num_windows / job.train.batch) + math.ceil(
-        run.position / job.train.batch
-    )
+    """Return the steps from the start of a piece's training to the position of its run."""
+    of_epochs = run.epoch * math.ceil(run.num_windows / job.train.batch)
+    return run.steps_before + of_epochs + math.ceil(run.position / job.train.batch)
 
 
 def _rate(run: Run, job: Job) -> float:
@@ -290,20 +334,56 @@ def _lower(pack: Pack, number: int, run: Run) -> None:
     _begin_epoch(run)
 
 
-def _end_epoch(pack: Pack, number: int, run: Run, job: Job, report: Report) -> None:
-    """Validate, keep the weights if they are the best, and start the next epoch or stop."""
-    model, member = pack.model(number), run.member
-    validated = run.validate(model)
-    train_loss = run.loss_sum / run.loss_windows
+def _validated(pack: Pack, runs: Sequence[Run]) -> dict[int, tuple[nn.Module, Validated]]:
+    """Validate the runs whose epoch has ended; return their networks, too, by number.
+
+    The networks run one after another without a wait, and all outputs are read at once. A refit has nothing
+    to validate on: its last weights are the best.
+    """
+    ended = [n for n, run in enumerate(runs) if run.active and run.epoch_is_over and not run.is_broken]
+    if not ended:
+        return {}
+    models = {number: pack.model(number) for number in ended}
+    known = {n: validation for n in ended if (validation := runs[n].validation) is not None}
+    made = [validation.outputs(models[n]) for n, validation in known.items()]
+    found = {n: Validated(loss=-float(runs[n].epoch)) for n in ended}
+    for (n, validation), outputs_NO in zip(known.items(), read(made) if made else (), strict=True):
+        found[n] = validation.judged(outputs_NO)
+    return {n: (models[n], found[n]) for n in ended}
+
+
+def _end_epochs(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, report: Report) -> None:
+    """End the epochs that are over or broken, and give the runs that stop with them to the roster."""
+    validated = _validated(pack, runs)
+    for number, run in enumerate(runs):
+        if not run.active:
+            continue
+        if run.is_broken:
+            _lower(pack, number, run)
+        elif number in validated:
+            _end_epoch(run, *validated[number], job, report)
+        if not run.active:
+            model = pack.model(number)
+            put_tensors(model, run.best_weights)
+            roster.finished(run, model)
+
+
+def _end_epoch(run: Run, model: nn.Module, validated: Validated, job: Job, report: Report) -> None:
+    """Keep the weights if they are the best, and start the next epoch or stop."""
+    member, train_loss = run.member, run.loss_sum / run.loss_windows
     run.epoch += 1
-    losses = {"epoch": run.epoch, "train_loss": train_loss, "validation_loss": validated.loss}
+    losses = {"epoch": run.epoch, "train_loss": train_loss}
+    if run.validation is not None:
+        losses["validation_loss"] = validated.loss
     run.history.append({**losses, **validated.scores})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
+    told["epoch"] += run.epochs_before
     report({"event": "epoch", "model": member.name, "piece": run.title, **told})
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)
         run.best_outputs = validated.outputs_NO
-    if run.epoch >= job.train.epochs or run.epoch - run.best_epoch >= job.train.patience:
+    last_epoch = run.last_epoch or job.train.epochs
+    if run.epoch >= last_epoch or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False
         run.failure = "" if math.isfinite(run.best_loss) else "the validation loss was never finite"
         return
@@ -335,17 +415,24 @@ def _checkpoint(
             roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
 
 
+def _report_progress(runs: Sequence[Run], job: Job, pace: _Pace, report: Report) -> None:
+    under_way = [run for run in runs if run.active]
+    for run in pace.turn(under_way):
+        report(_progress(run, job, pace.rate, training=len(under_way)))
+
+
 def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, Any]:
     """Return a run's `progress` event; `rate` is that of all `training` runs together, in windows or chunks
     per second.
     """
-    left = (job.train.epochs - run.epoch) * run.num_windows - run.position
+    epochs = (run.last_epoch or job.train.epochs) + run.epochs_after
+    left = (epochs - run.epoch) * run.num_windows - run.position
     return {
         "event": "progress",
         "model": run.member.name,
         "piece": run.title,
-        "epoch": run.epoch + 1,
-        "epochs": job.train.epochs,
+        "epoch": run.epochs_before + run.epoch + 1,
+        "epochs": run.epochs_before + epochs,
         "step": math.ceil(run.position / job.train.batch),
         "steps": math.ceil(run.num_windows / job.train.batch),
         "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,

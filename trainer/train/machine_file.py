@@ -20,7 +20,7 @@ from trainer.base.strict_json import Unsound, read_object
 MOST_BYTES = 16 * 1024
 MOST_USD = 100_000.0
 # Between checkpoints of a model on an instance, which may be gone at any time: four fifths of two minutes. In
-# the fifth the agent finds one and sends it (`node.snapshots`).
+# the fifth the agent finds one and sends it (`node.snapshots`). Only their price makes it more.
 MOST_CHECKPOINT_SECONDS = 96
 LOOK_SECONDS = 2.0
 
@@ -40,11 +40,12 @@ class MachineFacts:
 
     def seconds_between(self, of_job: int) -> int:
         """Return the seconds between checkpoints here, for a job with `train.checkpoint_seconds` (0: none):
-        the least of the job's, this machine's and, on an instance, MOST_CHECKPOINT_SECONDS.
+        on an instance the machine's; the job's if that is less and below MOST_CHECKPOINT_SECONDS.
         """
-        mine = self.checkpoint_seconds or of_job
-        most = MOST_CHECKPOINT_SECONDS if self.instance_type else of_job
-        return min(of_job, mine, most)
+        if not self.instance_type:
+            return of_job
+        mine = self.checkpoint_seconds or MOST_CHECKPOINT_SECONDS
+        return min(of_job, mine) if of_job < MOST_CHECKPOINT_SECONDS else mine
 
 
 class CheckpointInterval:

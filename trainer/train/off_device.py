@@ -1,6 +1,7 @@
-"""Copies between host and device that no step waits for. Only here does a copy return before it is done.
+"""Copies between host and device. Only here does a copy return before it is done.
 
     put         to a device: a step's inputs
+    read        off a device, by one copy for which the host waits: outputs of a validation
     contents    off a device: a checkpoint's tensors, through a ring of pinned buffers and a side stream
 
 Training copies its state on the device, by its own stream, and steps on. The side stream waits for that copy,
@@ -10,11 +11,12 @@ and training never waits for the side stream. While a buffer is written to the d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import cycle, groupby
 from typing import Protocol
 
+import numpy as np
 import torch
 
 BUFFERS, BUFFER_BYTES = 3, 16 << 20  # of pinned memory, in each process that writes checkpoints
@@ -31,6 +33,13 @@ def put(into: torch.Tensor, values: torch.Tensor) -> None:
     if values.device.type == "cpu" != into.device.type and values.nbytes > MOST_PUT_BYTES:
         raise ValueError(f"{values.nbytes:,} bytes of the host make a step wait: at most {MOST_PUT_BYTES:,}")
     into.copy_(values, non_blocking=True)
+
+
+def read(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """Return tensors of a device as float64 on the host. The host waits once for all of them."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().double()
+    parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape).numpy() for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def contents(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:

@@ -6,10 +6,11 @@ Runs inside a worker; `loop.py` trains.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,23 @@ from trainer.base.errors import DataError, TrainingFailed
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, read_card
-from trainer.store.weights import save
+from trainer.store.weights import HELD_OUT, save
 from trainer.train.checkpoint import why_none_continues
 from trainer.train.cpu import on_one_thread
-from trainer.train.evaluate.cards import card_of_training
+from trainer.train.evaluate.cards import card_of_refit, card_of_training
 from trainer.train.evaluate.epoch_scores import validation_of
+from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import score_panel
 from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, score_series
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import JobData, Source, made_of
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member
+from trainer.train.packs.tensors import put_tensors
+from trainer.train.predict.averaged import Averaged, averaged_tensors
 from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.schedule import base_rate
+from trainer.train.stages import Stages, stages_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,22 +46,54 @@ class Opened:
     piece: Piece
     run: Run
     source: Source
+    stages: Stages  # that are finished; `run` is the next one
 
     @property
     def data(self) -> PieceData:
         """Return the data of the piece's fold."""
         return self.source.folds[self.piece.fold]
 
+    def trained(self) -> Opened:
+        """Return what scoring and writing need of a piece whose stages are over besides its baselines, on the
+        CPU, to be sent.
+        """
+        source = self.source.bare(self.piece.fold)
+        return replace(self, run=self.run.without_data(), source=source, stages=self.stages.on_cpu())
 
-def open_piece(piece: Piece, job: Job, source: Source, evaluate: Evaluate = outputs_of) -> Opened:
-    """Return a piece ready to train on its fold of a source; `evaluate` runs its network over the validation
-    bars.
+    def with_baselines(self, baselines: list[Baselines]) -> Opened:
+        """Return the piece with known baselines of its fold."""
+        return replace(self, source=self.source.with_baselines(self.piece.fold, baselines))
+
+
+def open_piece(
+    piece: Piece,
+    job: Job,
+    source: Source,
+    evaluate: Evaluate | None = None,
+    *,
+    stages: Stages | None = None,
+) -> Opened:
+    """Return a piece ready to train its next stage on its fold of a source; `evaluate` runs its network over
+    the validation bars, where ranks share them.
     """
-    data = source.folds[piece.fold]
+    stages = stages or stages_of(piece)
+    data, seed = source.folds[piece.fold], piece.seed + stages.member
     run = run_of(
-        data, job, model=piece.name, title=piece.title, seed=piece.seed, draws=piece.draws, evaluate=evaluate
+        data, job, model=piece.name, title=piece.title, seed=seed, draws=piece.draws, evaluate=evaluate
     )
-    return Opened(piece=piece, run=run, source=source)
+    stages.prepare(run, job)
+    return Opened(piece=piece, run=run, source=source, stages=stages)
+
+
+def ended(opened: Opened, job: Job) -> Opened:
+    """Return a piece whose run is over, with that stage finished. Raises TrainingFailed if the run failed."""
+    piece, run = opened.piece, opened.run
+    if run.failure:
+        what, do = "did not train", "Lower train.learning_rate or train.clip_norm."
+        if opened.stages.on_all_bars:
+            what = "did not train again on all bars"
+        raise TrainingFailed(f"{piece.name} {what}", why=run.failure, do=do)
+    return replace(opened, stages=opened.stages.with_run(run, job))
 
 
 def run_of(
@@ -67,7 +104,7 @@ def run_of(
     seed: int,
     title: str = "",
     draws: str = "",
-    evaluate: Evaluate = outputs_of,
+    evaluate: Evaluate | None = None,
 ) -> Run:
     """Return a new run that trains the model of this name on a piece's data. `seed` and `draws` as in
     `pack.Member`.
@@ -87,7 +124,7 @@ def run_of(
         member=member,
         title=title or model,
         reads=data.reads,
-        validate=validation_of(data, job, evaluate),
+        validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
         most_reads=job.train.reads_of_epoch(len(data.reads)),
     )
@@ -129,16 +166,20 @@ def check_given(pieces: Sequence[Piece], job: Job, data: JobData, *, folder: Pat
 def outputs_of_trained(
     opened: Opened, model: torch.nn.Module, job: Job, evaluate: Evaluate = outputs_of
 ) -> Outputs:
-    """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if its run failed.
+    """Return a trained model's outputs, from which it is scored, once its first fits have ended. `model` is
+    the network of the last one.
 
     On one thread, as in a prediction: a convolution's sums over several differ in the last digit.
     """
-    piece, run = opened.piece, opened.run
-    if run.failure:
-        do = "Lower train.learning_rate or train.clip_norm."
-        raise TrainingFailed(f"{piece.name} did not train", why=run.failure, do=do)
+    fits = opened.stages.first_fits
+    known = fits[0].outputs_NO if len(fits) == 1 else None
+    if len(fits) > 1:
+        members = [copy.deepcopy(model) for _ in fits]
+        for member, fit in zip(members, fits, strict=True):
+            put_tensors(member, fit.weights)
+        model = Averaged(members, opened.data.series[0].target).eval()
     with on_one_thread():
-        return outputs_by_span(model, opened.data, job, evaluate, validation_NO=run.best_outputs)
+        return outputs_by_span(model, opened.data, job, evaluate, validation_NO=known)
 
 
 def close_piece(
@@ -148,35 +189,66 @@ def close_piece(
     *,
     out: Path,
     device: str,
+    precision: str,
     choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Score a trained model by its `outputs` and write it to `out`; return its `model_done` event.
-
-    `choice` is stored in the card.
+    """Score a piece whose first fits have ended by its `outputs`, and write it to `out`; return its
+    `model_done` event. Device, precision and `choice` are stored in its card; nothing runs on the device.
     """
-    piece, run, data = opened.piece, opened.run, opened.data
-    baselines = opened.source.baselines(piece.fold)
+    with_card = scored(opened, outputs, job, device=device, precision=precision, choice=choice)
+    return write_model(with_card, out=out)
+
+
+def scored(
+    opened: Opened,
+    outputs: Outputs,
+    job: Job,
+    *,
+    device: str,
+    precision: str,
+    choice: Mapping[str, Any] | None = None,
+) -> Opened:
+    """Return a piece whose first fits have ended, with their card: their scores by `outputs`. `choice` is
+    stored in it.
+    """
+    data = opened.data
+    baselines = opened.source.baselines(opened.piece.fold)
     if data.panel is not None:
-        scored, joint = score_panel(outputs, data, baselines)
+        by_series, joint = score_panel(outputs, data, baselines)
     else:
-        scored = [
+        by_series = [
             score_series({span: of_series[number] for span, of_series in outputs.items()}, one, known)
             for number, (one, known) in enumerate(zip(data.series, baselines, strict=True))
         ]
-        joint = joint_scores(data.series, scored)
-    file = f"{piece.name}.safetensors"
+        joint = joint_scores(data.series, by_series)
     card = card_of_training(
-        piece,
+        opened.piece,
         job,
-        run=run,
+        fits=opened.stages.first_fits,
         data=data,
         origin=opened.source.origin,
-        scored=scored,
+        scored=by_series,
         joint=joint,
         device=device,
+        precision=precision,
         choice=choice or {},
     )
-    return done_event(piece, card, file, save(out / file, run.best_weights, card))
+    return replace(opened, stages=replace(opened.stages, card=card))
+
+
+def write_model(opened: Opened, *, out: Path) -> dict[str, Any]:
+    """Write a piece whose stages are over to `out`, and return its `model_done` event. A refit's file has its
+    held-out twin's weights, too.
+    """
+    stages, card = opened.stages, opened.stages.card
+    assert card is not None
+    tensors = averaged_tensors([fit.weights for fit in stages.first_fits])
+    if stages.refits:
+        card = card_of_refit(card, stages.refits, opened.data, opened.source.origin, twin=tensors)
+        twin = {f"{HELD_OUT}{name}": tensor for name, tensor in tensors.items()}
+        tensors = {**averaged_tensors([fit.weights for fit in stages.refits]), **twin}
+    file = f"{opened.piece.name}.safetensors"
+    return done_event(opened.piece, card, file, save(out / file, tensors, card))
 
 
 def done_event(piece: Piece, card: Card, file: str, sha256: str) -> dict[str, Any]:

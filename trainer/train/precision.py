@@ -18,7 +18,7 @@ from trainer.base.settings import RECURRENT
 from trainer.job.job import Job
 from trainer.machines.kernels import half_pays
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # torch.amp.GradScaler's defaults (torch 2.13): the first scale of a loss, and the steps after which it grows.
 FIRST_SCALE = 65536.0
 GROWTH_STEPS = 2000
@@ -52,7 +52,7 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
                 why="oneDNN has no recurrent layer in bf16 for a CPU without AVX-512",
                 do="Leave train.precision auto, or set fp32.",
             )
-        return _DTYPES[job.train.precision]
+        return DTYPES[job.train.precision]
     if device.type == "cpu" or job.model.is_any_module or not half_pays(job.cost):
         return torch.float32
     if _has_bf16() and (job.cost.kernel != RECURRENT or _has_bf16_recurrence()):
@@ -63,7 +63,7 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
 def precision_of(job: Job, device: torch.device) -> str:
     """Return the name of the number format that `matmul_dtype` has: fp32, bf16 or fp16."""
     dtype = matmul_dtype(job, device)
-    return next(name for name, known in _DTYPES.items() if known == dtype)
+    return next(name for name, known in DTYPES.items() if known == dtype)
 
 
 def _has_bf16() -> bool:

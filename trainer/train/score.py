@@ -25,9 +25,10 @@ import numpy as np
 from trainer.base.errors import DataError, Stopped, TrainerError
 from trainer.base.own_file import in_bundle
 from trainer.base.signs import tell_signs
+from trainer.data.read.candles import time_text
 from trainer.job.job import Job, job_from
 from trainer.job.pieces.piece import Piece
-from trainer.models.pretrained import encoder_of
+from trainer.job.start_model import start_model_of
 from trainer.store.card import Card, read_card
 from trainer.store.scores import (
     ASKED_FILE,
@@ -40,10 +41,11 @@ from trainer.store.scores import (
 )
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
+from trainer.train.child_processes import in_processes
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.evaluate.evaluation import Cells, Compared, cells_of, compare
 from trainer.train.evaluate.scores import joint_cells
-from trainer.train.inputs.encoder import pinned
+from trainer.train.inputs.encoder import pinned, seen_until
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.source import JobData, plan_and_open, read_source
 from trainer.train.inputs.survey import survey
@@ -150,27 +152,36 @@ def score_run(data: Path, out: Path, given: Path, emit: Callable[[dict[str, Any]
 
 
 def _job_in(given: Path) -> Job:
-    """Return the job, with its own files from the bundle and its encoder from GIVEN."""
+    """Return the job, with its own files from the bundle, and the model that it starts from in GIVEN."""
     job = job_from(json.loads((given / JOB_FILE).read_bytes()))
-    if encoder := encoder_of(job.model):
-        job = replace(job, model=replace(encoder, encoder=str(given / encoder.encoder)))
+    if start := start_model_of(job):
+        job = start.put(job, path=str(given / start.path))
     return pinned(checked(job))
 
 
 def score_pieces(
     asked: Asked, job: Job, data: JobData, given: Path, emit: Callable[[dict[str, Any]], None]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the scores of every piece that can be scored, and the reasons of the others, by title."""
+    """Return the scores of every piece that can be scored, and the reasons of the others, by title. Several
+    pieces are scored in a process a core.
+    """
     pieces = {piece.title: piece for piece in survey(job, data.plan).pieces}
     scored: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    for one in asked.pieces:
+
+    def score(one: AskedPiece) -> dict[str, Any] | str:
         try:
             if one.piece not in pieces:
                 raise DataError("the job makes no such piece of these candles", do="Publish the job again.")
-            scored.append(score_piece(one, pieces[one.piece], job, data, given))
+            return score_piece(one, pieces[one.piece], job, data, given)
         except TrainerError as error:
-            failed[one.piece] = f"{error.what} ({error.why})" if error.why else error.what
+            return f"{error.what} ({error.why})" if error.why else error.what
+
+    for one, found in zip(asked.pieces, in_processes(score, asked.pieces), strict=True):
+        if isinstance(found, str):
+            failed[one.piece] = found
+        else:
+            scored.append(found)
         emit({"event": "moved", "of": one.piece})
     return scored, failed
 
@@ -243,7 +254,7 @@ def _checked(asked: AskedModel, piece: Piece, data: SymbolData, given: Path) -> 
         why = f"it was made by {own['class']} of {own['file']}, and a card runs no code"
         do = "Promote one made by this file by hand: mayfly models promote."
         raise DataError(f"the {asked.side} was made by another file than the job's", why=why, do=do)
-    model = check_model(path, in_bundle(own["sha256"]) if own else None)
+    model = check_model(path, in_bundle(own["sha256"]) if own else None, to_score=True)
     why = f"it is {card.model}" if card.model != piece.name else unlike(card, data)
     if why:
         do = "Promote the other by hand, if it is wanted: mayfly models promote."
@@ -264,11 +275,37 @@ def unlike(card: Card, data: SymbolData) -> str:
 
 
 def outputs_on(windows: Sequence[Windows], model: CheckedModel) -> dict[str, BarOutputs]:
-    """Return a model's outputs at the bars of each series, as far as it can forecast there."""
+    """Return a model's outputs at the bars of each series, as far as it can forecast there. Raises DataError
+    if it has seen any of them.
+    """
+    _refuse_seen(windows, model)
     series = {one.symbol: (one.data.candles, one.bars) for one in windows}
     if model.card.panel is not None:
         return outputs_of_panel(model, series)
     return {symbol: outputs_at(model, candles, bars) for symbol, (candles, bars) in series.items()}
+
+
+def _refuse_seen(windows: Sequence[Windows], model: CheckedModel) -> None:
+    """Raise DataError for a label that begins before the end of what the model was trained on and chosen by,
+    plus the embargo: in bars of its series, or in dates of a panel.
+    """
+    card = model.card
+    dates = np.unique(np.concatenate([one.data.candles.timestamp for one in windows]))
+    for one in windows:
+        times = dates if card.panel else one.data.candles.timestamp
+        until = seen_until(card, one.symbol, model.path)
+        first = int(np.searchsorted(times, until)) + _embargo(card)
+        seen = int((one.times < times[first]).sum()) if first < len(times) else len(one.bars)
+        if seen:
+            why = f"{seen:,} labels of {one.symbol} begin before {time_text(until)} and the embargo"
+            do = "Score it on later bars."
+            raise DataError(f"{model.name} was trained on bars that it would be scored on", why=why, do=do)
+
+
+def _embargo(card: Card) -> int:
+    """Return the bars between a model's spans: a card's splits are free in form."""
+    known = [one.splits.get("embargo") for one in card.series]
+    return max(one if type(one) is int and one > 0 else 0 for one in known)
 
 
 def _shared(windows: Windows, outputs: Sequence[Mapping[str, BarOutputs]]) -> Windows:

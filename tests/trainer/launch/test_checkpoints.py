@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -51,17 +52,19 @@ def test_small_models_cost_next_to_nothing() -> None:
     assert cost.usd_per_hour == pytest.approx(hourly_usd(puts=9, size=cost.bytes, seconds=96))
 
 
-def test_a_large_model_on_a_small_machine_is_told() -> None:
-    """Two minutes of training stay the ceiling, also where they cost more than 1 %."""
+def test_a_large_model_on_a_small_machine_writes_as_often_as_1_percent_pays_for() -> None:
+    """By hand: 2.4 GB at $0.023 a GB-month for two days are $0.0037, a hundredth of 28 minutes at $0.80."""
     cost, line = cost_of(job_of(instance=("g6.xlarge",), **LARGE))
-    assert cost is not None and 1.5e9 < cost.bytes < 4e9
-    assert cost.is_over and cost.share == pytest.approx(cost.usd_per_hour / 0.81, rel=0.02)
-    assert line.endswith(
-        "; that is more than 1%, since a lost machine may cost two minutes of training at most."
-    )
-    assert "MB to S3 at least every 1m36s, $0." in line
-    _, line = cost_of(job_of(instance=("g6.xlarge",), checkpoint_seconds=30, **LARGE))
+    assert cost is not None and 2.4e9 < cost.bytes < 2.5e9
+    assert cost.share == pytest.approx(0.01) and cost.usd_per_hour == pytest.approx(0.008048)
+    dollars = cost.bytes / 1e9 * 0.023 * 2 / 30.4 + (8 + math.ceil(cost.bytes / 2**26)) * 0.005 / 1000
+    assert cost.seconds == pytest.approx(3600 * dollars / 0.008048, rel=0.01) and 1700 < cost.seconds < 1800
+    assert cost.lost_seconds == pytest.approx(1.25 * cost.seconds)
+    assert "MB to S3 at least every 2" in line and "1.00% of the machine's price" in line
+    assert ", the most allowed; a lost machine may cost 36m" in line and line.endswith("of training.")
+    often, line = cost_of(job_of(instance=("g6.xlarge",), checkpoint_seconds=30, **LARGE))
     assert line.endswith("; that is more than 1%, as the job's train.checkpoint_seconds has it.")
+    assert often is not None and often.lost_seconds == pytest.approx(30 + cost.seconds / 4), "a look"
 
 
 def test_more_models_than_train_at_a_time_cost_no_more() -> None:

@@ -55,10 +55,13 @@ def test_a_training_on_an_own_machine_has_no_instance_type(tmp_path: Path) -> No
 )
 def test_a_trainings_price_is_that_of_its_market(tmp_path, zone, known, price) -> None:
     identity = SimpleNamespace(instance_type="g6.xlarge", spot_zone=zone)
-    machine = replace(MACHINE, usd_per_hour=1.0, spot_usd_per_hour=known)
+    machine = replace(
+        MACHINE, usd_per_hour=1.0, spot_usd_per_hour=known, lost_seconds={"spot": 600.0, "on_demand": 120.0}
+    )
     spot = cast(Any, SimpleNamespace(status=SimpleNamespace(identity=identity, phases={"boot": utc_now()})))
     document = machine_document(spot, manifest(machines={"g6.xlarge": machine}))
     assert given(tmp_path, document).usd_per_hour == price
+    assert given(tmp_path, document).checkpoint_seconds == (480 if zone else 96)
 
 
 def test_the_deadline_ends_a_run_whose_machine_slept(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:

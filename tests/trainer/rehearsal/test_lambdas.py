@@ -130,6 +130,27 @@ def test_an_event_is_accepted_and_runs_later(
     wait_until(lambda: output.exists() and "hello" in output.read_text())
 
 
+def test_a_function_that_its_servers_end_stops_has_not_failed(
+    aws_server: EmbeddedAws,
+    access: Access,
+    role: str,
+    wait_until: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    create(
+        access,
+        role,
+        "import time\ndef handler(event, context):\n    print('hello', flush=True)\n    time.sleep(600)",
+    )
+    access.client("lambda").invoke(FunctionName="work", InvocationType="Event")
+    cloud = aws_server.cloud(access)
+    output = lambdas.log_file(cloud, "work")
+    wait_until(lambda: output.exists() and "hello" in output.read_text())
+    lambdas.stop_all()
+    lambdas.wait_for_invocations(cloud)
+    assert "failed" not in caplog.text
+
+
 def test_ten_run_at_once_a_call_more_is_refused_an_event_waits(
     aws_server: EmbeddedAws, access: Access, role: str
 ) -> None:

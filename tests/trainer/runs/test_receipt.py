@@ -125,13 +125,12 @@ def test_a_symbol_without_a_piece_is_in_the_receipt(ended):
     assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["left_out"] == list(reasons)
 
 
-def on_spot(ended, *, reason: str = "", cause: str = "", **machine: Any):
+def on_spot(ended, *, reason: str = "", cause: str = "", lost_seconds: float = 0.0):
     """Return the run on spot, at $2 an hour instead of $5."""
     instance = replace(ended.instances[0], market="spot", reason=reason, attempt=1)
-    rung = replace(ended.ladder[0], market="spot", price_usd_per_hour=2.0)
+    rung = replace(ended.ladder[0], market="spot", price_usd_per_hour=2.0, lost_seconds=lost_seconds)
     attempt = replace(ended.attempts[0], cause=cause)
-    job = {"machine": machine}
-    return replace(ended, instances=(instance,), ladder=(rung,), attempts=(attempt,), job=job)
+    return replace(ended, instances=(instance,), ladder=(rung,), attempts=(attempt,))
 
 
 def dollars_of(record) -> dict[str, float]:
@@ -145,9 +144,9 @@ def test_spot_saves_the_difference_to_on_demand(ended):
     assert (dollars_of(ended)["spot_saved_low"], dollars_of(ended)["spot_saved_high"]) == (0, 0)
 
 
-@pytest.mark.parametrize(("machine", "twice"), [({}, 120), ({"spot_without_checkpoints": True}, 390)])
-def test_what_a_lost_machine_computed_twice_was_not_saved(ended, machine, twice):
-    told = dollars_of(on_spot(ended, cause="lost", **machine))
+@pytest.mark.parametrize(("lost_seconds", "twice"), [(120.0, 120), (240.0, 240), (0.0, 390), (1e4, 390)])
+def test_what_a_lost_machine_computed_twice_was_not_saved(ended, lost_seconds, twice):
+    told = dollars_of(on_spot(ended, cause="lost", lost_seconds=lost_seconds))
     assert told["spot_saved_low"] == pytest.approx((340 * 3 - twice * 5) / 3600, abs=1e-6)
     assert told["spot_saved_high"] == pytest.approx(390 / 3600 * 3, abs=1e-6)
 

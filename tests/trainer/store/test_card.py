@@ -15,12 +15,20 @@ import pytest
 from tests.trainer.store.test_weights import CARD
 from trainer.base.errors import DataError
 from trainer.store.card import METADATA_KEY, CardPanel, card_from_json, read_card
-from trainer.store.card_reading import MOST_CARD_BYTES
+from trainer.store.card_reading import ADDED, MOST_CARD_BYTES
 
 OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted", "number")
 PANEL = {"scaler_of": "rank", "calendar": "24x7", "horizon": 5, "fitted": {}, "scaler": CARD.series[0].scaler}
 LOSSES = {"begins": [0, 86_400], "bars": [24, 24], "sums": {"log_loss": {"model": [1.0, 2.0], "mean": None}}}
 OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net: ..."}
+
+
+TWIN = {
+    "sha256": "a" * 64,
+    "trained_until": "2024-01-01T00:00:00Z",
+    "series": [asdict(CARD.series[0])],
+    "panel": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -88,6 +96,15 @@ OWN = {"file": "net.py", "class": "Net", "sha256": "a" * 64, "text": "class Net:
         {"format": {"a": 1}},
         {"mayfly": None},
         {"splits": json.loads("[" * 40 + "]" * 40)},
+        {"trained_until": "yesterday"},
+        {"trained_until": 5},
+        {"members": 0},
+        {"members": 10**6},
+        {"held_out": {"sha256": "a" * 64}},
+        {"held_out": {**TWIN, "sha256": "short"}},
+        {"held_out": {**TWIN, "series": []}},
+        {"held_out": {**TWIN, "series": [{**asdict(CARD.series[0]), "scaler": {}}]}},
+        {"held_out": {**TWIN, "more": 1}},
     ],
     ids=lambda changes: json.dumps(changes)[:60],
 )
@@ -104,6 +121,20 @@ def test_a_card_with_own_files_and_columns_comes_back() -> None:
     card = replace(CARD, columns=["b"], own_files={"model": OWN}, fold=2, folds=3, target="quantiles")
     card = replace(card, series=[replace(card.series[0], fitted={"shift": -0.5})], panel=CardPanel(**PANEL))
     assert card_from_json(card.to_json()) == card
+
+
+def test_a_refits_card_has_that_of_its_twin() -> None:
+    later = replace(CARD.series[0], fitted={"shift": 2.0})
+    card = replace(CARD, series=[later], held_out=TWIN, trained_until="2024-02-01T00:00:00Z", members=3)
+    assert card_from_json(card.to_json()) == card
+    assert card.twin == replace(CARD, trained_until="2024-01-01T00:00:00Z", members=3)
+    assert CARD.twin is CARD
+
+
+def test_a_card_from_before_refits_is_read() -> None:
+    values = asdict(CARD)
+    older = {name: value for name, value in values.items() if name not in ADDED}
+    assert card_from_json(json.dumps(older)) == CARD
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scoringrules
-from scipy import stats
-from sklearn import metrics
 
 from trainer.targets import TARGETS
 
+# The libraries are loaded in tests, late: each worker of pytest imports this file, and they take two seconds.
 RANDOM = np.random.default_rng(11)
 TRUTH = (RANDOM.random(3_000) < 0.45).astype(float)
 CHANCES = np.round(np.clip(0.45 + 0.1 * (TRUTH - 0.5) + RANDOM.normal(0, 0.15, 3_000), 0.001, 0.999), 3)
 
 
 def test_direction() -> None:
+    import scoringrules
+    from sklearn import metrics
+
     found = TARGETS["direction"]().scores(CHANCES, TRUTH[:, None])
     expected = {
         "auc": metrics.roc_auc_score(TRUTH, CHANCES),
@@ -30,6 +31,8 @@ def test_direction() -> None:
 
 
 def test_barrier() -> None:
+    from sklearn import metrics
+
     classes = RANDOM.integers(0, 3, 2_000)
     chances = RANDOM.dirichlet([2.0, 3.0, 1.0], 2_000)
     found = TARGETS["barrier"]().scores(chances, classes[:, None].astype(float))
@@ -42,6 +45,9 @@ def test_barrier() -> None:
 
 
 def test_quantiles() -> None:
+    import scoringrules
+    from sklearn import metrics
+
     target = TARGETS["quantiles"](coverage=0.8)
     labels = RANDOM.standard_t(4, 2_000)
     forecast = np.sort(RANDOM.normal(0, 1, (2_000, 3)), axis=1)
@@ -60,6 +66,9 @@ def test_quantiles() -> None:
 
 @pytest.mark.parametrize("name", ["return", "volatility"])
 def test_numbers(name: str) -> None:
+    from scipy import stats
+    from sklearn import metrics
+
     labels = RANDOM.normal(0, 1, 2_000)
     forecast = 0.2 * labels + RANDOM.normal(0, 0.5, 2_000)
     said = np.stack([forecast, forecast + 0.1], axis=1) if name == "volatility" else forecast

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from trainer.targets.inference import FEWEST_CELLS, estimate, num_cosines, t_quantile, t_tail
 
 
 @pytest.mark.parametrize("freedom", [1, 4, 9, 25, 117, 2000])
 def test_students_t_is_scipys(freedom):
+    from scipy import stats  # late: each worker of pytest imports this file
+
     for t in (-30.0, -2.0, -1e-3, 0.0, 1e-3, 0.7, 3.0, 12.0, 200.0):
         assert t_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-9, abs=1e-300)
     for share in (0.5, 0.9, 0.975, 0.9999):

@@ -7,7 +7,6 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from trainer.targets.trading import (
     Traded,
@@ -34,6 +33,8 @@ def test_the_papers_example():
 
 
 def test_formulas_are_scipys():
+    from scipy import stats  # late: each worker of pytest imports this file
+
     for trials in (2, 7.5, 46, 5_000):
         maximum = math.sqrt(SPREAD) * (
             (1 - np.euler_gamma) * stats.norm.ppf(1 - 1 / trials)

@@ -29,7 +29,7 @@ from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
-from trainer.train.piece import Opened, close_piece, open_piece, outputs_of_trained
+from trainer.train.piece import Opened, close_piece, ended, open_piece, outputs_of_trained
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]
@@ -107,7 +107,7 @@ class OnePiece:
         self._opened: Opened | None = None
         self.done: dict[str, Any] = {}
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         if self._opened is not None:
             return []
         source = read_source(self._piece, self._job, planned(self._job, self._data))
@@ -122,8 +122,9 @@ class OnePiece:
 
     def finished(self, run: Run, model: torch.nn.Module) -> None:
         assert self._opened is not None
-        outputs = outputs_of_trained(self._opened, model, self._job)
-        self.done = close_piece(self._opened, outputs, self._job, out=self._out, device="cpu")
+        opened = ended(self._opened, self._job)
+        outputs = outputs_of_trained(opened, model, self._job)
+        self.done = close_piece(opened, outputs, self._job, out=self._out, device="cpu", precision="fp32")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,7 +15,7 @@ from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
 from trainer.train.checkpoint import newest, write
 from trainer.train.checkpoint_files import Made
-from trainer.train.evaluate.epoch_scores import Validated
+from trainer.train.evaluate.epoch_scores import Validated, Validation
 from trainer.train.loop import Run, train
 from trainer.train.notice import STOP
 from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
@@ -45,8 +46,8 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
     inputs = Inputs(rows_TF=member.rows_TF, mean_F=member.mean_F, std_F=member.std_F)
     reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1)
 
-    def validate(model: nn.Module) -> Validated:
-        outputs = torch.from_numpy(reader.outputs(model, bars.numpy()))
+    def judged(outputs_NO: np.ndarray) -> Validated:
+        outputs = torch.from_numpy(outputs_NO)
         return Validated(loss=float(loss_for(job)(outputs, member.labels_TK[bars].double()).mean()))
 
     reads = torch.arange(0, windows, 3 if job.model.reads == CHUNKS else 1)
@@ -56,10 +57,15 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
         member=member,
         title=f"S{number}",
         reads=reads,
-        validate=validate,
+        validation=Validation(outputs=reader.forward(bars.numpy()), judged=judged),
         learning_rate=rate,
         most_reads=most,
     )
+
+
+def always(loss: float) -> Validation:
+    """Return a validation with one result."""
+    return Validation(outputs=lambda model: torch.zeros(1, 1), judged=lambda outputs: Validated(loss=loss))
 
 
 def heard_at(step: int, word: str = STOP) -> Callable[[], str]:
@@ -90,7 +96,9 @@ class Roster:
         self.resumed: dict[str, int] = {}  # the batches at which a run went on, by its model
         self.checkpoints: list[int] = []  # the batches of each
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
+        if free and self._waiting:
+            make_room()
         joined, self._waiting = self._waiting[:free], self._waiting[free:]
         for run in joined if self._folder is not None else ():
             if (checkpoint := newest(self._folder, run.member.name, self._made)) is not None:

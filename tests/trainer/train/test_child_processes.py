@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -85,3 +87,38 @@ def test_a_ctrl_c_while_the_trial_starts_ends_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         call_in_child(starting, print)  # type: ignore[arg-type]
     assert starting.killed
+
+
+SCRIPT = """
+import os, sys
+from concurrent.futures.process import BrokenProcessPool
+from trainer.train import child_processes
+
+cores, dies = map(int, sys.argv[1:])
+os.sched_getaffinity = lambda _: set(range(cores))
+
+def work(number):
+    if number == dies:
+        os.abort()
+    return number, os.getpid() != parent
+
+parent = os.getpid()
+try:
+    print(list(child_processes.in_processes(work, range(3))))
+except BrokenProcessPool:
+    print("one died")
+"""
+
+
+@pytest.mark.parametrize(
+    ("cores", "dies", "told"),
+    [
+        (1, 9, [(0, False), (1, False), (2, False)]),
+        (2, 9, [(0, True), (1, True), (2, True)]),
+        (2, 1, "one died"),
+    ],
+)
+def test_work_is_done_in_a_process_a_core(cores: int, dies: int, told: Any) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(cores), str(dies)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == str(told), done.stderr

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,9 @@ class Tampered(OnePiece):
         super().__init__(*given)
         self._how = how
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         """See `loop.Roster`."""
-        runs = super().arrivals(free, wait=wait)
+        runs = super().arrivals(free, wait=wait, make_room=make_room)
         for run in runs:
             if self._how == "shuffled labels":
                 rows = run.reads + self._job.model.bars_seen - 1

@@ -6,6 +6,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -290,3 +291,33 @@ def test_losses_that_are_read_later_are_counted_the_same(monkeypatch):
     monkeypatch.setattr(loop, "UNREAD_STEPS", 7)
     found, _ = _histories(SequentialPack, places=2)
     assert found == expected
+
+
+def test_what_is_over_is_freed_before_others_are_loaded():
+    """At most two of a place's rows are held: those in training, and a pack's copy of them."""
+    job, held = with_settings(REAL_JOB, epochs=1), list[weakref.ref[Any]]()
+
+    class Loading(Roster):
+        def arrivals(self, free: int, *, wait: bool, make_room: Any) -> list[Run]:
+            if not self._waiting:
+                return []
+            make_room()
+            alive = [ref for ref in held if ref() is not None]
+            assert len(alive) == 2 * (2 - free), "the rows of the one that goes on; packs are gone"
+            run = self._waiting.pop(0)()
+            held.extend((weakref.ref(run.member.rows_TF), weakref.ref(run.member.labels_TK)))
+            return [run]
+
+        def finished(self, run: Run, model: nn.Module) -> None:
+            self.done[run.member.name] = run.failure
+
+    def form(members: Sequence[Member]) -> Fused:
+        pack = Fused(members, job)
+        held_packs.append(weakref.ref(pack))
+        assert sum(ref() is not None for ref in held_packs) == 1
+        return pack
+
+    held_packs: list[weakref.ref[Fused]] = []
+    roster = Loading(*(partial(_real_run, number, job) for number in range(4)))
+    train(roster, form, job, lambda event: None, places=2)
+    assert roster.done == dict.fromkeys(("m0", "m1", "m2", "m3"), "") and len(held_packs) >= 4

@@ -95,7 +95,7 @@ def test_a_checkpoint_holds_a_ring_on_the_host_and_one_copy_on_the_device(
     with torch.device(device):
         pack = form_pack([member], job)
         state = pack.snapshot(0)
-    run = Run(member=member, title="a", reads=torch.arange(2), validate=lambda model: None, learning_rate=0.1)  # type: ignore[arg-type, return-value]
+    run = Run(member=member, title="a", reads=torch.arange(2), validation=None, learning_rate=0.1)
     run.best_weights = {name: weight.detach() for name, weight in pack.model(0).named_parameters()}
     tensors = tensors_of_checkpoint(run, state)
     held = sum(one.nbytes for name, one in tensors.items() if not name.startswith("best."))

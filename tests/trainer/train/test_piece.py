@@ -29,8 +29,8 @@ from trainer.train.inputs.source import (
     read_source,
 )
 from trainer.train.packs.pack import new_model
-from trainer.train.piece import check_given, open_piece, outputs_of_trained
-from trainer.train.predict.readers import outputs_of
+from trainer.train.piece import check_given, ended, open_piece, outputs_of_trained
+from trainer.train.predict.readers import on_host, outputs_of
 
 
 def test_a_signal_planted_in_the_candles_is_found(planted):
@@ -115,9 +115,11 @@ def test_validation_is_not_computed_again_for_the_card(model, tmp_path, write_ca
 
     anew = outputs_of_trained(opened, network, job, evaluate)
     with on_one_thread():
-        opened.run.best_outputs = opened.run.validate(network).outputs_NO
+        validation = opened.run.validation
+        validated = validation.judged(on_host(validation.outputs(network)))
+        opened.run.best_outputs = validated.outputs_NO
     assert opened.run.best_outputs is not None
-    kept = outputs_of_trained(opened, network, job, evaluate)
+    kept = outputs_of_trained(ended(opened, job), network, job, evaluate)
     assert all(
         np.array_equal(one, other) for span in anew for one, other in zip(anew[span], kept[span], strict=True)
     )

@@ -35,7 +35,7 @@ from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
 from trainer.train.loop import Run
 from trainer.train.piece import run_of
-from trainer.train.predict.readers import outputs_of
+from trainer.train.predict.readers import on_host, outputs_of
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_the_model_that_is_kept_is_that_of_the_best_epoch():
     model, run = trained(data, job)
     losses = [epoch["validation_loss"] for epoch in run.history]
     assert run.best_epoch == 1 + losses.index(min(losses))
-    reached = run.validate(model)
+    reached = run.validation.judged(on_host(run.validation.outputs(model)))
     assert reached.loss == min(losses)
     best = run.history[run.best_epoch - 1]
     assert reached.scores == {name: best[name] for name in ("train_score", "validation_score")}

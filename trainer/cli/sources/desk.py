@@ -31,11 +31,11 @@ from trainer.launch.bundle import Bundle, build_bundle
 from trainer.launch.planning import FoundCandles, FoundScript
 from trainer.launch.script_files import data_files, hashes_of, names_checkpoints, script_files, script_sha256
 from trainer.launch.script_needs import listed_packages
-from trainer.launch.uploads import DeskFile, encoder_file
+from trainer.launch.uploads import DeskFile, start_model_file
 from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.runs.receipt import Receipt
 from trainer.train.inputs.encoder import check_inputs, pinned
-from trainer.train.inputs.encoder import portable as portable_encoder
+from trainer.train.inputs.encoder import portable as portable_start
 from trainer.train.own.check import checked, contents, portable
 
 
@@ -57,9 +57,11 @@ class JobAtDesk:
         return {**work.data, **({"packages": self.packages.to_dict()} if self.packages else {})}
 
     def sent(self, job: Job) -> tuple[Job, DeskFile | None]:
-        """Return the job without a path of this desk, and its encoder if it has to be uploaded."""
+        """Return the job without a path of this desk, and the model that it starts from if it has to be
+        uploaded.
+        """
         check_inputs(job)
-        return portable_encoder(portable(job)), encoder_file(job)
+        return portable_start(portable(job)), start_model_file(job)
 
     def _fetched(self, path: str, fetch: Callable[[str, Access, Path], Path]) -> Path:
         """Return a copy of data in a bucket, which is gone when the command ends; errors and notes name the

@@ -41,10 +41,11 @@ from trainer.launch.planning import (
 )
 from trainer.launch.preflight import Offers
 from trainer.launch.start import record_of
-from trainer.launch.uploads import DeskFile, encoder_file, upload_data
+from trainer.launch.uploads import DeskFile, start_model_file, upload_data
 from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.machines.chips import packaged, user_file, user_tables
-from trainer.machines.instances import InstanceType, cpu_instance_type
+from trainer.machines.cpu_types import cpu_instance_type
+from trainer.machines.instances import InstanceType
 from trainer.machines.planner import dollars
 from trainer.retrains.published import (
     PublishedRetrain,
@@ -58,7 +59,7 @@ from trainer.retrains.schedule import BETTER, PUBLISHED_FORMAT, RetrainSchedule
 from trainer.runs.record import utc_now
 from trainer.runs.store import Conflict, Objects
 from trainer.train.inputs.encoder import check_inputs, pinned
-from trainer.train.inputs.encoder import portable as portable_encoder
+from trainer.train.inputs.encoder import portable as portable_start
 from trainer.train.own.check import checked, contents, portable
 
 GAP_DAYS = 3 * 366  # within which a scheduled time may not fall into the gap of a clock change
@@ -71,7 +72,7 @@ class Sent:
     job: Job
     bundle: Bundle
     script: PublishedScript | None = None
-    encoder: DeskFile | None = None
+    start_model: DeskFile | None = None
     at_desk: Job | None = None  # with the encoder's path
 
 
@@ -120,9 +121,9 @@ def publish(
             f"promote is {schedule.promote}: a script makes no model of Mayfly's, so nothing of it goes to"
             " production"
         )
-    if sent.encoder and sent.at_desk:
+    if sent.start_model and sent.at_desk:
         check_inputs(sent.at_desk.with_data(timeframe=ready.work.job.data.timeframe))
-        upload_data([sent.encoder], access, bucket=outputs.bucket)
+        upload_data([sent.start_model], access, bucket=outputs.bucket)
     retrain = _written(schedule.name, sent, ready.offers, account.objects, now)
     return retrain, replace(ready, notes=tuple(notes))
 
@@ -135,8 +136,8 @@ def _training_sent(job: Job, account: Account) -> Sent:
     job, refresh = with_refresh_script(job)
     job = pinned(checked(job))
     bundle = build_bundle(own_files={**contents(job), **refresh})
-    sent = portable_encoder(portable(job))
-    return Sent(job=sent, bundle=bundle, encoder=encoder_file(job), at_desk=job)
+    sent = portable_start(portable(job))
+    return Sent(job=sent, bundle=bundle, start_model=start_model_file(job), at_desk=job)
 
 
 def _script_sent(job: Job, account: Account) -> Sent:

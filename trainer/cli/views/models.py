@@ -23,6 +23,7 @@ from trainer.targets.described import (
     decided,
     gain,
     headline_title,
+    refit_until,
     sample,
     tested,
     titles,
@@ -36,7 +37,9 @@ MARKS = {
     "worse": ("↓", BAD),
 }
 BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
+REFIT_UNTIL = "refit until"
 DIFFERENCE, WORTH = "difference [95 %]", "worth using"
+REFITTED = "scores of the held-out twins; the models themselves were trained again on all bars"
 MOST_VALUE = 60  # characters of a value in a table of differences
 MOST_TRADED, MOST_RELIABILITY = 30, 4  # models
 BESIDE = {  # the marks of a comparison
@@ -74,6 +77,8 @@ def legend(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     span = f"test {dates.pop()}: " if len(dates) == 1 else ""
     cell = f" of {lengths.pop()}" if len(lengths) == 1 else ""
     yield f"{span}gain over the baseline beside it, with its 95 % interval over separate cells{cell}"
+    if untils := sorted({until for model in models if (until := refit_until(model.get("metrics") or {}))}):
+        yield f"{REFITTED}, until {untils[-1]}"
 
 
 def _judged_row(
@@ -160,8 +165,13 @@ def _compared(row: ComparedRow, title: str) -> dict[str, Cell]:
 
 def models_table(models: Iterable[Model], days: int) -> FittedTable:
     """Return the table of a bucket's models. `days`: of an experiment's life."""
-    leaving = ("sha256", "version", "stage", "expires", "created (UTC)", "bars", "run", SAMPLE, BASELINE)
-    return FittedTable([_row(model, days) for model in models], right=(GAIN, SAMPLE), leaving=leaving)
+    listed = list(models)
+    rows = [_row(model, days) for model in listed]
+    if not any(refit_until(model.metrics) for model in listed):
+        rows = [{name: cell for name, cell in row.items() if name != REFIT_UNTIL} for row in rows]
+    dates = ("expires", "created (UTC)")
+    leaving = (REFIT_UNTIL, "sha256", "version", "stage", *dates, "bars", "run", SAMPLE, BASELINE)
+    return FittedTable(rows, right=(GAIN, SAMPLE), leaving=leaving)
 
 
 def _row(model: Model, days: int) -> dict[str, Cell]:
@@ -178,6 +188,7 @@ def _row(model: Model, days: int) -> dict[str, Cell]:
         SAMPLE: sample(model.metrics, model.judgement),
         "bars": bars_are(model.synthetic),
         "created (UTC)": f"{model.created_at:%Y-%m-%d %H:%M}",
+        REFIT_UNTIL: refit_until(model.metrics)[:10] or "-",
         "expires": str(model.expires(days) or "-"),
         "version": model.version_id[:8],
         "sha256": model.sha256[:12],

@@ -12,6 +12,7 @@ from trainer.cli.output import counted, duration, money
 from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, lines, styled
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
+from trainer.job.start_model import start_model_of
 from trainer.launch.candidates import PlanCandidate
 from trainer.launch.checkpoints import CheckpointCost
 from trainer.launch.gpu_table import COUNTS, OnGpus
@@ -23,9 +24,8 @@ from trainer.machines.instances import InstanceType
 from trainer.machines.scaling import ALONE
 from trainer.machines.spot import INTERRUPTIONS_PER_HOUR
 from trainer.machines.storage import StorageCost
-from trainer.models.pretrained import encoder_of
 from trainer.runs.deadline import CAUSES
-from trainer.runs.snapshots import CEILING_WINS, MOST_COST, TRAINING_SECONDS
+from trainer.runs.snapshots import MOST_COST
 
 LONG_REHEARSAL_SECONDS = 900.0
 LAW = "a ring all-reduce beside the backward pass (docs/training.md)"
@@ -46,7 +46,7 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
 
 def training(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> tuple[str, Iterable[RenderableType]]:
     """Return what a training makes, and what of."""
-    about = [Inline(_data(job, candles)), *([Inline(_encoder(job))] if encoder_of(job.model) else [])]
+    about = [Inline(_data(job, candles)), *([Inline(_start(job))] if start_model_of(job) else [])]
     return _models(plan, job, candles), about
 
 
@@ -104,16 +104,16 @@ def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
 
 
 def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
-    count, several = len(plan.pieces), job.data.folds * job.train.seeds
+    seeds = job.train.models_of_a_fold
+    count, several = len(plan.pieces), job.data.folds * seeds
     models, kind = counted(count, "model"), kind_of(job)
     if several > 1:
-        of = (
-            f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} ×"
-            f" {counted(job.train.seeds, 'seed')}"
-        )
+        of = f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} × {counted(seeds, 'seed')}"
         models += f" ({of})"
     elif len(candles.bars) > count:
         models += f" of a {kind.each}"
+    if job.train.ensemble:
+        models += f", each the mean of {job.train.members} networks"
     return f"{models}: {job.model.title} → {job.target.name}"
 
 
@@ -124,7 +124,7 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     yield f"{bars:,}{' SYNTHETIC' if candles.synthetic else ''} bars of {candles.timeframe}{last}"
     if job.data.warmup:
         yield f"warm-up {counted(job.data.warmup, 'bar')}"
-    yield counted(job.train.epochs, "epoch")
+    yield counted(job.train.epochs, "epoch") + (", then again on all bars" if job.train.refit else "")
     if job.data.columns:
         features = len(job.data.inputs) - len(job.data.columns)
         yield (
@@ -133,11 +133,15 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
         )
 
 
-def _encoder(job: Job) -> Iterator[str]:
-    """Yield the pretrained encoder that the models start from, if any."""
-    if encoder := encoder_of(job.model):
-        yield f"encoder: {encoder.encoder}, {encoder.encoder_training}"
-        yield f"it has seen bars until {encoder.encoder_until}"
+def _start(job: Job) -> Iterator[str]:
+    """Yield the model that the job's models start from, if any."""
+    if start := start_model_of(job):
+        yield (
+            f"starts from: {start.path}, head and all"
+            if start.is_whole
+            else (f"encoder: {start.path}, {start.training}")
+        )
+        yield f"it has seen bars until {start.until}"
 
 
 def candidate_table(candidates: Sequence[PlanCandidate], *, zones: bool = True) -> FittedTable:
@@ -166,7 +170,9 @@ def _row(number: int, candidate: PlanCandidate) -> dict[str, Cell]:
         "instance": machine.name,
         "market": candidate.market.replace("_", "-"),
         "zones": str(len(candidate.zones)),
-        "GPUs": f"{machine.gpus:g}×{chip_name(machine)}" if machine.gpus else "none",
+        "GPUs": f"{machine.gpus:g}×{chip_name(machine)}"
+        if machine.gpus
+        else f"none, {counted(machine.vcpus, 'vCPU')}",
         "$/h": f"{candidate.price_usd_per_hour:.2f}",
         "est. time": time,
         "est. cost": cost,
@@ -247,8 +253,11 @@ def _checkpoints(cost: CheckpointCost) -> str:
         )
     usd = max(cost.usd_per_hour, 0.0001)
     price = f"{money(usd)} an hour, {cost.share:.2%} of the machine's price"
-    asked = f"more than {MOST_COST:.0%}, as the job's train.checkpoint_seconds has it"
-    why = f"; that is {CEILING_WINS if cost.seconds >= TRAINING_SECONDS else asked}" if cost.is_over else ""
+    why = ""
+    if cost.is_over:
+        why = f"; that is more than {MOST_COST:.0%}, as the job's train.checkpoint_seconds has it"
+    elif cost.is_stretched:
+        why = f", the most allowed; a lost machine may cost {duration(cost.lost_seconds)} of training"
     return f"Checkpoints: {cost.bytes / 1e6:,.1f} MB to S3 {often}, {price}{why}."
 
 

@@ -18,7 +18,6 @@ from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import ranked, winner
 from trainer.runs.record import from_iso
-from trainer.runs.snapshots import CEILING_WINS, MOST_COST
 from trainer.store.listing import expiry
 from trainer.targets.marks import in_order
 
@@ -143,8 +142,7 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if sent := receipt["checkpoints"]:
         size, usd, high = sent["bytes"] / 1e6, max(sent["usd"], 0.0001), dollars["spent_high"]
         share = f", {sent['usd'] / high:.2%} of that" if high else ""
-        why = f": {CEILING_WINS}" if sent["usd"] > MOST_COST * high else ""
-        yield "", f"besides, checkpoints: {size:,.1f} MB sent to S3, {money(usd)}{share}{why}"
+        yield "", f"besides, checkpoints: {size:,.1f} MB sent to S3, {money(usd)}{share}"
 
 
 def spent(dollars: dict[str, float]) -> str:

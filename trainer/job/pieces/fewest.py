@@ -46,9 +46,9 @@ def empty_span(symbol: str, bars: int, job: Job) -> DataError | None:
     """Return the error for a series with a span that has no labelled bar, even without holes; None for any
     other.
 
-    For one split of one series, not for folds or series that are split together.
+    For one split of one series by shares, not for folds or series that are split together.
     """
-    if job.data.folds > 1 or kind_of(job).one_split:
+    if job.data.folds > 1 or kind_of(job).one_split or job.data.test_days:
         return None
     warmup, ahead = job.data.warmup, job.target.bars_ahead
     shares = {"validation_fraction": job.data.validation_fraction, "test_fraction": job.data.test_fraction}

@@ -5,7 +5,7 @@ library only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.job.job import Job
@@ -24,6 +24,7 @@ class SeriesWork:
     visits: tuple[float, ...]  # per epoch: windows of training, plus scored ones at their share
     memory_gib: float = 0.0  # of host memory that reading it takes; an estimate
     once_gib: float = 0.0  # the part of it that does not grow with the number of series
+    refit: float = 0.0  # windows that an epoch of a refit visits: all with a label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,8 @@ class Piece:
     seed: int = 0
     draws: str = ""  # the name that, with the seed, determines its random numbers; empty: its own
     threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
+    members: int = 1  # networks, with consecutive seeds from `seed` on, whose mean it forecasts
+    refit: bool = False  # whether it is trained again on all bars once it is scored
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -85,11 +88,11 @@ def models_of(
     """Return a piece for each fold and seed of the job, all on these series. `stem` replaces the symbol in
     their names; they have one source, or with `source_by_fold` one for each fold.
     """
-    several = job.data.folds * job.train.seeds
+    several = job.data.folds * job.train.models_of_a_fold
     grows = sum(one.memory_gib - one.once_gib for one in series)
     made = []
     for fold in range(1, job.data.folds + 1):
-        for seed in range(job.train.seed, job.train.seed + job.train.seeds):
+        for seed in range(job.train.seed, job.train.seed + job.train.models_of_a_fold):
             numbers = {"fold": fold, "seed": seed} if several > 1 else {}
             family, target = job.model.name, job.target.name
             name = ModelName(family=family, target=target, symbol=stem, timeframe=timeframe, **numbers)
@@ -99,14 +102,22 @@ def models_of(
                 kind=kind,
                 series=tuple(one.symbol for one in series),
                 source=f"{stem} f{fold}" if source_by_fold else stem,
-                estimate=job.train.epochs * _visits(job, series, fold - 1),
+                estimate=job.train.members * job.train.epochs * _visits(job, series, fold - 1),
                 bars=sum(one.bars for one in series),
                 windows=sum(one.windows[fold - 1] for one in series),
                 memory_gib=grows + max(one.once_gib for one in series),
                 fold=fold,
                 seed=seed,
                 draws=name.draws,
+                members=job.train.members,
             )
+            if job.train.refit and fold == job.data.folds:  # earlier folds only test the method
+                visits = _most(job, sum(one.refit for one in series))
+                piece = replace(
+                    piece,
+                    refit=True,
+                    estimate=piece.estimate + job.train.members * job.train.epochs * visits,
+                )
             made.append(piece)
     return made
 
@@ -114,5 +125,9 @@ def models_of(
 def _visits(job: Job, series: Sequence[SeriesWork], fold: int) -> float:
     """Return the windows that an epoch visits: of training as many as its steps take, and those scored."""
     windows, visits = sum(one.windows[fold] for one in series), sum(one.visits[fold] for one in series)
-    most = job.train.reads_of_epoch(-(-windows // job.model.bars_out)) * job.model.bars_out
-    return visits - max(0, windows - most)
+    return visits - max(0, windows - _most(job, windows))
+
+
+def _most(job: Job, windows: float) -> float:
+    """Return the windows of training that an epoch may visit, by its steps."""
+    return job.train.reads_of_epoch(int(-(-windows // job.model.bars_out))) * job.model.bars_out

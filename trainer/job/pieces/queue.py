@@ -26,10 +26,16 @@ class PieceQueue:
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def peek(self, *, held: Collection[str] = (), staged: str = "", elsewhere: Collection[str] = ()) -> Piece:
+    def peek(
+        self,
+        *,
+        held: Collection[str] = (),
+        staged: Collection[str] = (),
+        elsewhere: Collection[str] = (),
+    ) -> Piece:
         """Return the next piece for a worker with a free place. Raises IndexError when none is left.
 
-        Of the pieces with nearly the longest estimate: one whose source the worker holds, else the one of the
+        Of the pieces with nearly the longest estimate: one whose source the worker holds, else one of a
         source that was staged for it, else one of a source that no other worker holds or stages
         (`elsewhere`), else the longest. So no piece waits for a busy worker while another is free: one held
         elsewhere is taken if no other is as long.
@@ -38,16 +44,33 @@ class PieceQueue:
         nearly = [piece for piece in self._pieces if piece.estimate >= NEARLY * longest]
         wishes = (
             (piece for piece in nearly if piece.source in held),
-            (piece for piece in nearly if piece.source == staged),
+            (piece for piece in nearly if piece.source in staged),
             (piece for piece in nearly if piece.source not in elsewhere),
         )
         return next((piece for wish in wishes for piece in wish), nearly[0])
 
-    def take(self, *, held: Collection[str] = (), staged: str = "", elsewhere: Collection[str] = ()) -> Piece:
+    def take(
+        self,
+        *,
+        held: Collection[str] = (),
+        staged: Collection[str] = (),
+        elsewhere: Collection[str] = (),
+    ) -> Piece:
         """Remove and return what `peek` returns."""
         piece = self.peek(held=held, staged=staged, elsewhere=elsewhere)
         self._pieces.remove(piece)
         return piece
+
+    def ahead(self, count: int, *, held: Collection[str], elsewhere: Collection[str]) -> list[Piece]:
+        """Return the pieces that a worker would take next if it were to get `count` of other sources."""
+        left, taken, known = PieceQueue(self._pieces), list[Piece](), {*held, *elsewhere}
+        while len(left) and len(taken) < count:
+            piece = left.take(held=held, elsewhere=known)
+            if piece.source in known:
+                break
+            taken.append(piece)
+            known.add(piece.source)
+        return taken
 
     def put(self, piece: Piece) -> None:
         """Add a piece that is to begin again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,17 +12,20 @@ import torch
 import trainer
 from trainer.bars.document import SymbolPlan
 from trainer.data.feature_names import FEATURES_VERSION
+from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, CardPanel, CardSeries
+from trainer.store.weights import weights_sha256
+from trainer.targets.described import REFIT
 from trainer.train.evaluate.scores import Scored, SeriesScores
 from trainer.train.inputs.encoder import parent_of
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import Origin, code_sha256
-from trainer.train.loop import Run
 from trainer.train.packs.pack import architecture_of
-from trainer.train.precision import matmul_dtype
+from trainer.train.precision import DTYPES
 from trainer.train.predict.readers import INPUT_LIMIT
+from trainer.train.stages import FittedNetwork
 
 # Training settings stored in a card. Those of [expert] change only the speed: the trial's choice, or 0 for
 # the default.
@@ -45,15 +49,19 @@ def card_of_training(
     piece: Piece,
     job: Job,
     *,
-    run: Run,
+    fits: Sequence[FittedNetwork],
     data: PieceData,
     origin: Origin,
     scored: Sequence[SeriesScores],
     joint: Scored,
     device: str,
+    precision: str,
     choice: Mapping[str, Any],
 ) -> Card:
-    """Return the card of a piece that the training loop trained."""
+    """Return the card of a piece that the training loop trained: of one network, or of several whose mean it
+    forecasts. `precision` is `precision_of`'s.
+    """
+    first, *others = (fit.facts for fit in fits)
     return Card(
         model=piece.name,
         piece=piece.title,
@@ -67,7 +75,7 @@ def card_of_training(
         features=list(job.data.inputs),
         columns=list(job.data.columns),
         features_version=FEATURES_VERSION,
-        series=_series(data, scored, origin.entries),
+        series=_series(data, [one.fitted for one in scored], _by_series(scored), origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,
         metrics=joint.scores,
@@ -77,19 +85,18 @@ def card_of_training(
         training={
             **{name: getattr(job.train, name) for name in SETTINGS},
             **{name: getattr(job.expert, name) for name in EXPERT_SETTINGS},
-            "epochs_run": run.epoch,
-            "best_epoch": run.best_epoch,
-            "final_learning_rate": run.learning_rate,
-            "lowered": run.lowered,
-            "history": run.history,
+            **first,
+            **({"others": others} if others else {}),
             "device": device,
             "choice": dict(choice),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
-            "precision": str(matmul_dtype(job, torch.device(device))).removeprefix("torch."),
+            "precision": str(DTYPES[precision]).removeprefix("torch."),
         },
         data={**_data(origin), "ties": sum(one.ties for one in data.series)},
-        panel=_panel(data, scored),
+        panel=_panel(data, [one.fitted for one in scored]),
+        trained_until=until_of_spans(data, "validation"),
+        members=len(fits),
         code_sha256=code_sha256(job),
         seed=piece.seed,
         fold=piece.fold,
@@ -97,6 +104,47 @@ def card_of_training(
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         mayfly=trainer.__version__,
     )
+
+
+def card_of_refit(
+    held_out: Card,
+    refits: Sequence[FittedNetwork],
+    data: PieceData,
+    origin: Origin,
+    *,
+    twin: Mapping[str, torch.Tensor],
+) -> Card:
+    """Return the card of a model that was trained again on all bars, by that of its first fits, whose scores
+    and calibration it keeps. `twin` are the first fits' tensors.
+    """
+    fitted = [{**old.fitted, **one.fitted} for old, one in zip(held_out.series, data.series, strict=True)]
+    known, until = asdict(held_out), until_of_spans(data, "train")
+    return replace(
+        held_out,
+        metrics={**held_out.metrics, "about": {**held_out.metrics["about"], REFIT: until}},
+        series=_series(data, fitted, [one.metrics for one in held_out.series], origin.entries),
+        panel=_panel(data, fitted),
+        trained_until=until,
+        held_out={
+            "sha256": weights_sha256(twin),
+            **{name: known[name] for name in ("trained_until", "series", "panel")},
+        },
+        training={**held_out.training, "refit": [fit.facts for fit in refits]},
+        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def until_of_spans(data: PieceData, span: str) -> str:
+    """Return when the bars of a span end: the latest end over all series (ISO 8601, UTC)."""
+    ends = [
+        int(one.candles.timestamp[bars.stop - 1]) + step_of(one.candles.timeframe)
+        for one in data.series
+        if len(bars := getattr(one.spans, span))
+    ]
+    if not ends:
+        return ""
+    seconds = -(-max(ends) // 10**9)
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _data(origin: Origin) -> dict[str, Any]:
@@ -112,10 +160,20 @@ def _data(origin: Origin) -> dict[str, Any]:
     }
 
 
+def _by_series(scored: Sequence[SeriesScores]) -> list[dict[str, Any]]:
+    """Return the scores of each series by span; {} of a single one, whose scores are the card's."""
+    if len(scored) == 1:
+        return [{}]
+    return [{span: its.scores[span] for span in ("validation", "test")} for its in scored]
+
+
 def _series(
-    data: PieceData, scored: Sequence[SeriesScores], entries: Sequence[SymbolPlan]
+    data: PieceData,
+    fitted: Sequence[Mapping[str, Any]],
+    metrics: Sequence[dict[str, Any]],
+    entries: Sequence[SymbolPlan],
 ) -> list[CardSeries]:
-    """Return each series' entry. The scores of a single series are stored in the card only."""
+    """Return each series' entry, with its fitted values and its scores by span."""
     numbers = data.panel.numbers if data.panel else (0,) * len(data.series)
     return [
         CardSeries(
@@ -124,7 +182,7 @@ def _series(
             horizon=one.horizon_bars,
             scaler=_scaler(mean_F, std_F),
             splits=one.splits(),
-            fitted=its.fitted,
+            fitted=dict(its),
             data={
                 "bars": entry.bars,
                 "first": entry.first,
@@ -132,11 +190,11 @@ def _series(
                 "holes": entry.num_holes,
                 "ties": one.ties,
             },
-            metrics={span: its.scores[span] for span in ("validation", "test")} if len(scored) > 1 else {},
+            metrics=scores,
             number=number,
         )
-        for one, (mean_F, std_F), its, entry, number in zip(
-            data.series, data.scalers, scored, entries, numbers, strict=True
+        for one, (mean_F, std_F), its, scores, entry, number in zip(
+            data.series, data.scalers, fitted, metrics, entries, numbers, strict=True
         )
     ]
 
@@ -148,7 +206,7 @@ def _scaler(mean_F: torch.Tensor, std_F: torch.Tensor) -> dict[str, Any]:
     return {"mean": mean_F.tolist(), "std": std_F.tolist(), "limit": INPUT_LIMIT}
 
 
-def _panel(data: PieceData, scored: Sequence[SeriesScores]) -> CardPanel | None:
+def _panel(data: PieceData, fitted: Sequence[Mapping[str, Any]]) -> CardPanel | None:
     """Return the entry that all series of a panel share, or None. Calibrated values are the same in every
     series' `fitted`.
     """
@@ -157,7 +215,7 @@ def _panel(data: PieceData, scored: Sequence[SeriesScores]) -> CardPanel | None:
     return CardPanel(
         scaler_of=data.panel.scaler,
         scaler=_scaler(data.panel.mean_F, data.panel.std_F),
-        fitted={**scored[0].fitted, **data.panel.fitted},
+        fitted={**fitted[0], **data.panel.fitted},
         calendar=data.series[0].calendar,
         horizon=data.series[0].horizon_bars,
     )

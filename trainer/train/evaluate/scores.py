@@ -21,7 +21,7 @@ from trainer.train.evaluate.evaluation import Baselines, Cells, cells_of, compar
 from trainer.train.evaluate.trading import together, trade, traded_scores
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
-from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, reader_of
+from trainer.train.predict.readers import AtOnce, Evaluate, Inputs, Parts, Reader, outputs_of, reader_of
 
 SPANS = ("validation", "test")
 Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
@@ -54,13 +54,14 @@ class SeriesScores(Scored):
     baselines: Baselines  # of the test span
 
 
-def reader_for(data: SymbolData, job: Job) -> Reader:
+def reader_for(data: SymbolData, job: Job, at_once: AtOnce = AtOnce()) -> Reader:
     """Return the reader that runs a model over the bars of a symbol's data."""
     inputs = Inputs(rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, context_TC=data.context_TC)
-    return reader_of(job.model.reads, inputs, bars_seen=data.bars_seen, first_bar=data.first_bar)
+    seen, first = data.bars_seen, data.first_bar
+    return reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=first, at_once=at_once)
 
 
-def readings(data: PieceData, job: Job, span: str, *, last: int = 0) -> list[tuple[np.ndarray, Reader]]:
+def readings(data: PieceData, job: Job, span: str, *, last: int = 0, at_once: AtOnce = AtOnce()) -> Parts:
     """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per
     series for chunks. `last`: of the last bars of each series; 0: of all.
 
@@ -68,10 +69,11 @@ def readings(data: PieceData, job: Job, span: str, *, last: int = 0) -> list[tup
     """
     rows = [one.rows(span)[-last:] for one in data.series]
     if job.model.reads == CHUNKS:
-        return [(its, reader_for(one, job)) for one, its in zip(data.series, rows, strict=True) if len(its)]
+        both = zip(data.series, rows, strict=True)
+        return [(its, reader_for(one, job, at_once)) for one, its in both if len(its)]
     inputs = Inputs(rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, context_TC=data.context_RC)
     seen = data.series[0].bars_seen
-    reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1)
+    reader = reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=seen - 1, at_once=at_once)
     return [(np.concatenate([its + offset for its, offset in zip(rows, data.offsets, strict=True)]), reader)]
 
 
@@ -96,7 +98,7 @@ def outputs_by_span(
             made[span] = np.split(validation_NO, ends)
             continue
         if data.panel is not None:
-            parts = readings(data, job, span)
+            parts: Parts = readings(data, job, span)
         else:  # each series alone, as in a prediction
             parts = [(rows, reader_for(one, job)) for one in data.series if len(rows := one.rows(span))]
         made[span] = np.split(evaluate(model, parts) if parts else np.empty((0, 1)), ends)

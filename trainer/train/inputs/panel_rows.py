@@ -26,7 +26,7 @@ from torch import Tensor
 from trainer.bars.document import SymbolPlan
 from trainer.bars.job_plan import plans_of_panel
 from trainer.bars.panel_plan import PanelCalendar, calendar_of
-from trainer.bars.series_plan import Plan
+from trainer.bars.series_plan import Plan, on_all_bars
 from trainer.bars.symbol_plan import warmup_of
 from trainer.base.settings import CHUNKS
 from trainer.data.features import compute_each
@@ -115,12 +115,16 @@ def masked(rows_DF: Tensor, mean_F: Tensor, present_D: np.ndarray) -> Tensor:
     return torch.where(torch.from_numpy(present_D)[:, None], rows_DF, mean_F)
 
 
-def read_panel(panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan], fold: int) -> PieceData:
-    """Return the training data of a panel's fold, on the CPU. Raises DataError if bars are not those of the
-    plan.
+def read_panel(
+    panel: Mapping[str, Candles], job: Job, entries: Sequence[SymbolPlan], fold: int, *, refit: bool = False
+) -> PieceData:
+    """Return the training data of a panel's fold, or of its `refit`, on the CPU. Raises DataError if bars are
+    not those of the plan.
     """
     planned = plans_of_panel(panel, job, entries)
     plans = [planned[entry.symbol][fold - 1] for entry in entries]
+    if refit:
+        plans = [on_all_bars(plan, job.model) for plan in plans]
     series = [panel[entry.symbol] for entry in entries]
     rows = panel_rows(
         series,

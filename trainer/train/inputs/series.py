@@ -69,6 +69,22 @@ class PieceData:
         ]
         return replace(laid, series=tuple(series))
 
+    def without_rows(self) -> PieceData:
+        """Return the data without rows, training's labels, reads and context, on the CPU."""
+        none = torch.empty(0)
+        rowless: dict[str, Any] = {"rows_TF": none, "train_labels_TK": none, "reads": none}
+
+        def on_cpu(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: on_cpu(part) for name, part in value.items()}
+            return value.cpu() if isinstance(value, Tensor) else value
+
+        series = [_moved(replace(one, **rowless, context_TC=None), on_cpu) for one in self.series]
+        scalers = tuple((mean_F.cpu(), std_F.cpu()) for mean_F, std_F in self.scalers)
+        scale = {"mean_F": self.mean_F.cpu(), "std_F": self.std_F.cpu()}
+        kept: dict[str, Any] = {"series": tuple(series), "scalers": scalers, **scale}
+        return replace(self, **rowless, **kept, context_RC=None)
+
 
 def alone(data: SymbolData) -> PieceData:
     """Return the data of a piece of one series, sharing its tensors."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 
 from trainer.bars.document import DataPlan, SymbolPlan
 from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.bars.series_plan import on_all_bars
 from trainer.base.code_files import training_sha256
 from trainer.base.settings import CHUNKS
 from trainer.base.text import counted
@@ -123,11 +125,15 @@ class Source:
     folds: Mapping[int, PieceData]  # from 1 on
     origin: Origin
     _baselines: dict[int, list[Baselines]] = field(default_factory=dict, repr=False)
+    # Those of all folds, where a helper of the worker computes them.
+    foreseen: Future[Mapping[int, list[Baselines]]] | None = field(default=None, repr=False)
 
     def baselines(self, fold: int) -> list[Baselines]:
         """Return the baselines' forecasts in the test span of a fold, by series; computed once for all its
         seeds.
         """
+        if self.foreseen is not None:
+            return self.foreseen.result()[fold]
         if fold not in self._baselines:
             data = self.folds[fold]
             if data.panel:
@@ -136,31 +142,44 @@ class Source:
                 self._baselines[fold] = [one.target.baselines(one.scored("test")) for one in data.series]
         return self._baselines[fold]
 
+    def bare(self, fold: int) -> Source:
+        """Return what the scores of one fold need besides its baselines: all but the rows, on the CPU."""
+        folds = {fold: self.folds[fold].without_rows()}
+        return replace(self, folds=folds, foreseen=None, _baselines={})
 
-def read_source(piece: Piece, job: Job, data: JobData) -> Source:
-    """Read and prepare the source of a piece, on the CPU. Raises DataError if its bars are not those of the
-    plan.
+    def with_baselines(self, fold: int, baselines: list[Baselines]) -> Source:
+        """Return the source with known baselines of a fold."""
+        return replace(self, foreseen=None, _baselines={**self._baselines, fold: baselines})
+
+
+def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -> Source:
+    """Read and prepare the source of a piece, or of its `refit`, on the CPU. Raises DataError if its bars are
+    not those of the plan.
     """
     entries, folder = tuple(data.of(symbol) for symbol in piece.series), data.rows_folder(piece, job)
-    if len(entries) == 1 and not job.data.panel:
+
+    def fold_of(entry: SymbolPlan, number: int) -> SymbolData:
+        candles = data.read(entry.symbol, job)
+        return _fold_of(candles, job, entry, piece.fold, series=number, refit=refit, folder=folder)
+
+    if len(entries) == 1 and not job.data.panel and not refit:
         candles = data.read(piece.series[0], job)
         plans = plans_of(candles, job, entries[0])
         prepared = prepare_folds(candles, job, plans, folder=folder)
         folds = {fold: alone(one) for fold, one in enumerate(prepared, 1)}
     elif job.data.panel:
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
-        folds = {piece.fold: read_panel(panel, job, entries, piece.fold)}
+        folds = {piece.fold: read_panel(panel, job, entries, piece.fold, refit=refit)}
+    elif len(entries) == 1:
+        folds = {piece.fold: alone(fold_of(entries[0], 1))}
     else:
-        parts = (
-            _fold_of(data.read(entry.symbol, job), job, entry, piece.fold, series=number, folder=folder)
-            for number, entry in enumerate(entries, 1)
-        )
+        parts = (fold_of(entry, number) for number, entry in enumerate(entries, 1))
         # A chunk that starts in a series may extend this far beyond it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
-        folds = {
-            piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding, folder=folder)
-        }
-    return Source(name=piece.source, folds=folds, origin=origin_of(piece, job, data))
+        rows = [entry.bars for entry in entries]
+        folds = {piece.fold: lay(parts, rows=rows, padding=padding, folder=folder)}
+    name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
+    return Source(name=name, folds=folds, origin=origin_of(piece, job, data))
 
 
 def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
@@ -181,9 +200,10 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
 
 
 def _fold_of(
-    candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int, folder: Path | None
+    candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int, refit: bool, folder: Path | None
 ) -> SymbolData:
     plan = plans_of(candles, job, entry)[fold - 1]
+    plan = on_all_bars(plan, job.model) if refit else plan
     return prepare(candles, job, plan=plan, series=series, folder=folder)
 
 
@@ -224,6 +244,12 @@ class SourceCache:
 
     def __init__(self) -> None:
         self._last: Source | None = None
+
+    @property
+    def last(self) -> str:
+        """Return the name of the source that it keeps, or ''."""
+        last = self._last
+        return last.name if last else ""
 
     def get(self, name: str, in_use: Sequence[Source], read: Callable[[], Source]) -> Source:
         """Return the source of that name: one of `in_use`, the last one, or else the result of `read`."""

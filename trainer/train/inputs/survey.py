@@ -74,6 +74,7 @@ def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:
         visits=tuple(_visits(fold, job) for fold in entry.folds),
         memory_gib=source_gib(bars=entry.bars, rows=entry.rows, folds=len(entry.folds), job=job),
         once_gib=source_gib(bars=0, rows=0, folds=0),
+        refit=sum(entry.folds[-1].bars.values()),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from trainer.base.files import LineFile
 from trainer.base.text import printable, some_of
-from trainer.targets.described import shown
+from trainer.targets.described import refit_until, shown
 
 MOST_NAMED = 6  # pieces, in a line
 LINE_SECONDS = 10.0  # between progress lines of one model without a terminal
@@ -132,7 +132,9 @@ def _worker_started_line(event: dict[str, Any]) -> str:
 
 
 def _epoch_line(event: dict[str, Any]) -> str:
-    losses = f"train {event['train_loss']:.4f}  validation {event['validation_loss']:.4f}"
+    losses = f"train {event['train_loss']:.4f}"
+    if "validation_loss" in event:
+        losses += f"  validation {event['validation_loss']:.4f}"
     line = f"{event['piece']}  epoch {event['epoch']}  {losses}"
     if not event.get("score"):
         return line
@@ -140,7 +142,9 @@ def _epoch_line(event: dict[str, Any]) -> str:
 
 
 def _done_line(event: dict[str, Any]) -> str:
-    return f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
+    line = f"{event['piece']}  done  test: {'  '.join(shown(event['metrics']))}"
+    until = refit_until(event["metrics"])
+    return f"{line}  (of its held-out twin; trained again until {until})" if until else line
 
 
 def _ended_line(event: dict[str, Any]) -> str:

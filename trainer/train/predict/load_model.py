@@ -23,11 +23,12 @@ from trainer.data.read.candles import Candles
 from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
 from trainer.models import MODELS, home_of, is_known, network_of
 from trainer.store.card import Card, read_card
-from trainer.store.weights import load_tensors
+from trainer.store.weights import load_tensors, weights_sha256
 from trainer.targets import OWN, TARGETS
 from trainer.targets.target import TargetSettings
 from trainer.train.own.bounded_build import TensorLimit, most_bytes
 from trainer.train.packs.tensors import put_tensors
+from trainer.train.predict.averaged import Averaged, built
 
 _MOST_OUTPUTS = 10_000  # of a target of the user's own
 
@@ -41,6 +42,7 @@ class CheckedModel:
     target: TargetSettings
     features: tuple[str, ...]  # the computed ones among its inputs
     build_options: Mapping[str, str]  # arguments of `network.build` that are not in the card
+    twin_sha256: str = ""  # of the weights, if it is the held-out twin of the file's refit
 
     @property
     def name(self) -> str:
@@ -54,44 +56,63 @@ class CheckedModel:
         """
         if home_of(self.card.family).is_any_module:
             return ""
-        return json.dumps([self.card.family, self.card.lookback, self.card.architecture], sort_keys=True)
+        card = self.card
+        members = [card.members, card.target, card.target_settings] if card.members > 1 else []
+        return json.dumps([card.family, card.lookback, card.architecture, *members], sort_keys=True)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return its weights. Raises DataError for a twin that is not the one that its refit's card names."""
+        tensors = load_tensors(self.path, held_out=bool(self.twin_sha256))
+        if self.twin_sha256 not in ("", weights_sha256(tensors)):
+            raise unfit(self.path, "its held-out twin has other weights than it says")
+        return tensors
 
 
-def check_model(path: Path, model_file: Path | None = None) -> CheckedModel:
+def check_model(path: Path, model_file: Path | None = None, *, to_score: bool = False) -> CheckedModel:
     """Read and check a model's card. `model_file`: the Python file of a user's own model; a card alone runs
-    no code.
+    no code. `to_score`: of a refit, the held-out twin that its scores are of.
 
     Raises DataError for a card that can't be used here, UsageError for a model file that is missing,
     superfluous or another.
     """
     card = read_card(path)
+    twin = str(card.held_out["sha256"]) if to_score and card.held_out else ""
+    card = card.twin if twin else card
     features = _features_of(card, path)
     target = target_of(card, path)
     check_card(card, target, path)
     options = _build_options(card, path, model_file)
-    return CheckedModel(path=path, card=card, target=target, features=features, build_options=options)
+    return CheckedModel(
+        path=path,
+        card=card,
+        target=target,
+        features=features,
+        build_options=options,
+        twin_sha256=twin,
+    )
 
 
 class Networks:
     """A cache of networks. Models of one shape share a network, which gets the weights of each in turn."""
 
     def __init__(self) -> None:
-        self._by_shape: dict[str, tuple[Path, nn.Module]] = {}  # with the file of its present weights
+        # With the file of its present weights, and the twin's hash.
+        self._by_shape: dict[str, tuple[tuple[Path, str], nn.Module]] = {}
 
     def of(self, model: CheckedModel) -> nn.Module:
         """Return a model's network, ready to run; valid until the next call. Raises DataError as
         `network_from` does.
         """
-        shape = model.shape or str(model.path)
-        path, network = self._by_shape.get(shape, (None, None))
-        if network is None or path != model.path:
-            tensors = load_tensors(model.path)
+        shape, wanted = model.shape or str(model.path), (model.path, model.twin_sha256)
+        present, network = self._by_shape.get(shape, (None, None))
+        if network is None or present != wanted:
+            tensors = model.tensors()
             if network is None:
                 network = network_from(model.card, tensors, model.path, **model.build_options).eval()
             else:
                 _compare(network, model.card, tensors, model.path)
                 put_tensors(network, tensors)
-            self._by_shape[shape] = (model.path, network)
+            self._by_shape[shape] = (wanted, network)
         return network
 
 
@@ -176,7 +197,8 @@ def network_from(card: Card, tensors: Mapping[str, torch.Tensor], path: Path, **
     can't be used. A class of the user's that can't be built on the meta device is built in memory right away,
     limited by the tensors' size.
     """
-    build = partial(network_of(card.family).build, card.architecture, **options)
+    one = partial(network_of(card.family).build, card.architecture, **options)
+    build = partial(built, one, card.members, target_of(card, path))
     is_users = home_of(card.family).is_any_module
     try:
         with torch.device("meta"):
@@ -217,7 +239,8 @@ def _compare(shell: nn.Module, card: Card, tensors: Mapping[str, torch.Tensor], 
     others = sorted(tensors.keys() - weights.keys())
     if others and not home_of(card.family).is_any_module:
         raise unfit(path, f"a {card.family} has no tensor {others[0][:80]}")
-    seen = getattr(getattr(shell, "net", shell), "receptive_field", card.lookback)
+    one = shell.members[0] if isinstance(shell, Averaged) else shell
+    seen = getattr(getattr(one, "net", one), "receptive_field", card.lookback)
     if seen != card.lookback and card.architecture.get("reads") != "windows":
         raise unfit(path, f"the network sees {seen} bars, and its card says {card.lookback}")
 

@@ -1,7 +1,9 @@
 """Run a model over bars without gradients and dropout, gathering its windows or chunks from the rows.
 
-Both scores and `mayfly predict` use it, so that they agree to the last digit: windows go through the model in
-batches of one fixed size, in which a window's result does not depend on the others, and chunks lie on a grid.
+Both the scores of the test span and `mayfly predict` use it, so that they agree to the last digit: windows go
+through the model in batches of one fixed size, in which a window's result does not depend on the others, and
+chunks lie on a grid. Validation needs no such digits: `AtOnce` has it read more of them together, in the
+training's precision.
 
 Shapes: N bars asked for, B windows or chunks, T time steps, F features, X bars read, O outputs, C columns of
 the context.
@@ -19,6 +21,7 @@ from torch import nn
 
 from trainer.base.settings import CHUNKS
 from trainer.base.signs import sign
+from trainer.train.precision import autocast
 
 EVALUATION_BATCH = 256
 EVALUATION_CHUNK = 1024  # bars; on a grid, so that the same bars of the same file give the same digits
@@ -38,11 +41,27 @@ class Inputs:
     context_TC: torch.Tensor | None = None  # for a model that reads it
 
 
+@dataclass(frozen=True, kw_only=True)
+class AtOnce:
+    """How much a model reads at once, and in which precision."""
+
+    most: int = 0  # windows, or chunks, of any bars; 0: one batch, or chunk, of the grid of predictions
+    dtype: torch.dtype = torch.float32  # of matrix products
+
+
+Forward = Callable[[nn.Module], torch.Tensor]  # a model -> its outputs (N, O), on the device of the rows
+
+
 class Reader(Protocol):
     """Runs a model over bars of one symbol's rows."""
 
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """Return the model's outputs (N, O) float64 for the rows `bars` (N,) int64."""
+
+    def forward(self, bars: np.ndarray) -> Forward:
+        """Return the function of these outputs, which does not wait for the device; what it needs is there
+        already.
+        """
 
     def units(self, bars: np.ndarray) -> np.ndarray:
         """Return the number (N,) of the batch or chunk that computes each of the bars, ascending.
@@ -51,42 +70,72 @@ class Reader(Protocol):
         """
 
 
-Evaluate = Callable[[nn.Module, Sequence[tuple[np.ndarray, Reader]]], np.ndarray]  # see `outputs_of`
+Parts = Sequence[tuple[np.ndarray, Reader]]  # rows (N,) of each, and what reads them
+Evaluate = Callable[[nn.Module, Parts], np.ndarray]  # see `outputs_of`
 
 
-def outputs_of(model: nn.Module, parts: Sequence[tuple[np.ndarray, Reader]]) -> np.ndarray:
+def outputs_of(model: nn.Module, parts: Parts) -> np.ndarray:
     """Return the outputs (N, O) float64 of a model for the bars of several parts, concatenated."""
     return np.concatenate([reader.outputs(model, bars) for bars, reader in parts])
 
 
+def forward_of(parts: Parts) -> Forward:
+    """Return the function of a model's outputs (N, O) for the bars of several parts, concatenated. It does
+    not wait for the device.
+    """
+    forwards = [reader.forward(bars) for bars, reader in parts]
+    return lambda model: torch.cat([forward(model) for forward in forwards])
+
+
 def reader_of(
-    reads: str, inputs: Inputs, *, bars_seen: int, first_bar: int, batch: int = EVALUATION_BATCH
+    reads: str,
+    inputs: Inputs,
+    *,
+    bars_seen: int,
+    first_bar: int,
+    batch: int = EVALUATION_BATCH,
+    at_once: AtOnce = AtOnce(),
 ) -> Reader:
-    """Return the reader for a model of windows (`batch` at once), or of chunks.
+    """Return the reader for a model of windows (in batches of `batch`), or of chunks.
 
     `first_bar` is the first row whose inputs are complete.
     """
     if reads == CHUNKS:
-        return ChunkReader(inputs, bars_seen=bars_seen, first_bar=first_bar)
-    return WindowReader(inputs, bars_seen=bars_seen, batch=batch)
+        return ChunkReader(inputs, bars_seen=bars_seen, first_bar=first_bar, at_once=at_once)
+    return WindowReader(inputs, bars_seen=bars_seen, batch=batch, at_once=at_once)
 
 
 class WindowReader:
     """Run a model over windows."""
 
-    def __init__(self, inputs: Inputs, *, bars_seen: int, batch: int = EVALUATION_BATCH) -> None:
-        self._inputs, self._batch_size = inputs, batch
+    def __init__(
+        self, inputs: Inputs, *, bars_seen: int, batch: int = EVALUATION_BATCH, at_once: AtOnce = AtOnce()
+    ) -> None:
+        self._inputs, self._batch_size, self._at_once = inputs, batch, at_once
         self._steps_T1 = torch.arange(bars_seen, device=inputs.rows_TF.device)[:, None]
 
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """See `Reader.outputs`."""
+        return on_host(self.forward(bars)(model))
+
+    def forward(self, bars: np.ndarray) -> Forward:
+        """See `Reader.forward`."""
         starts = torch.from_numpy(bars - len(self._steps_T1) + 1)
-        batch = self._batch_size
-        padded = torch.nn.functional.pad(starts, (0, -len(starts) % batch)).to(self._steps_T1.device)
-        outputs = [self._batch(model, part) for part in torch.split(padded, batch) if len(part)]
-        if not outputs:
-            return np.empty((0, 1))
-        return torch.cat(outputs)[: len(starts)].double().cpu().numpy()
+        size = self._size(len(starts))
+        padded = torch.nn.functional.pad(starts, (0, -len(starts) % size)).to(self._steps_T1.device)
+
+        def outputs(model: nn.Module) -> torch.Tensor:
+            made = [self._batch(model, part) for part in torch.split(padded, size) if len(part)]
+            return torch.cat(made)[: len(starts)] if made else torch.empty(0, 1, device=padded.device)
+
+        return outputs
+
+    def _size(self, windows: int) -> int:
+        """Return the windows of a batch. All are of one size, so that compiled code fits each."""
+        if not self._at_once.most:
+            return self._batch_size
+        parts = max(1, -(-windows // self._at_once.most))
+        return self._batch_size * max(1, -(-windows // (parts * self._batch_size)))
 
     def units(self, bars: np.ndarray) -> np.ndarray:
         """See `Reader.units`."""
@@ -99,7 +148,8 @@ class WindowReader:
         context: dict[str, torch.Tensor] = {}
         if given.context_TC is not None:
             context["context_BC"] = gather_context(given.context_TC, starts_B + (len(self._steps_T1) - 1))
-        outputs_BO: torch.Tensor = model(x_TBF, **context)
+        with autocast(self._at_once.dtype, x_TBF.device):
+            outputs_BO: torch.Tensor = model(x_TBF, **context)
         sign("batch read by a model")
         return outputs_BO.float()
 
@@ -107,32 +157,49 @@ class WindowReader:
 class ChunkReader:
     """Run a model over chunks, on a grid from `first_bar` on."""
 
-    def __init__(self, inputs: Inputs, *, bars_seen: int, first_bar: int) -> None:
+    def __init__(self, inputs: Inputs, *, bars_seen: int, first_bar: int, at_once: AtOnce = AtOnce()) -> None:
         self._inputs, self._first, self._bars_seen = inputs, first_bar, bars_seen
+        self._at_once = at_once
         self._read_X = torch.arange(EVALUATION_CHUNK + bars_seen - 1, device=inputs.rows_TF.device)
 
-    @torch.inference_mode()
     def outputs(self, model: nn.Module, bars: np.ndarray) -> np.ndarray:
         """See `Reader.outputs`; no bar may be before `first_bar`."""
-        given = self._inputs
+        return on_host(self.forward(bars)(model))
+
+    def forward(self, bars: np.ndarray) -> Forward:
+        """See `Reader.forward`; no bar may be before `first_bar`."""
         cells, offsets = np.divmod(bars - self._first, EVALUATION_CHUNK)
-        parts = []
-        for cell in np.unique(cells):
-            start = self._first + int(cell) * EVALUATION_CHUNK - self._bars_seen + 1
-            starts_1 = torch.tensor([start], device=self._read_X.device)
-            x_1FX = gather_chunks(
-                given.rows_TF, starts_1, self._read_X, given.mean_F, given.std_F, given.limit
-            )
-            parts.append((cells == cell, model(x_1FX)[0].double().cpu().numpy()))
-            sign("chunk read by a model")
-        outputs = np.empty((len(bars), parts[0][1].shape[-1] if parts else 1))
-        for inside, outputs_TO in parts:
-            outputs[inside] = outputs_TO[offsets[inside]]
+        read, places = np.unique(cells, return_inverse=True)
+        firsts = self._first + read * EVALUATION_CHUNK - self._bars_seen + 1
+        device = self._read_X.device
+        starts_B, place_N, offset_N = (
+            torch.from_numpy(numbers).to(device) for numbers in (firsts, places, offsets)
+        )
+
+        def outputs(model: nn.Module) -> torch.Tensor:
+            parts = torch.split(starts_B, max(1, self._at_once.most))
+            made = [self._chunks(model, part) for part in parts if len(part)]
+            return torch.cat(made)[place_N, offset_N] if made else torch.empty(0, 1, device=device)
+
         return outputs
+
+    @torch.inference_mode()
+    def _chunks(self, model: nn.Module, starts_B: torch.Tensor) -> torch.Tensor:
+        given = self._inputs
+        x_BFX = gather_chunks(given.rows_TF, starts_B, self._read_X, given.mean_F, given.std_F, given.limit)
+        with autocast(self._at_once.dtype, x_BFX.device):
+            outputs_BTO: torch.Tensor = model(x_BFX)
+        sign("chunk read by a model")
+        return outputs_BTO
 
     def units(self, bars: np.ndarray) -> np.ndarray:
         """See `Reader.units`."""
         return (bars - self._first) // EVALUATION_CHUNK
+
+
+def on_host(outputs_NO: torch.Tensor) -> np.ndarray:
+    """Return outputs (N, O) float64 of a device."""
+    return outputs_NO.double().cpu().numpy()
 
 
 def gather(

@@ -10,18 +10,20 @@ the rank sends its traceback and ends, and torchrun restarts all ranks.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.base import environment
-from trainer.base.errors import TrainerError
+from trainer.base.errors import TrainerError, TrainingFailed
 from trainer.base.signs import tell_signs
+from trainer.train.checkpoint import Checkpoint
 from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import on_device, read_source
@@ -39,6 +41,7 @@ from trainer.train.ranks.layout import DataParallel, FullySharded
 from trainer.train.ranks.links import check_links
 from trainer.train.ranks.shards import write_shards
 from trainer.train.ranks.validation import shared_outputs
+from trainer.train.stages import Stages
 from trainer.train.workers.devices import device_of
 from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.station import Station, set_up_process
@@ -89,9 +92,9 @@ def train_as(place: environment.RankEnvironment, connection: RankConnection) -> 
         clock = AgreedClock(ranks, notice=Notice(settings.notice), interval=interval)
         agreed: dict[str, Any] = {"clock": clock, "heard": clock.heard, "interval": clock.interval}
         train(roster, form, settings.job, report, total=ranks.sum_, **agreed)
-        outputs = roster.outputs()
-    if ranks.is_first and roster.opened is not None and outputs is not None:
-        report(files.finish(roster.opened, outputs))
+        files.flush()
+    if ranks.is_first and (done := roster.done(files)) is not None:
+        report(done)
 
 
 class _RankRoster:
@@ -102,39 +105,83 @@ class _RankRoster:
         self._ranks, self._files = ranks, files
         self.opened: Opened | None = None
         self._trained: nn.Module | None = None
+        self._outputs: Outputs | None = None  # of a piece that has no stage after its first fits
         self._evaluate = shared_outputs(ranks, self._assignment.settings.job.target.outputs)
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
-        """Return the run, once. If a rank can't read its source, raise TrainerError there and return none on
-        the others.
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
+        """Return the run of the piece's first stage, then of each further one. If a rank can't read its
+        source, raise TrainerError there and return none on the others.
         """
-        if self.opened is not None:
+        if self.opened is None:
+            if self._ranks.is_first:
+                started = {"event": "model_started", **self._assignment.piece.identity, "staged": False}
+                self._report({**started, "ranks": self._ranks.count})
+            checkpoint, stages = self._files.newest(self._assignment.piece)
+            return self._opened(stages, checkpoint)
+        if self._trained is None:
             return []
-        piece, settings = self._assignment.piece, self._assignment.settings
+        opened, trained = self._files.ended(self.opened), self._trained
+        self._trained = None
+        if opened.stages.is_to_score:
+            self._outputs = self._files.evaluated(opened, trained, self._evaluate)
+            if opened.piece.refit:
+                opened = self._scored(opened, self._outputs)
+        self.opened = opened
+        if opened.stages.is_over:
+            return []
+        make_room()
+        return self._opened(opened.stages, None)
+
+    def done(self, files: PieceFiles) -> dict[str, Any] | None:
+        """Write the model, and return its `model_done` event; None if it is not trained to its end."""
+        opened = self.opened
+        if opened is None or not opened.stages.is_over:
+            return None
+        if opened.stages.is_to_score and self._outputs is not None:
+            opened = files.scored(opened, self._outputs)
+        return files.finish(opened)
+
+    def _scored(self, opened: Opened, outputs: Outputs) -> Opened:
+        """Return the piece with its card, which rank 0 makes while the others wait."""
+        failure: TrainerError | None = None
         if self._ranks.is_first:
-            started = {"event": "model_started", **piece.identity, "staged": False}
-            self._report({**started, "ranks": self._ranks.count})
+            try:
+                opened = self._files.scored(opened, outputs)
+            except TrainerError as error:
+                failure = error
+        if self._ranks.any(failure is not None):
+            raise failure or TrainingFailed("rank 0 could not score the model")
+        return opened
+
+    def _opened(self, stages: Stages, checkpoint: Checkpoint | None) -> list[Run]:
+        """Return the run of the next stage, in agreement with the other ranks."""
+        piece, settings = self._assignment.piece, self._assignment.settings
         failure: TrainerError | None = None
         try:
-            source = on_device(read_source(piece, settings.job, settings.data), str(self._ranks.device))
-            self.opened = open_piece(piece, settings.job, source, self._evaluate)
+            read = read_source(piece, settings.job, settings.data, refit=stages.on_all_bars)
+            source = on_device(read, str(self._ranks.device))
+            self.opened = open_piece(piece, settings.job, source, self._evaluate, stages=stages)
         except TrainerError as error:
             failure = error
         if self._ranks.any(failure is not None):
             if failure is not None:
                 raise failure
+            self.opened = None
             return []
         assert self.opened is not None
-        self._files.resume(self.opened)
+        if not stages.fits or checkpoint is not None:
+            self._files.resume(self.opened, checkpoint)
         run = self.opened.run
-        validate = run.validate
+        if run.validation is None:
+            return [run]
+        judged = run.validation.judged
 
-        def validated(network: nn.Module) -> Validated:
+        def agreed(outputs_NO: np.ndarray) -> Validated:
             """Return rank 0's loss on every rank, so that all make the same decisions."""
-            own = validate(network)
+            own = judged(outputs_NO)
             return replace(own, loss=self._ranks.numbers_of_first([own.loss])[0])
 
-        run.validate = validated
+        run.validation = replace(run.validation, judged=agreed)
         return [run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
@@ -150,15 +197,6 @@ class _RankRoster:
         """See `loop.Roster`; every rank is called at the same step."""
         if self.opened is not None:
             self._files.stopped(self.opened)
-
-    def outputs(self) -> Outputs | None:
-        """Return the trained model's outputs, evaluated by all ranks together; None if nothing was
-        trained.
-        """
-        if self.opened is None or self._trained is None:
-            self._files.flush()
-            return None
-        return self._files.evaluated(self.opened, self._trained, self._evaluate)
 
 
 if __name__ == "__main__":

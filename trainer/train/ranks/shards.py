@@ -22,6 +22,7 @@ from trainer.train.loop import Run
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.tensors import is_divided
 from trainer.train.ranks.group import Ranks
+from trainer.train.stages import DOCUMENT
 
 
 def write_shards(
@@ -41,7 +42,7 @@ def write_shards(
             part: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
             if len(part):  # a rank may have no row of it
                 parts[name] = part
-        elif number % ranks.count == ranks.rank:
+        elif ranks.is_first if name == DOCUMENT else number % ranks.count == ranks.rank:
             parts[name] = tensor
     written: dict[str, Any] = {"shard": f"shard-{ranks.rank + 1}-of-{ranks.count}.safetensors", "error": ""}
     try:

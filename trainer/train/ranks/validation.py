@@ -1,8 +1,8 @@
 """Evaluate a model on all ranks: each runs its share of the windows, and every rank gets all outputs, in
 order.
 
-Windows go through the model in the same batches as in one process (`readers`), so that outputs are
-bit-identical.
+Windows of the test span go through the model in the same batches as in one process (`readers`), so that
+outputs are bit-identical; those of a validation agree by its tolerance (`epoch_scores`).
 """
 
 from __future__ import annotations

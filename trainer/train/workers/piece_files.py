@@ -10,7 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.base.errors import DataError
+from trainer.base.strict_json import Unsound
+from trainer.job.pieces.piece import Piece
 from trainer.train.checkpoint import (
+    Checkpoint,
     CheckpointWriter,
     Store,
     has_any,
@@ -20,11 +24,13 @@ from trainer.train.checkpoint import (
 )
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.scores import Outputs
+from trainer.train.inputs.source import made_of
 from trainer.train.loop import Report, Run, steps_of
 from trainer.train.packs.pack import ModelState
-from trainer.train.piece import Opened, close_piece, outputs_of_trained
+from trainer.train.piece import Opened, ended, outputs_of_trained, scored, write_model
 from trainer.train.precision import precision_of
 from trainer.train.predict.readers import Evaluate, outputs_of
+from trainer.train.stages import Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
 
 
@@ -37,18 +43,29 @@ class PieceFiles:
         """`store` writes a checkpoint: see `CheckpointWriter`."""
         self._settings, self._device, self._report = settings, device, report
         self._folder = settings.checkpoints
-        self._precision = precision_of(settings.job, torch.device(device))
+        self.precision = precision_of(settings.job, torch.device(device))
         self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
-    def resume(self, opened: Opened) -> None:
-        """Resume a run from its newest checkpoint of the same job, data and code, if there is one; report why
-        none continues if there are others.
-        """
-        piece, made = opened.piece, self._made(opened)
+    def newest(self, piece: Piece) -> tuple[Checkpoint | None, Stages]:
+        """Return a piece's newest checkpoint of the same job, data and code, and the stages before it."""
+        made = self._made(piece)
         checkpoint = newest(self._folder, piece.name, made)
+        try:
+            return checkpoint, stages_of(piece, checkpoint.earlier if checkpoint else None)
+        except (Unsound, DataError) as error:
+            reason = f"what earlier stages left is damaged: {error}"
+            self._report({"event": "begun_anew", **piece.identity, "reason": reason})
+            return None, stages_of(piece)
+
+    def resume(self, opened: Opened, checkpoint: Checkpoint | None) -> None:
+        """Resume a run from its newest checkpoint, if there is one; report why none continues if there are
+        others.
+        """
+        piece, made = opened.piece, self._made(opened.piece)
         if checkpoint is not None:
             checkpoint.put_into(opened.run)
-            place = {"epoch": opened.run.epoch + 1, "visited": opened.run.position}
+            run = opened.run
+            place = {"epoch": run.epochs_before + run.epoch + 1, "visited": run.position}
             place["step"] = steps_of(opened.run, self._settings.job)
             self._report(
                 {"event": "resumed", **piece.identity, **place, "unit": self._settings.job.model.reads}
@@ -59,7 +76,7 @@ class PieceFiles:
 
     def checkpoint(self, opened: Opened, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """Queue a checkpoint of the piece. `run` and `state` are copies that nothing else changes."""
-        self._writer.submit(run, state, self._made(opened), snapshot_seconds=snapshot_seconds)
+        self._writer.submit(run, state, self._made(opened.piece), snapshot_seconds=snapshot_seconds)
 
     def flush(self) -> None:
         """Wait until every checkpoint is on disk."""
@@ -68,21 +85,31 @@ class PieceFiles:
     def stopped(self, opened: Opened) -> None:
         """Report a run that a notice stopped, once its last checkpoint is on disk."""
         self.flush()
-        place = {"epoch": opened.run.epoch + 1, "step": steps_of(opened.run, self._settings.job)}
+        run = opened.run
+        place = {"epoch": run.epochs_before + run.epoch + 1, "step": steps_of(run, self._settings.job)}
         self._report({"event": "model_stopped", **opened.piece.identity, **place})
 
-    def evaluated(self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of) -> Outputs:
-        """Return a trained model's outputs, from which it is scored. Raises TrainingFailed if the run
-        failed.
-        """
+    def ended(self, opened: Opened) -> Opened:
+        """Return a piece whose run is over, with that stage finished. Raises TrainingFailed."""
         self.flush()
-        self._report({"event": "scoring", **opened.piece.identity})
+        return ended(opened, self._settings.job)
+
+    def evaluated(
+        self, opened: Opened, model: nn.Module, evaluate: Evaluate = outputs_of, *, aside: bool = False
+    ) -> Outputs:
+        """Return a trained model's outputs, from which it is scored, once its first fits have ended."""
+        self._report({"event": "scoring", **opened.piece.identity, **({"aside": True} if aside else {})})
         return outputs_of_trained(opened, model, self._settings.job, evaluate)
 
-    def finish(self, opened: Opened, outputs: Outputs) -> dict[str, Any]:
-        """Score a trained model and write it; return its `model_done` event. Raises TrainerError."""
-        job, out, choice = self._settings.job, self._settings.out, self._settings.choice
-        return close_piece(opened, outputs, job, out=out, device=self._device, choice=choice)
+    def scored(self, opened: Opened, outputs: Outputs) -> Opened:
+        """Return the piece with the card of its first fits. Raises TrainerError."""
+        known = {"device": self._device, "precision": self.precision}
+        return scored(opened, outputs, self._settings.job, choice=self._settings.choice, **known)
 
-    def _made(self, opened: Opened) -> Made:
-        return replace(opened.source.origin.made, precision=self._precision)
+    def finish(self, opened: Opened) -> dict[str, Any]:
+        """Write a model whose stages are over; return its `model_done` event."""
+        return write_model(opened, out=self._settings.out)
+
+    def _made(self, piece: Piece) -> Made:
+        made = made_of(piece, self._settings.job, self._settings.data)
+        return replace(made, precision=self.precision)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class Station:
     number: int
     device: str
     sharing: int = 1  # workers on the same GPU, itself included
+    helpers: tuple[Connection, ...] = ()  # lines to its helpers
 
 
 def threads_of(job: Job, pieces: Sequence[Piece], *, num_workers: int, cores: int) -> dict[str, int]:

@@ -26,13 +26,13 @@ from trainer.job.pieces.queue import PieceQueue
 from trainer.train.checkpoint import forget
 from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.cpu import num_cores
-from trainer.train.inputs.staging import STAGE_GIB, stages
 from trainer.train.notice import Notice
 from trainer.train.observing.gpu_watch import state_of_device
 from trainer.train.packs.strategy import places_of
 from trainer.train.smoke import tried
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
+from trainer.train.workers.helpers import STAGE_GIB, help_worker, helpers_of
 from trainer.train.workers.smaller import smaller, smallest, with_job
 from trainer.train.workers.station import Station, let_threads_sleep, threads_of
 from trainer.train.workers.worker import ReadAhead, work
@@ -47,11 +47,13 @@ class _Worker:
     number: int
     process: BaseProcess
     connection: Connection
-    pieces: dict[str, Piece] = field(default_factory=dict)  # pieces in training, by name
+    helpers: list[BaseProcess]
+    pieces: dict[str, Piece] = field(default_factory=dict)  # that it has, by name
+    scoring: set[str] = field(default_factory=set)  # of them, those whose places are free again
     alone: bool = False  # it retries one model without neighbours
     crash: str = ""
     last: str = ""  # source of the last piece, whose rows it still holds
-    staged: str = ""  # source that it reads ahead
+    staged: set[str] = field(default_factory=set)  # sources that its helpers read ahead
     device: str
     job: Job  # with its settings of memory
     clock: ProgressClock
@@ -59,21 +61,37 @@ class _Worker:
     silent: bool = False  # it made no progress, and is being ended
     kill_at: float = math.inf  # when it has had the time to write its stacks
 
+    def kill(self) -> None:
+        """Kill its process and those of its helpers."""
+        for process in (self.process, *self.helpers):
+            process.kill()
+
+    def join(self) -> None:
+        """Wait for their ends."""
+        for process in (self.process, *self.helpers):
+            process.join()
+        self.connection.close()
+
     @property
     def held(self) -> set[str]:
         """Return the sources whose rows it holds."""
-        return {self.last, *(piece.source for piece in self.pieces.values())} - {""}
+        return {self.last, *(self.pieces[name].source for name in self.pieces.keys() - self.scoring)} - {""}
+
+    @property
+    def training(self) -> int:
+        """Return how many of its places are taken."""
+        return len(self.pieces) - len(self.scoring)
 
 
 def worker_context(kind: str, job: Job) -> Any:
-    """Return the multiprocessing context that starts workers. For a CPU it starts to load torch, and what the
-    job's target scores with, in the background.
+    """Return the multiprocessing context that starts workers and helpers: forks of a server, which starts to
+    load torch, and what the job's target scores with, in the background.
 
-    CUDA does not survive a fork. On a CPU, workers are forked from a server that has loaded these.
+    CUDA does not survive a fork; the server never begins it, as torch asks
+    (https://docs.pytorch.org/docs/stable/notes/multiprocessing.html, 2026-11-27).
     """
-    if kind == "cuda":
-        return multiprocessing.get_context("spawn")
-    let_threads_sleep()
+    if kind == "cpu":
+        let_threads_sleep()
     loaded = ["torch", "trainer.train.workers.worker", *job.target.libraries]
     multiprocessing.set_forkserver_preload(loaded)
     with ctrl_c_blocked():
@@ -108,7 +126,7 @@ class Supervisor:
         self._context = worker_context(kind, settings.job)
         self._workers: dict[int, _Worker] = {}
         self._queue = PieceQueue(())
-        self._stages = stages(kind=kind, num_workers=num_workers, cores=num_cores())
+        self._num_helpers = helpers_of(kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Piece, ...]] = deque()
         self._again_alone: deque[Piece] = deque()
         self._deaths: Counter[str] = Counter()
@@ -146,10 +164,9 @@ class Supervisor:
     def close(self) -> None:
         """Kill every worker and wait for its end: finished models are on disk already."""
         for worker in self._workers.values():
-            worker.process.kill()
+            worker.kill()
         for worker in self._workers.values():
-            worker.process.join()
-            worker.connection.close()
+            worker.join()
         self._workers.clear()
 
     def _assign_pieces(self) -> None:
@@ -169,39 +186,43 @@ class Supervisor:
         for occupied in range(self._places):
             for number in usable:
                 worker = self._workers.get(number)
-                training, alone = (len(worker.pieces), worker.alone) if worker else (0, False)
+                training, alone = (worker.training, worker.alone) if worker else (0, False)
                 if len(self._queue) and training == occupied and not alone:
-                    held, staged = (worker.held, worker.staged) if worker else ((), "")
+                    held, staged = (worker.held, worker.staged) if worker else ((), ())
                     elsewhere = self._elsewhere(number)
                     self._assign(number, self._queue.take(held=held, staged=staged, elsewhere=elsewhere))
 
     def _elsewhere(self, number: int) -> set[str]:
         """Return the sources that other workers hold or read ahead."""
         others = [worker for worker in self._workers.values() if worker.number != number]
-        return {source for worker in others for source in (*worker.held, worker.staged)}
+        return {source for worker in others for source in worker.held | worker.staged}
 
     def _send_ahead(self) -> None:
-        """Send each busy worker the piece to read ahead, if it changed. Only a hint."""
-        for worker in self._workers.values() if self._stages else ():
-            if worker.staged and self._queue.has(worker.staged):
+        """Send each busy worker the pieces to read ahead, if they changed. Only a hint."""
+        for worker in self._workers.values() if self._num_helpers else ():
+            if worker.staged and all(map(self._queue.has, worker.staged)):
                 continue
-            piece = self._ahead_of(worker)
-            source = piece.source if piece is not None else ""
-            if source != worker.staged:
-                worker.staged = source
+            pieces = self._ahead_of(worker)
+            sources = {piece.source for piece in pieces}
+            if sources != worker.staged:
+                worker.staged = sources
                 with suppress(OSError):  # it died: `_listen` handles that
-                    worker.connection.send(ReadAhead(piece=piece))
+                    worker.connection.send(ReadAhead(pieces=tuple(pieces)))
 
-    def _ahead_of(self, worker: _Worker) -> Piece | None:
-        """Return a worker's next piece if its source should be read ahead: no worker holds it and it is
-        within STAGE_GIB.
+    def _ahead_of(self, worker: _Worker) -> list[Piece]:
+        """Return a worker's next pieces whose sources should be read ahead: as many as train together, which
+        no worker holds and which are within STAGE_GIB.
         """
-        if not len(self._queue) or not worker.pieces:
-            return None
-        elsewhere = self._elsewhere(worker.number)
-        piece = self._queue.peek(held=worker.held, elsewhere=elsewhere)
-        there = piece.source in worker.held or piece.source in elsewhere
-        return None if there or piece.memory_gib > STAGE_GIB else piece
+        if not worker.pieces:
+            return []
+        elsewhere, left = self._elsewhere(worker.number), STAGE_GIB
+        ahead = []
+        for piece in self._queue.ahead(self._places, held=worker.held, elsewhere=elsewhere):
+            left -= piece.memory_gib
+            if left < 0:
+                break
+            ahead.append(piece)
+        return ahead
 
     def _is_idle(self, number: int) -> bool:
         return number not in self._workers or not self._workers[number].pieces
@@ -212,15 +233,15 @@ class Supervisor:
             worker.clock.begin(self._clock())
         worker.pieces[piece.name] = piece
         worker.last = piece.source
-        if worker.staged == piece.source:
-            worker.staged = ""
+        worker.staged.discard(piece.source)
         with suppress(OSError):  # it died while idle: `_listen` retries the piece
             worker.connection.send(piece)
 
     def _start(self, number: int) -> _Worker:
-        ours, theirs = self._context.Pipe()
         sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
-        station = Station(number=number, device=self._devices[number], sharing=sharing)
+        helpers, lines = self._start_helpers(number)
+        ours, theirs = self._context.Pipe()
+        station = Station(number=number, device=self._devices[number], sharing=sharing, helpers=tuple(lines))
         process = self._context.Process(
             target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
         )
@@ -230,12 +251,29 @@ class Supervisor:
                 number=number,
                 process=process,
                 connection=ours,
+                helpers=helpers,
                 device=station.device,
                 job=self._settings.job,
                 clock=ProgressClock(began=self._clock()),
             )
-        theirs.close()
+        for line in (theirs, *lines):
+            line.close()
         return self._workers[number]
+
+    def _start_helpers(self, number: int) -> tuple[list[BaseProcess], list[Connection]]:
+        """Start the helpers of a worker; return them, and the worker's ends of their lines."""
+        helpers, lines = list[BaseProcess](), list[Connection]()
+        for _ in range(self._num_helpers):
+            ours, theirs = self._context.Pipe()
+            helper = self._context.Process(
+                target=help_worker, args=(self._settings, theirs), name=f"helper-{number}", daemon=True
+            )
+            with ctrl_c_blocked():
+                helper.start()
+            theirs.close()
+            helpers.append(helper)
+            lines.append(ours)
+        return helpers, lines
 
     def _listen(self) -> None:
         """Wait for messages of workers, and act on them."""
@@ -265,6 +303,10 @@ class Supervisor:
             worker.crash = worker.crash or event["reason"]
             worker.out_of_memory = event.get("out_of_memory", False)
             return
+        if kind == "scoring" and event.get("aside"):
+            worker.scoring.add(event["model"])
+        if kind in ("model_stopped", "model_done", "model_failed"):
+            worker.scoring.discard(event["model"])
         if kind == "model_stopped":
             self._outcome.stopped[event["model"]] = event
             del worker.pieces[event["model"]]
@@ -319,14 +361,13 @@ class Supervisor:
                 together.append(piece)
             else:
                 self._again_alone.append(piece)
-        if together:
-            self._again_together.append(tuple(together))
+        for first in range(0, len(together), self._places):  # with those that were scored, more than places
+            self._again_together.append(tuple(together[first : first + self._places]))
 
     def _discard(self, worker: _Worker) -> None:
         del self._workers[worker.number]
-        worker.process.kill()  # its pipe may close before it ends
-        worker.process.join()
-        worker.connection.close()
+        worker.kill()  # its pipe may close before it ends
+        worker.join()
 
     def _retries(self, worker: _Worker) -> int:
         """Return how often the models of a dead worker are retried together: once after a silence, whatever

@@ -1,7 +1,8 @@
 """A worker: the process that owns one device (or one core) and trains the models that the supervisor assigns.
 
 It ends with the supervisor: a thread waits for the supervisor's death and then ends this process at once.
-Another thread receives messages, so that the next source is read (`staging.py`) during training.
+Another thread receives messages, so that helpers (`helpers.py`), where it has some, begin to read what is to
+be trained next. They also score what is trained. Without helpers this process reads and scores itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,8 +27,9 @@ from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import end_with_the_parent
+from trainer.train.evaluate.evaluation import Baselines
+from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import Source, SourceCache, on_device, read_source
-from trainer.train.inputs.staging import Staging
 from trainer.train.loop import Run, train
 from trainer.train.machine_file import CheckpointInterval
 from trainer.train.notice import Notice
@@ -35,19 +37,22 @@ from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
+from trainer.train.stages import Stages
 from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.helpers import Helpers, Reading, read_here
 from trainer.train.workers.piece_files import PieceFiles
+from trainer.train.workers.staging import Staging
 from trainer.train.workers.station import Station, set_up_process
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAhead:
-    """A message to a worker: the piece that it will probably train next and may read ahead; None: drop the
-    staged one.
+    """A message to a worker: the pieces that it will probably train next and may read ahead. It drops what
+    else it has read ahead.
     """
 
-    piece: Piece | None
+    pieces: tuple[Piece, ...]
 
 
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
@@ -101,10 +106,26 @@ def _former(
 
 @dataclass(frozen=True, kw_only=True)
 class _Arrival:
-    """A piece, and its source if it was staged."""
+    """A piece that is to begin, or to continue with its next stage; its source if a helper reads it, or has,
+    and whether that was ahead of need.
+    """
 
     piece: Piece
-    staged: Future[Source] | None
+    reading: Reading | None
+    staged: bool = False
+    stages: Stages | None = None  # that this process has finished
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether nothing has to be waited for: without helpers its source is read when it starts."""
+        return self.reading is None or self.reading.source.done()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Woken:
+    """A message of a helper's thread: a source was read, or the error that ends this process."""
+
+    error: BaseException | None = None
 
 
 class _WorkerRoster:
@@ -118,47 +139,61 @@ class _WorkerRoster:
         self._identity = {"worker": station.number, "pid": os.getpid()}
         self._opened: dict[str, Opened] = {}
         self._sources = SourceCache()
-        self._staging = Staging(self._read)
-        self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        self._waiting: list[_Arrival] = []  # in order, not started
-        threading.Thread(target=self._listen, name="supervisor-messages", daemon=True).start()
         self._sending = threading.Lock()
+        self._helpers = Helpers(station.helpers, self.report) if station.helpers else None
+        self._staging = Staging(self._begin_ahead)
+        self._begun: dict[str, Reading] = {}  # sources of pieces that have arrived
+        scored_at_once = 2 * len(station.helpers)  # more would hold more and more memory
+        self._scoring = threading.BoundedSemaphore(max(1, scored_at_once))
+        self._num_scored_at_once = scored_at_once
+        self._arrived: queue.SimpleQueue[_Arrival | _Woken] = queue.SimpleQueue()
+        self._waiting: list[_Arrival] = []  # in order, not started
         self._files = PieceFiles(settings, station.device, self.report)
+        threading.Thread(target=self._listen, name="supervisor-messages", daemon=True).start()
 
     def report(self, event: dict[str, Any]) -> None:
-        """Send an event to the supervisor. Called by the checkpoint thread, too."""
+        """Send an event to the supervisor. Called by other threads, too."""
         with self._sending:
             self._connection.send({**with_memory(event, self._device), **self._identity})
 
-    def arrivals(self, free: int, *, wait: bool) -> list[Run]:
+    def arrivals(self, free: int, *, wait: bool, make_room: Callable[[], None]) -> list[Run]:
         """See `loop.Roster`. The supervisor sends no more pieces than there are places.
 
-        While other models train, a piece whose source is still being read waits, so that they don't have to.
+        A piece whose source is still being read keeps nobody waiting: others train, or start, without it.
         """
         runs: list[Run] = []
         while len(runs) < free:
-            arrival = self._next(wait=wait and not runs, may_block=wait)
+            arrival = self._next(wait=wait and not runs)
             if arrival is None:
                 break
-            piece = arrival.piece
+            torch.set_num_threads(arrival.piece.threads)  # also for reading and scoring
+            try:
+                runs += self._begun_run(arrival, make_room)
+            except TrainerError as error:
+                self._fail(arrival.piece, error)
+        return runs
+
+    def _begun_run(self, arrival: _Arrival, make_room: Callable[[], None]) -> list[Run]:
+        """Return the run of a piece's next stage; none of a piece that needs no training, or may not begin.
+        Raises TrainerError.
+        """
+        piece, stages, checkpoint = arrival.piece, arrival.stages, None
+        if stages is None:
             if self._notice.stops:  # nothing of it is lost: it has not begun
                 self.report({"event": "model_stopped", **piece.identity})
-                continue
-            started = {"event": "model_started", **piece.identity, "staged": arrival.staged is not None}
+                return []
+            started = {"event": "model_started", **piece.identity, "staged": arrival.staged}
             self.report({**started, **({"threads": piece.threads} if piece.threads > 1 else {})})
-            torch.set_num_threads(piece.threads)  # also for reading and scoring
-            try:
-                if done := self._kept(piece):
-                    self.report({**done, "kept": True})
-                    continue
-                opened = open_piece(piece, self._settings.job, self._source(arrival))
-            except TrainerError as error:
-                self._fail(piece, error)
-                continue
-            self._opened[piece.name] = opened
-            self._files.resume(opened)
-            runs.append(opened.run)
-        return runs
+            if done := self._kept(piece):
+                self.report({**done, "kept": True})
+                return []
+            checkpoint, stages = self._files.newest(piece)
+        source = self._source(arrival, make_room, refit=stages.on_all_bars)
+        opened = open_piece(piece, self._settings.job, source, stages=stages)
+        self._opened[piece.name] = opened
+        if arrival.stages is None:
+            self._files.resume(opened, checkpoint)
+        return [opened.run]
 
     def checkpoint(self, run: Run, state: ModelState, *, snapshot_seconds: float) -> None:
         """See `loop.Roster`."""
@@ -168,14 +203,64 @@ class _WorkerRoster:
         """See `loop.Roster`."""
         opened = self._opened.pop(run.member.name)
         try:
-            self.report(self._files.finish(opened, self._files.evaluated(opened, model)))
+            self._go_on(self._files.ended(opened), model)
         except TrainerError as error:
             self._fail(opened.piece, error)
 
     def stopped(self, runs: Sequence[Run]) -> None:
-        """See `loop.Roster`."""
+        """See `loop.Roster`. What helpers score is scored to its end."""
         for run in runs:
             self._files.stopped(self._opened.pop(run.member.name))
+        for _ in range(self._num_scored_at_once):
+            self._scoring.acquire()
+
+    def _go_on(self, opened: Opened, model: torch.nn.Module) -> None:
+        """Score a piece whose first fits have ended, and write one whose stages are over; the others continue
+        with the next stage. Raises TrainerError.
+        """
+        stages, outputs = opened.stages, None
+        aside = stages.is_over and self._helpers is not None
+        if stages.is_to_score:
+            outputs = self._files.evaluated(opened, model, aside=aside)
+            if aside:
+                return self._score_aside(opened, outputs)
+            opened = self._files.scored(opened, outputs)
+        if stages.is_over:
+            self.report(self._files.finish(opened))
+            return None
+        reading = None
+        if stages.on_all_bars and self._helpers is not None:
+            reading = self._begin(opened.piece, refit=True)
+        self._waiting.append(_Arrival(piece=opened.piece, reading=reading, stages=opened.stages))
+        return None
+
+    def _score_aside(self, opened: Opened, outputs: Outputs) -> None:
+        """Have a helper score a trained model and write it, once its baselines are computed."""
+        assert self._helpers is not None
+        helpers, trained, foreseen = self._helpers, opened.trained(), opened.source.foreseen
+        piece, device, precision = opened.piece, self._device, self._files.precision
+        self._scoring.acquire()
+
+        def score(baselines: list[Baselines]) -> None:
+            done = helpers.score(trained, baselines, outputs, device, precision)
+            done.add_done_callback(ended)
+
+        def ended(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is None:
+                self.report(done.result())
+            elif isinstance(error, TrainerError):
+                self._fail(piece, error)
+            else:
+                self._arrived.put(_Woken(error=error))
+            self._scoring.release()
+
+        if foreseen is None:
+            score(opened.source.baselines(piece.fold))
+        else:
+            foreseen.add_done_callback(
+                lambda known: ended(known) if known.exception() else score(known.result()[piece.fold])
+            )
 
     def _listen(self) -> None:
         """Receive the supervisor's messages. Runs on its own thread: the main thread does not read the pipe
@@ -185,44 +270,84 @@ class _WorkerRoster:
             while True:
                 message = self._connection.recv()
                 if isinstance(message, ReadAhead):
-                    self._stage(message.piece)
+                    self._staging.stage([piece for piece in message.pieces if self._is_to_train(piece)])
                 else:
-                    # Claimed here and not later: the next message may stage another source.
-                    self._arrived.put(_Arrival(piece=message, staged=self._staging.claim(message.source)))
+                    self._arrived.put(self._arrival_of(message))
 
-    def _stage(self, piece: Piece | None) -> None:
-        """Read a piece's source ahead, unless the piece needs no training."""
-        with suppress(DataError):  # planning refused a symbol: reported when the piece starts
-            if piece is None or self._kept(piece) is None:
-                self._staging.stage(piece)
-
-    def _next(self, *, wait: bool, may_block: bool) -> _Arrival | None:
-        """Return the first piece that can start. `wait`: wait for one. `may_block`: also one whose source is
-        being read.
+    def _arrival_of(self, piece: Piece) -> _Arrival:
+        """Return a piece that has arrived. A helper begins to read its source, unless that is there, or has
+        begun.
         """
-        with suppress(queue.Empty):
-            while True:
-                self._waiting.append(self._arrived.get_nowait())
-        if wait and not self._waiting:
-            return self._arrived.get()
-        unread = {one.piece.source for one in self._waiting if one.staged and not one.staged.done()}
-        for arrival in self._waiting:
-            if may_block or arrival.piece.source not in unread:
-                self._waiting.remove(arrival)
-                return arrival
-        return None
+        # Claimed here and not later: the next message may stage other sources.
+        staged = self._staging.claim(piece.source)
+        reading = staged or self._begun.get(piece.source)
+        if reading is None and self._helpers is not None and self._is_to_train(piece):
+            in_use = {opened.source.name for opened in list(self._opened.values())}
+            if piece.source not in in_use | {self._sources.last}:
+                reading = self._begin(piece)
+        if reading is not None:
+            self._begun[piece.source] = reading
+        return _Arrival(piece=piece, reading=reading, staged=staged is not None)
 
-    def _source(self, arrival: _Arrival) -> Source:
+    def _begin_ahead(self, piece: Piece) -> Reading:
+        return self._begin(piece, ahead=True)
+
+    def _begin(self, piece: Piece, *, ahead: bool = False, refit: bool = False) -> Reading:
+        """Have a helper read a piece's source; the main thread is woken when it is there."""
+        assert self._helpers is not None
+        job, data = self._settings.job, self._settings.data
+        if data.rows_folder(piece, job):
+            reading = read_here(lambda: read_source(piece, job, data, refit=refit), refit=refit)
+        else:
+            reading = self._helpers.read(piece, ahead=ahead, refit=refit)
+        reading.source.add_done_callback(lambda _: self._arrived.put(_Woken()))
+        return reading
+
+    def _is_to_train(self, piece: Piece) -> bool:
+        with suppress(DataError):  # planning refused a symbol: reported when the piece starts
+            return self._kept(piece) is None
+        return False
+
+    def _next(self, *, wait: bool) -> _Arrival | None:
+        """Return the first piece that can start. `wait`: wait for one."""
+        while True:
+            with suppress(queue.Empty):
+                while True:
+                    self._hear(self._arrived.get_nowait())
+            for arrival in self._waiting:
+                if arrival.is_ready:
+                    self._waiting.remove(arrival)
+                    return arrival
+            if not wait:
+                return None
+            self._hear(self._arrived.get())
+
+    def _hear(self, message: _Arrival | _Woken) -> None:
+        if isinstance(message, _Arrival):
+            self._waiting.append(message)
+        elif message.error is not None:
+            raise message.error
+
+    def _source(self, arrival: _Arrival, make_room: Callable[[], None], *, refit: bool) -> Source:
+        """Return the source of a piece's next stage on the device."""
+        piece, reading = arrival.piece, arrival.reading
         in_use = [opened.source for opened in self._opened.values()]
+        self._begun.pop(piece.source, None)
+        if refit and arrival.stages is None:
+            reading = None  # it goes on in a refit, which was not known when it arrived
+        if reading is not None:
+            reading.source.result()  # its error comes before anything is freed
+        make_room()
 
         def read() -> Source:
-            source = arrival.staged.result() if arrival.staged is not None else self._read(arrival.piece)
-            return on_device(source, self._device)
+            if self._helpers is None:
+                source = read_source(piece, self._settings.job, self._settings.data, refit=refit)
+                return on_device(source, self._device)
+            by = reading or self._begin(piece, refit=refit)
+            return on_device(replace(by.source.result(), foreseen=by.foreseen), self._device)
 
-        return self._sources.get(arrival.piece.source, in_use, read)
-
-    def _read(self, piece: Piece) -> Source:
-        return read_source(piece, self._settings.job, self._settings.data)
+        name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
+        return self._sources.get(name, in_use, read)
 
     def _kept(self, piece: Piece) -> dict[str, Any] | None:
         return kept(piece, self._settings.job, self._settings.data, out=self._settings.out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs import job_of
-from trainer.base.errors import DataError
+from trainer.base.errors import DataError, UsageError
 from trainer.job.pieces import kind_of, pieces_of
 from trainer.job.pieces.piece import SeriesWork
 
@@ -52,3 +52,21 @@ def test_a_pooled_job_has_a_piece_for_each_fold_and_seed():
 def test_a_pooled_job_may_not_have_the_name_of_a_symbol():
     with pytest.raises(DataError, match="the job and its symbol MIX have the same name"):
         pieces_of(job_of(name="mix", pooled=True), [work("A"), work("MIX")], timeframe="1m")
+
+
+def test_the_last_fold_is_refitted_and_the_plan_counts_it():
+    series = [SeriesWork(symbol="A", bars=1000, windows=(100, 200), visits=(110, 220), refit=300)]
+    first, last = pieces_of(job_of(folds=2, epochs=3, refit=True), series, timeframe="1m")
+    assert (first.refit, first.estimate) == (False, 3 * 110)
+    assert (last.refit, last.estimate) == (True, 3 * 220 + 3 * 300)
+    short = job_of(folds=2, epochs=3, refit=True, steps_per_epoch=1, batch=50)
+    assert pieces_of(short, series, timeframe="1m")[1].estimate == 3 * (220 - 150) + 3 * 50
+
+
+def test_an_ensemble_is_one_piece_of_several_networks():
+    job = job_of(epochs=3, seeds=4, seed=2, ensemble=True)
+    (piece,) = pieces_of(job, [work("A")], timeframe="1m")
+    assert (piece.name, piece.title, piece.seed) == ("lstm-direction_A_1m", "A", 2)
+    assert (piece.members, piece.estimate) == (4, 4 * 300)
+    with pytest.raises(UsageError, match="train.ensemble"):
+        job_of(ensemble=True)

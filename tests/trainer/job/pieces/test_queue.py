@@ -26,8 +26,8 @@ def test_a_worker_stays_with_its_symbol_while_nearly_the_longest():
 
 def test_a_worker_gets_held_pieces_before_staged_ones():
     pieces = [piece("A", estimate=100), piece("B", estimate=95), piece("C", estimate=91)]
-    assert PieceQueue(pieces).take(held={"B"}, staged="C").source == "B"
-    assert PieceQueue(pieces).take(held={"X"}, staged="C").source == "C"
+    assert PieceQueue(pieces).take(held={"B"}, staged={"C"}).source == "B"
+    assert PieceQueue(pieces).take(held={"X"}, staged={"C"}).source == "C"
 
 
 def test_symbols_of_other_workers_are_left_to_them():

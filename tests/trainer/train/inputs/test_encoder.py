@@ -286,7 +286,7 @@ def test_a_bad_encoder_is_one_error_line_of_the_training(encoders, bars, tmp_pat
     early, keys = bars / "early", full({**SIZES, **COMMON})
     known = ["--data", str(early), "--out", str(tmp_path / "out"), "--device", "cpu", "--workers", "1"]
     sizes = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
-    missing = "no.safetensors can't be read (No such file or directory). Check model.encoder"
+    missing = "no.safetensors can't be read (No such file or directory). Check its path"
     unseen = "none of the 2 symbols can be trained on (the encoder has seen bars and labels until"
     for encoder, more, message in (
         (tmp_path / "no.safetensors", sizes, missing),

@@ -168,8 +168,9 @@ def test_all_steps_are_computed_twice_without_a_checkpoint():
         ({"instance_type": "g5.xlarge"}, 3600, 96),
         ({"instance_type": "g5.xlarge"}, 60, 60),
         ({"instance_type": "g5.xlarge", "checkpoint_seconds": 15}, 60, 15),
-        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 300}, 600, 96),
-        ({"checkpoint_seconds": 300}, 60, 60),
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 300}, 600, 300),  # two minutes cost over 1 %
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 300}, 120, 300),
+        ({"instance_type": "g5.xlarge", "checkpoint_seconds": 300}, 60, 60),  # at its price
         ({"instance_type": "g5.xlarge", "checkpoint_seconds": 15}, 0, 0),  # the job wants none
     ],
 )

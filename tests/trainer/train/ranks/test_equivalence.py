@@ -17,7 +17,7 @@ from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.rosters import Roster
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.train.evaluate.epoch_scores import Validated
+from trainer.train.evaluate.epoch_scores import Validated, Validation
 from trainer.train.loop import Run, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member
@@ -114,13 +114,14 @@ def run_of_noise(job: Job, evaluate: Evaluate, outputs: list[np.ndarray]) -> Run
     member = member_of(torch.float32)
     parts = parts_of(member, job)
 
-    def validate(network: nn.Module) -> Validated:
-        outputs.append(evaluate(network, parts))
-        return Validated(loss=float((outputs[-1] ** 2).mean()))
+    def judged(outputs_NO: np.ndarray) -> Validated:
+        outputs.append(outputs_NO)
+        return Validated(loss=float((outputs_NO**2).mean()))
 
+    validation = Validation(outputs=lambda network: torch.from_numpy(evaluate(network, parts)), judged=judged)
     reads = reads_of(job, member)[:150]
     return Run(
-        member=member, title="S", reads=reads, validate=validate, learning_rate=job.train.learning_rate
+        member=member, title="S", reads=reads, validation=validation, learning_rate=job.train.learning_rate
     )
 
 

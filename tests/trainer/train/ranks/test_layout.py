@@ -25,7 +25,7 @@ from tests.trainer.train.rosters import MADE, Roster, WorkerKilled, heard_at
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter
-from trainer.train.evaluate.epoch_scores import Validated
+from trainer.train.evaluate.epoch_scores import Validated, Validation
 from trainer.train.loop import Run, Total, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state, new_model
@@ -251,7 +251,13 @@ def go_on(
     """
     member: Member = member_of(torch.float32 if told_at else torch.float64)
     firsts = reads_of(job, member)[:75]  # ten steps an epoch, the last of three samples
-    run = Run(member=member, title="S", reads=firsts, validate=_loss, learning_rate=3e-4)
+    run = Run(
+        member=member,
+        title="S",
+        reads=firsts,
+        validation=Validation(outputs=_loss, judged=_as_it_is),
+        learning_rate=3e-4,
+    )
     ticks = iter(range(10**6))  # every look at the clock is a second later, so a checkpoint is always due
     roster = Continued(run, folder, writer, dies_at=dies_at)
     with suppress(WorkerKilled):
@@ -262,9 +268,14 @@ def go_on(
     return roster.resumed.get(member.name, 0), run.history
 
 
-def _loss(model: nn.Module) -> Validated:
-    """Return a loss that depends on every weight."""
-    return Validated(loss=float(sum((weight.detach().double() ** 2).sum() for weight in model.parameters())))
+def _loss(model: nn.Module) -> torch.Tensor:
+    """Return a loss (1, 1) that depends on every weight."""
+    squares = [(weight.detach().double() ** 2).sum() for weight in model.parameters()]
+    return torch.stack(squares).sum().view(1, 1)
+
+
+def _as_it_is(outputs_NO: np.ndarray) -> Validated:
+    return Validated(loss=float(outputs_NO[0, 0]))
 
 
 def go_on_as_rank(

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from tests.trainer.train.ranks.ranks import TwoRanks
-from tests.trainer.train.rosters import MADE
+from tests.trainer.train.rosters import MADE, always
 from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.checkpoint_files import MANIFEST
-from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.ranks.group import Ranks
@@ -34,7 +33,7 @@ def state(batches: int) -> tuple[Run, ModelState]:
         member=member,
         title="S0",
         reads=torch.arange(3),
-        validate=lambda model: Validated(loss=0.0),
+        validation=always(0.0),
         learning_rate=0.1,
     )
     run.best_weights, run.history = {"halved": weights["halved"] * 2}, [{"epoch": 1, "train_loss": 0.5}]

@@ -15,7 +15,7 @@ import torch
 
 from tests.jobs import job_of, sets
 from tests.pieces import piece
-from tests.trainer.train.rosters import MADE
+from tests.trainer.train.rosters import MADE, always
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
@@ -24,7 +24,6 @@ from trainer.machines.kernels import CPU_SLICE
 from trainer.machines.shapes import OPEN, shape_of
 from trainer.store.card import read_card
 from trainer.train.checkpoint import write
-from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.inputs.survey import Survey
 from trainer.train.loop import Run
 from trainer.train.packs.sequential import SequentialPack
@@ -190,9 +189,7 @@ def checkpoint(out: Path, chosen: Chosen) -> None:
     (member,) = make_members(1, job_of(hidden=4, lookback=6), torch.device("cpu"))
     pack = SequentialPack([member], job_of(hidden=4, lookback=6))
     reads = torch.arange(9)
-    run = Run(
-        member=member, title="C0", reads=reads, validate=lambda model: Validated(loss=0.0), learning_rate=1e-3
-    )
+    run = Run(member=member, title="C0", reads=reads, validation=always(0.0), learning_rate=1e-3)
     write(out / "checkpoints", run, pack.snapshot(0), MADE, choice=chosen.choice)
 
 

@@ -21,6 +21,7 @@ from trainer.node.progress import Progress, advance
 from trainer.train import smoke
 from trainer.train.workers import supervisor as supervising
 from trainer.train.workers.assignment import Outcome, WorkerSettings
+from trainer.train.workers.helpers import help_worker
 from trainer.train.workers.smaller import smaller
 from trainer.train.workers.supervisor import Supervisor
 from trainer.train.workers.worker import crash_of
@@ -93,12 +94,28 @@ class Ours(Connection):
         self.worker.take(obj)
 
 
+class Helper:
+    """A helper's process, which does nothing."""
+
+    alive = False
+
+    def start(self) -> None:
+        self.alive = True
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def join(self) -> None:
+        assert not self.alive
+
+
 class Context:
     """A multiprocessing context whose processes are played."""
 
     def __init__(self, behave: Callable[[Played, Piece], None]) -> None:
         self._behave = behave
         self.started: list[Played] = []
+        self.helpers: list[Helper] = []
 
     def Pipe(self) -> tuple[Ours, Any]:  # noqa: N802, multiprocessing's name
         ours, theirs = multiprocessing.Pipe()
@@ -106,7 +123,10 @@ class Context:
         ours.close()
         return self._ours, theirs
 
-    def Process(self, *, args: tuple[Any, ...], **_: Any) -> Played:  # noqa: N802
+    def Process(self, *, target: Any, args: tuple[Any, ...], **_: Any) -> Any:  # noqa: N802
+        if target is help_worker:
+            self.helpers.append(Helper())
+            return self.helpers[-1]
         self._ours.worker = Played(self._behave, *args)
         self.started.append(self._ours.worker)
         return self._ours.worker
@@ -139,9 +159,11 @@ class Stage:
         *,
         workers: int = 1,
         broken: Sequence[str] = (),
+        helpers: int = 0,
         **keys: Any,
     ) -> Outcome:
         self.context = Context(behave)
+        self._patch.setattr(supervising, "helpers_of", lambda **_: helpers)
         self._patch.setattr(supervising, "worker_context", lambda kind, job: self.context)
         self._patch.setattr(supervising, "device_of", lambda kind, number: f"stub:{number}")
         self._patch.setattr(supervising, "default_workers", lambda kind: workers)
@@ -171,6 +193,34 @@ def some(count: int) -> list[Piece]:
 
 def reasons(outcome: Outcome) -> set[str]:
     return {event["reason"] for event in outcome.failed.values()}
+
+
+# --- helpers
+
+
+def test_a_place_is_free_while_a_helper_scores(stage):
+    def behave(worker: Played, got: Piece) -> None:
+        worker.tell({"event": "scoring", "aside": True, **got.identity})
+        if len(worker.pieces) == 3:
+            worker.finish()
+
+    outcome = stage.train(behave, some(3), helpers=2)
+    assert len(outcome.done) == 3 and not outcome.failed
+    assert len(stage.context.started) == 1, "all three were in one worker's hand, which trains one at a time"
+    assert len(stage.context.helpers) == 2 and not any(one.alive for one in stage.context.helpers)
+
+
+def test_a_worker_that_dies_scores_its_models_again_and_its_helpers_die(stage):
+    def behave(worker: Played, got: Piece) -> None:
+        worker.tell({"event": "scoring", "aside": True, **got.identity})
+        if len(stage.context.started) == 2:
+            worker.finish()
+        elif len(worker.pieces) == 2:
+            worker.die(1)
+
+    outcome = stage.train(behave, some(2), helpers=1)
+    assert len(outcome.done) == 2 and outcome.retries == 2
+    assert [one.alive for one in stage.context.helpers] == [False, False]
 
 
 # --- silence

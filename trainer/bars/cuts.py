@@ -1,0 +1,60 @@
+"""The instants at which the spans of a fold begin, for one series or several. Numpy, no torch.
+
+With `data.validation_days` and `data.test_days` they are midnights (UTC): the test span has the last days, to
+the end of the day of the last bar, and validation those before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.base.errors import DataError
+from trainer.data.read.candles import time_text
+from trainer.data.splits import Span, Spans
+from trainer.data.table import DataSettings
+from trainer.data.timeframes import DAY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The instants of one fold, in ns UTC: begin of validation and test, and end of the test (None: the last
+    bar).
+    """
+
+    validation: int
+    test: int
+    stop: int | None = None
+
+    def spans(self, instants: np.ndarray, *, embargo: int, first: int = 0) -> Spans:
+        """Return the spans of a series, or of a panel's dates, with these times, from number `first` on; the
+        embargo, in bars or dates, is taken from the older span.
+        """
+        validation, test = (int(row) for row in np.searchsorted(instants, [self.validation, self.test]))
+        stop = len(instants) if self.stop is None else int(np.searchsorted(instants, self.stop))
+        return Spans(
+            train=Span(start=first, stop=max(first, validation - embargo)),
+            validation=Span(start=validation, stop=max(validation, test - embargo)),
+            test=Span(start=test, stop=stop),
+        )
+
+
+def recent_cuts(first: int, last: int, data: DataSettings) -> tuple[Cut, ...]:
+    """Return the instants of each fold, oldest first, by days before the end of the last bar's day; `first`
+    and `last` are the usable bars' begins in ns. Raises DataError if nothing is left to train on.
+    """
+    end = (last // DAY + 1) * DAY
+    cuts = []
+    for later in reversed(range(data.folds)):
+        stop = end - later * data.test_days * DAY
+        test = stop - data.test_days * DAY
+        validation = test - data.validation_days * DAY
+        cuts.append(Cut(validation=validation, test=test, stop=stop if later else None))
+    if cuts[0].validation <= first:
+        raise DataError(
+            f"nothing is left to train on before {time_text(cuts[0].validation)}",
+            why=f"validation begins then, and the bars, after the warm-up, at {time_text(first)}",
+            do="Give more bars, or lower data.validation_days, data.test_days or data.folds.",
+        )
+    return tuple(cuts)
