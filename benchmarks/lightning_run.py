@@ -33,7 +33,7 @@ from trainer.train.piece import open_piece
 EVALUATED = 256  # windows of a batch of validation and test
 
 
-def main() -> None:
+def train_by_lightning() -> None:
     """Train each symbol."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--data", type=Path, required=True)
@@ -116,4 +116,4 @@ def train(
 
 
 if __name__ == "__main__":
-    main()
+    train_by_lightning()
