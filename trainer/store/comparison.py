@@ -23,6 +23,10 @@ ALL = "all"  # the row of all symbols together
 DO = "Compare models of the same data, target and test span."
 
 
+class TooFewShared(UsageError):
+    """Sides that scored too few cells alike to be compared: candles would score them again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One side of a comparison: the models of a run, or one model."""
@@ -94,7 +98,8 @@ def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[Compare
     if not enough:
         most = max(map(len, pairs.values()))
         why = f"they scored {most} cells of the test span alike, and a comparison takes {FEWEST_CELLS}"
-        raise UsageError(f"{other.name} and {reference.name} can't be compared", why=why, do=DO)
+        do = "Give the candles of the later one, to score them again: --data PATH."
+        raise TooFewShared(f"{other.name} and {reference.name} can't be compared", why=why, do=do)
     gains = [_gain(theirs[symbol], ours[symbol], days, score, lower) for symbol, days in enough.items()]
     judged = [one for one in judge(gains) if one is not None]
     return [

@@ -170,15 +170,22 @@ def side_of(objects: Objects, name: str) -> Side:
     """Return what a name means to a comparison: a run with the cards of all its models, or one model with its
     card. Raises UsageError for neither.
     """
-    run_id = "" if "/" in name else find_run(objects, name)
-    models = models_of_run(objects, run_id) if run_id else ()
-    chosen = models or (find_model(objects, name),)
+    run_id, chosen = named_models(objects, name)
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
         cards = list(pool.map(lambda one: card_of(objects, key=one.key, version_id=one.version_id), chosen))
     receipt = read_receipt(objects, chosen[0].run_id) if chosen[0].run_id else None
     spent, took = (receipt["dollars"]["spent_high"], receipt["seconds"]["total"]) if receipt else (None, None)
     known = tuple(card for card in cards if card is not None)
-    return Side(name=run_id if models else chosen[0].full_name, cards=known, dollars=spent, seconds=took)
+    return Side(name=run_id or chosen[0].full_name, cards=known, dollars=spent, seconds=took)
+
+
+def named_models(objects: Objects, name: str) -> tuple[str, tuple[Model, ...]]:
+    """Return the id and the models of a run, or "" and the one model of a name. Raises UsageError for
+    neither.
+    """
+    run_id = "" if "/" in name else find_run(objects, name)
+    models = models_of_run(objects, run_id) if run_id else ()
+    return (run_id, models) if models else ("", (find_model(objects, name),))
 
 
 def fetch_models(objects: Objects, models: Sequence[Model], into: Path) -> list[Path]:

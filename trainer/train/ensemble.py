@@ -1,4 +1,5 @@
-"""Score the average of a run's models of one symbol: of several seeds, and of earlier folds.
+"""Score models again at a desk: the average of a run's models of one symbol, of several seeds and of earlier
+folds; and models of several runs on bars that none of them has seen.
 
 The forecasts are averaged in the target's own form (probabilities, logs, quantiles) and scored on the test
 bars of the fold, on which each of its models was scored before. The losses in their cards prove it: candles
@@ -17,14 +18,16 @@ from typing import Any
 import numpy as np
 
 from trainer.base.errors import DataError, UsageError
+from trainer.base.text import some_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card
 from trainer.targets.losses import MODEL
+from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.source import JobData, plan_and_open, read_source
 from trainer.train.inputs.survey import survey
 from trainer.train.predict.load_model import CheckedModel, check_model
-from trainer.train.score import Windows, forecasts_on, outputs_on, unlike
+from trainer.train.score import Windows, forecasts_on, outputs_on, unlike, unseen
 
 TOLERANCE = 0.01  # share of a loss by which a GPU and a CPU may differ
 DO = "Give the candles that the run was trained on."
@@ -37,10 +40,7 @@ def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
     Raises UsageError for a job with files of the user's own, and without several models of anything;
     DataError for candles that are not those of the run.
     """
-    if job.own_files:
-        raise UsageError(
-            "their average is not scored", why="a card runs no code of yours", do="Leave --data."
-        )
+    _refuse_own_files(job, "their average is not scored")
     checked = [check_model(path, to_score=True) for path in models]
     with tempfile.TemporaryDirectory(prefix="mayfly-ensemble-") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
@@ -53,6 +53,64 @@ def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
         why = "the run has one model of each symbol and fold"
         raise UsageError("there is nothing to average", why=why, do="Train with train.seeds = 3.")
     return made
+
+
+def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[list[Card]]:
+    """Return each side's cards with losses on the same bars: those of the job's last test span, without bars
+    that trained or selected any of a symbol's models. A symbol that a side lacks is left out.
+
+    Raises UsageError for a job with files of the user's own and without a symbol in common; DataError for a
+    model that can't be scored on the candles, and if no bar is left.
+    """
+    _refuse_own_files(job, "they are not scored again")
+    checked = [(side, check_model(path, to_score=True)) for side, paths in enumerate(sides) for path in paths]
+    with tempfile.TemporaryDirectory(prefix="mayfly-compare-") as scratch:
+        read = plan_and_open(job, data, scratch=Path(scratch))
+        job = job.with_data(timeframe=read.plan.timeframe)
+        made: list[list[Card]] = [[] for _ in sides]
+        last = {piece.series: piece for piece in survey(job, read.plan).pieces}
+        for series, piece in last.items():
+            members = [(side, model) for side, model in checked if model.card.symbols == series]
+            if {side for side, _ in members} == set(range(len(sides))):
+                cards = _unseen([model for _, model in members], piece, job, read)
+                for (side, _), card in zip(members, cards, strict=True):
+                    made[side].append(card)
+    if not made[0]:
+        why = f"the candles have {some_of([' '.join(series) for series in last], 3)}"
+        raise UsageError("they have no symbol in common there", why=why, do=DO)
+    return made
+
+
+def _unseen(models: Sequence[CheckedModel], piece: Piece, job: Job, data: JobData) -> list[Card]:
+    fold = read_source(piece, job, data).folds[piece.fold]
+    _refuse_unlike(models, fold.series[0], "scored beside the others")
+    windows = [Windows(data=one, bars=one.bars("test")) for one in fold.series]
+    for model in models:
+        windows = [replace(one, bars=one.bars[unseen(windows, one, model)]) for one in windows]
+    outputs = [outputs_on(windows, model) for model in models]
+    made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)
+    found = [made.compared(forecast) for forecast in made.of_models]
+    return [
+        replace(
+            model.card,
+            losses=one.losses,
+            trades={},
+            reliability=one.reliability,
+            metrics={"about": model.card.metrics["about"], "test": one.scores},
+        )
+        for model, one in zip(models, found, strict=True)
+    ]
+
+
+def _refuse_own_files(job: Job, what: str) -> None:
+    if job.own_files:
+        raise UsageError(what, why="a card runs no code of yours", do="Leave --data.")
+
+
+def _refuse_unlike(models: Sequence[CheckedModel], data: SymbolData, how: str) -> None:
+    for model in models:
+        if why := unlike(model.card, data):
+            raise DataError(f"{model.name} can't be {how}", why=why, do=DO)
 
 
 def _groups(
@@ -71,9 +129,7 @@ def _groups(
 
 def _ensemble(members: Sequence[CheckedModel], piece: Piece, job: Job, data: JobData) -> Card:
     fold = read_source(piece, job, data).folds[piece.fold]
-    for member in members:
-        if why := unlike(member.card, fold.series[0]):
-            raise DataError(f"{member.name} can't be averaged", why=why, do=DO)
+    _refuse_unlike(members, fold.series[0], "averaged")
     windows = [Windows(data=one, bars=one.bars("test")) for one in fold.series]
     outputs = [outputs_on(windows, member) for member in members]
     made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)

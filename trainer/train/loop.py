@@ -22,10 +22,10 @@ from trainer.job.job import Job
 from trainer.train.evaluate.epoch_scores import Validated, Validation
 from trainer.train.notice import STOP, Heard
 from trainer.train.off_device import read
+from trainer.train.orders import Orders
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
 from trainer.train.schedule import rate_factor
-from trainer.train.seeds import batch_order
 
 # The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them,
 # and the model goes back to its best weights with half the learning rate, three times at most; then it has
@@ -59,6 +59,7 @@ class Run:
     epoch: int = 0  # epochs finished
     position: int = 0  # windows of the current epoch that were visited
     order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    orders: Orders | None = None  # once its first epoch has begun
     loss_sum: float = 0.0
     loss_windows: int = 0
     skipped: int = 0  # steps of this epoch
@@ -93,6 +94,7 @@ class Run:
             validation=None,
             reads=none,
             order=none,
+            orders=None,
             best_outputs=None,
             best_weights={},
             earlier={},
@@ -239,8 +241,11 @@ def _order(run: Run) -> torch.Tensor:
     """Return the starts of the epoch's windows in visiting order, on the device, so that a step copies
     nothing there.
     """
-    order = batch_order(len(run.reads), seed=run.member.seed, model=run.member.draws_as, epoch=run.epoch)
-    return run.reads[order[: run.num_windows].to(run.reads.device)]
+    member, device = run.member, run.reads.device
+    if run.orders is None:
+        windows, model = len(run.reads), member.draws_as
+        run.orders = Orders(windows, most=run.num_windows, seed=member.seed, model=model, device=device)
+    return run.reads[run.orders.of(run.epoch)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Copies between host and device. Only here does a copy return before it is done.
 
     put         to a device: a step's inputs
+    send        to a device, from pinned memory: an epoch's order
     read        off a device, by one copy for which the host waits: outputs of a validation
     contents    off a device: a checkpoint's tensors, through a ring of pinned buffers and a side stream
 
@@ -33,6 +34,15 @@ def put(into: torch.Tensor, values: torch.Tensor) -> None:
     if values.device.type == "cpu" != into.device.type and values.nbytes > MOST_PUT_BYTES:
         raise ValueError(f"{values.nbytes:,} bytes of the host make a step wait: at most {MOST_PUT_BYTES:,}")
     into.copy_(values, non_blocking=True)
+
+
+def send(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return values of the host on a device. The copy may still be under way. Raises ValueError for pageable
+    ones, for which a GPU would make the host wait.
+    """
+    if device.type == "cuda" and not values.is_pinned():
+        raise ValueError("only pinned memory is sent without a wait")
+    return values.to(device, non_blocking=True)
 
 
 def read(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:

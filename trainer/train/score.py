@@ -287,19 +287,25 @@ def outputs_on(windows: Sequence[Windows], model: CheckedModel) -> dict[str, Bar
 
 def _refuse_seen(windows: Sequence[Windows], model: CheckedModel) -> None:
     """Raise DataError for a label that begins before the end of what the model was trained on and chosen by,
-    plus the embargo: in bars of its series, or in dates of a panel.
+    plus the embargo.
     """
-    card = model.card
-    dates = np.unique(np.concatenate([one.data.candles.timestamp for one in windows]))
     for one in windows:
-        times = dates if card.panel else one.data.candles.timestamp
-        until = seen_until(card, one.symbol, model.path)
-        first = int(np.searchsorted(times, until)) + _embargo(card)
-        seen = int((one.times < times[first]).sum()) if first < len(times) else len(one.bars)
-        if seen:
-            why = f"{seen:,} labels of {one.symbol} begin before {time_text(until)} and the embargo"
+        if seen := int((~unseen(windows, one, model)).sum()):
+            until = time_text(seen_until(model.card, one.symbol, model.path))
+            why = f"{seen:,} labels of {one.symbol} begin before {until} and the embargo"
             do = "Score it on later bars."
             raise DataError(f"{model.name} was trained on bars that it would be scored on", why=why, do=do)
+
+
+def unseen(windows: Sequence[Windows], one: Windows, model: CheckedModel) -> np.ndarray:
+    """Return which bars (N,) of one series of `windows` begin after those that trained and selected a model,
+    plus its embargo: in bars of the series, or in dates of a panel.
+    """
+    card, times = model.card, one.data.candles.timestamp
+    if card.panel:
+        times = np.unique(np.concatenate([each.data.candles.timestamp for each in windows]))
+    first = int(np.searchsorted(times, seen_until(card, one.symbol, model.path))) + _embargo(card)
+    return np.asarray(one.times >= times[first]) if first < len(times) else np.zeros(len(one.bars), bool)
 
 
 def _embargo(card: Card) -> int:

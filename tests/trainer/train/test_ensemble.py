@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from trainer.cli.verbs import models as verb
 from trainer.store.card import Card, read_card
 from trainer.store.comparison import Side
 from trainer.store.weights import load_tensors, save
-from trainer.train.ensemble import ensemble_cards
+from trainer.train.ensemble import ensemble_cards, unseen_cards
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.inputs.source import read_source
 from trainer.train.predict.load_model import check_model
@@ -37,6 +38,11 @@ def forecasts_of(planted: Trained) -> Callable[[Path], Any]:
 
         def losses(self, forecast: np.ndarray) -> dict[str, Any]:
             return dict(evaluate(forecast, data.target, data.scored("test")).losses)
+
+        def losses_of_last(self, path: Path, number: int) -> dict[str, Any]:
+            """Return the losses on the last bars of the test span alone."""
+            rows = replace(data.scored("test"), scored=data.bars("test")[-number:])
+            return dict(evaluate(self.forecast(path)[-number:], data.target, rows).losses)
 
     return Scorer()
 
@@ -76,7 +82,7 @@ def test_a_run_has_its_average_as_one_more_side(planted, second, tmp_path, monke
     record = SimpleNamespace(job=planted.job.to_dict())
     for name, told in {
         "side_of": lambda objects, name: run,
-        "models_of_run": lambda objects, run_id: ["one", "two"],
+        "named_models": lambda objects, name: (name * ("/" not in name), ["one", "two"]),
         "read_record": lambda objects, run_id: (record, "etag"),
         "fetch_models": lambda objects, models, into: [planted.file, second],
         "compare_sides": lambda sides: ("log loss", []),
@@ -90,6 +96,53 @@ def test_a_run_has_its_average_as_one_more_side(planted, second, tmp_path, monke
     monkeypatch.setattr(verb, "side_of", lambda objects, name: replace(run, name="main/model"))
     with pytest.raises(UsageError, match="it is one model"):
         verb._compare(asked, None)
+
+
+@pytest.fixture
+def later(second: Path, tmp_path: Path) -> Path:
+    """Return a model whose run took the first half of the planted model's test span for its validation."""
+    path, card = tmp_path / "later.safetensors", read_card(second)
+    begins = card.losses["begins"]
+    last = datetime.fromtimestamp(begins[len(begins) // 2], timezone.utc)
+    (series,) = card.series
+    splits = {**series.splits, "validation": {"last": f"{last:%Y-%m-%dT%H:%M:%SZ}"}}
+    save(path, load_tensors(second), replace(card, series=[replace(series, splits=splits)], losses={}))
+    return path
+
+
+def test_models_of_other_spans_are_scored_again_on_bars_that_neither_has_seen(
+    planted, second, later, forecasts_of
+):
+    found = unseen_cards(planted.job, planted.data, [[planted.file], [later]])
+    for path, (card,) in zip((planted.file, second), found, strict=True):
+        assert card.losses == forecasts_of.losses_of_last(path, sum(card.losses["bars"]))
+        assert sum(card.losses["bars"]) == pytest.approx(sum(read_card(path).losses["bars"]) / 2, rel=0.5)
+    with pytest.raises(UsageError, match="no symbol in common"):
+        unseen_cards(planted.job, planted.data, [[planted.file], []])
+
+
+def test_runs_that_share_too_few_cells_are_scored_again(planted, later, monkeypatch, capsys):
+    files = {"run-1": planted.file, "run-2": later}
+    losses = read_card(planted.file).losses
+    a_year_later = {**losses, "begins": [begin + 365 * 86_400 for begin in losses["begins"]]}
+    cards = {"run-1": read_card(planted.file), "run-2": replace(read_card(later), losses=a_year_later)}
+    for name, told in {
+        "side_of": lambda objects, name: Side(name=name, cards=(cards[name],)),
+        "named_models": lambda objects, name: (name, (SimpleNamespace(run_id=name, created_at=name),)),
+        "read_record": lambda objects, run_id: (SimpleNamespace(job=planted.job.to_dict()), "etag"),
+        "fetch_models": lambda objects, models, into: [files[one.run_id] for one in models],
+    }.items():
+        monkeypatch.setattr(verb, name, told)
+    monkeypatch.setattr("trainer.store.comparison.FEWEST_CELLS", 1)  # these are two days of minutes
+    asked = SimpleNamespace(models=["run-1", "run-2"], data=None, json=True)
+    with pytest.raises(UsageError, match=r"they scored 0 cells .* score them again: --data PATH"):
+        verb._compare(asked, None)
+    asked.data = str(planted.data)
+    assert verb._compare(asked, None) == 0
+    told = capsys.readouterr()
+    (row,) = json.loads(told.out)["rows"]
+    assert (row["side"], row["symbol"]) == ("run-2", "SIG-USD") and row["score"] > row["reference"]
+    assert "scored again on the bars of" in told.err
 
 
 def test_other_candles_are_refused(planted, second, tmp_path, write_candles):

@@ -27,7 +27,7 @@ from trainer.job.job import job_from
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import iso, utc_now
 from trainer.runs.store import Objects, Stored, open_objects, read_record
-from trainer.store.comparison import Side, compare_sides, returns_by_day
+from trainer.store.comparison import Side, TooFewShared, compare_sides, returns_by_day
 from trainer.store.decisions import decisions_about, note_by_hand
 from trainer.store.differences import differences
 from trainer.store.listing import (
@@ -36,7 +36,7 @@ from trainer.store.listing import (
     fetch_models,
     find_model,
     list_models,
-    models_of_run,
+    named_models,
     save_model,
     side_of,
 )
@@ -176,7 +176,7 @@ def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
     sides = [side_of(objects, name) for name in arguments.models]
     if arguments.data:
         check_path(arguments.data)
-        sides += [_ensemble(objects, side, Path(arguments.data)) for side in sides]
+        sides = _with_data(objects, sides, Path(arguments.data))
     title, rows = compare_sides(sides) if len(sides) > 1 else ("", [])
     cards = [card for side in sides for card in side.cards]
     trials = effective_trials([returns_by_day(card) for card in cards if card.trades])
@@ -194,13 +194,46 @@ def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
     return 0
 
 
+def _with_data(objects: Objects, sides: list[Side], data: Path) -> list[Side]:
+    """Return the sides, scored again if they share too few cells, else with the average of each run's models
+    as one more.
+    """
+    try:
+        if len(sides) > 1:
+            compare_sides(sides)
+    except TooFewShared:
+        return _scored_again(objects, sides, data)
+    return [*sides, *(_ensemble(objects, side, data) for side in sides)]
+
+
+def _scored_again(objects: Objects, sides: list[Side], data: Path) -> list[Side]:
+    """Return the sides with losses on bars that none of their models has seen, as the job of the newest model
+    plans them.
+    """
+    from trainer.train.ensemble import unseen_cards  # late: torch takes a second to load
+
+    named = [named_models(objects, side.name)[1] for side in sides]
+    of_runs = [one for models in named for one in models if one.run_id]
+    if not of_runs:
+        why = "a run's job says how its candles are read, and these are in production"
+        raise UsageError("they can't be scored again", why=why, do="Name one of them as RUN/NAME.")
+    newest = max(of_runs, key=lambda one: one.created_at)
+    record, _ = read_record(objects, newest.run_id)
+    with tempfile.TemporaryDirectory(prefix="mayfly-models-") as folder:
+        paths = [fetch_models(objects, models, Path(folder) / str(n)) for n, models in enumerate(named)]
+        cards = unseen_cards(job_from(record.job), data, paths)
+    warn(f"they share too few cells: scored again on the bars of {data} that none of them has seen")
+    return [replace(side, cards=tuple(made)) for side, made in zip(sides, cards, strict=True)]
+
+
 def _ensemble(objects: Objects, side: Side, data: Path) -> Side:
     """Return the average of a run's models of one symbol as a side of its own. Raises UsageError for a
     model.
     """
-    models = models_of_run(objects, side.name) if "/" not in side.name else ()
-    if not models:
-        raise UsageError(f"{side.name} has no average", why="it is one model", do="Name a run, or no --data.")
+    run_id, models = named_models(objects, side.name)
+    if not run_id:
+        why, do = "it is one model, scored on the same bars as the others", "Name a run, or no --data."
+        raise UsageError(f"{side.name} has no average", why=why, do=do)
     from trainer.train.ensemble import ensemble_cards  # late: torch takes a second to load
 
     record, _ = read_record(objects, side.name)

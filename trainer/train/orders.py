@@ -1,0 +1,45 @@
+"""The order in which an epoch visits its windows, on the device of the rows.
+
+To draw a million numbers takes some 10 ms, and a copy from pageable memory waits for the device. So on a
+device the next epoch's order is drawn during the present one, on a thread, into pinned memory.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import torch
+
+from trainer.train.off_device import send
+from trainer.train.seeds import batch_order
+
+
+class Orders:
+    """The orders of one model's epochs."""
+
+    def __init__(self, windows: int, *, most: int, seed: int, model: str, device: torch.device) -> None:
+        """`most`: of the `windows`, those that an epoch visits. Seed and model as in `batch_order`."""
+        self._windows, self._most, self._seed, self._model = windows, most, seed, model
+        self._device = device
+        self._next: tuple[int, Future[torch.Tensor]] | None = None  # epoch, and its order
+
+    def of(self, epoch: int) -> torch.Tensor:
+        """Return the order (most,) int64 of an epoch, on the device. Another than the next is drawn at
+        once.
+        """
+        if self._device.type == "cpu":
+            return self._drawn(epoch)
+        known = self._next
+        order = known[1].result() if known is not None and known[0] == epoch else self._drawn(epoch)
+        self._next = epoch + 1, _thread().submit(self._drawn, epoch + 1)
+        return send(order, self._device)
+
+    def _drawn(self, epoch: int) -> torch.Tensor:
+        order = batch_order(self._windows, seed=self._seed, model=self._model, epoch=epoch)[: self._most]
+        return order.pin_memory() if self._device.type == "cuda" else order
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="orders")
