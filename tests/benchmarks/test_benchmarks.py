@@ -66,7 +66,13 @@ def test_a_whole_run_is_split_into_its_phases(quickly, tmp_path):
 def test_each_benchmark_takes_help_quick_and_out(path, monkeypatch, capsys):
     module = import_module(f"benchmarks.{path.stem}")
     if not hasattr(module, "main"):
-        assert path.stem in ("rounds", "contenders", "planted", "gpu_day_tables")  # what the others share
+        assert path.stem in (
+            "rounds",
+            "contenders",
+            "planted",
+            "gpu_day_tables",
+            "lightning_run",
+        )  # what the others share
         return
     assert f"python -m benchmarks.{path.stem} --quick" in module.__doc__
     monkeypatch.setattr(sys, "argv", [path.name, "--help"])

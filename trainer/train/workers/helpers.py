@@ -196,7 +196,9 @@ class Helpers:
                             _fail(left, value)
                             left.clear()
             except (EOFError, OSError):
-                return self._lose(left)
+                return self._lose(left, LOST)
+            except Exception as error:  # broad on purpose: who asked would wait for ever
+                return self._lose(left, f"{type(error).__name__}: {error}"[:500])
             finally:
                 with self._changed:
                     self._gib -= asked.gib
@@ -213,12 +215,12 @@ class Helpers:
                         return asked
                 self._changed.wait()
 
-    def _lose(self, left: list[Future[Any]]) -> None:
-        """Fail everything that was asked: a helper is gone, and the worker will be."""
+    def _lose(self, left: list[Future[Any]], reason: str) -> None:
+        """Fail everything that was asked: a helper is lost, and the worker will be."""
         with self._changed:
             tasks, self._tasks, self._is_lost = self._tasks, [], True
         for futures in (left, *(list(asked.results) for asked in tasks)):
-            _fail(futures, RuntimeError(LOST))
+            _fail(futures, RuntimeError(reason))
 
 
 def _fail(futures: Sequence[Future[Any]], error: BaseException) -> None:
