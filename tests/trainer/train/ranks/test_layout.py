@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.ranks.ranks import TwoRanks
-from tests.trainer.train.ranks.test_equivalence import batches_of, job_for, member_of, reads_of
+from tests.trainer.train.ranks.test_equivalence import STEPS, batches_of, job_for, member_of, reads_of
 from tests.trainer.train.rosters import MADE, Roster, WorkerKilled, heard_at
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
@@ -34,7 +34,6 @@ from trainer.train.ranks import layout as module
 from trainer.train.ranks.group import Ranks
 from trainer.train.ranks.layout import DataParallel, FullySharded
 
-STEPS = 20
 NETS = Path(__file__).parents[2] / "outside" / "nets.py"
 TRANSFORMER = job_of(
     model="transformer", target="direction", preset="tiny", lookback=8, patch=4, batch=8, dropout=0.2
