@@ -6,7 +6,9 @@
 
 Trains as `mayfly train` does, an LSTM a symbol (hidden 64, batch 256), with timers around the parts of each
 process. `--free` replaces each step by none, which is what a chip without limits would leave. Beside it the
-same models, each in a process of its own, as many at a time as there are workers. CPU-seconds are of all
+same models, each in a process of its own, as many at a time as there are workers; and Lightning's Trainer
+(`benchmarks.lightning_run`), if it is installed: one process with its defaults, and a process a worker with
+our set-up, which make no baselines, scores or cards. CPU-seconds are of all
 processes; those that no timer has are `other`, and what the cores did not use is `idle`. `import` is measured
 alone: a process that loads what a worker loads. Writes benchmarks/results/whole_run.json.
 """
@@ -31,12 +33,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.rounds import machine, write
+from trainer.train.evaluate.epoch_scores import Validation
 from trainer.train.packs.sequential import SequentialPack
 
 TIMED = {  # module and name of a function -> phase; time inside of another one counts there
@@ -44,6 +48,7 @@ TIMED = {  # module and name of a function -> phase; time inside of another one 
     ("trainer.train.inputs.source", "read_parts"): "read",
     ("trainer.train.inputs.rows", "_inputs"): "features",
     ("trainer.train.workers.worker", "read_source"): "prepare",
+    ("trainer.train.workers.helpers", "read_source"): "prepare",
     ("trainer.train.packs.sequential", "SequentialPack.step"): "steps",
     ("trainer.train.workers.piece_files", "PieceFiles.evaluated"): "forwards",
     ("trainer.train.inputs.source", "Source.baselines"): "baselines",
@@ -93,7 +98,11 @@ class Timers:
             setattr(owner, last, self.timed(function, phase))
         piece: Any = importlib.import_module("trainer.train.piece")
         made = piece.validation_of
-        piece.validation_of = lambda *given: self.timed(made(*given), "validation")
+        piece.validation_of = lambda *given: self._validation(made(*given))
+
+    def _validation(self, made: Validation) -> Validation:
+        outputs, judged = self.timed(made.outputs, "validation"), self.timed(made.judged, "validation")
+        return Validation(outputs=outputs, judged=judged)
 
 
 def _no_step(pack: SequentialPack, active: list[bool], _: Any) -> torch.Tensor:
@@ -131,12 +140,19 @@ def _compare(number: int, asked: argparse.Namespace) -> dict[str, Any]:
         ours = _ours(folder, asked)
         made = {"ours": ours}
         if not asked.free:
-            made["a process a model"] = _processes(folder, names, asked)
+            trained = [["trainer.train", *_words(folder, name, "--symbols", name)] for name in names]
+            alone = [[*words, "--workers", "1"] for words in trained]
+            made["a process a model"] = _processes(alone, asked.workers)
+        if not asked.free and find_spec("pytorch_lightning"):
+            made["Lightning"] = _processes([_lightning(folder, names)], 1)
+            shares = [names[first :: asked.workers] for first in range(asked.workers)]
+            as_ours = [[*_lightning(folder, share), "--our-set-up"] for share in shares if share]
+            made["Lightning, our set-up"] = _processes(as_ours, asked.workers)
     millions = number * asked.bars / 1e6
     print(f"\n{number} symbols of {asked.bars:,} bars, {asked.workers} workers")
     for name, its in made.items():
         each = its["cpu"] / millions
-        print(f"  {name:20}{its['wall']:8.1f} s   {its['cpu']:8.1f} CPU-s   {each:8.1f} a million bars")
+        print(f"  {name:22}{its['wall']:8.1f} s   {its['cpu']:8.1f} CPU-s   {each:8.1f} a million bars")
     for phase, seconds in ours["phases"].items():
         print(f"    {phase:14}{seconds:8.2f} CPU-s  {seconds / millions:8.2f} a million bars")
     return made
@@ -179,16 +195,21 @@ def _train(words: list[str], timers: Path, free: bool) -> None:
     sys.exit(train(words))
 
 
-def _processes(folder: Path, names: list[str], asked: argparse.Namespace) -> dict[str, Any]:
-    """Train each symbol in a process of its own, as many at a time as there are workers."""
+def _lightning(folder: Path, names: list[str]) -> list[str]:
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    data = ("--data", str(folder / "data"), "--symbols", ",".join(names))
+    return ["benchmarks.lightning_run", *data, *settings]
+
+
+def _processes(modules: list[list[str]], at_once: int) -> dict[str, Any]:
+    """Run modules with their words, each in a process of its own, so many at a time."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
 
-    def one(name: str) -> None:
-        words = _words(folder, name, "--symbols", name, "--workers", "1")
-        subprocess.run([sys.executable, "-m", "trainer.train", *words], check=True, capture_output=True)
+    def one(words: list[str]) -> None:
+        subprocess.run([sys.executable, "-m", *words], check=True, capture_output=True)
 
-    with ThreadPoolExecutor(asked.workers) as pool:
-        list(pool.map(one, names))
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(one, modules))
     wall = time.monotonic() - began
     with suppress(ChildProcessError):  # servers of workers, which have become our children
         while True:

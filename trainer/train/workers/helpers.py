@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -109,6 +109,19 @@ class Reading:
     foreseen: Future[Foreseen]
 
 
+def read_here(read: Callable[[], Source], *, refit: bool) -> Reading:
+    """Begin to read a source on a thread of this process: its rows are in a file, which can't be sent."""
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
+    source = thread.submit(read)
+
+    def foresee() -> Foreseen:
+        return {} if refit else {fold: source.result().baselines(fold) for fold in source.result().folds}
+
+    reading = Reading(source=source, foreseen=thread.submit(foresee))
+    thread.shutdown(wait=False)
+    return reading
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
     task: Task
@@ -183,7 +196,9 @@ class Helpers:
                             _fail(left, value)
                             left.clear()
             except (EOFError, OSError):
-                return self._lose(left)
+                return self._lose(left, LOST)
+            except Exception as error:  # broad on purpose: who asked would wait for ever
+                return self._lose(left, f"{type(error).__name__}: {error}"[:500])
             finally:
                 with self._changed:
                     self._gib -= asked.gib
@@ -200,12 +215,12 @@ class Helpers:
                         return asked
                 self._changed.wait()
 
-    def _lose(self, left: list[Future[Any]]) -> None:
-        """Fail everything that was asked: a helper is gone, and the worker will be."""
+    def _lose(self, left: list[Future[Any]], reason: str) -> None:
+        """Fail everything that was asked: a helper is lost, and the worker will be."""
         with self._changed:
             tasks, self._tasks, self._is_lost = self._tasks, [], True
         for futures in (left, *(list(asked.results) for asked in tasks)):
-            _fail(futures, RuntimeError(LOST))
+            _fail(futures, RuntimeError(reason))
 
 
 def _fail(futures: Sequence[Future[Any]], error: BaseException) -> None:

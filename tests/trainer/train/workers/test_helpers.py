@@ -150,6 +150,12 @@ def test_a_lost_helper_fails_all_that_is_asked(gate):
             future.result()
 
 
+def test_what_cannot_be_sent_fails_too(gate):
+    (result,) = helped(gate)._ask(waiting, lambda: "a function of a test")
+    with pytest.raises(RuntimeError, match="pickle"):
+        result.result()
+
+
 @pytest.mark.parametrize(
     ("kind", "workers", "cores", "expected"),
     [
