@@ -6,7 +6,8 @@
 - Planted: the order of the series' returns on a date follows from the product of their volumes one and three
   days before: no input alone says anything. An encoder learns returns on the older dates of all series.
   Its head learns direction on the last dates, of which few train.
-- S&P 500: 40 stocks, the encoder on the bars until 2017, the head on the last year. Nothing is planted.
+- S&P 500: 40 stocks, the encoder on the bars until April 2017, the head on the last 420 days. Nothing is
+  planted.
 
 Encoder and head see no bar twice that scores: `model.encoder`'s date rule holds. Each row is one seed: rank
 correlation by date on the head's test span, with its 95 % interval. Writes
