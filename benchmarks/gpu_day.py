@@ -90,6 +90,12 @@ def steps_of(device: str) -> tuple[Step, ...]:
         Step(name="tests", words=("-m", "pytest", "-q", *GPU_TESTS), quick=("--co",), seconds=600),
         Step(name="memory", words=memory, quick=("--quick",), seconds=180),
         Step(
+            name="device_run",
+            words=("-m", "benchmarks.device_run", "--out", "OUT"),
+            quick=("--quick",),
+            seconds=300,
+        ),
+        Step(
             name="whole_run",
             words=("-m", "benchmarks.whole_run", "--symbols", "3,20", "--out", "OUT"),
             quick=("--quick",),

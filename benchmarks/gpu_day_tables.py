@@ -126,6 +126,18 @@ def _whole_run(found: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             yield {"symbols": symbols, "contender": name, **figures}
 
 
+def _device_run(found: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    yield {
+        "models": f"{found['symbols']} by {found['strategy']}",
+        "windows": f"{found['windows']:,}",
+        "seconds": f"{found['seconds']:.1f}",
+        "of steps": f"{found['steps']:.1f}",
+        "over its steps": f"{found['over']:.2f}",
+        "until it trains": f"{found['start']:.1f}",
+        "after the last epoch": f"{found['end']:.1f}",
+    }
+
+
 def _overheads(found: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     yield {"what": "rows to the device", "figure": f"{found['rows']['gb_per_second']} GB/s"}
     for row in found["gather"]:
@@ -176,7 +188,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Any], Iterator[dict[str, str]]]], ...]
     ("Steps", "steps", _steps),
     ("Many small models: packs", "packs", _packs),
     ("Memory of a step, MiB", "memory", _memory),
-    ("A whole training", "whole_run", _whole_run),
+    ("A whole training, over its steps", "device_run", _device_run),
+    ("A whole training on the cores, by phase", "whole_run", _whole_run),
     ("Beside the steps", "overheads", _overheads),
     ("The cost of a TCN, by batch", "bench", _bench),
     ("One model on several devices", "ddp", _ddp),

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.device_run import figures_of
 from benchmarks.gpu_day import DONE, FAILED, LATE, Day, Step, call, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,6 +118,22 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children():
     words = ("-c", "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '600'])")
     state, code, output, _ = call(words, 0.5, on_gpu=False)
     assert (state, code) == (LATE, None) and output in ("", "begun\n")
+
+
+def test_a_runs_time_is_compared_with_that_of_its_steps():
+    def at(second: float, event: str, **fields: Any) -> dict[str, Any]:
+        return {"time": datetime.fromtimestamp(second, timezone.utc).isoformat(), "event": event, **fields}
+
+    best = {"strategy": "streams", "windows_per_second": 100_000.0}
+    events = [
+        at(103, "tuned", timings=[best, {"strategy": "fused"}]),
+        at(104, "started", workers=1),
+        *(at(second, "epoch") for second in (106, 110)),
+        at(111, "ended"),
+    ]
+    found = figures_of(events, began=100.0, seconds=12.0, windows=800_000)
+    assert (found["steps"], found["over"], found["strategy"]) == (8.0, 1.5, "streams")
+    assert (found["start"], found["training"], found["end"]) == (4.0, 6.0, 2.0)
 
 
 @pytest.mark.nightly

@@ -6,8 +6,9 @@ file of its first attempt. Two runs are compared by their manifests, which no ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
@@ -18,21 +19,22 @@ from trainer.runs.manifest import Manifest, ManifestInput, read_manifest
 from trainer.runs.record import Counts, RunRecord
 from trainer.runs.store import Objects, find_run, manifest_key, read_record
 
+NOTHING_LEFT = "it ended done: nothing of it is left to do"
 ANEW = "Launch without --resume to start over."
 MOST_NAMED = 5  # differences in an error
 
 
 def read_parent(objects: Objects, name: str, *, project: str, stack: str, place: str) -> RunRecord:
     """Return the record of the run that a user wants to continue. Raises UsageError for an unknown or open
-    one, one that ended done, or one of another stack or place.
+    one, a script's that ended done, or one of another stack or place.
     """
     parent, _ = read_record(objects, find_run(objects, name))
     what = f"run {parent.run_id} can't be continued"
     if parent.state != "closed":
         do = f"Wait for its end, or end it: mayfly stop {parent.run_id}."
         raise UsageError(what, why=f"it is still open ({parent.state})", do=do)
-    if parent.outcome == "done":
-        raise UsageError(what, why="it ended done: nothing of it is left to do", do=ANEW)
+    if parent.outcome == "done" and parent.work != "train":
+        raise UsageError(what, why=NOTHING_LEFT, do=ANEW)
     if (parent.project, parent.stack, parent.place) != (project, stack, place):
         own = f"it is of stack {parent.stack} of {parent.project}, in the place {parent.place!r}"
         raise UsageError(what, why=own, do="Name its stack with --stack, or " + ANEW[0].lower() + ANEW[1:])
@@ -46,6 +48,8 @@ def continued(objects: Objects, record: RunRecord, parent: RunRecord, manifest: 
     """
     what = f"run {parent.run_id} can't be continued"
     counts = what_counts(_manifest(objects, parent), manifest, what)
+    if parent.outcome == "done" and counts == "all":
+        raise UsageError(what, why=NOTHING_LEFT, do="Raise train.epochs to train on. " + ANEW)
     before = last_begun(objects, parent)
     left = left_behind(objects, before)
     finished = counts == "all" and finished_of(objects, before, left)
@@ -59,8 +63,9 @@ def what_counts(before: Manifest, now: Manifest, what: str) -> Counts:
     """Return what counts of a run for one with another manifest.
 
     Of a training either all counts or nothing: code, locked packages, data and the settings that determine
-    the models must be the same. A script may have been mended: then its checkpoints count, and nothing that
-    it finished. Raises UsageError, with `what`, if nothing counts.
+    the models must be the same. With more epochs its checkpoints count, and no finished model. A script may
+    have been mended: then its checkpoints count, too, and nothing that it finished. Raises UsageError, with
+    `what`, if nothing counts.
     """
     if before.command.name != now.command.name:
         why = f"it ran {before.command.title}, this job runs {now.command.title}"
@@ -71,7 +76,10 @@ def what_counts(before: Manifest, now: Manifest, what: str) -> Counts:
         more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
         why = f"its models would become others: {', '.join(differing[:MOST_NAMED])}{more}"
         raise UsageError(what, why=why, do=ANEW)
-    return "all"
+    old, new = (int(one.job["train"]["epochs"]) for one in (before, now))
+    if new < old:
+        raise UsageError(what, why=f"it may have trained {old} epochs, this job asks for {new}", do=ANEW)
+    return "checkpoints" if new > old else "all"
 
 
 def _differences(before: Manifest, now: Manifest) -> Iterator[str]:
@@ -83,11 +91,19 @@ def _differences(before: Manifest, now: Manifest) -> Iterator[str]:
     old, new = model_settings(before.job), model_settings(now.job)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
-            yield f"{key} was {str(old.get(key))[:40]!r}, now {str(new.get(key))[:40]!r}"
+            told = f"{key} was {str(old.get(key))[:40]!r}, now {str(new.get(key))[:40]!r}"
+            yield told + _of_epochs(now.job) if key == "train.epochs" else told
     inputs, others = ({item.path: item for item in one.inputs} for one in (before, now))
     for path in sorted(inputs.keys() | others.keys()):
         if not _same(inputs.get(path), others.get(path)):
             yield f"the input {path} has changed"
+
+
+def _of_epochs(job: Mapping[str, Any]) -> str:
+    """Return why another number of epochs makes another model."""
+    if job["train"]["schedule"] != "constant":
+        return f", on which the rate of each step depends ({job['train']['schedule']})"
+    return ", and its newest checkpoints are of a later stage (train.refit, train.ensemble)"
 
 
 def _same(one: ManifestInput | None, other: ManifestInput | None) -> bool:

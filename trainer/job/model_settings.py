@@ -23,9 +23,21 @@ _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file",
 }
 
 
+def epochs_are_a_limit(tables: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a training of more epochs begins as one of fewer: not if the rate of each step depends
+    on their number, nor if a further stage follows.
+    """
+    train = tables["train"]
+    has_stages = train.get("refit", False) or train.get("ensemble", False)
+    return train.get("schedule") == "constant" and not has_stages
+
+
 def model_settings(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the settings of a job, as `Job.to_dict` has them, that determine its models, by `table.key`."""
+    """Return the settings of a job, as `Job.to_dict` has them, that determine its models, by `table.key`; not
+    the number of epochs, where that is only a limit.
+    """
     keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
     if variables := of_the_model(tables.get("machine", {}).get("env", ())):
         keys["machine.env"] = variables
-    return {key: value for key, value in keys.items() if key not in NOT_THE_MODEL | _PLACES}
+    left_out = NOT_THE_MODEL | _PLACES | ({"train.epochs"} if epochs_are_a_limit(tables) else set())
+    return {key: value for key, value in keys.items() if key not in left_out}

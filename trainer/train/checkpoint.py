@@ -48,6 +48,7 @@ _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
 _BEST = ("best_loss", "best_epoch", "history")
+_ASKED = ("epochs_asked", "scored_before")
 
 Store = Callable[..., Path]  # with the arguments of `write`
 
@@ -66,6 +67,8 @@ class Checkpoint:
         for name in (*_POSITION, *_BEST):
             setattr(run, name, self.fields[name])
         run.best_weights, run.resume = self.best_weights, self.state
+        ended_before = self.fields["epochs_asked"] < run.epochs_asked  # and was scored, for all that is known
+        run.scored_before = self.fields["scored_before"] + ended_before
 
 
 def made_by(job: Job, *, data: Mapping[str, bytes], code_sha256: str, precision: str = "") -> Made:
@@ -119,7 +122,7 @@ def manifest_of(run: Run, state: ModelState, made: Made, *, choice: Mapping[str,
         made=made,
         choice=choice,
         state={name: getattr(state, name) for name in _STATE},
-        run={name: getattr(run, name) for name in (*_POSITION, *_BEST)},
+        run={name: getattr(run, name) for name in (*_POSITION, *_BEST, *_ASKED)},
         shards={},
         tensors={},
     )
@@ -186,7 +189,7 @@ def checkpoint_from(manifest: CheckpointManifest, tensors: Mapping[str, torch.Te
     """Return the checkpoint made of a manifest and its tensors. Raises Unsound if either has other fields
     than a checkpoint.
     """
-    if set(manifest.state) != set(_STATE) or set(manifest.run) != {*_POSITION, *_BEST}:
+    if set(manifest.state) != set(_STATE) or set(manifest.run) != {*_POSITION, *_BEST, *_ASKED}:
         raise Unsound("the manifest has other fields than a checkpoint's")
     parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in (*_TENSORS, "best")}
     earlier = {key: tensor for key, tensor in tensors.items() if is_of_a_stage(key)}

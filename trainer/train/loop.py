@@ -50,6 +50,8 @@ class Run:
     learning_rate: float
     most_reads: int = 0  # of an epoch; 0: all
     last_epoch: int = 0  # 0: the job's
+    epochs_asked: int = 0  # by its job
+    scored_before: int = 0  # how often a training that ended with fewer epochs was scored on test
     # Of the piece's other stages: epochs and steps before this run, epochs after it at most, and what the
     # earlier ones left, for its checkpoints (`trainer.train.stages`).
     epochs_before: int = 0

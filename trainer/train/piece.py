@@ -127,6 +127,7 @@ def run_of(
         validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
         most_reads=job.train.reads_of_epoch(len(data.reads)),
+        epochs_asked=job.train.epochs,
     )
 
 
@@ -142,9 +143,19 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
         card = read_card(file)
     except DataError:  # missing or damaged
         return None
-    if card.data.get("fingerprint") != mark:
+    if card.data.get("fingerprint") != mark or not _is_as_long(card, job):
         return None
     return done_event(piece, card, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def _is_as_long(card: Card, job: Job) -> bool:
+    """Return whether a finished model has trained as long as the job's would: for as many epochs at most, or
+    fewer where it stopped early in both.
+    """
+    asked, trained = card.training.get("epochs"), card.training.get("epochs_run")
+    if asked == job.train.epochs:
+        return True
+    return isinstance(asked, int) and isinstance(trained, int) and trained < min(asked, job.train.epochs)
 
 
 def check_given(pieces: Sequence[Piece], job: Job, data: JobData, *, folder: Path, precision: str) -> None:

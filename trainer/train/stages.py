@@ -28,7 +28,13 @@ FIT = "fit-"  # begins the names of a checkpoint's tensors of a fit: fit-0.<name
 MOST_CARD = 32 << 20  # letters
 MOST_DOCUMENT_BYTES = 4 * MOST_CARD
 MOST_FITS, MOST_EPOCHS, MOST_STEPS = 2_000, 100_000, 2**53
-_WHOLE = {"epochs_run": MOST_EPOCHS, "best_epoch": MOST_EPOCHS, "lowered": 100, "steps": MOST_STEPS}
+_WHOLE = {
+    "epochs_run": MOST_EPOCHS,
+    "best_epoch": MOST_EPOCHS,
+    "lowered": 100,
+    "steps": MOST_STEPS,
+    "scored_before": MOST_EPOCHS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +47,7 @@ class FittedNetwork:
     final_learning_rate: float
     lowered: int
     steps: int
+    scored_before: int  # see `Run.scored_before`
     history: list[dict[str, Any]]
     outputs_NO: np.ndarray | None = field(
         default=None, compare=False
@@ -101,6 +108,7 @@ class Stages:
             final_learning_rate=run.learning_rate,
             lowered=run.lowered,
             steps=steps_of(run, job) - run.steps_before,
+            scored_before=run.scored_before,
             history=run.history,
             outputs_NO=run.best_outputs,
         )
@@ -131,7 +139,7 @@ class Stages:
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Return the finished stages as tensors of a checkpoint."""
-        facts = [{**fit.facts, "steps": fit.steps} for fit in self.fits]
+        facts = [{**fit.facts, "steps": fit.steps, "scored_before": fit.scored_before} for fit in self.fits]
         document = {"fits": facts, "card": self.card.to_json() if self.card else ""}
         body = bytearray(json.dumps(finite(document), allow_nan=False).encode())
         weights = {
@@ -183,6 +191,7 @@ def _fit(fields: Fields, weights: Mapping[str, torch.Tensor]) -> FittedNetwork:
         best_epoch=whole["best_epoch"],
         lowered=whole["lowered"],
         steps=whole["steps"],
+        scored_before=whole["scored_before"],
         final_learning_rate=parts["final_learning_rate"].number(least=0, most=1e9),
         history=[_epoch(item) for item in parts["history"].items(most=MOST_EPOCHS)],
     )

@@ -216,7 +216,7 @@ def test_a_new_run_trains_only_what_is_missing(ended):
     ("changed", "why"),
     [
         ({"state": "running", "outcome": None}, "still open"),
-        ({"outcome": "done"}, "ended done"),
+        ({"outcome": "done", "work": "script"}, "ended done"),
         ({"stack": "prod"}, "of stack prod of mayfly"),
         ({"project": "other"}, "of stack dev of other"),
         ({"place": "rehearsal"}, "in the place 'rehearsal'"),
@@ -265,7 +265,6 @@ def test_a_run_without_a_readable_manifest_is_refused(ended):
         ({"code": {"key": "code/y.whl", "sha256": "y"}}, "the code .* has changed"),
         ({"lock_sha256": "z"}, "the locked packages have changed"),
         ({"job": with_setting("model.hidden", 7)}, "model.hidden was .*, now '7'"),
-        ({"job": with_setting("train.epochs", 7)}, "train.epochs was .*, now '7'"),
         ({"inputs": (replace(INPUT, sha256="2" * 64),)}, "the input data/a.csv has changed"),
         ({"inputs": (replace(INPUT, sha256="", version_id="v2"),)}, "the input data/a.csv has changed"),
         ({"inputs": (INPUT, replace(INPUT, path="data/b.csv"))}, "the input data/b.csv has changed"),
@@ -274,6 +273,37 @@ def test_a_run_without_a_readable_manifest_is_refused(ended):
 def test_a_training_of_other_models_is_refused(changed, why):
     with pytest.raises(UsageError, match=f"run r1: .*others: {why}"):
         what_counts(training(), training(**changed), "run r1:")
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"schedule": "cosine"}, r"now '99', on which the rate of each step depends \(cosine\)"),
+        ({"refit": True}, "now '99', and its newest checkpoints are of a later stage"),
+        ({"seeds": 2, "ensemble": True}, "now '99', and its newest checkpoints are of a later stage"),
+    ],
+)
+def test_more_epochs_are_refused_with_the_reason(keys, why):
+    before, now = (training(job=job_of(**keys, epochs=epochs).to_dict()) for epochs in (7, 99))
+    with pytest.raises(UsageError, match=why):
+        what_counts(before, now, "run r1:")
+
+
+def test_more_epochs_go_on_from_the_checkpoints_of_a_run_that_ended_done(ended):
+    cloud, parent, keys, new = ended
+    write_model(cloud.objects, keys)
+    write_snapshot(cloud.objects, keys, 1, {"BTC-USD/a.pt": OLD})
+    parent = replace(parent, outcome="done", error=None)
+    swap_record(cloud.objects, parent, cloud.objects.stored[f"runs/{parent.run_id}/run.json"][-1].etag)
+    assert read_parent(cloud.objects, parent.run_id, **HERE) == parent
+    with pytest.raises(UsageError, match="nothing of it is left to do.*Raise train.epochs"):
+        resumed(cloud.objects, new, parent)
+    with pytest.raises(UsageError, match="it may have trained 15 epochs, this job asks for 7"):
+        resumed(cloud.objects, new, parent, job=with_setting("train.epochs", 7))
+    record = resumed(cloud.objects, new, parent, job=with_setting("train.epochs", 99))
+    assert record.parent_counts == "checkpoints"
+    start = first_start(cloud.objects, record)
+    assert start.models == () and [file.path for file in start.files] == ["BTC-USD/a.pt"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.models import make_model
 from tests.trainer.train.conftest import Trained, planned
 from trainer.store.card import read_card
 from trainer.store.scores import Asked, AskedModel, AskedPiece, ScoredPiece, read_scores
-from trainer.store.weights import load_tensors, save
+from trainer.store.weights import HELD_OUT, load_tensors, save, weights_sha256
 from trainer.train import score
 from trainer.train.inputs.survey import survey
 from trainer.train.predict.symbols import outputs_at
@@ -112,6 +112,23 @@ def test_a_model_that_is_not_comparable_is_refused_with_the_reason(run: ScoreRun
     run.champion()
     (run.given / run.models[1].path).write_bytes(b"swapped")
     assert "another file than asked" in run.scored().reason
+
+
+def test_a_refits_held_out_twin_is_scored(run: ScoreRun) -> None:
+    honest, weights = run.scored(), load_tensors(run.planted.file)
+    card = read_card(run.planted.file)
+    known = asdict(card)
+    twin = {name: known[name] for name in ("trained_until", "series", "panel")}
+    card = replace(card, trained_until="2030-01-01T00:00:00Z", series=[replace(card.series[0], splits={})])
+    path = run.folder / "refit.safetensors"
+    both = {**{name: 9 * one for name, one in weights.items()}}
+    both |= {f"{HELD_OUT}{name}": one for name, one in weights.items()}
+    save(path, both, replace(card, held_out={"sha256": weights_sha256(weights), **twin}))
+    run.models[0] = run._model("challenger", path)
+    assert run.scored() == honest
+    save(path, both, card)  # with no twin, it has seen every bar
+    run.models[0] = run._model("challenger", path)
+    assert "was trained on bars that it would be scored on" in run.scored().reason
 
 
 def test_a_challenger_does_not_choose_its_windows(run: ScoreRun, monkeypatch: pytest.MonkeyPatch) -> None:

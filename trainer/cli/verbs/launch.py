@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 
 _COUNTED = {  # of the run that a launch continues
     "all": "its finished work and its newest checkpoints count",
-    "checkpoints": "the script has changed, so its newest checkpoints count, and nothing that it finished",
+    "checkpoints": "its newest checkpoints count, and nothing that it finished",
 }
+_WHY = {"train": "train.epochs is higher, so "}  # of its checkpoints alone
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -89,7 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         view = work_view(work, plan, desk.describe(work))
         continues = _continuing(parent, Planned(work=work.by_hash(), offers=offers, plan=plan), account)
-        kept = [f"continues {parent.run_id}: {_COUNTED[continues['parent_counts']]}"] if parent else []
+        kept = (
+            [f"continues {parent.run_id}: {_counted(parent, continues['parent_counts'])}"] if parent else []
+        )
         kept += [*notes(arguments), *month_notes(account, plan)]
         if arguments.dry_run:
             if not arguments.json:
@@ -161,6 +164,12 @@ def _interruption(arguments: argparse.Namespace) -> Interruption | None:
         raise UsageError("--interrupt with --on-demand", why=why, do=do)
     arguments.market = arguments.market or ["spot"]
     return wanted
+
+
+def _counted(parent: RunRecord, counts: str) -> str:
+    """Return what counts of the run that a launch continues."""
+    why = _WHY.get(parent.work, "the script has changed, so ") if counts == "checkpoints" else ""
+    return why + _COUNTED[counts]
 
 
 def _parent(arguments: argparse.Namespace, account: Account) -> RunRecord | None:

@@ -157,6 +157,11 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -
     not those of the plan.
     """
     entries, folder = tuple(data.of(symbol) for symbol in piece.series), data.rows_folder(piece, job)
+
+    def fold_of(entry: SymbolPlan, number: int) -> SymbolData:
+        candles = data.read(entry.symbol, job)
+        return _fold_of(candles, job, entry, piece.fold, series=number, refit=refit, folder=folder)
+
     if len(entries) == 1 and not job.data.panel and not refit:
         candles = data.read(piece.series[0], job)
         plans = plans_of(candles, job, entries[0])
@@ -166,37 +171,13 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
         folds = {piece.fold: read_panel(panel, job, entries, piece.fold, refit=refit)}
     elif len(entries) == 1:
-        folds = {
-            piece.fold: alone(
-                _fold_of(
-                    data.read(entries[0].symbol, job),
-                    job,
-                    entries[0],
-                    piece.fold,
-                    series=1,
-                    folder=folder,
-                    refit=refit,
-                )
-            )
-        }
+        folds = {piece.fold: alone(fold_of(entries[0], 1))}
     else:
-        parts = (
-            _fold_of(
-                data.read(entry.symbol, job),
-                job,
-                entry,
-                piece.fold,
-                series=number,
-                folder=folder,
-                refit=refit,
-            )
-            for number, entry in enumerate(entries, 1)
-        )
+        parts = (fold_of(entry, number) for number, entry in enumerate(entries, 1))
         # A chunk that starts in a series may extend this far beyond it.
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
-        folds = {
-            piece.fold: lay(parts, rows=[entry.bars for entry in entries], padding=padding, folder=folder)
-        }
+        rows = [entry.bars for entry in entries]
+        folds = {piece.fold: lay(parts, rows=rows, padding=padding, folder=folder)}
     name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
     return Source(name=name, folds=folds, origin=origin_of(piece, job, data))
 
@@ -219,14 +200,7 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
 
 
 def _fold_of(
-    candles: Candles,
-    job: Job,
-    entry: SymbolPlan,
-    fold: int,
-    *,
-    series: int,
-    folder: Path | None,
-    refit: bool,
+    candles: Candles, job: Job, entry: SymbolPlan, fold: int, *, series: int, refit: bool, folder: Path | None
 ) -> SymbolData:
     plan = plans_of(candles, job, entry)[fold - 1]
     plan = on_all_bars(plan, job.model) if refit else plan

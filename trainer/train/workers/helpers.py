@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -107,6 +107,19 @@ class Reading:
 
     source: Future[Source]
     foreseen: Future[Foreseen]
+
+
+def read_here(read: Callable[[], Source], *, refit: bool) -> Reading:
+    """Begin to read a source on a thread of this process: its rows are in a file, which can't be sent."""
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
+    source = thread.submit(read)
+
+    def foresee() -> Foreseen:
+        return {} if refit else {fold: source.result().baselines(fold) for fold in source.result().folds}
+
+    reading = Reading(source=source, foreseen=thread.submit(foresee))
+    thread.shutdown(wait=False)
+    return reading
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ from trainer.train.piece import Opened, kept, open_piece
 from trainer.train.stages import Stages
 from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.helpers import Helpers, Reading
+from trainer.train.workers.helpers import Helpers, Reading, read_here
 from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.staging import Staging
 from trainer.train.workers.station import Station, set_up_process
@@ -295,7 +295,11 @@ class _WorkerRoster:
     def _begin(self, piece: Piece, *, ahead: bool = False, refit: bool = False) -> Reading:
         """Have a helper read a piece's source; the main thread is woken when it is there."""
         assert self._helpers is not None
-        reading = self._helpers.read(piece, ahead=ahead, refit=refit)
+        job, data = self._settings.job, self._settings.data
+        if data.rows_folder(piece, job):
+            reading = read_here(lambda: read_source(piece, job, data, refit=refit), refit=refit)
+        else:
+            reading = self._helpers.read(piece, ahead=ahead, refit=refit)
         reading.source.add_done_callback(lambda _: self._arrived.put(_Woken()))
         return reading
 

@@ -226,6 +226,17 @@ def test_models_are_sorted_under_a_verdict_and_signs_explained_once():
         assert sum(part in line for line in lines) == 1, part
 
 
+def test_scores_of_held_out_twins_are_named_as_such():
+    model = scored("A", 9)
+    assert "held-out" not in text_of({**RECEIPT, "models": [model]}, 120)
+    about = {**model["metrics"]["about"], "refit_until": "2026-06-01T00:00:00Z"}
+    refit = {**model, "metrics": {**model["metrics"], "about": about}}
+    told = (
+        "scores of the held-out twins; the models themselves were trained again on all bars, until 2026-06-01"
+    )
+    assert told in text_of({**RECEIPT, "models": [refit]}, 160)
+
+
 def test_many_models_are_folded():
     models = [scored(f"S{number:03}", number) for number in range(100)]
     text = text_of({**RECEIPT, "models": models, "failed": []}, 120)

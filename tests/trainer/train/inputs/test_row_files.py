@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from trainer.train.inputs import rows, series
 from trainer.train.inputs.row_files import empty_rows
 from trainer.train.inputs.source import JobData, Source, plan_and_open, read_source
 from trainer.train.inputs.survey import survey
+from trainer.train.workers.helpers import read_here
 
 SMALL = {"model": "tcn", "target": "direction", "width": 4, "blocks": 2, "chunk": 32, "batch": 4}
 TCN = job_of(**SMALL)
@@ -122,3 +124,17 @@ def test_data_without_a_host_keeps_rows_in_memory(tmp_path, write_candles):
     assert small.notes([replace(piece, bars=50_000_000)], TCN) == [
         "rows of 1 model stay on the disk, up to 6.9 GiB each"
     ]
+
+
+def test_a_worker_reads_such_rows_itself_beside_its_training():
+    """They are in a file of the process that reads them, and go through no pipe."""
+    source = SimpleNamespace(folds={1: None}, baselines=lambda fold: [fold])
+    reading = read_here(lambda: source, refit=False)  # type: ignore[arg-type, return-value]
+    assert (reading.source.result(), reading.foreseen.result()) == (source, {1: [1]})
+    assert read_here(lambda: source, refit=True).foreseen.result() == {}  # type: ignore[arg-type, return-value]
+
+    def refused() -> Source:
+        raise DataError("no bars")
+
+    with pytest.raises(DataError, match="no bars"):
+        read_here(refused, refit=False).foreseen.result()

@@ -1,5 +1,5 @@
-"""A refit: once a model is scored it is trained again on all bars; whatever scores it scores its held-out
-twin.
+"""Stages of a piece: a refit, whose held-out twin is what is scored, the mean of several networks, and more
+epochs of a training that had ended.
 """
 
 from __future__ import annotations
@@ -83,12 +83,20 @@ class Worker(_WorkerRoster):
             raise WorkerKilled
 
 
-def trained(job: Job, folder: Path, out: Path, *, dies: bool = False, symbols: Sequence[str] = ()) -> Worker:
+def trained(
+    job: Job,
+    folder: Path,
+    out: Path,
+    *,
+    dies: bool = False,
+    symbols: Sequence[str] = (),
+    interval: float = 1e9,
+) -> Worker:
     """Train a job's only piece in this process, as a worker does, and return the worker."""
     out.mkdir(exist_ok=True)
     worker = Worker(job, folder, out, dies=dies, symbols=symbols)
     with pytest.raises(WorkerKilled if dies else Ended):
-        train(worker, partial(form_pack, job=job), job, worker.report, interval=lambda: 1e9)
+        train(worker, partial(form_pack, job=job), job, worker.report, interval=lambda: interval)
     return worker
 
 
@@ -213,6 +221,23 @@ def test_the_mean_of_several_networks_is_one_model(folder: Path, tmp_path: Path,
     x = torch.randn(20, 3, len(card.features), generator=torch.Generator().manual_seed(0))
     each = torch.stack([torch.sigmoid(member(x)) for member in network.members])
     assert torch.allclose(torch.sigmoid(network(x)), each.mean(0), atol=1e-6)
+
+
+def test_more_epochs_go_on_from_the_checkpoint_and_are_counted(
+    folder: Path, tmp_path: Path, plain: Path
+) -> None:
+    short = trained(job_of(**{**SMALL, "epochs": 1}), folder, tmp_path, interval=1e-9)
+    more = trained(job_of(**SMALL), folder, tmp_path)
+    events = [event["event"] for event in more.events]
+    assert "resumed" in events and "begun_anew" not in events
+    assert same(load_tensors(file_of(more)), load_tensors(plain)), "as if it had not ended before"
+    cards = [read_card(plain), read_card(file_of(more))]
+    assert [card.test_scored for card in cards] == [1, 2] and cards[1].losses == cards[0].losses
+    assert short.events[-1]["event"] == "model_done"
+    again = trained(job_of(**SMALL), folder, tmp_path)
+    assert again.events[-1].get("kept") is True
+    cosine = trained(job_of(**SMALL, schedule="cosine"), folder, tmp_path)
+    assert "begun_anew" in [event["event"] for event in cosine.events]
 
 
 @pytest.mark.nightly
