@@ -15,7 +15,7 @@ import pytest
 from tests.trainer.store.test_weights import CARD
 from trainer.base.errors import DataError
 from trainer.store.card import METADATA_KEY, CardPanel, card_from_json, read_card
-from trainer.store.card_reading import ADDED, MOST_CARD_BYTES
+from trainer.store.card_reading import MOST_CARD_BYTES
 
 OF_SERIES = ("symbol", "calendar", "horizon", "scaler", "splits", "fitted", "number")
 PANEL = {"scaler_of": "rank", "calendar": "24x7", "horizon": 5, "fitted": {}, "scaler": CARD.series[0].scaler}
@@ -131,10 +131,11 @@ def test_a_refits_card_has_that_of_its_twin() -> None:
     assert CARD.twin is CARD
 
 
-def test_a_card_from_before_refits_is_read() -> None:
-    values = asdict(CARD)
-    older = {name: value for name, value in values.items() if name not in ADDED}
-    assert card_from_json(json.dumps(older)) == CARD
+@pytest.mark.parametrize("name", ["trained_until", "held_out", "members", "test_scored"])
+def test_a_card_lacks_no_field(name: str) -> None:
+    values = {key: value for key, value in asdict(CARD).items() if key != name}
+    with pytest.raises(DataError, match="can't be used"):
+        card_from_json(json.dumps(values))
 
 
 @pytest.mark.parametrize(
