@@ -54,10 +54,11 @@ from trainer.train.evaluate.scores import reader_for
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
 from trainer.train.inputs.source import plan_and_open, read_source
-from trainer.train.loop import Run, train
+from trainer.train.loop import train
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import close_piece, ended, open_piece, outputs_of_trained, run_of
+from trainer.train.run import Run
 
 ANNEALED: dict[str, Any] = {"model.dropout": 0.0, "train.learning_rate": 1e-2, "train.schedule": "cosine"}
 SPANS = {"data.test_fraction": 0.2, "data.validation_fraction": 0.1}

@@ -26,9 +26,9 @@ from trainer.job.job import Job, parse_job
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.inputs.survey import survey
-from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, loss_for
 from trainer.train.piece import open_piece
+from trainer.train.run import Run
 
 EVALUATED = 256  # windows of a batch of validation and test
 

@@ -1,6 +1,7 @@
 """Compare a head on a pretrained encoder with the same model trained from scratch, on few labels.
 
     python -m benchmarks.pretraining                                a planted panel (two minutes of a core)
+    python -m benchmarks.pretraining --quick                        one seed instead of three
     python -m benchmarks.pretraining --sp500 SP500_1d.parquet       and 40 stocks of the S&P 500
 
 - Planted: the order of the series' returns on a date follows from the product of their volumes one and three
@@ -86,16 +87,17 @@ def main() -> None:
     """Run both parts, print their tables, write the file."""
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--sp500", type=Path, help="daily bars of stocks in one file")
-    parse.add_argument("--seeds", type=int, default=len(SEEDS))
+    parse.add_argument("--quick", action="store_true", help="one seed")
     parse.add_argument("--out", type=Path)
     options = parse.parse_args()
     torch.set_num_threads(1)
+    seeds = SEEDS[:1] if options.quick else SEEDS
     figures: dict[str, Any] = {"machine": machine()}
-    rows = [row for seed in range(options.seeds) for row in planted(seed)]
+    rows = [row for seed in seeds for row in planted(seed)]
     figures["planted"] = rows
     print(f"\nplanted panel, few labels\n\n{table_of(rows)}\n\n{_together(rows)}", flush=True)
     if options.sp500:
-        rows = [row for seed in range(options.seeds) for row in stocks(options.sp500, seed)]
+        rows = [row for seed in seeds for row in stocks(options.sp500, seed)]
         figures["sp500"] = rows
         print(f"\nS&P 500, {STOCK_COUNT} stocks\n\n{table_of(rows)}\n\n{_together(rows)}", flush=True)
     write("pretraining", figures, options.out)

@@ -145,6 +145,8 @@ def from_seed(seed: int, **fixed: Any) -> Schedule:
     elif dice.random() < 0.4:
         values["queue_minutes"] = dice.choice((5.0, 15.0))
     values["work"] = dice.choice(("train", "train", "train", "ranks", "script", "prepare"))
+    if values["work"] == "prepare" and dice.random() < 0.5:
+        values["work"] = "score"
     if values["work"] == "train" and dice.random() < 0.15:
         values["parent"] = dice.choice(("all", "checkpoints"))
     values["kills"] = _kills(dice)

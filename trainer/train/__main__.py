@@ -164,7 +164,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.tuning.chosen import Chosen, Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
     from trainer.train.workers.devices import choose_device, default_workers
-    from trainer.train.workers.supervisor import Supervisor, worker_context
+    from trainer.train.workers.processes import worker_context
+    from trainer.train.workers.supervisor import Supervisor
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)

@@ -38,8 +38,9 @@ from trainer.train.checkpoint_files import (
     whole_in,
     write_tensors,
 )
-from trainer.train.loop import Report, Run
+from trainer.train.loop import Report
 from trainer.train.packs.pack import ModelState
+from trainer.train.run import Run
 from trainer.train.stages import is_of_a_stage
 
 DATA = "data.safetensors"  # of a single process

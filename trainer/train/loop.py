@@ -10,103 +10,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 
 from trainer.job.job import Job
-from trainer.train.evaluate.epoch_scores import Validated, Validation
+from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.notice import STOP, Heard
+from trainer.train.observing.pace import Pace, report_progress
 from trainer.train.off_device import read
 from trainer.train.orders import Orders
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
-from trainer.train.schedule import rate_factor
+from trainer.train.run import Run, rate_of
 
 # The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them,
 # and the model goes back to its best weights with half the learning rate, three times at most; then it has
 # failed.
-MAX_SKIPPED_STEPS = 10
 MAX_LOWERED = 3
-PROGRESS_SECONDS, PROGRESS_AT_ONCE = 1.0, 2  # of two runs a second, in turn: a day's log has a bound
 UNREAD_STEPS = 32
 
 Report = Callable[[dict[str, Any]], None]
 Total = Callable[[torch.Tensor], torch.Tensor]  # losses (S, M) of S steps on this rank -> of whole batches
-
-
-@dataclass(kw_only=True)
-class Run:
-    """Progress of one model's training: its position, and its best weights so far."""
-
-    member: Member
-    title: str  # of its piece
-    reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
-    validation: Validation | None  # of a network, after an epoch; None: of a refit, and of a run to be sent
-    learning_rate: float
-    most_reads: int = 0  # of an epoch; 0: all
-    last_epoch: int = 0  # 0: the job's
-    epochs_asked: int = 0  # by its job
-    scored_before: int = 0  # how often a training that ended with fewer epochs was scored on test
-    # Of the piece's other stages: epochs and steps before this run, epochs after it at most, and what the
-    # earlier ones left, for its checkpoints (`trainer.train.stages`).
-    epochs_before: int = 0
-    steps_before: int = 0
-    epochs_after: int = 0
-    earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    epoch: int = 0  # epochs finished
-    position: int = 0  # windows of the current epoch that were visited
-    order: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    orders: Orders | None = None  # once its first epoch has begun
-    loss_sum: float = 0.0
-    loss_windows: int = 0
-    skipped: int = 0  # steps of this epoch
-    lowered: int = 0
-    best_loss: float = math.inf
-    best_epoch: int = 0
-    best_weights: dict[str, torch.Tensor] = field(default_factory=dict)  # with buffers: `packs.tensors`
-    best_outputs: np.ndarray | None = None  # of these weights on validation, see `Validated`
-    history: list[dict[str, Any]] = field(default_factory=list)
-    active: bool = True
-    failure: str = ""
-    resume: ModelState | None = None  # state of the checkpoint to resume from
-    saved_at: float = -math.inf  # by the loop's clock
-
-    @property
-    def num_windows(self) -> int:
-        """Return how many windows, or chunks, an epoch has."""
-        return min(len(self.reads), self.most_reads or len(self.reads))
-
-    @property
-    def epoch_is_over(self) -> bool:
-        """Return whether every window of the current epoch was visited."""
-        return self.position >= self.num_windows
-
-    def without_data(self) -> Run:
-        """Return the run without its data, weights and functions."""
-        none = torch.empty(0)
-        member = replace(self.member, rows_TF=none, labels_TK=none, mean_F=none, std_F=none, context_RC=None)
-        return replace(
-            self,
-            member=member,
-            validation=None,
-            reads=none,
-            order=none,
-            orders=None,
-            best_outputs=None,
-            best_weights={},
-            earlier={},
-            resume=None,
-        )
-
-    @property
-    def is_broken(self) -> bool:
-        """Return whether too many steps of the current epoch were skipped."""
-        return self.skipped > MAX_SKIPPED_STEPS or (self.epoch_is_over and not self.loss_windows)
 
 
 class Roster(Protocol):
@@ -151,7 +79,7 @@ def train(
     of two runs, in turn, about once a second and `epoch` after each epoch of each model. `total` adds up the
     losses of ranks. `interval` returns the seconds between checkpoints, without it the job's; 0: none.
     """
-    pace, unread = _Pace(clock), _Unread(total)
+    pace, unread = Pace(clock), _Unread(total)
     place = _Place(form, unread)
     while True:
         # Members of the next step.
@@ -168,7 +96,7 @@ def train(
         if due or unread.is_due or any(run.active and run.epoch_is_over for run in runs):
             unread.count(runs)
         if due:
-            _report_progress(runs, job, pace, report)
+            report_progress(runs, job, pace, report)
         _end_epochs(pack, runs, roster, job, report)
         # Checkpoints that are due, or that a notice asks for.
         word = heard()
@@ -264,7 +192,7 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
     batches = [_next_batch(run, job) for run in runs]
     for number, run in enumerate(runs):
         if run.active:
-            pack.set_learning_rate(number, _rate(run, job))
+            pack.set_learning_rate(number, rate_of(run, job))
     losses_M = pack.step(active, batches)
     for run, batch in zip(runs, batches, strict=True):
         run.position += len(batch)
@@ -275,18 +203,6 @@ def _next_batch(run: Run, job: Job) -> torch.Tensor:
     if not run.active:
         return run.order[:0]
     return run.order[run.position : run.position + job.train.batch]
-
-
-def steps_of(run: Run, job: Job) -> int:
-    """Return the steps from the start of a piece's training to the position of its run."""
-    of_epochs = run.epoch * math.ceil(run.num_windows / job.train.batch)
-    return run.steps_before + of_epochs + math.ceil(run.position / job.train.batch)
-
-
-def _rate(run: Run, job: Job) -> float:
-    steps_of_epoch = math.ceil(run.num_windows / job.train.batch)
-    step = run.epoch * steps_of_epoch + run.position // job.train.batch
-    return run.learning_rate * rate_factor(job, step=step, steps=job.train.epochs * steps_of_epoch)
 
 
 class _Unread:
@@ -420,57 +336,3 @@ def _checkpoint(
             state = pack.snapshot(number)
             copied = replace(run, history=list(run.history))
             roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)
-
-
-def _report_progress(runs: Sequence[Run], job: Job, pace: _Pace, report: Report) -> None:
-    under_way = [run for run in runs if run.active]
-    for run in pace.turn(under_way):
-        report(_progress(run, job, pace.rate, training=len(under_way)))
-
-
-def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, Any]:
-    """Return a run's `progress` event; `rate` is that of all `training` runs together, in windows or chunks
-    per second.
-    """
-    epochs = (run.last_epoch or job.train.epochs) + run.epochs_after
-    left = (epochs - run.epoch) * run.num_windows - run.position
-    return {
-        "event": "progress",
-        "model": run.member.name,
-        "piece": run.title,
-        "epoch": run.epochs_before + run.epoch + 1,
-        "epochs": run.epochs_before + epochs,
-        "step": math.ceil(run.position / job.train.batch),
-        "steps": math.ceil(run.num_windows / job.train.batch),
-        "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,
-        "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
-        "unit": job.model.reads,
-        "learning_rate": _rate(run, job),  # of the next step
-        # For all epochs: early stopping may shorten it.
-        "eta_seconds": round(left * training / rate, 1) if rate else None,
-    }
-
-
-class _Pace:
-    """Windows, or chunks, per second since the last report."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._since, self._windows, self.rate = clock, clock(), 0, 0.0
-        self._turn = 0
-
-    def turn(self, runs: Sequence[Run]) -> list[Run]:
-        """Return the runs whose turn it is to report their progress."""
-        told = [runs[(self._turn + place) % len(runs)] for place in range(min(len(runs), PROGRESS_AT_ONCE))]
-        self._turn += len(told)
-        return told
-
-    def count(self, windows: int) -> None:
-        self._windows += windows
-
-    def due(self) -> bool:
-        elapsed = self._clock() - self._since
-        if elapsed < PROGRESS_SECONDS:
-            return False
-        self.rate = self._windows / elapsed
-        self._since, self._windows = self._clock(), 0
-        return True

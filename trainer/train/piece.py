@@ -30,11 +30,11 @@ from trainer.train.evaluate.panel_scores import score_panel
 from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, score_series
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import JobData, Source, made_of
-from trainer.train.loop import Run
 from trainer.train.packs.pack import Member
 from trainer.train.packs.tensors import put_tensors
 from trainer.train.predict.averaged import Averaged, averaged_tensors
 from trainer.train.predict.readers import Evaluate, outputs_of
+from trainer.train.run import Run
 from trainer.train.schedule import base_rate
 from trainer.train.stages import Stages, stages_of
 

@@ -20,8 +20,8 @@ from trainer.base.strict_json import Fields, Unsound, Value, read_object
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, card_from_json
-from trainer.train.loop import Run, steps_of
 from trainer.train.observing.events import finite
+from trainer.train.run import Run, steps_of
 
 DOCUMENT = "stages.document"  # a checkpoint's tensor of bytes: facts of the fits, and their card
 FIT = "fit-"  # begins the names of a checkpoint's tensors of a fit: fit-0.<name of the weight>

@@ -25,11 +25,11 @@ from tests.pieces import piece_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.train.inputs.source import JobData, plan_and_open, read_source
-from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import Opened, close_piece, ended, open_piece, outputs_of_trained
+from trainer.train.run import Run
 
 START = np.datetime64("2024-01-01T00:00", "ns")
 WriteCandles = Callable[..., Path]

@@ -16,10 +16,11 @@ from trainer.job.job import Job
 from trainer.train.checkpoint import newest, write
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.epoch_scores import Validated, Validation
-from trainer.train.loop import Run, train
+from trainer.train.loop import train
 from trainer.train.notice import STOP
 from trainer.train.packs.pack import Member, ModelState, Pack, loss_for
 from trainer.train.predict.readers import Inputs, reader_of
+from trainer.train.run import Run
 
 Strategy = Callable[[Sequence[Member], Job], Pack]
 MADE = Made(torch="2.13", code="c" * 64, settings="5" * 64, data="d" * 64, precision="fp32")

@@ -27,10 +27,10 @@ from trainer.train.checkpoint import (
     why_none_continues,
     write,
 )
-from trainer.train.loop import Run
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
+from trainer.train.run import Run
 
 pytestmark = pytest.mark.slow
 

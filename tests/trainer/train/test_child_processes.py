@@ -12,7 +12,7 @@ import pytest
 
 from trainer.job.job import Job
 from trainer.train.child_processes import call_in_child, ctrl_c_blocked
-from trainer.train.workers.supervisor import worker_context
+from trainer.train.workers.processes import worker_context
 
 
 def blocked() -> bool:

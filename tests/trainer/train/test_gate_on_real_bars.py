@@ -22,9 +22,9 @@ from tests.trainer.train.conftest import OnePiece
 from trainer.job.job import Job
 from trainer.store.scores import Asked, AskedModel, AskedPiece, Side, read_scores
 from trainer.targets.gate import Decision, GateRule, decide
-from trainer.train.loop import Run
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.strategy import form_pack
+from trainer.train.run import Run
 from trainer.train.score import main
 
 CANDLES = Path(__file__).parents[4] / "shared/data/raw/CRYPTO_1h_2021-2022.parquet"

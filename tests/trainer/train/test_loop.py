@@ -18,10 +18,12 @@ from tests.nightly import others_nightly
 from tests.trainer.train.rosters import Roster, run_of_noise
 from trainer.job.job import Job
 from trainer.train import loop
-from trainer.train.loop import MAX_LOWERED, MAX_SKIPPED_STEPS, PROGRESS_AT_ONCE, Run, train
+from trainer.train.loop import MAX_LOWERED, train
+from trainer.train.observing.pace import PROGRESS_AT_ONCE
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
+from trainer.train.run import MAX_SKIPPED_STEPS, Run
 from trainer.train.schedule import rate_factor
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,12 @@ from tests.jobs import job_of
 from tests.nightly import others_nightly
 from tests.trainer.train.rosters import Roster, Strategy, WorkerKilled, heard_at, run_of_noise
 from trainer.job.job import Job
-from trainer.train.loop import Run
 from trainer.train.notice import CHECKPOINT, STOP, Notice
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
+from trainer.train.run import Run
 
 SHORT = {"batch": 10, "epochs": 4, "patience": 4, "learning_rate": 1e-2, "dropout": 0.2}
 LSTM = job_of(hidden=6, lookback=8, checkpoint_seconds=60, **SHORT)

@@ -18,10 +18,10 @@ import trainer
 from tests.jobs import job_of
 from trainer.machines.memory import checkpoint_bytes
 from trainer.train.checkpoint import tensors_of_checkpoint
-from trainer.train.loop import Run
 from trainer.train.off_device import BUFFER_BYTES, BUFFERS, CudaLane, Ring, contents
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
+from trainer.train.run import Run
 
 TENSORS = [
     torch.arange(24, dtype=torch.float32).reshape(4, 6).T,  # not contiguous

@@ -22,12 +22,12 @@ from trainer.data.feature_names import FEATURES
 from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load
-from trainer.train.loop import Run
 from trainer.train.own.probe_model import measure_model
 from trainer.train.packs.pack import fresh_state
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.strategy import form_pack
 from trainer.train.packs.tensors import put_tensors, tensors_of
+from trainer.train.run import Run
 
 pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[1] / "outside" / "nets.py"

@@ -26,13 +26,14 @@ from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.store.weights import load_tensors, save
 from trainer.train.inputs.source import read_source
-from trainer.train.loop import Run, train
+from trainer.train.loop import train
 from trainer.train.machine_file import MachineFacts
 from trainer.train.notice import Notice
 from trainer.train.observing.events import line_of
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.predict.load_model import Networks, check_model
+from trainer.train.run import Run
 from trainer.train.score import Windows, outputs_on
 from trainer.train.stages import DOCUMENT, stages_of
 from trainer.train.workers.assignment import WorkerSettings

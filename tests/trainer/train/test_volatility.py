@@ -33,9 +33,9 @@ from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import outputs_by_span, readings, score_series
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
-from trainer.train.loop import Run
 from trainer.train.piece import run_of
 from trainer.train.predict.readers import on_host, outputs_of
+from trainer.train.run import Run
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ from trainer.train.checkpoint import Checkpoint
 from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import on_device, read_source
-from trainer.train.loop import Report, Run, train
+from trainer.train.loop import Report, train
 from trainer.train.machine_file import CheckpointInterval
 from trainer.train.notice import Notice
 from trainer.train.observing.meter import with_memory
@@ -41,6 +41,7 @@ from trainer.train.ranks.layout import DataParallel, FullySharded
 from trainer.train.ranks.links import check_links
 from trainer.train.ranks.shards import write_shards
 from trainer.train.ranks.validation import shared_outputs
+from trainer.train.run import Run
 from trainer.train.stages import Stages
 from trainer.train.workers.devices import device_of
 from trainer.train.workers.piece_files import PieceFiles

@@ -18,10 +18,10 @@ import torch
 
 from trainer.train.checkpoint import checkpoint_folder, drop_old, manifest_of, tensors_of_checkpoint
 from trainer.train.checkpoint_files import Chunk, Made, StoredTensor, write_tensors
-from trainer.train.loop import Run
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.tensors import is_divided
 from trainer.train.ranks.group import Ranks
+from trainer.train.run import Run
 from trainer.train.stages import DOCUMENT
 
 

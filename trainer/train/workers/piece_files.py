@@ -25,11 +25,12 @@ from trainer.train.checkpoint import (
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import made_of
-from trainer.train.loop import Report, Run, steps_of
+from trainer.train.loop import Report
 from trainer.train.packs.pack import ModelState
 from trainer.train.piece import Opened, ended, outputs_of_trained, scored, write_model
 from trainer.train.precision import precision_of
 from trainer.train.predict.readers import Evaluate, outputs_of
+from trainer.train.run import Run, steps_of
 from trainer.train.stages import Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
 

@@ -7,20 +7,16 @@ Owns the processes: which worker trains what, restarts, and hints to read ahead.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from dataclasses import replace
+from multiprocessing.connection import wait
 from typing import Any
 
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
 from trainer.base.silence import ProgressClock
-from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.train.checkpoint import forget
@@ -32,71 +28,15 @@ from trainer.train.packs.strategy import places_of
 from trainer.train.smoke import tried
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
-from trainer.train.workers.helpers import STAGE_GIB, help_worker, helpers_of
+from trainer.train.workers.helpers import STAGE_GIB, helpers_of
+from trainer.train.workers.processes import WorkerProcess, start_helpers, worker_context
 from trainer.train.workers.smaller import smaller, smallest, with_job
-from trainer.train.workers.station import Station, let_threads_sleep, threads_of
+from trainer.train.workers.station import Station, threads_of
 from trainer.train.workers.worker import ReadAhead, work
 
 Emit = Callable[[dict[str, Any]], None]
 LOOK_SECONDS = 1.0  # between two looks at the progress of workers that say nothing
 KILLS = 2  # deaths on a device that finished no model between them, before it is tried
-
-
-@dataclass(kw_only=True)
-class _Worker:
-    number: int
-    process: BaseProcess
-    connection: Connection
-    helpers: list[BaseProcess]
-    pieces: dict[str, Piece] = field(default_factory=dict)  # that it has, by name
-    scoring: set[str] = field(default_factory=set)  # of them, those whose places are free again
-    alone: bool = False  # it retries one model without neighbours
-    crash: str = ""
-    last: str = ""  # source of the last piece, whose rows it still holds
-    staged: set[str] = field(default_factory=set)  # sources that its helpers read ahead
-    device: str
-    job: Job  # with its settings of memory
-    clock: ProgressClock
-    out_of_memory: bool = False
-    silent: bool = False  # it made no progress, and is being ended
-    kill_at: float = math.inf  # when it has had the time to write its stacks
-
-    def kill(self) -> None:
-        """Kill its process and those of its helpers."""
-        for process in (self.process, *self.helpers):
-            process.kill()
-
-    def join(self) -> None:
-        """Wait for their ends."""
-        for process in (self.process, *self.helpers):
-            process.join()
-        self.connection.close()
-
-    @property
-    def held(self) -> set[str]:
-        """Return the sources whose rows it holds."""
-        return {self.last, *(self.pieces[name].source for name in self.pieces.keys() - self.scoring)} - {""}
-
-    @property
-    def training(self) -> int:
-        """Return how many of its places are taken."""
-        return len(self.pieces) - len(self.scoring)
-
-
-def worker_context(kind: str, job: Job) -> Any:
-    """Return the multiprocessing context that starts workers and helpers: forks of a server, which starts to
-    load torch, and what the job's target scores with, in the background.
-
-    CUDA does not survive a fork; the server never begins it, as torch asks
-    (https://docs.pytorch.org/docs/stable/notes/multiprocessing.html, 2026-11-27).
-    """
-    if kind == "cpu":
-        let_threads_sleep()
-    loaded = ["torch", "trainer.train.workers.worker", *job.target.libraries]
-    multiprocessing.set_forkserver_preload(loaded)
-    with ctrl_c_blocked():
-        forkserver.ensure_running()
-    return multiprocessing.get_context("forkserver")
 
 
 class Supervisor:
@@ -124,7 +64,7 @@ class Supervisor:
         self._places = places_of(settings.job, kind)
         self._devices = [device_of(kind, number) for number in range(num_workers)]
         self._context = worker_context(kind, settings.job)
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._queue = PieceQueue(())
         self._num_helpers = helpers_of(kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Piece, ...]] = deque()
@@ -209,7 +149,7 @@ class Supervisor:
                 with suppress(OSError):  # it died: `_listen` handles that
                     worker.connection.send(ReadAhead(pieces=tuple(pieces)))
 
-    def _ahead_of(self, worker: _Worker) -> list[Piece]:
+    def _ahead_of(self, worker: WorkerProcess) -> list[Piece]:
         """Return a worker's next pieces whose sources should be read ahead: as many as train together, which
         no worker holds and which are within STAGE_GIB.
         """
@@ -237,9 +177,9 @@ class Supervisor:
         with suppress(OSError):  # it died while idle: `_listen` retries the piece
             worker.connection.send(piece)
 
-    def _start(self, number: int) -> _Worker:
+    def _start(self, number: int) -> WorkerProcess:
         sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
-        helpers, lines = self._start_helpers(number)
+        helpers, lines = start_helpers(self._context, self._settings, number=number, count=self._num_helpers)
         ours, theirs = self._context.Pipe()
         station = Station(number=number, device=self._devices[number], sharing=sharing, helpers=tuple(lines))
         process = self._context.Process(
@@ -247,7 +187,7 @@ class Supervisor:
         )
         with ctrl_c_blocked():  # until `close` knows it, too
             process.start()
-            self._workers[number] = _Worker(
+            self._workers[number] = WorkerProcess(
                 number=number,
                 process=process,
                 connection=ours,
@@ -260,24 +200,9 @@ class Supervisor:
             line.close()
         return self._workers[number]
 
-    def _start_helpers(self, number: int) -> tuple[list[BaseProcess], list[Connection]]:
-        """Start the helpers of a worker; return them, and the worker's ends of their lines."""
-        helpers, lines = list[BaseProcess](), list[Connection]()
-        for _ in range(self._num_helpers):
-            ours, theirs = self._context.Pipe()
-            helper = self._context.Process(
-                target=help_worker, args=(self._settings, theirs), name=f"helper-{number}", daemon=True
-            )
-            with ctrl_c_blocked():
-                helper.start()
-            theirs.close()
-            helpers.append(helper)
-            lines.append(ours)
-        return helpers, lines
-
     def _listen(self) -> None:
         """Wait for messages of workers, and act on them."""
-        by_handle: dict[Any, _Worker] = {}
+        by_handle: dict[Any, WorkerProcess] = {}
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
         ready = wait(list(by_handle), timeout=LOOK_SECONDS)
@@ -288,7 +213,7 @@ class Supervisor:
                 self._read(worker)
                 self._remove(worker)
 
-    def _read(self, worker: _Worker) -> bool:
+    def _read(self, worker: WorkerProcess) -> bool:
         try:
             while worker.connection.poll():
                 self._receive(worker, worker.connection.recv())
@@ -296,7 +221,7 @@ class Supervisor:
             return False
         return True
 
-    def _receive(self, worker: _Worker, event: dict[str, Any]) -> None:
+    def _receive(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         kind = event["event"]
         worker.clock.sign(self._clock())
         if kind == "crashed":
@@ -328,7 +253,7 @@ class Supervisor:
             elif worker.pieces and not worker.silent and worker.clock.is_silent(now):
                 self._end_silent(worker, now)
 
-    def _end_silent(self, worker: _Worker, now: float) -> None:
+    def _end_silent(self, worker: WorkerProcess, now: float) -> None:
         """Report a worker without progress, with the state of its process and its device, and end it."""
         seconds, pid = now - worker.clock.at, worker.process.pid or 0
         worker.silent, worker.crash = True, f"its worker made no progress for {seconds:.0f} s"
@@ -338,7 +263,7 @@ class Supervisor:
         self._emit({"event": "worker_silent", **silent})
         worker.kill_at = now + (ABORT_SECONDS if abort(pid) else 0.0)
 
-    def _remove(self, worker: _Worker) -> None:
+    def _remove(self, worker: WorkerProcess) -> None:
         """Remove a dead worker, and retry or report its models."""
         self._discard(worker)
         if worker.out_of_memory:
@@ -364,18 +289,18 @@ class Supervisor:
         for first in range(0, len(together), self._places):  # with those that were scored, more than places
             self._again_together.append(tuple(together[first : first + self._places]))
 
-    def _discard(self, worker: _Worker) -> None:
+    def _discard(self, worker: WorkerProcess) -> None:
         del self._workers[worker.number]
         worker.kill()  # its pipe may close before it ends
         worker.join()
 
-    def _retries(self, worker: _Worker) -> int:
+    def _retries(self, worker: WorkerProcess) -> int:
         """Return how often the models of a dead worker are retried together: once after a silence, whatever
         the job says.
         """
         return 1 if worker.silent else self._settings.job.train.retries
 
-    def _chances(self, worker: _Worker, model: str) -> int:
+    def _chances(self, worker: WorkerProcess, model: str) -> int:
         retries = self._retries(worker)
         return retries + (retries > 0 and model in self._had_neighbours)
 
@@ -394,7 +319,7 @@ class Supervisor:
 
     # --- broken devices
 
-    def _is_broken(self, worker: _Worker) -> bool:
+    def _is_broken(self, worker: WorkerProcess) -> bool:
         """Try the device of a dead worker if KILLS models died on it since it finished one, or if one would
         fail now. A device that fails is set aside, and its models train elsewhere, without being charged.
         """
@@ -432,7 +357,7 @@ class Supervisor:
 
     # --- memory
 
-    def _take_less_memory(self, worker: _Worker) -> None:
+    def _take_less_memory(self, worker: WorkerProcess) -> None:
         """Train the models of a worker that ran out of memory again, with half the pack or half the slices;
         fail a model that can't take less. Workers that start from now on get these settings.
         """

@@ -30,13 +30,14 @@ from trainer.train.child_processes import end_with_the_parent
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.source import Source, SourceCache, on_device, read_source
-from trainer.train.loop import Run, train
+from trainer.train.loop import train
 from trainer.train.machine_file import CheckpointInterval
 from trainer.train.notice import Notice
 from trainer.train.observing.meter import with_memory
 from trainer.train.packs.pack import Member, ModelState, Pack
 from trainer.train.packs.strategy import form_pack, places_of
 from trainer.train.piece import Opened, kept, open_piece
+from trainer.train.run import Run
 from trainer.train.stages import Stages
 from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings

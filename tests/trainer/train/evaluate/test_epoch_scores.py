@@ -22,11 +22,11 @@ from trainer.train import loop
 from trainer.train.evaluate import epoch_scores
 from trainer.train.evaluate.epoch_scores import AT_ONCE_BYTES, MOST_WINDOWS, at_once_of
 from trainer.train.inputs.source import Source, plan_and_open, read_source
-from trainer.train.loop import Run
 from trainer.train.packs.pack import new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
 from trainer.train.predict.readers import AtOnce, Inputs, forward_of, on_host, reader_of
+from trainer.train.run import Run
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LSTM: dict[str, Any] = {"lookback": 12, "hidden": 4, "batch": 64, "steps_per_epoch": 3}

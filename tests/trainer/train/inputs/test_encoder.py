@@ -27,10 +27,10 @@ from trainer.train.inputs.encoder import check_inputs, pinned, portable
 from trainer.train.inputs.rows import prepare
 from trainer.train.inputs.series import alone
 from trainer.train.inputs.source import plan_and_open, read_source
-from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import run_of
+from trainer.train.run import Run
 
 SIZES = {"model": "transformer", **SETTINGS["transformer"]}
 TCN = {"model": "tcn", **SETTINGS["tcn"]}

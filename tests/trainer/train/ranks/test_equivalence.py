@@ -18,7 +18,7 @@ from tests.trainer.train.rosters import Roster
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.evaluate.epoch_scores import Validated, Validation
-from trainer.train.loop import Run, train
+from trainer.train.loop import train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
@@ -26,6 +26,7 @@ from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, 
 from trainer.train.ranks.group import AgreedClock, Ranks
 from trainer.train.ranks.layout import DataParallel
 from trainer.train.ranks.validation import shared_outputs
+from trainer.train.run import Run
 
 STEPS = 15
 SHAPES: dict[str, dict[str, Any]] = {

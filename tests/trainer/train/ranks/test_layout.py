@@ -26,13 +26,14 @@ from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.train.checkpoint import CheckpointWriter
 from trainer.train.evaluate.epoch_scores import Validated, Validation
-from trainer.train.loop import Run, Total, train
+from trainer.train.loop import Total, train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, ModelState, fresh_state, new_model
 from trainer.train.packs.strategy import form_pack
 from trainer.train.ranks import layout as module
 from trainer.train.ranks.group import Ranks
 from trainer.train.ranks.layout import DataParallel, FullySharded
+from trainer.train.run import Run
 
 NETS = Path(__file__).parents[2] / "outside" / "nets.py"
 TRANSFORMER = job_of(

@@ -14,9 +14,9 @@ from tests.trainer.train.ranks.ranks import TwoRanks
 from tests.trainer.train.rosters import MADE, always
 from trainer.train.checkpoint import CheckpointWriter, newest
 from trainer.train.checkpoint_files import MANIFEST
-from trainer.train.loop import Run
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.ranks.group import Ranks
+from trainer.train.run import Run
 
 
 def state(batches: int) -> tuple[Run, ModelState]:

@@ -25,8 +25,8 @@ from trainer.machines.shapes import OPEN, shape_of
 from trainer.store.card import read_card
 from trainer.train.checkpoint import write
 from trainer.train.inputs.survey import Survey
-from trainer.train.loop import Run
 from trainer.train.packs.sequential import SequentialPack
+from trainer.train.run import Run
 from trainer.train.tuning.chosen import Chosen, Site, choose_settings, largest_batch, placed
 from trainer.train.tuning.timing import Timing, make_members
 from trainer.train.tuning.trial import TRIAL_SECONDS, Trial, entry_of
