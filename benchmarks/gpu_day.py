@@ -47,7 +47,7 @@ Run = Callable[..., tuple[str, int | None, str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class GpuStep:
     """A command of the day. OUT in its words is the file of its figures; without it they are what it
     prints.
     """
@@ -60,7 +60,7 @@ class Step:
     gpus: int = 0  # that it needs
 
 
-def steps_of(device: str) -> tuple[Step, ...]:
+def steps_of(device: str) -> tuple[GpuStep, ...]:
     """Return the steps in order: the cheap and decisive ones first."""
     smoke = "cpu" if device == "cpu" else "cuda:0"
     profiles = ("-m", "trainer.cli.main", "profiles")
@@ -68,17 +68,19 @@ def steps_of(device: str) -> tuple[Step, ...]:
     packs = ("-m", "benchmarks.packs", "--data", "none")  # rows of noise
     tiny = ("--set", "model.hidden=8", "--set", "model.lookback=10", "--set", "expert.pack=2")
     return (
-        Step(name="smoke", words=("-m", "trainer.train.smoke", "--device", smoke), seconds=120),
-        Step(
+        GpuStep(name="smoke", words=("-m", "trainer.train.smoke", "--device", smoke), seconds=120),
+        GpuStep(
             name="trial",
             words=(*profiles, "tune", "--json"),
             full=("--set", "expert.pack=20"),
             quick=("--seconds", "0.3", *tiny),
             seconds=120,
         ),
-        Step(name="steps", words=("-m", "benchmarks.steps", "--out", "OUT"), quick=("--quick",), seconds=300),
+        GpuStep(
+            name="steps", words=("-m", "benchmarks.steps", "--out", "OUT"), quick=("--quick",), seconds=300
+        ),
         *(
-            Step(
+            GpuStep(
                 name=f"packs-{shape.replace(',', '-')}",
                 words=(*packs, "--out", "OUT"),
                 full=("--seconds", "1", "--shape", shape),
@@ -87,33 +89,33 @@ def steps_of(device: str) -> tuple[Step, ...]:
             )
             for shape in LSTM_SHAPES
         ),
-        Step(name="tests", words=("-m", "pytest", "-q", *GPU_TESTS), quick=("--co",), seconds=600),
-        Step(name="memory", words=memory, quick=("--quick",), seconds=180),
-        Step(
+        GpuStep(name="tests", words=("-m", "pytest", "-q", *GPU_TESTS), quick=("--co",), seconds=600),
+        GpuStep(name="memory", words=memory, quick=("--quick",), seconds=180),
+        GpuStep(
             name="device_run",
             words=("-m", "benchmarks.device_run", "--out", "OUT"),
             quick=("--quick",),
             seconds=300,
         ),
-        Step(
+        GpuStep(
             name="whole_run",
             words=("-m", "benchmarks.whole_run", "--symbols", "3,20", "--out", "OUT"),
             quick=("--quick",),
             seconds=600,
         ),
-        Step(
+        GpuStep(
             name="overheads",
             words=("-m", "benchmarks.overheads", "--out", "OUT"),
             quick=("--quick",),
             seconds=120,
         ),
-        Step(
+        GpuStep(
             name="bench",
             words=(*profiles, "bench", "--json"),
             quick=("--quick", "--set", "model.blocks=2", "--set", "model.width=8", "--set", "model.chunk=32"),
             seconds=300,
         ),
-        Step(
+        GpuStep(
             name="ddp",
             words=("-m", "benchmarks.ddp", "--ranks", "1,2", "--out", "OUT"),
             quick=("--quick", "--seconds", "0.2", "--batch", "16"),
@@ -158,7 +160,7 @@ class Day:
     clock: Callable[[], float] = time.monotonic
     call: Run | None = None  # of a command; None: a process
 
-    def run(self, steps: Sequence[Step], *, again: str = "", minutes: float | None = None) -> int:
+    def run(self, steps: Sequence[GpuStep], *, again: str = "", minutes: float | None = None) -> int:
         """Run the steps that have no result that is done; return 1 if one failed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         ends, failures = self.clock() + (minutes or 1e9) * 60, 0
@@ -189,7 +191,7 @@ class Day:
             return read if isinstance(read, dict) else {}
         return {}
 
-    def _run(self, step: Step) -> bool:
+    def _run(self, step: GpuStep) -> bool:
         """Run a step and write its result; return whether it failed."""
         figures = self.folder / f"figures-{step.name}.part"
         figures.unlink(missing_ok=True)
@@ -213,7 +215,7 @@ class Day:
         )
         return state != DONE
 
-    def _write(self, step: Step, result: Mapping[str, Any]) -> None:
+    def _write(self, step: GpuStep, result: Mapping[str, Any]) -> None:
         known = {"step": step.name, "chip": self.chip, "date": date.today().isoformat(), "quick": self.quick}
         partial = self.folder / f"{step.name}.part"
         partial.write_text(json.dumps({**known, **result}, indent=1), encoding="utf-8")

@@ -40,6 +40,7 @@ from benchmarks.planted import (
     planted_volatility,
 )
 from benchmarks.rounds import machine, write
+from trainer.data.read.candles import Candles
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY
@@ -51,6 +52,7 @@ from trainer.targets import TARGETS
 from trainer.targets.inference import CellMean
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import reader_for
+from trainer.train.inputs.encoder import check_inputs
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
 from trainer.train.inputs.source import plan_and_open, read_source
@@ -207,6 +209,23 @@ def crossed(pair: str, *, seed: int, quick: bool = False) -> dict[str, Any]:
     }
 
 
+def trained_panel(job: Job, candles: Sequence[Candles], folder: Path) -> Path:
+    """Train the one piece of a panel's job on daily candles, written to `folder`; return its file."""
+    file = folder / "panel_1d.parquet"
+    write_candles(file, list(candles))
+    data = plan_and_open(job, file, scratch=folder)
+    job = job.with_data(timeframe=data.plan.timeframe)
+    check_inputs(job)
+    work = [SeriesWork(symbol=one, bars=0, windows=(0,), visits=(0,)) for one in data.plan.symbols]
+    piece = pieces_of(job, work, timeframe="1d")[0]
+    opened = open_piece(piece, job, read_source(piece, job, data))
+    best = best_of(opened.run, job)
+    opened = ended(opened, job)
+    outputs = outputs_of_trained(opened, best, job)
+    close_piece(opened, outputs, job, out=folder, device="cpu", precision="fp32")
+    return folder / f"{piece.name}.safetensors"
+
+
 def panel(
     seed: int, scaler: str, *, series: int = 40, dates: int = 700, shuffled: bool = False
 ) -> dict[str, Any]:
@@ -217,16 +236,7 @@ def panel(
     with tempfile.TemporaryDirectory(prefix="mayfly-panel-") as name:
         folder = Path(name)
         candles = planted_panel(seed, series=series, dates=dates, shuffled=shuffled)
-        write_candles(folder / "panel_1d.parquet", candles)
-        data = plan_and_open(job, folder / "panel_1d.parquet", scratch=folder)
-        work = [SeriesWork(symbol=one, bars=0, windows=(0,), visits=(0,)) for one in data.plan.symbols]
-        piece = pieces_of(job, work, timeframe="1d")[0]
-        opened = open_piece(piece, job, read_source(piece, job, data))
-        best = best_of(opened.run, job)
-        opened = ended(opened, job)
-        outputs = outputs_of_trained(opened, best, job)
-        close_piece(opened, outputs, job, out=folder, device="cpu", precision="fp32")
-        test = read_card(folder / f"{piece.name}.safetensors").metrics["test"]
+        test = read_card(trained_panel(job, candles, folder)).metrics["test"]
     low, high = test["intervals"]["rank_correlation"] or (None, None)
     return {
         "seed": seed,

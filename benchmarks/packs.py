@@ -80,8 +80,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is timed of each shape: contenders, seconds of a round, rounds."""
+class Rounds:
+    """The rounds of each shape: their contenders, their number, and the seconds of one."""
 
     quick: bool
     only: tuple[str, ...]
@@ -111,7 +111,7 @@ def main() -> None:
     if options.shape:
         shapes = [_shape(parse, text) for text in options.shape]
     print(f"rows: {source}")
-    asked = Asked(
+    asked = Rounds(
         quick=options.quick,
         only=tuple(word for word in options.only.split(",") if word),
         seconds=options.seconds or (1.0 if options.quick else 2.0),
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def _table(
-    rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, asked: Asked
+    rows: Sequence[torch.Tensor], models: int, hidden: int, batch: int, asked: Rounds
 ) -> dict[str, Any]:
     """Time each contender of a shape alone; print and return its table."""
     job = job_from(
@@ -165,7 +165,7 @@ def _table(
     return {**shape, "drift": drift, "trial": chosen, "variants": found}
 
 
-def _timed(form: Callable[[], Team | Phases], asked: Asked, *, base: Mapping[str, Any]) -> dict[str, Any]:
+def _timed(form: Callable[[], Team | Phases], asked: Rounds, *, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the median rate of a contender, its ratio to plain torch, and how far its first losses are."""
     team = form()
     try:

@@ -28,20 +28,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.learning import best_of, table_of
+from benchmarks.learning import table_of, trained_panel
 from benchmarks.planted import planted_panel
 from benchmarks.rounds import machine, write
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
-from trainer.data.read.writing import write_candles
 from trainer.job.job import Job, parse_job
-from trainer.job.pieces import pieces_of
-from trainer.job.pieces.piece import SeriesWork
 from trainer.store.card import read_card
 from trainer.targets.inference import CellMean
-from trainer.train.inputs.encoder import check_inputs, pinned
-from trainer.train.inputs.source import plan_and_open, read_source
-from trainer.train.piece import close_piece, ended, open_piece, outputs_of_trained
+from trainer.train.inputs.encoder import pinned
 
 SEEDS = range(3)
 OLD_DATES, DATES, HEAD_DATES, SERIES = 1_200, 1_400, 210, 40
@@ -175,18 +170,7 @@ def compared(
 def trained(job: Job, candles: Sequence[Candles], folder: Path) -> Path:
     """Train a job's one piece on candles, and return its file."""
     folder.mkdir()
-    write_candles(folder / "panel_1d.parquet", list(candles))
-    data = plan_and_open(pinned(job), folder / "panel_1d.parquet", scratch=folder)
-    job = pinned(job).with_data(timeframe=data.plan.timeframe)
-    check_inputs(job)
-    work = [SeriesWork(symbol=one, bars=0, windows=(0,), visits=(0,)) for one in data.plan.symbols]
-    piece = pieces_of(job, work, timeframe="1d")[0]
-    opened = open_piece(piece, job, read_source(piece, job, data))
-    best = best_of(opened.run, job)
-    opened = ended(opened, job)
-    outputs = outputs_of_trained(opened, best, job)
-    close_piece(opened, outputs, job, out=folder, device="cpu", precision="fp32")
-    return folder / f"{piece.name}.safetensors"
+    return trained_panel(pinned(job), candles, folder)
 
 
 def _together(rows: Sequence[dict[str, Any]]) -> str:

@@ -108,7 +108,7 @@ def test_a_contender_without_memory_says_so_and_the_next_is_timed(capsys, monkey
         "ours": lambda: Alone("ours", [0.7, 0.63]),
     }
     monkeypatch.setattr(packs, "_contenders", lambda *given, **how: forms)
-    asked = packs.Asked(quick=True, only=(), seconds=0.0, rounds=3)
+    asked = packs.Rounds(quick=True, only=(), seconds=0.0, rounds=3)
     found = packs._table(ROWS, 2, 8, 16, asked)["variants"]
     assert started == ["plain", "closed", "large", "closed", "ours", "closed", "plain", "closed"]
     assert found["large"]["failed"] == "out of memory"

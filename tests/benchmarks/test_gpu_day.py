@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.device_run import figures_of
-from benchmarks.gpu_day import DONE, FAILED, LATE, Day, Step, call, steps_of
+from benchmarks.gpu_day import DONE, FAILED, LATE, Day, GpuStep, call, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = {"date": "2026-11-27", "chip": "NVIDIA H200", "torch": "2.13.0"}
@@ -27,7 +27,7 @@ PACKS = {
     ],
 }  # fmt: skip
 STEPS = tuple(
-    Step(name=name, words=("-m", name, "--out", "OUT"), quick=("--quick",), seconds=60.0, gpus=gpus)
+    GpuStep(name=name, words=("-m", name, "--out", "OUT"), quick=("--quick",), seconds=60.0, gpus=gpus)
     for name, gpus in (("packs-20", 0), ("memory", 0), ("ddp", 2))
 )
 

@@ -43,7 +43,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class AtOnce:
-    """How much a model reads at once, and in which precision."""
+    """The size of an evaluation's batches, and the precision of its matrix products."""
 
     most: int = 0  # windows, or chunks, of any bars; 0: one batch, or chunk, of the grid of predictions
     dtype: torch.dtype = torch.float32  # of matrix products

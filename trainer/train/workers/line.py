@@ -1,7 +1,7 @@
 """The line between a worker and one of its helpers: objects through a pipe, arrays and tensors as raw bytes.
 
-Both ends are processes of one training, and nobody else has the pipe. No shared memory is used: a container
-may have 64 MiB of it.
+Objects are pickled, as `multiprocessing` does: both ends are processes of one training, and nobody else has
+the pipe. No shared memory is used: a container may have 64 MiB of it.
 """
 
 from __future__ import annotations
