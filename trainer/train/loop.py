@@ -301,6 +301,7 @@ def _end_epoch(run: Run, model: nn.Module, validated: Validated, job: Job, repor
     run.history.append({**losses, **validated.scores})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
     told["epoch"] += run.epochs_before
+    told |= {"fit": run.fit} if run.fit else {}
     report({"event": "epoch", "model": member.name, "piece": run.title, **told})
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)
