@@ -64,6 +64,8 @@ class TargetSettings(HomeSettings):
     farther: ClassVar[str] = "target.horizon"  # keys that change how far a label looks ahead, for messages
     long_above: ClassVar[float | None] = None  # of `order`: a forecast above is up; None: nobody trades on it
     libraries: ClassVar[tuple[str, ...]] = ()  # modules of its baselines that take long to load
+    # Its outputs act, and an agent learns them by reward: [agent] in place of the supervised step.
+    acts: ClassVar[bool] = False
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
 
     def __post_init__(self) -> None:
