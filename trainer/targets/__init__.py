@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.targets import barrier, direction, own, quantiles, return_, volatility
+from trainer.targets import barrier, direction, own, position, quantiles, return_, volatility
 from trainer.targets.target import TargetSettings
 
 TARGETS: dict[str, type[TargetSettings]] = {
@@ -13,6 +13,7 @@ TARGETS: dict[str, type[TargetSettings]] = {
         return_.Return,
         quantiles.Quantiles,
         barrier.Barrier,
+        position.Position,
     )
 }
 DEFAULT = "direction"

@@ -109,7 +109,7 @@ class TargetSettings(HomeSettings):
             {"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table
         ]
         return {
-            "headline": self.proper[0],
+            "headline": (*self.proper, self.metrics[0].name)[0],
             "proper": list(self.proper),
             "metrics": described,
             "table": table,
@@ -143,6 +143,14 @@ class TargetSettings(HomeSettings):
         those chosen from `options`.
         """
         raise NotImplementedError
+
+    def loss_of_span(self, outputs_NO: np.ndarray, labels_NK: np.ndarray) -> float:
+        """Return the loss of a model's outputs on all bars of a span, oldest first, and their scaled labels:
+        by it epochs are compared.
+        """
+        import torch
+
+        return float(self.loss(torch.from_numpy(outputs_NO), torch.from_numpy(labels_NK)).mean())
 
     def combined(self, outputs_MNO: torch.Tensor) -> torch.Tensor:
         """Return the outputs (..., O) whose forecast is the mean of those of several networks' outputs

@@ -24,7 +24,6 @@ from trainer.targets.target import TargetSettings
 from trainer.train.evaluate.scores import readings
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
-from trainer.train.packs.pack import loss_for
 from trainer.train.precision import matmul_dtype
 from trainer.train.predict.readers import EVALUATION_BATCH, AtOnce, Evaluate, forward_of
 
@@ -94,13 +93,13 @@ def validation_of(data: PieceData, job: Job, evaluate: Evaluate | None = None) -
         *readings(data, job, "train", last=last, at_once=at_once),
     ]
     scaled = [one.target.scale(one.labels("validation"), one.fitted) for one in series]
-    loss, scaled_NK = loss_for(job), torch.from_numpy(np.concatenate(scaled))
+    scaled_NK = np.concatenate(scaled)
 
     def judged(outputs_NO: np.ndarray) -> Validated:
         outputs_NO, trained_NO = outputs_NO[:bars], outputs_NO[bars:]
         is_exact = at_once.dtype == torch.float32
         return Validated(
-            loss=float(loss(torch.from_numpy(outputs_NO), scaled_NK).mean()),
+            loss=job.target.loss_of_span(outputs_NO, scaled_NK),
             score=name,
             train_score=_score(trained_NO, series, "train", name, last=last),
             validation_score=_score(outputs_NO, series, "validation", name),
