@@ -27,6 +27,7 @@ from trainer.base.arguments import Parser
 from trainer.base.settings import keys_of
 from trainer.cli.parser import build_parser
 from trainer.data.table import DataSettings
+from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
 from trainer.job.train import BATCH_OF_THE_MODEL, ExpertSettings, TrainSettings
@@ -40,6 +41,7 @@ PAGE = ROOT / "docs" / "reference.md"
 PART = re.compile(r"(?<=<!-- made: )([a-z ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 TABLES = {
     "data": DataSettings,
+    "agent": AgentSettings,
     "train": TrainSettings,
     "expert": ExpertSettings,
     "machine": MachineSettings,

@@ -8,6 +8,7 @@ from trainer import models, targets
 from trainer.base.own_file import OwnFile
 from trainer.base.settings import keys_of
 from trainer.data.table import DataSettings
+from trainer.job.agent import AgentSettings
 from trainer.job.job import _NAME_HELP, Job, job_from, parse_job
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
@@ -35,7 +36,7 @@ def sets(*assignments: str) -> tuple[str, ...]:
 def full(keys: dict[str, Any]) -> dict[str, Any]:
     """Return the keys named with their tables: the first that has each, of any model and target."""
     homes = [(table, home) for table, members in HOMES.items() for home in members.values()]
-    tables = [("data", DataSettings), *homes, ("train", TrainSettings), ("expert", ExpertSettings)]
+    tables = [("data", DataSettings), *homes, ("agent", AgentSettings), ("train", TrainSettings), ("expert", ExpertSettings)]
     places = {
         key: f"{table}.{key}"
         for table, cls in reversed([*tables, ("machine", MachineSettings), ("script", ScriptSettings)])

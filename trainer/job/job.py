@@ -1,5 +1,5 @@
-"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [train],
-[expert] and [machine].
+"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [agent],
+[train], [expert] and [machine].
 
 The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
 tables, checks them together, and reads them from TOML, JSON and `--set`; `tables.py` places keys and
@@ -37,6 +37,7 @@ from trainer.base.settings import (
 )
 from trainer.base.strict_json import MOST_NUMBER, Unsound, check_values
 from trainer.data.table import DataSettings
+from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
 from trainer.job.script_values import read_rows
@@ -71,6 +72,7 @@ class Job:
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=lambda: models.MODELS[models.DEFAULT]())
     target: TargetSettings = field(default_factory=lambda: targets.TARGETS[targets.DEFAULT]())
+    agent: AgentSettings = field(default_factory=AgentSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     expert: ExpertSettings = field(default_factory=ExpertSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
@@ -94,6 +96,7 @@ class Job:
             object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
         self._check_count()
         self._check_training()
+        self._check_agent()
 
     def _check_count(self) -> None:
         """Raise UsageError for more models than a run may have."""
@@ -129,6 +132,68 @@ class Job:
             why = "slices of a batch would give it another gradient, as batch norm does"
             do = "Leave expert.micro_batch out."
             raise UsageError(f"{self.model.title} can't train in slices", why=why, do=do)
+
+    def _check_agent(self) -> None:
+        """Raise UsageError for an [agent] table of a target that does not act, and for what an agent can't
+        have.
+        """
+        if not self.target.acts:
+            acting = ", ".join(name for name, home in targets.TARGETS.items() if home.acts)
+            if any(key.startswith("agent.") for key in self.given):
+                do = f"Leave [agent] out, or set target.name = {acting}."
+                raise UsageError("[agent] is not for this job", why=f"its target is {self.target.name}", do=do)
+            return
+        agent, bars = self.agent, self.reads_of_step
+        if self.model.reads == CHUNKS:
+            names = ", ".join(name for name, home in models.MODELS.items() if home.reads != CHUNKS)
+            why, do = f"{self.model.name} reads chunks", f"Set model.name to one that reads windows: {names}."
+            raise UsageError("an agent is for models that read windows", why=why, do=do)
+        if self.data.panel:
+            why = "each account trades one series"
+            do = "Leave data.panel out; data.pooled trains one agent on all symbols."
+            raise UsageError("an agent can't be a panel's", why=why, do=do)
+        if not self.train.batch:
+            do = "Set train.batch to 1 or more, or leave it out."
+            raise UsageError("train.batch = auto is not for agents", why="no trial times one", do=do)
+        if self.train.distributed == "always":
+            do = "Leave train.distributed out."
+            raise UsageError("an agent is trained on one device", why="its batches are not shared", do=do)
+        if getattr(self.model, "encoder", ""):
+            raise UsageError("an agent can't start from an encoder", do="Leave model.encoder out.")
+        if bars > 0 and bars % agent.lanes:
+            why = f"a rollout has train.batch x agent.minibatches = {bars:,} bars, the same in each lane"
+            do = f"Set agent.lanes to a number that divides {bars:,}."
+            raise UsageError(f"a rollout can't be divided among {agent.lanes:,} lanes", why=why, do=do)
+
+    @property
+    def reads_of_step(self) -> int:
+        """Return the windows, or chunks, of a step of the loop: a batch, or the rollout of an agent."""
+        return self.train.batch * (self.agent.minibatches if self.target.acts else 1)
+
+    @property
+    def updates_of_step(self) -> int:
+        """Return the optimizer steps of a step of the loop."""
+        return self.agent.updates * self.agent.minibatches if self.target.acts else 1
+
+    @property
+    def cost_of_read(self) -> float:
+        """Return the cost of a window, or chunk, in those of supervised training: an agent runs forward once
+        to act, and forward and backward, three times as much, in each pass.
+        """
+        return (1 + 3 * self.agent.updates) / 3 if self.target.acts else 1.0
+
+    def reads_of_epoch(self, reads: int) -> int:
+        """Return how many of so many windows, or chunks, an epoch visits: all, or those of its steps. An
+        agent's epochs are whole rollouts, about as many bars.
+        """
+        most = self.train.steps_per_epoch * self.train.batch
+        if not self.target.acts:
+            return min(reads, most or reads)
+        step = self.reads_of_step
+        if step <= 0:  # the batch of a model that has not been tried yet is not known
+            return reads
+        most //= self.agent.updates  # each pass takes its own optimizer steps
+        return step * max(1, round(min(reads, most or reads) / step))
 
     @property
     def cost(self) -> ModelCost:
@@ -176,9 +241,12 @@ class Job:
     def to_dict(self) -> Tables:
         """Return the job as JSON values by table; `name` comes first in the tables of homes.
 
-        Unused tables are left out: those of a model for a script, and the script's for a model.
+        Unused tables are left out: those of a model for a script, the script's for a model, and [agent] for a
+        target that does not act.
         """
-        left_out = NOT_OF_A_SCRIPT if self.script.command else ("script",)
+        left_out: tuple[str, ...] = NOT_OF_A_SCRIPT
+        if not self.script.command:
+            left_out = ("script",) if self.target.acts else ("script", "agent")
         parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
         tables: Tables = {"name": self.name}
         for table, part in parts.items():

@@ -9,7 +9,7 @@ from trainer.job.variables import of_the_model
 
 # Tables that determine the model, and their keys that change only speed or place: a resumed run may change
 # these.
-_OF_THE_MODEL = ("data", "model", "target", "train", "expert")
+_OF_THE_MODEL = ("data", "model", "target", "agent", "train", "expert")
 NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
     *("train.retries", "train.checkpoint_seconds", "train.distributed"),
@@ -36,7 +36,7 @@ def model_settings(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of a job, as `Job.to_dict` has them, that determine its models, by `table.key`; not
     the number of epochs, where that is only a limit.
     """
-    keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables[table].items()}
+    keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables.get(table, {}).items()}
     if variables := of_the_model(tables.get("machine", {}).get("env", ())):
         keys["machine.env"] = variables
     left_out = NOT_THE_MODEL | _PLACES | ({"train.epochs"} if epochs_are_a_limit(tables) else set())

@@ -15,18 +15,20 @@ from trainer.base.errors import UsageError, nearest
 from trainer.base.own_file import reference
 from trainer.base.settings import bad_value, keys_of
 from trainer.data.table import DataSettings
+from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
 from trainer.job.train import ExpertSettings, TrainSettings
 
 Tables = dict[str, Any]
 
-TABLES = ("data", "model", "target", "train", "expert", "machine", "script")
-NOT_OF_A_SCRIPT = ("model", "target", "train", "expert")  # tables of a job that trains models of ours
+TABLES = ("data", "model", "target", "agent", "train", "expert", "machine", "script")
+NOT_OF_A_SCRIPT = ("model", "target", "agent", "train", "expert")  # tables of a job that trains models of ours
 DATA_OF_A_SCRIPT = ("folder",)
 EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
 _PLAIN: dict[str, type[Any]] = {
     "data": DataSettings,
+    "agent": AgentSettings,
     "train": TrainSettings,
     "expert": ExpertSettings,
     "machine": MachineSettings,

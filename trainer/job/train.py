@@ -131,10 +131,6 @@ class TrainSettings:
         """Return how many models each symbol and fold gets."""
         return self.seeds // self.members
 
-    def reads_of_epoch(self, reads: int) -> int:
-        """Return how many of so many windows, or chunks, an epoch visits: all, or those of its steps."""
-        return min(reads, self.steps_per_epoch * self.batch or reads)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertSettings:

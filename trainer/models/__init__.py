@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from trainer.base.settings import CHUNKS, ModelSettings
-from trainer.models import lstm, own, tcn, transformer
+from trainer.models import lstm, mlp, own, tcn, transformer
 
 MODELS: dict[str, type[ModelSettings]] = {
-    home.name: home for home in (lstm.LstmSettings, tcn.TcnSettings, transformer.TransformerSettings)
+    home.name: home
+    for home in (lstm.LstmSettings, tcn.TcnSettings, transformer.TransformerSettings, mlp.MlpSettings)
 }
 DEFAULT = "lstm"
 OWN = own.OwnModel  # chosen by a file instead of a name

@@ -168,13 +168,20 @@ def _begin_epoch(run: Run) -> None:
 
 
 def _order(run: Run) -> torch.Tensor:
-    """Return the starts of the epoch's windows in visiting order, on the device, so that a step copies
-    nothing there.
+    """Return the starts of the epoch's windows in visiting order, for an agent with those of the next ones
+    beside them; on the device, so that a step copies nothing there.
     """
     member, device = run.member, run.reads.device
     if run.orders is None:
         windows, model = len(run.reads), member.draws_as
-        run.orders = Orders(windows, most=run.num_windows, seed=member.seed, model=model, device=device)
+        run.orders = Orders(
+            windows,
+            most=run.num_windows,
+            seed=member.seed,
+            model=model,
+            device=device,
+            episodes=run.episodes,
+        )
     return run.reads[run.orders.of(run.epoch)]
 
 
@@ -202,7 +209,7 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
 def _next_batch(run: Run, job: Job) -> torch.Tensor:
     if not run.active:
         return run.order[:0]
-    return run.order[run.position : run.position + job.train.batch]
+    return run.order[run.position : run.position + job.reads_of_step]
 
 
 class _Unread:
@@ -301,6 +308,7 @@ def _end_epoch(run: Run, model: nn.Module, validated: Validated, job: Job, repor
     run.history.append({**losses, **validated.scores})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
     told["epoch"] += run.epochs_before
+    told |= {"fit": run.fit} if run.fit else {}
     report({"event": "epoch", "model": member.name, "piece": run.title, **told})
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)

@@ -12,21 +12,33 @@ from functools import cache
 import torch
 
 from trainer.train.off_device import send
-from trainer.train.seeds import batch_order
+from trainer.train.seeds import Episodes, batch_order, episode_order
 
 
 class Orders:
     """The orders of one model's epochs."""
 
-    def __init__(self, windows: int, *, most: int, seed: int, model: str, device: torch.device) -> None:
-        """`most`: of the `windows`, those that an epoch visits. Seed and model as in `batch_order`."""
+    def __init__(
+        self,
+        windows: int,
+        *,
+        most: int,
+        seed: int,
+        model: str,
+        device: torch.device,
+        episodes: Episodes | None = None,
+    ) -> None:
+        """`most`: of the `windows`, those that an epoch visits. Seed and model as in `batch_order`. With
+        `episodes` the orders are an agent's.
+        """
+        self._episodes = episodes
         self._windows, self._most, self._seed, self._model = windows, most, seed, model
         self._device = device
         self._next: tuple[int, Future[torch.Tensor]] | None = None  # epoch, and its order
 
     def of(self, epoch: int) -> torch.Tensor:
-        """Return the order (most,) int64 of an epoch, on the device. Another than the next is drawn at
-        once.
+        """Return the order (most,) int64 of an epoch, or an agent's (most, 2), on the device. Another than the
+        next is drawn at once.
         """
         if self._device.type == "cpu":
             return self._drawn(epoch)
@@ -36,7 +48,11 @@ class Orders:
         return send(order, self._device)
 
     def _drawn(self, epoch: int) -> torch.Tensor:
-        order = batch_order(self._windows, seed=self._seed, model=self._model, epoch=epoch)[: self._most]
+        seeded = {"seed": self._seed, "model": self._model, "epoch": epoch}
+        if self._episodes is None:
+            order = batch_order(self._windows, **seeded)[: self._most]
+        else:
+            order = episode_order(self._windows, self._episodes, most=self._most, **seeded)
         return order.pin_memory() if self._device.type == "cuda" else order
 
 

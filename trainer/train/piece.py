@@ -36,6 +36,7 @@ from trainer.train.predict.averaged import Averaged, averaged_tensors
 from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.run import Run
 from trainer.train.schedule import base_rate
+from trainer.train.seeds import Episodes
 from trainer.train.stages import Stages, stages_of
 
 
@@ -126,9 +127,18 @@ def run_of(
         reads=data.reads,
         validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
-        most_reads=job.train.reads_of_epoch(len(data.reads)),
+        most_reads=job.reads_of_epoch(len(data.reads)),
+        episodes=episodes_of(job),
         epochs_asked=job.train.epochs,
     )
+
+
+def episodes_of(job: Job) -> Episodes | None:
+    """Return how an agent of the job visits windows; None if nothing acts."""
+    if not job.target.acts:
+        return None
+    lanes = job.agent.lanes
+    return Episodes(lanes=lanes, bars=job.reads_of_step // lanes, length=job.agent.episode)
 
 
 def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from trainer.train.evaluate.epoch_scores import Validation
 from trainer.train.orders import Orders
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.schedule import rate_factor
+from trainer.train.seeds import Episodes
 
 MAX_SKIPPED_STEPS = 10  # of an epoch: see the loop's rule for losses that are not finite
 
@@ -29,11 +30,13 @@ class Run:
     validation: Validation | None  # of a network, after an epoch; None: of a refit, and of a run to be sent
     learning_rate: float
     most_reads: int = 0  # of an epoch; 0: all
+    episodes: Episodes | None = None  # of an agent, which visits windows in turn
     last_epoch: int = 0  # 0: the job's
     epochs_asked: int = 0  # by its job
     scored_before: int = 0  # how often a training that ended with fewer epochs was scored on test
     # Of the piece's other stages: epochs and steps before this run, epochs after it at most, and what the
     # earlier ones left, for its checkpoints (`trainer.train.stages`).
+    fit: int = 0  # its number among the trainings of its piece, from 1 on; 0: there is one
     epochs_before: int = 0
     steps_before: int = 0
     epochs_after: int = 0
@@ -59,7 +62,7 @@ class Run:
     @property
     def num_windows(self) -> int:
         """Return how many windows, or chunks, an epoch has."""
-        return min(len(self.reads), self.most_reads or len(self.reads))
+        return self.most_reads or len(self.reads)
 
     @property
     def epoch_is_over(self) -> bool:
@@ -91,12 +94,15 @@ class Run:
 
 def steps_of(run: Run, job: Job) -> int:
     """Return the steps from the start of a piece's training to the position of its run."""
-    of_epochs = run.epoch * math.ceil(run.num_windows / job.train.batch)
-    return run.steps_before + of_epochs + math.ceil(run.position / job.train.batch)
+    of_epochs = run.epoch * math.ceil(run.num_windows / job.reads_of_step)
+    return run.steps_before + of_epochs + math.ceil(run.position / job.reads_of_step)
 
 
 def rate_of(run: Run, job: Job) -> float:
-    """Return the learning rate of the next step."""
-    steps_of_epoch = math.ceil(run.num_windows / job.train.batch)
-    step = run.epoch * steps_of_epoch + run.position // job.train.batch
+    """Return the learning rate of the next step. A schedule counts optimizer steps, and those of an agent's
+    rollout have one rate.
+    """
+    updates = job.updates_of_step
+    steps_of_epoch = updates * math.ceil(run.num_windows / job.reads_of_step)
+    step = run.epoch * steps_of_epoch + updates * (run.position // job.reads_of_step)
     return run.learning_rate * rate_factor(job, step=step, steps=job.train.epochs * steps_of_epoch)

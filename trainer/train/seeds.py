@@ -1,5 +1,5 @@
-"""Random numbers of training, all derived from (seed, purpose): weights, batch order and dropout of one
-model.
+"""Random numbers of training, all derived from (seed, purpose): weights, batch order, episodes and dropout of
+one model.
 
 No generator is shared between models, so a model's result does not depend on its pack or its worker. A user's
 own module draws from torch's generators or its own: all are seeded again before each slice of a batch.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -29,6 +30,32 @@ def batch_order(num_windows: int, *, seed: int, model: str, epoch: int) -> torch
     """Return the order (num_windows,) int64 in which this epoch visits the training windows."""
     generator = torch.Generator().manual_seed(derive(seed, model, "order", epoch))
     return torch.randperm(num_windows, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """The visits of an agent: in each of `lanes`, `bars` consecutive bars a rollout, in episodes of `length`."""
+
+    lanes: int
+    bars: int
+    length: int
+
+
+def episode_order(
+    num_windows: int, episodes: Episodes, *, most: int, seed: int, model: str, epoch: int
+) -> torch.Tensor:
+    """Return the windows (most, 2) int64 that an agent visits in an epoch, each with the one after it.
+
+    They are rollouts one after another, each lane by lane. An episode begins at a drawn window and takes the
+    next ones in turn; the epoch's end cuts it short. The last window follows others, but is not acted on.
+    """
+    lanes, length = episodes.lanes, max(1, min(episodes.length, num_windows - 1))
+    stream = most // lanes  # windows of a lane
+    generator = torch.Generator().manual_seed(derive(seed, model, "episodes", epoch))
+    firsts = torch.randint(max(1, num_windows - length), (lanes, -(-stream // length), 1), generator=generator)
+    windows = (firsts + torch.arange(length)).view(lanes, -1)[:, :stream]
+    order = windows.reshape(lanes, -1, episodes.bars).transpose(0, 1).reshape(-1)
+    return torch.stack((order, (order + 1).clamp(max=num_windows - 1)), dim=1)
 
 
 def dropout_keys(*, seed: int, model: str, steps: Iterable[int], layers: int) -> torch.Tensor:

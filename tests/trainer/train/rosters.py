@@ -53,7 +53,7 @@ def run_of_noise(number: int, job: Job, *, windows: int, features: int = 4) -> R
 
     reads = torch.arange(0, windows, 3 if job.model.reads == CHUNKS else 1)
     rate = job.train.learning_rate
-    most = job.train.reads_of_epoch(len(reads))
+    most = job.reads_of_epoch(len(reads))
     return Run(
         member=member,
         title=f"S{number}",

@@ -125,9 +125,11 @@ def models_of(
 def _visits(job: Job, series: Sequence[SeriesWork], fold: int) -> float:
     """Return the windows that an epoch visits: of training as many as its steps take, and those scored."""
     windows, visits = sum(one.windows[fold] for one in series), sum(one.visits[fold] for one in series)
-    return visits - max(0, windows - _most(job, windows))
+    return visits - windows + _most(job, windows)
 
 
 def _most(job: Job, windows: float) -> float:
-    """Return the windows of training that an epoch may visit, by its steps."""
-    return job.train.reads_of_epoch(int(-(-windows // job.model.bars_out))) * job.model.bars_out
+    """Return the windows of training that an epoch may visit, by its steps, at their cost."""
+    reads = int(-(-windows // job.model.bars_out))
+    visited = min(windows, job.reads_of_epoch(reads) * job.model.bars_out)
+    return visited * job.cost_of_read

@@ -33,8 +33,8 @@ def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, An
         "piece": run.title,
         "epoch": run.epochs_before + run.epoch + 1,
         "epochs": run.epochs_before + epochs,
-        "step": math.ceil(run.position / job.train.batch),
-        "steps": math.ceil(run.num_windows / job.train.batch),
+        "step": math.ceil(run.position / job.reads_of_step),
+        "steps": math.ceil(run.num_windows / job.reads_of_step),
         "loss": run.loss_sum / run.loss_windows if run.loss_windows else None,
         "rate": round(rate, 1),  # of all the worker's models together, in `unit` a second
         "unit": job.model.reads,
