@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.jobs import job_of, keys_for
+from tests.jobs import PAIRS, job_of, keys_for
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.models import MODELS
 from trainer.targets import TARGETS
 from trainer.targets.bars import (
     Labels,
@@ -69,8 +68,7 @@ def test_bars_after_its_end_change_no_label(target, candles):
     assert changed_by_what_follows(target, candles, short=1) > 0
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(("model", "name"), PAIRS)
 def test_bars_after_training_change_nothing_that_is_trained_on(model, name, candles):
     settings = {
         "lookback": 12,

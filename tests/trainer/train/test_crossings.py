@@ -8,19 +8,16 @@ direction by one that reads chunks. The full size, with chance, is benchmarks/le
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.learning import CROSSED, crossed
-from tests.jobs import keys_for
+from tests.jobs import PAIRS, keys_for
 from tests.nightly import others_nightly
 from tests.predictions import predict_file
-from trainer.models import MODELS
 from trainer.store.card import read_card
-from trainer.targets import TARGETS
 from trainer.targets.described import headline_title, shown
 
 pytestmark = pytest.mark.slow  # small models are trained, two dozen
@@ -43,13 +40,14 @@ COLUMNS = {
     "return": {"log_return", "volatilities"},
     "quantiles": {"lower", "median", "upper"},
     "barrier": {"down", "none", "up"},
+    "position": {"held_-1", "held_0", "held_1"},
 }
 
 
 # Each model and each target; the other pairs at night.
 @pytest.mark.parametrize(
     ("model", "target"),
-    others_nightly(product(MODELS, TARGETS), lambda pair: pair[0] == "lstm" or pair[1] == "direction"),
+    others_nightly(PAIRS, lambda pair: pair[0] == "lstm" or pair[1] == "direction"),
 )
 def test_a_model_trains_on_a_target_and_predicts_its_columns(
     model: str, target: str, tmp_path, write_candles, train: Callable[..., Any]
