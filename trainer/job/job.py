@@ -141,7 +141,8 @@ class Job:
             acting = ", ".join(name for name, home in targets.TARGETS.items() if home.acts)
             if any(key.startswith("agent.") for key in self.given):
                 do = f"Leave [agent] out, or set target.name = {acting}."
-                raise UsageError("[agent] is not for this job", why=f"its target is {self.target.name}", do=do)
+                why = f"its target is {self.target.name}"
+                raise UsageError("[agent] is not for this job", why=why, do=do)
             return
         agent, bars = self.agent, self.reads_of_step
         if self.model.reads == CHUNKS:

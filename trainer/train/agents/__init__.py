@@ -1,0 +1,5 @@
+"""Agents: models whose outputs act, and how they learn from what that brings.
+
+`rollout` acts in accounts and adds up their rewards, `ppo` is the learner; both are pure functions of
+tensors. `trainer.train.packs.agents` trains the agents of a worker by them.
+"""
