@@ -28,8 +28,8 @@ MFU = 0.14
 STEP_SECONDS = 0.008
 HALF_OVER_FULL = 4.0  # peak in bf16 over peak in fp32 if the profile has none in bf16: L4's and L40S's ratio
 # Kernels of an agent's rollout besides its networks', of a bar of it and of an optimizer step, counted with
-# an MLP (torch 2.13, 2026-11-27), and the least seconds of one in a recorded graph, an estimate: all agents of
-# a pack share them.
+# an MLP (torch 2.13, 2026-11-27), and the least seconds of one in a recorded graph, an estimate: all agents
+# of a pack share them.
 KERNELS_OF_A_ROLLOUT, KERNELS_OF_A_BAR, KERNELS_OF_A_STEP, KERNEL_SECONDS = 216, 2, 135, 3e-6
 PACK = 8  # models that a GPU trains at a time by default, if they have a stacked form
 TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
