@@ -217,6 +217,22 @@ class Position(TargetSettings):
         names = [f"held_{held:g}" for held in self.positions]
         return dict(zip(names, self.forecast(outputs_NO, fitted).T, strict=True))
 
+    def check_held(self, held: float) -> None:
+        low, high = self.positions[0], self.positions[-1]
+        if not low <= held <= high:
+            do = f"Give one from {low:g} to {high:g}: 1 is all of the money long, -1 short."
+            raise UsageError(f"what is held, {held:g}, is beyond the agent's positions", do=do)
+
+    def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
+        """Return the position to take, and what to trade for it. Of the levels the nearest is held."""
+        import numpy as np
+
+        knots = np.array(self.positions)
+        at = held if self.is_continuous else knots[abs(knots - held).argmin()]
+        made_NP = np.stack(list(columns.values()), axis=1)
+        position_N = np.array([np.interp(at, knots, row) for row in made_NP])
+        return {self.name: position_N, "trade": position_N - held}
+
     def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
         from trainer.targets.scoring import day_cells
 
