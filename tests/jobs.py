@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer import models, targets
 from trainer.base.own_file import OwnFile
-from trainer.base.settings import keys_of
+from trainer.base.settings import CHUNKS, keys_of
 from trainer.data.table import DataSettings
 from trainer.job.agent import AgentSettings
 from trainer.job.job import _NAME_HELP, Job, job_from, parse_job
@@ -15,6 +15,13 @@ from trainer.job.script import ScriptSettings
 from trainer.job.tables import HOMES, TABLES
 from trainer.job.train import ExpertSettings, TrainSettings
 
+# Models and targets that make a job: an agent's model reads windows.
+PAIRS = [
+    (model, target)
+    for model, home in models.MODELS.items()
+    for target, its in targets.TARGETS.items()
+    if not (its.acts and home.reads == CHUNKS)
+]
 SHORT = {"data": "data.path", "model": "model.name", "target": "target.name"}
 
 
@@ -36,7 +43,13 @@ def sets(*assignments: str) -> tuple[str, ...]:
 def full(keys: dict[str, Any]) -> dict[str, Any]:
     """Return the keys named with their tables: the first that has each, of any model and target."""
     homes = [(table, home) for table, members in HOMES.items() for home in members.values()]
-    tables = [("data", DataSettings), *homes, ("agent", AgentSettings), ("train", TrainSettings), ("expert", ExpertSettings)]
+    tables = [
+        ("data", DataSettings),
+        *homes,
+        ("agent", AgentSettings),
+        ("train", TrainSettings),
+        ("expert", ExpertSettings),
+    ]
     places = {
         key: f"{table}.{key}"
         for table, cls in reversed([*tables, ("machine", MachineSettings), ("script", ScriptSettings)])

@@ -31,9 +31,7 @@ class AgentSettings:
     )
     updates: int = setting(4, "Passes over the bars of a rollout.", least=1, most=1_000)
     discount: float = setting(0.99, "Discount of rewards per bar.", least=0, most=1)
-    trace: float = setting(
-        0.95, "Decay of the advantage estimate's trace: lambda of GAE.", least=0, most=1
-    )
+    trace: float = setting(0.95, "Decay of the advantage estimate's trace: lambda of GAE.", least=0, most=1)
     clip: float = setting(
         0.2, "Change of an action's probability from which its gradient is cut off.", above=0, most=10
     )

@@ -141,7 +141,8 @@ class Job:
             acting = ", ".join(name for name, home in targets.TARGETS.items() if home.acts)
             if any(key.startswith("agent.") for key in self.given):
                 do = f"Leave [agent] out, or set target.name = {acting}."
-                raise UsageError("[agent] is not for this job", why=f"its target is {self.target.name}", do=do)
+                why = f"its target is {self.target.name}"
+                raise UsageError("[agent] is not for this job", why=why, do=do)
             return
         agent, bars = self.agent, self.reads_of_step
         if self.model.reads == CHUNKS:
@@ -199,6 +200,11 @@ class Job:
     def cost(self) -> ModelCost:
         """Return what training its model takes, with its inputs and outputs."""
         return self.model.cost(features=len(self.data.inputs), outputs=self.target.outputs)
+
+    @property
+    def may_lack_gpus(self) -> bool:
+        """Return whether machines without a GPU may do it: a script, and agents, which are small."""
+        return bool(self.script.command) or self.target.acts
 
     @property
     def own_files(self) -> dict[str, OwnFile]:

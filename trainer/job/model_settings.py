@@ -36,7 +36,8 @@ def model_settings(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of a job, as `Job.to_dict` has them, that determine its models, by `table.key`; not
     the number of epochs, where that is only a limit.
     """
-    keys = {f"{table}.{key}": value for table in _OF_THE_MODEL for key, value in tables.get(table, {}).items()}
+    parts = ((table, tables.get(table, {})) for table in _OF_THE_MODEL)
+    keys = {f"{table}.{key}": value for table, part in parts for key, value in part.items()}
     if variables := of_the_model(tables.get("machine", {}).get("env", ())):
         keys["machine.env"] = variables
     left_out = NOT_THE_MODEL | _PLACES | ({"train.epochs"} if epochs_are_a_limit(tables) else set())

@@ -23,7 +23,7 @@ from trainer.job.train import ExpertSettings, TrainSettings
 Tables = dict[str, Any]
 
 TABLES = ("data", "model", "target", "agent", "train", "expert", "machine", "script")
-NOT_OF_A_SCRIPT = ("model", "target", "agent", "train", "expert")  # tables of a job that trains models of ours
+NOT_OF_A_SCRIPT = ("model", "target", "agent", "train", "expert")  # tables of a job of our models
 DATA_OF_A_SCRIPT = ("folder",)
 EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
 _PLAIN: dict[str, type[Any]] = {

@@ -71,7 +71,8 @@ def is_half(job: Job, *, on_gpu: bool) -> bool:
     user's own module.
     """
     if job.train.precision == "auto":
-        return on_gpu and not job.model.is_any_module and half_pays(job.cost)
+        is_full = job.model.is_any_module or job.target.acts
+        return on_gpu and not is_full and half_pays(job.cost)
     return job.train.precision != "fp32"
 
 

@@ -64,6 +64,13 @@ def keep_mask(
     return numbers[..., :hidden] < round(probability * 65536) - 32768
 
 
+def numbers_of(keys_M2: torch.Tensor, count: int) -> torch.Tensor:
+    """Return random int32 numbers (M, count), a pure function of two int32 numbers per model."""
+    key_1, key_2 = keys_M2[:, :1], keys_M2[:, 1:]
+    place_1N = _numbers(0, count, keys_M2.device)[None, :]
+    return _mix(_mix(place_1N, key_2, key_1), key_1, key_2)
+
+
 def _numbers(first: int, stop: int, device: torch.device) -> torch.Tensor:
     """Return first to stop, int32; outside of compiled code those of the step before."""
     if torch.compiler.is_compiling():

@@ -24,6 +24,11 @@ def log_chances(target: Terms, outputs: torch.Tensor, held: torch.Tensor) -> tor
     return _logits(target, outputs).gather(-2, place).squeeze(-2).log_softmax(-1)
 
 
+def log_chances_of_each(target: Terms, outputs: torch.Tensor) -> torch.Tensor:
+    """Return the log probability (..., P held, P next) of each next position by the position held."""
+    return _logits(target, outputs).log_softmax(-1)
+
+
 def value(target: Terms, outputs: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
     """Return the value (...) of holding a position: outputs (..., O), held (...)."""
     values = _values(target, outputs)

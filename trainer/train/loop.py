@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -291,21 +291,23 @@ def _end_epochs(pack: Pack, runs: Sequence[Run], roster: Roster, job: Job, repor
         if run.is_broken:
             _lower(pack, number, run)
         elif number in validated:
-            _end_epoch(run, *validated[number], job, report)
+            _end_epoch(run, *validated[number], pack.told(number), job, report)
         if not run.active:
             model = pack.model(number)
             put_tensors(model, run.best_weights)
             roster.finished(run, model)
 
 
-def _end_epoch(run: Run, model: nn.Module, validated: Validated, job: Job, report: Report) -> None:
+def _end_epoch(
+    run: Run, model: nn.Module, validated: Validated, more: Mapping[str, float], job: Job, report: Report
+) -> None:
     """Keep the weights if they are the best, and start the next epoch or stop."""
     member, train_loss = run.member, run.loss_sum / run.loss_windows
     run.epoch += 1
     losses = {"epoch": run.epoch, "train_loss": train_loss}
     if run.validation is not None:
         losses["validation_loss"] = validated.loss
-    run.history.append({**losses, **validated.scores})
+    run.history.append({**losses, **validated.scores, **more})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
     told["epoch"] += run.epochs_before
     told |= {"fit": run.fit} if run.fit else {}

@@ -37,8 +37,8 @@ class Orders:
         self._next: tuple[int, Future[torch.Tensor]] | None = None  # epoch, and its order
 
     def of(self, epoch: int) -> torch.Tensor:
-        """Return the order (most,) int64 of an epoch, or an agent's (most, 2), on the device. Another than the
-        next is drawn at once.
+        """Return the order (most,) int64 of an epoch, or an agent's (most, 2), on the device. Another than
+        the next is drawn at once.
         """
         if self._device.type == "cpu":
             return self._drawn(epoch)

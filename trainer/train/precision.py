@@ -2,8 +2,8 @@
 float32.
 
 The default is bf16 from compute capability 8.0 on (for an LSTM only if cuDNN has one in bf16) and fp16 with a
-scaled loss below; fp32 on a CPU, for a narrow LSTM, which is faster in it, and for a module of the user's
-own.
+scaled loss below; fp32 on a CPU, for a narrow LSTM, which is faster in it, for a module of the user's own,
+and for agents, whose loss is a ratio of probabilities.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def matmul_dtype(job: Job, device: torch.device) -> torch.dtype:
                 do="Leave train.precision auto, or set fp32.",
             )
         return DTYPES[job.train.precision]
-    if device.type == "cpu" or job.model.is_any_module or not half_pays(job.cost):
+    if device.type == "cpu" or job.model.is_any_module or job.target.acts or not half_pays(job.cost):
         return torch.float32
     if _has_bf16() and (job.cost.kernel != RECURRENT or _has_bf16_recurrence()):
         return torch.bfloat16

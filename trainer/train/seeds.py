@@ -34,7 +34,7 @@ def batch_order(num_windows: int, *, seed: int, model: str, epoch: int) -> torch
 
 @dataclass(frozen=True, kw_only=True)
 class Episodes:
-    """The visits of an agent: in each of `lanes`, `bars` consecutive bars a rollout, in episodes of `length`."""
+    """The visits of an agent: in each of `lanes`, `bars` bars in turn a rollout, in episodes of `length`."""
 
     lanes: int
     bars: int
@@ -52,15 +52,18 @@ def episode_order(
     lanes, length = episodes.lanes, max(1, min(episodes.length, num_windows - 1))
     stream = most // lanes  # windows of a lane
     generator = torch.Generator().manual_seed(derive(seed, model, "episodes", epoch))
-    firsts = torch.randint(max(1, num_windows - length), (lanes, -(-stream // length), 1), generator=generator)
+    drawn = (lanes, -(-stream // length), 1)
+    firsts = torch.randint(max(1, num_windows - length), drawn, generator=generator)
     windows = (firsts + torch.arange(length)).view(lanes, -1)[:, :stream]
     order = windows.reshape(lanes, -1, episodes.bars).transpose(0, 1).reshape(-1)
     return torch.stack((order, (order + 1).clamp(max=num_windows - 1)), dim=1)
 
 
-def dropout_keys(*, seed: int, model: str, steps: Iterable[int], layers: int) -> torch.Tensor:
-    """Return the keys (S, layers, 2) int32 of the dropout masks of optimizer steps."""
-    words = [[derive(seed, model, "dropout", step, layer) for layer in range(layers)] for step in steps]
+def dropout_keys(
+    *, seed: int, model: str, steps: Iterable[int], layers: int, purpose: str = "dropout"
+) -> torch.Tensor:
+    """Return the keys (S, layers, 2) int32 of the dropout masks of optimizer steps, or of another purpose."""
+    words = [[derive(seed, model, purpose, step, layer) for layer in range(layers)] for step in steps]
     halves = [[(word & 0xFFFFFFFF, word >> 32) for word in row] for row in words]
     return torch.tensor(halves, dtype=torch.int64).to(torch.int32).view(len(words), layers, 2)
 
@@ -71,7 +74,8 @@ class DropoutKeys:
     Shapes: S steps, L layers.
     """
 
-    def __init__(self, table_SL2: torch.Tensor, *, seed: int, model: str) -> None:
+    def __init__(self, table_SL2: torch.Tensor, *, seed: int, model: str, purpose: str = "dropout") -> None:
+        self._purpose = purpose
         self._table_SL2, self._seed, self._model, self._first = table_SL2, seed, model, -1
 
     def place(self, step: int) -> int:
@@ -80,7 +84,8 @@ class DropoutKeys:
         first = step - step % steps
         if first != self._first:
             ahead = range(first, first + steps)
-            put(self._table_SL2, dropout_keys(seed=self._seed, model=self._model, steps=ahead, layers=layers))
+            seeded = {"seed": self._seed, "model": self._model, "purpose": self._purpose}
+            put(self._table_SL2, dropout_keys(**seeded, steps=ahead, layers=layers))
             self._first = first
         return step - first
 

@@ -68,7 +68,10 @@ def test_another_model_leaves_the_keys_of_the_one_before_behind():
         ({"train.strategy": "fused"}, "unknown job key 'train.strategy'. Did you mean expert.strategy?"),
         ({"train.hidden": 3}, "unknown job key 'train.hidden'. Did you mean model.hidden?"),
         ({"trian.epochs": 3}, "unknown table 'trian' of 'trian.epochs'. Did you mean train?"),
-        ({"model.name": "tcn", "hidden": 3}, "model.hidden is a key of the model lstm, and this job's model"),
+        (
+            {"model.name": "tcn", "hidden": 3},
+            "model.hidden is a key of the model lstm and mlp, and this job's",
+        ),
         ({"model.name": "tcn", "model.hidden": 3}, "model.hidden is a key of the model lstm"),
         ({"coverage": 0.5}, "target.coverage is a key of the target quantiles, and this job's target is dir"),
     ],

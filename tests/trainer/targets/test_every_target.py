@@ -5,18 +5,15 @@ baselines; words.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
-from tests.jobs import job_of, keys_for
-from trainer.base.settings import WINDOWS
+from tests.jobs import PAIRS, job_of, keys_for
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.models import MODELS
 from trainer.targets import TARGETS
 from trainer.targets.bars import (
     Labels,
@@ -71,15 +68,7 @@ def test_bars_after_its_end_change_no_label(target, candles):
     assert changed_by_what_follows(target, candles, short=1) > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        (name, model)
-        for name, model in product(TARGETS, MODELS)
-        if not TARGETS[name].acts
-        or MODELS[model].reads == WINDOWS  # an account goes from bar to bar: no chunks
-    ],
-)
+@pytest.mark.parametrize(("model", "name"), PAIRS)
 def test_bars_after_training_change_nothing_that_is_trained_on(model, name, candles):
     settings = {
         "lookback": 12,

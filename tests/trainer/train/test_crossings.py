@@ -8,20 +8,16 @@ direction by one that reads chunks. The full size, with chance, is benchmarks/le
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.learning import CROSSED, crossed
-from tests.jobs import keys_for
+from tests.jobs import PAIRS, keys_for
 from tests.nightly import others_nightly
 from tests.predictions import predict_file
-from trainer.base.settings import WINDOWS
-from trainer.models import MODELS
 from trainer.store.card import read_card
-from trainer.targets import TARGETS
 from trainer.targets.described import headline_title, shown
 
 pytestmark = pytest.mark.slow  # small models are trained, two dozen
@@ -46,12 +42,6 @@ COLUMNS = {
     "barrier": {"down", "none", "up"},
     "position": {"held_-1", "held_0", "held_1"},
 }
-# An agent's account goes from bar to bar: no chunks.
-PAIRS = [
-    (model, target)
-    for model, target in product(MODELS, TARGETS)
-    if not TARGETS[target].acts or MODELS[model].reads == WINDOWS
-]
 
 
 # Each model and each target; the other pairs at night.

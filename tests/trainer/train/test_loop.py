@@ -60,6 +60,9 @@ class Scripted:
     def model(self, member: int) -> nn.Module:
         return self.module
 
+    def told(self, member: int) -> dict[str, float]:
+        return {}
+
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         self.learning_rates.append(learning_rate)
 

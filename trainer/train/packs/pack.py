@@ -95,6 +95,9 @@ class Pack(Protocol):
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """Set the learning rate of the member's next steps."""
 
+    def told(self, member: int) -> Mapping[str, float]:
+        """Return what an epoch's event has besides losses and scores. Waits for a GPU."""
+
     def snapshot(self, member: int) -> ModelState:
         """Return a copy of the member's state, on the pack's device."""
 

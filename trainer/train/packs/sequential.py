@@ -106,6 +106,10 @@ class SequentialPack:
             return self._wholes[member]
         return model.eval() if self._job.model.is_any_module else model
 
+    def told(self, member: int) -> Mapping[str, float]:
+        """See `Pack.told`."""
+        return {}
+
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
         self._optimizers[member].rate = learning_rate

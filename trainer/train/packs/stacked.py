@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
 
 import torch
 from torch import nn
@@ -35,16 +36,35 @@ from trainer.train.packs.pack import (
     new_model,
     newest_share,
 )
+from trainer.train.packs.tensors import put_tensors
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.predict.readers import scale_
 from trainer.train.seeds import DropoutKeys, key_table
+
+
+class Form(Protocol):
+    """Networks of one architecture over stacked weights (M, P), a row each."""
+
+    def flatten(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return one model's weights (P,) from its tensors by name."""
+
+    def unflatten(self, weights_P: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        """Return one model's tensors by name, as views of its weights (P,)."""
+
+    def forward(
+        self, weights_MP: torch.Tensor, x_MTBF: torch.Tensor, keys_LM2: torch.Tensor | None, first_row: int
+    ) -> torch.Tensor:
+        """Return outputs (M, B, O) for scaled windows."""
+
 
 # Before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21).
 _WARM_UP_STEPS = 3
 
 
-class _Stacked(ABC):
-    """Base of both strategies: rows, inputs of the step, the optimizer, and the graph."""
+class Stacked(ABC):
+    """Base of packs that keep all weights in (M, P): rows, inputs of a step, optimizer, and graph."""
+
+    purpose = "dropout"  # of the keys of a step
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         self._members, self._job = members, job
@@ -57,11 +77,7 @@ class _Stacked(ABC):
         self._is_scaled = self._matmul_dtype == torch.float16  # its loss
         constants = torch.tensor([0.0, torch.nan, job.train.clip_norm], dtype=self._dtype)
         self._zero, self._nan, self._clip = constants.to(self._device)
-        self._layout = network_of(job.model.name).stacked(
-            architecture_of(job, features=members[0].rows_TF.shape[1]),
-            recompute=job.expert.activation_checkpointing,
-            matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
-        )
+        self._layout: Form = self._form()
         self._join_rows()
         flat = [self._layout.flatten(model.state_dict()) for model in self._models]
         self._weights_MP = torch.stack(flat).detach()
@@ -85,11 +101,11 @@ class _Stacked(ABC):
         self._rates_M = torch.full(
             (models,), job.train.learning_rate, dtype=torch.float64, device=self._device
         )
-        self._starts_MB = torch.zeros(models, job.train.batch, dtype=torch.int64, device=self._device)
+        self._starts_MB = torch.zeros(models, *self._of_step, dtype=torch.int64, device=self._device)
         self._lengths_M = torch.zeros(models, dtype=torch.int64, device=self._device)
-        self._table_MSL2 = key_table(models, layers=job.model.num_dropouts, device=self._device)
+        self._table_MSL2 = key_table(models, layers=self._num_keys, device=self._device)
         self._keys = [
-            DropoutKeys(keys, seed=member.seed, model=member.draws_as)
+            DropoutKeys(keys, seed=member.seed, model=member.draws_as, purpose=self.purpose)
             for keys, member in zip(self._table_MSL2, members, strict=True)
         ]
         self._keys_LM2: torch.Tensor  # of the step under way
@@ -101,6 +117,32 @@ class _Stacked(ABC):
         self._steps_T1 = torch.arange(self._seen, device=self._device)[:, None]
         self._graph: torch.cuda.CUDAGraph | None = None
 
+    @property
+    def _of_step(self) -> tuple[int, ...]:
+        """Return the shape of a model's input: the first rows of its windows."""
+        return (self._job.train.batch,)
+
+    @property
+    def _num_keys(self) -> int:
+        """Return how many keys of random numbers a step has."""
+        return self._job.model.num_dropouts
+
+    @property
+    def _is_recorded(self) -> bool:
+        """Return whether a GPU's step is recorded as a graph."""
+        return True
+
+    def _form(self) -> Form:
+        """Return the networks as one program over stacked weights."""
+        return cast(
+            Form,
+            network_of(self._job.model.name).stacked(
+                architecture_of(self._job, features=self._members[0].rows_TF.shape[1]),
+                recompute=self._job.expert.activation_checkpointing,
+                matmul_dtype=None if self._matmul_dtype == torch.float32 else self._matmul_dtype,
+            ),
+        )
+
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
         lengths, places = [], []
@@ -111,13 +153,13 @@ class _Stacked(ABC):
             if length:
                 put(self._starts_MB[number, :length], starts[number])
                 self._batches[number] += 1
-            if 0 < length < self._job.train.batch:
+            if 0 < length < self._starts_MB.shape[1]:
                 # Beyond a short batch its first window repeats, with weight zero.
                 self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
         put(self._lengths_M, torch.tensor(lengths))
         put(self._rates_M, torch.tensor(self._rates, dtype=torch.float64))
         put(self._places_M, torch.tensor(places))
-        if self._device.type == "cuda":
+        if self._device.type == "cuda" and self._is_recorded:
             self._graph = self._graph or self._record()
             self._graph.replay()
         else:
@@ -127,8 +169,12 @@ class _Stacked(ABC):
     def model(self, member: int) -> nn.Module:
         """See `Pack.model`."""
         weights_MP = self._weights_MP if self._average_MP is None else self._average_MP
-        self._models[member].load_state_dict(self._layout.unflatten(weights_MP[member]))
+        put_tensors(self._models[member], self._layout.unflatten(weights_MP[member]))
         return self._models[member]
+
+    def told(self, member: int) -> Mapping[str, float]:
+        """See `Pack.told`."""
+        return {}
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
@@ -166,45 +212,27 @@ class _Stacked(ABC):
         self._scales_M[member], self._good_steps_M[member] = state.loss_scale, state.good_steps
         self._batches[member] = state.batches
 
-    @abstractmethod
-    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on, or set them for the
-        first of all; return that sum (M,).
+    def _modules(self) -> list[nn.Module]:
+        """Return a module for each model, whose weights and gradients are views of (M, P) tensors, so that
+        one optimizer serves all.
         """
+        models = [new_model(member, self._job) for member in self._members]
+        for number, model in enumerate(models):
+            weights = self._layout.unflatten(self._weights_MP[number])
+            gradients = self._layout.unflatten(self._gradient_MP[number])
+            for name, parameter in model.named_parameters():
+                parameter.data, parameter.grad = weights[name], gradients[name]
+        return models
 
     def _join_rows(self) -> None:
-        """Concatenate every symbol's rows; members that share rows share their offset."""
-        place: dict[int, int] = {}
-        rows, labels, offsets, total = [], [], [], 0
-        for member in self._members:
-            if id(member.rows_TF) not in place:
-                place[id(member.rows_TF)] = total
-                rows.append(member.rows_TF)
-                labels.append(member.labels_TK)
-                total += len(member.rows_TF)
-            offsets.append(place[id(member.rows_TF)])
-        self._rows_RF, self._labels_RK = torch.cat(rows), torch.cat(labels).to(self._dtype)
-        self._offsets_M1 = torch.tensor(offsets, device=self._device)[:, None]
+        """Concatenate every symbol's rows, and labels; members that share them share their offset. Folds of a
+        symbol share rows alone.
+        """
+        self._rows_RF, self._offsets_M1 = joined([member.rows_TF for member in self._members])
+        labels_RK, self._label_offsets_M1 = joined([member.labels_TK for member in self._members])
+        self._labels_RK = labels_RK.to(self._dtype)
         self._mean_MF = torch.stack([member.mean_F for member in self._members]).to(self._dtype)
         self._std_MF = torch.stack([member.std_F for member in self._members]).to(self._dtype)
-
-    def _run(self) -> None:
-        """Take the step of the input buffers. Uses the device only: a graph records this function."""
-        lengths_M1 = self._lengths_M[:, None]
-        inside_MB = self._place_B[None, :] < lengths_M1
-        weight_MB = torch.where(inside_MB, lengths_M1.clamp(min=1).to(self._dtype).reciprocal(), self._zero)
-        self._keys_LM2 = self._table_MSL2[self._numbers_M, self._places_M].transpose(0, 1)
-        losses_M = self._slice(0, weight_MB[:, : self._micro_batch])
-        for first in range(self._micro_batch, self._job.train.batch, self._micro_batch):
-            losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
-        counts_M = self._update(self._lengths_M > 0, losses_M)
-        torch.where(counts_M, losses_M, self._nan, out=self._losses_M)
-
-    def _weighted_loss(
-        self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor
-    ) -> torch.Tensor:
-        each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
-        return torch.where(weight_MB > 0, each_MB * weight_MB, self._zero).sum(-1)
 
     def _update(self, active_M: torch.Tensor, losses_M: torch.Tensor) -> torch.Tensor:
         """Clip and apply AdamW row by row, for active models with a finite loss and gradient.
@@ -251,6 +279,10 @@ class _Stacked(ABC):
         self._good_steps_M.copy_(torch.where(doubled_M, 0, good_M))
         return halved_M
 
+    @abstractmethod
+    def _run(self) -> None:
+        """Take the step of the input buffers. Uses the device only: a graph records this function."""
+
     def _record(self) -> torch.cuda.CUDAGraph:
         """Record the step. Warm-up steps have no active model, so they change nothing."""
         lengths_M = self._lengths_M.clone()
@@ -271,7 +303,48 @@ class _Stacked(ABC):
         return graph
 
 
-class Fused(_Stacked):
+def joined(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tensors (R, ...) concatenated, each once, and the row (M, 1) at which each begins."""
+    place: dict[int, int] = {}
+    each, total = list[torch.Tensor](), 0
+    for part in parts:
+        if id(part) not in place:
+            place[id(part)] = total
+            each.append(part)
+            total += len(part)
+    offsets = torch.tensor([place[id(part)] for part in parts], device=parts[0].device)
+    return torch.cat(each), offsets[:, None]
+
+
+class _Supervised(Stacked):
+    """Base of both strategies for labels: a step is an optimizer step on a batch, taken in slices."""
+
+    def _run(self) -> None:
+        """Take the step of the input buffers. Uses the device only: a graph records this function."""
+        lengths_M1 = self._lengths_M[:, None]
+        inside_MB = self._place_B[None, :] < lengths_M1
+        weight_MB = torch.where(inside_MB, lengths_M1.clamp(min=1).to(self._dtype).reciprocal(), self._zero)
+        self._keys_LM2 = self._table_MSL2[self._numbers_M, self._places_M].transpose(0, 1)
+        losses_M = self._slice(0, weight_MB[:, : self._micro_batch])
+        for first in range(self._micro_batch, self._job.train.batch, self._micro_batch):
+            losses_M = losses_M + self._slice(first, weight_MB[:, first : first + self._micro_batch])
+        counts_M = self._update(self._lengths_M > 0, losses_M)
+        torch.where(counts_M, losses_M, self._nan, out=self._losses_M)
+
+    def _weighted_loss(
+        self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor
+    ) -> torch.Tensor:
+        each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
+        return torch.where(weight_MB > 0, each_MB * weight_MB, self._zero).sum(-1)
+
+    @abstractmethod
+    def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
+        """Add the gradients of sum(weight_MB x loss) over the windows from `first` on, or set them for the
+        first of all; return that sum (M,).
+        """
+
+
+class Fused(_Supervised):
     """All models as one batched program."""
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
@@ -282,7 +355,8 @@ class Fused(_Stacked):
         scale_(x_MTBF, self._mean_MF[:, None, None, :], self._std_MF[:, None, None, :])
         weights_MP = self._weights_MP.detach().requires_grad_()
         outputs_MBO = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
-        losses_M = self._weighted_loss(outputs_MBO, rows_MB, weight_MB)
+        labelled_MB = self._starts_MB[:, first : first + windows] + self._label_offsets_M1
+        losses_M = self._weighted_loss(outputs_MBO, labelled_MB, weight_MB)
         factor_M = self._scales_M.to(self._dtype) if self._is_scaled else self._ones_M
         (gradient_MP,) = torch.autograd.grad(losses_M, weights_MP, factor_M)
         if first:
@@ -292,20 +366,14 @@ class Fused(_Stacked):
         return losses_M.detach()
 
 
-class Streams(_Stacked):
+class Streams(_Supervised):
     """Each model a plain module on a stream of its own; the streams join before the optimizer."""
 
     def __init__(self, members: Sequence[Member], job: Job, *, micro_batch: int = 0) -> None:
         super().__init__(members, job, micro_batch=micro_batch)
         count = len(members) if self._device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
-        # Modules whose weights and gradients are views of (M, P) tensors, so that one optimizer serves all.
-        self._lanes = [new_model(member, job) for member in members]
-        for number, model in enumerate(self._lanes):
-            weights = self._layout.unflatten(self._weights_MP[number])
-            gradients = self._layout.unflatten(self._gradient_MP[number])
-            for name, parameter in model.named_parameters():
-                parameter.data, parameter.grad = weights[name], gradients[name]
+        self._lanes = self._modules()
 
     def _slice(self, first: int, weight_MB: torch.Tensor) -> torch.Tensor:
         if not first:
@@ -330,13 +398,14 @@ class Streams(_Stacked):
         return torch.stack(losses)
 
     def _one(self, number: int, first: int, weight_B: torch.Tensor) -> torch.Tensor:
-        rows_B = self._starts_MB[number, first : first + len(weight_B)] + self._offsets_M1[number]
+        starts_B = self._starts_MB[number, first : first + len(weight_B)]
+        rows_B = starts_B + self._offsets_M1[number]
         index = (rows_B + self._steps_T1).view(-1)
         x_TBF = self._rows_RF.index_select(0, index).view(len(self._steps_T1), len(rows_B), -1)
         scale_(x_TBF, self._mean_MF[number], self._std_MF[number])
         with autocast(self._matmul_dtype, self._device):
             outputs_BO = self._lanes[number](x_TBF, self._keys_LM2[:, number], first)
-        loss = self._weighted_loss(outputs_BO, rows_B, weight_B)
+        loss = self._weighted_loss(outputs_BO, starts_B + self._label_offsets_M1[number], weight_B)
         scaled = loss * self._scales_M[number].to(self._dtype) if self._is_scaled else loss
         scaled.backward()  # type: ignore[no-untyped-call]
         return loss.detach()

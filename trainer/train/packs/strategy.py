@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
 from trainer.machines.kernels import cpu_slice
+from trainer.train.packs.agents import Agents
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, Pack
@@ -41,9 +42,11 @@ def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack
     """Return a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules.
 
     `auto` is sequential (plain modules one after another) on every device: a trial chooses streams or fused
-    only after their results agreed with it on the chip.
+    only after their results agreed with it on the chip. Agents choose for themselves how networks run.
     """
     micro_batch = job.expert.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
+    if job.target.acts:
+        return Agents(members, job, micro_batch=micro_batch)
     if job.model.reads == CHUNKS:  # one model fills a device
         return Chunks(members, job, micro_batch=micro_batch, layout=layout)
     stacks = layout is ONE and job.model.has_stacked_form and job.expert.compile != "always"

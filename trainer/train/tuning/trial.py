@@ -77,7 +77,9 @@ def candidates(job: Job, kind: str) -> list[Job]:
 
 
 def has_choice(job: Job, kind: str) -> bool:
-    """Return whether a trial has something to compare."""
+    """Return whether a trial has something to compare: not for agents, whose program is one."""
+    if job.target.acts:
+        return False
     sized = job.with_train(batch=job.train.batch or REFERENCE_BATCH)
     return len(candidates(sized, kind)) > 1 or not job.train.batch
 

@@ -143,6 +143,19 @@ def test_a_snapshot_continues_in_any_strategy(first: Strategy, later: Strategy) 
     torch.testing.assert_close(torch.stack(losses), uninterrupted[STEPS // 2 :], rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_models_of_the_same_rows_keep_their_own_labels(strategy: Strategy) -> None:
+    first = _members()[0]  # as folds of a symbol, whose later bars only one of them trains on
+    labels = first.labels_TK.clone()
+    labels[100:] = torch.nan
+    later, batch = replace(first, name="fold 2", labels_TK=labels), torch.arange(JOB.train.batch)
+    losses = strategy([replace(later, name="fold 1"), replace(first, name="fold 2")], JOB).step(
+        [True, True], [batch, batch + 120]
+    )
+    assert torch.isfinite(losses).all()
+    assert later.rows_TF is first.rows_TF
+
+
 @pytest.mark.parametrize("strategy", [SequentialPack, Fused, Streams])
 def test_learning_rates_are_per_model(strategy: Strategy) -> None:
     members = _members(torch.float64)
