@@ -101,6 +101,13 @@ class Position(TargetSettings):
         return f"its own positions, {self.positions[0]:g} to {self.positions[-1]:g}, filled at {at}"
 
     @property
+    def words(self) -> str:
+        costs = (("fee", self.fee), ("slippage", self.slippage), ("spread", self.spread))
+        paid = ", ".join(f"{name} {100 * share:g} %" for name, share in costs if share)
+        mark = "" if self.fill == NEXT_OPEN else ", so it gets no mark"
+        return f"an agent trades {self.rule}{mark}; {paid}"
+
+    @property
     def is_continuous(self) -> bool:
         """Return whether it may take any share."""
         return self.actions == CONTINUOUS

@@ -79,6 +79,11 @@ class TargetSettings(HomeSettings):
         return "" if self.long_above is None else PLAIN_RULE
 
     @property
+    def words(self) -> str:
+        """Return what a plan says of it besides its name; '' for nothing."""
+        return ""
+
+    @property
     def outputs(self) -> int:
         """Return how many numbers the model gives for each bar."""
         return 1
