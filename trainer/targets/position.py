@@ -56,10 +56,10 @@ class Position(TargetSettings):
     proper = ("growth",)
     table = (
         column("growth", "growth", baseline="hold"),
+        column("drawdown", "drawdown", baseline="hold"),
         Column(title="before costs", value=("gross_growth",)),
         Column(title="traded", value=("traded_share",)),
         Column(title="invested", value=("invested",)),
-        column("drawdown", "drawdown", baseline="hold"),
     )
     farther = "target.fill"
 
