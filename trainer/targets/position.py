@@ -56,10 +56,10 @@ class Position(TargetSettings):
     proper = ("growth",)
     table = (
         column("growth", "growth", baseline="hold"),
+        column("drawdown", "drawdown", baseline="hold"),
         Column(title="before costs", value=("gross_growth",)),
         Column(title="traded", value=("traded_share",)),
         Column(title="invested", value=("invested",)),
-        column("drawdown", "drawdown", baseline="hold"),
     )
     farther = "target.fill"
 
@@ -99,6 +99,13 @@ class Position(TargetSettings):
     def rule(self) -> str:
         at = "the next bar's open" if self.fill == NEXT_OPEN else "a close that it has seen"
         return f"its own positions, {self.positions[0]:g} to {self.positions[-1]:g}, filled at {at}"
+
+    @property
+    def words(self) -> str:
+        costs = (("fee", self.fee), ("slippage", self.slippage), ("spread", self.spread))
+        paid = ", ".join(f"{name} {100 * share:g} %" for name, share in costs if share)
+        mark = "" if self.fill == NEXT_OPEN else ", so it gets no mark"
+        return f"an agent trades {self.rule}{mark}; {paid}"
 
     @property
     def is_continuous(self) -> bool:
@@ -216,6 +223,22 @@ class Position(TargetSettings):
         """Return the position to take for each position held."""
         names = [f"held_{held:g}" for held in self.positions]
         return dict(zip(names, self.forecast(outputs_NO, fitted).T, strict=True))
+
+    def check_held(self, held: float) -> None:
+        low, high = self.positions[0], self.positions[-1]
+        if not low <= held <= high:
+            do = f"Give one from {low:g} to {high:g}: 1 is all of the money long, -1 short."
+            raise UsageError(f"what is held, {held:g}, is beyond the agent's positions", do=do)
+
+    def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
+        """Return the position to take, and what to trade for it. Of the levels the nearest is held."""
+        import numpy as np
+
+        knots = np.array(self.positions)
+        at = held if self.is_continuous else knots[abs(knots - held).argmin()]
+        made_NP = np.stack(list(columns.values()), axis=1)
+        position_N = np.array([np.interp(at, knots, row) for row in made_NP])
+        return {self.name: position_N, "trade": position_N - held}
 
     def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
         from trainer.targets.scoring import day_cells

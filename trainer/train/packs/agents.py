@@ -255,7 +255,8 @@ class Agents(Stacked):
         if self._contexts is None:
             return _Read(x_MATF=x_MATF, context_MAC=None)
         context_RC, offsets_M1 = self._contexts
-        return _Read(x_MATF=x_MATF, context_MAC=context_RC[starts_MA + offsets_M1 + self._seen - 1])
+        last_MA = starts_MA + offsets_M1 + self._seen - 1
+        return _Read(x_MATF=x_MATF, context_MAC=context_RC[last_MA].long())
 
     def _returns_of(self, first_MLS: torch.Tensor) -> torch.Tensor:
         """Return the log return (M, L, S) float64 of the bars that are held after each window."""
