@@ -110,7 +110,9 @@ CROSSED: dict[
     },
 }
 NEXT = {
-    target: {f"target.{'horizon_sessions' if target == 'volatility' else 'horizon'}": 1} for target in TARGETS
+    target: {f"target.{'horizon_sessions' if target == 'volatility' else 'horizon'}": 1}
+    for target, home in TARGETS.items()
+    if not home.acts
 }
 PROPER = {name: home.proper[0] for name, home in TARGETS.items()}
 TEST_BARS = 10_000

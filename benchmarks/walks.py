@@ -77,7 +77,8 @@ def walk_run(run: int) -> dict[str, Any]:
         constant_walk(1_000 * run + number, bars=HOURS, symbol=f"W{number}", timeframe="1h", step=60 * MINUTE)
         for number in range(SYMBOLS)
     ]
-    keys = {**SMALL, "train.seed": run, HORIZON.get(target, "target.horizon"): 1}
+    horizon = {} if TARGETS[target].acts else {HORIZON.get(target, "target.horizon"): 1}
+    keys = {**SMALL, "train.seed": run, **horizon}
     return {"run": run, "target": target, **marks_of(trained(candles, target, keys))}
 
 

@@ -26,6 +26,7 @@ WRITES = ("r*", "code/*", "memory/*", "backup/*", f"attempts/{OWN}", f"models/ex
 # IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
 MOST_CHARACTERS = 6144
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
+RATES_OF_SAVINGS_PLANS = "savingsplans:DescribeSavingsPlansOfferingRates"
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -167,7 +168,7 @@ def _looks(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> l
     return [
         allow(
             "LookUpHasNoResource",
-            [*(f"ec2:Describe{kind}" for kind in described), "pricing:GetProducts"],
+            [*(f"ec2:Describe{kind}" for kind in described), "pricing:GetProducts", RATES_OF_SAVINGS_PLANS],
             "*",
         ),
         allow("ReadQuotas", "servicequotas:GetServiceQuota", stack.arn("servicequotas", "ec2/*")),

@@ -246,14 +246,15 @@ def choose_target(
     *,
     series: str,
     shorter: str,
+    test_key: str,
     bars_needed: int,
     remark: str = "",
 ) -> TargetSettings:
     """Return the target with open settings chosen: the first option, the farthest, with enough labels in test
     that don't overlap, which `num_separate` counts.
 
-    Raises DataError if none has; `series`, `shorter` (keys that make the model see less), `bars_needed`
-    (about as many would do) and `remark` are for its text.
+    Raises DataError if none has; `series`, `shorter` (keys that make the model see less), `test_key`,
+    `bars_needed` (about as many would do) and `remark` are for its text.
     """
     options, separate = target.options(), 0
     if len(options) == 1:
@@ -268,7 +269,7 @@ def choose_target(
     if not separate:
         why = f"the target {target.name} looks whole sessions ahead, and no such label fits into test; {why}"
         raise DataError(what, why=why, do=f"{more}, or choose a target that looks bars ahead.")
-    do = f"{more}, raise data.test_fraction, lower {shorter}, or accept these: {target.farther} = 1."
+    do = f"{more}, raise {test_key}, lower {shorter}, or accept these: {target.farther} = 1."
     raise DataError(what, why=why, do=do)
 
 

@@ -150,6 +150,11 @@ class DataSettings:
         """
         return tuple(symbol for symbol in self.symbols or sorted(known) if symbol not in self.exclude)
 
+    @property
+    def test_key(self) -> str:
+        """Return the key of the length of test, for messages."""
+        return "data.test_days" if self.test_days else "data.test_fraction"
+
     def shares_of(self, bars: int) -> tuple[float, float]:
         """Return the shares of validation and test of so many bars; of days as if no bar were missing."""
         if not self.test_days:

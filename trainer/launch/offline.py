@@ -29,7 +29,6 @@ from trainer.runs.store import Stored
 
 # The line of images that a new stack has (Pulumi.yaml); a test compares them.
 IMAGE_LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
-RESERVATIONS = "reserved prices"
 ASKED = "mayfly plan --stack NAME asks AWS."
 STALE_DAYS = 180  # from which on the age of a list is a note
 
@@ -139,7 +138,7 @@ def age_notes(
         "list prices": {one.price_date for one in machines if one.price_date and not one.seller},
         "typical spot prices": {one.spot.as_of for one in machines if one.spot},
         "prices outside AWS": {one.price_date for one in machines if one.price_date and one.seller},
-        RESERVATIONS: {one.as_of for one in commitments},
+        "reserved prices": {one.as_of for one in commitments},
     }
     notes, newest = [], max((day for days in lists.values() for day in days), default="")
     if newest > today.isoformat():
@@ -151,6 +150,5 @@ def age_notes(
         oldest = min(days, default="")
         age = (today - date.fromisoformat(oldest)).days if oldest else 0
         if age > STALE_DAYS:
-            remedy = ASKED if what != RESERVATIONS else "AWS's pricing page has today's."
-            notes.append(f"the {what} are of {oldest}, {age} days old. {remedy}")
+            notes.append(f"the {what} are of {oldest}, {age} days old. {ASKED}")
     return notes

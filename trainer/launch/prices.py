@@ -102,6 +102,12 @@ def assumed_prices(machines: Sequence[InstanceType], *, region: str, why: str) -
 
 def _price(client: Any, instance_type: str, *, region: str) -> float | None:
     """Return the dollars an hour of a Linux instance on demand, None if the Price List has none."""
+    products = products_of(client, instance_type, region=region)
+    return max((price for product in products for price in prices_in(product)), default=None)
+
+
+def products_of(client: Any, instance_type: str, *, region: str) -> list[str]:
+    """Return the products of a Linux instance in the Price List, each as JSON text with all its terms."""
     wanted = {
         "instanceType": instance_type,
         "regionCode": region,
@@ -111,9 +117,7 @@ def _price(client: Any, instance_type: str, *, region: str) -> float | None:
         "capacitystatus": "Used",
     }
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    answer = client.get_products(ServiceCode="AmazonEC2", Filters=filters)
-    prices = [price for product in answer["PriceList"] for price in prices_in(product)]
-    return max(prices, default=None)
+    return list(client.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"])
 
 
 def prices_in(product: str) -> list[float]:

@@ -1,10 +1,9 @@
-"""Prices of AWS's commitments in TABLE_REGION: reserved instances and savings plans (commitments.csv).
+"""Commitments, AWS's and their prices in TABLE_REGION without an account: commitments.csv.
 
-Package data, no network.
+Package data, no network; `trainer.launch.commitment_prices` asks an account's AWS.
 
 A commitment is billed every hour of its term, used or not. A row without a source and a date is refused; what
-no source quotes has no row. Savings plans have none yet: no dated, public list of them was found on
-2026-11-26.
+no source quotes has no row. The list has no savings plan: no dated, public one was found on 2026-11-26.
 """
 
 from __future__ import annotations

@@ -106,6 +106,7 @@ _REFUSED = (
 RULES: Rules = {
     **{("ec2", operation): refuse for operation in _REFUSED},
     ("pricing", "GetProducts"): refuse,
+    ("savingsplans", "DescribeSavingsPlansOfferingRates"): refuse,
     ("service-quotas", "GetServiceQuota"): get_service_quota,
     ("ec2", "CreateFleet"): create_fleet,
     ("ec2", "RunInstances"): run_instances,

@@ -74,6 +74,7 @@ def _epoch(fields: Fields) -> dict[str, Any]:
     return {
         **_model(fields),
         "epoch": fields.whole("epoch", most=MOST_COUNT),
+        **({"fit": fields.whole("fit", most=MOST_COUNT)} if "fit" in fields.values else {}),
         **{key: fields.number(key) for key in LOSSES},
         **_epoch_scores(fields),
     }

@@ -126,7 +126,11 @@ def _described(sides: Sequence[Side]) -> Mapping[str, Any]:
     if len(targets) > 1:
         told = some_of(sorted(f"{target} of {timeframe}" for target, _, timeframe in targets), 3)
         raise UsageError("they forecast different things", why=f"{told}, or other settings", do=DO)
-    return cards[0].metrics["about"]
+    about: Mapping[str, Any] = cards[0].metrics["about"]
+    if not about["proper"]:
+        why = f"no score of {cards[0].target} with these settings decides anything"
+        raise UsageError(f"{sides[0].name} can't be compared", why=why, do=DO)
+    return about
 
 
 def _by_symbol(side: Side, score: str) -> dict[str, _LossesByDay]:

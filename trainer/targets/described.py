@@ -11,6 +11,7 @@ from typing import Any
 MOST_COLUMNS = 20  # of a table of scores
 MOST_TIME = 40  # letters of a time
 REFIT = "refit_until"  # in `about`: until when a refit was trained, whose held-out twin has the scores
+RULE, MOST_RULE = "rule", 100  # in `about`: how forecasts are traded, and its letters
 MOST_WORDS = 40  # characters of a date or a length
 
 
@@ -37,6 +38,8 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         raise ValueError("its description has values that are not texts")
     if not isinstance(about.get(REFIT, ""), str) or len(about.get(REFIT, "")) > MOST_TIME:
         raise ValueError(f"its {REFIT} is no time")
+    if not isinstance(about.get(RULE, ""), str) or len(about.get(RULE, "")) > MOST_RULE:
+        raise ValueError(f"its {RULE} is no line")
     if not {about["headline"], *about["proper"]} <= described.keys() or len(columns) > MOST_COLUMNS:
         raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
 
@@ -44,6 +47,11 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
 def refit_until(metrics: Mapping[str, Any]) -> str:
     """Return until when a refit was trained, whose held-out twin has these scores; '' for another model."""
     return str((metrics.get("about") or {}).get(REFIT) or "")
+
+
+def rule_of(metrics: Mapping[str, Any]) -> str:
+    """Return how a model's forecasts are traded, for people; '' if they aren't."""
+    return str((metrics.get("about") or {}).get(RULE) or "")
 
 
 def titles(metrics: Mapping[str, Any]) -> list[str]:

@@ -100,7 +100,7 @@ def decide(
 
 
 def _judged(target: TargetSettings, losses: Losses, gains: Mapping[str, Any]) -> Judgement | None:
-    about = {"proper": list(target.proper)}
+    about = {"proper": target.about()["proper"]}
     (found,) = judge([{"about": about, "test": {"cells": len(losses.begins), "better": gains}}])
     return found
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import PerBar, Rows
+    from trainer.targets.scoring import Holdings, PerBar, Rows
 
 NEXT_OPEN, CLOSE = "next_open", "close"
 DISCRETE, CONTINUOUS = "discrete", "continuous"
@@ -53,8 +53,9 @@ class Position(TargetSettings):
         Metric(name="drawdown", title="drawdown", better=LOWER, unit="share of the money"),
         Metric(name="sharpe_ratio", title="Sharpe of a bar"),
     )
+    proper = ("growth",)
     table = (
-        column("growth, bp a bar", "growth", baseline="hold"),
+        column("growth", "growth", baseline="hold"),
         Column(title="before costs", value=("gross_growth",)),
         Column(title="traded", value=("traded_share",)),
         Column(title="invested", value=("invested",)),
@@ -95,9 +96,9 @@ class Position(TargetSettings):
             )
 
     @property
-    def proper(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return the score that decides; none if it trades at a close that it has seen, since nobody can."""
-        return ("growth",) if self.fill == NEXT_OPEN else ()
+    def rule(self) -> str:
+        at = "the next bar's open" if self.fill == NEXT_OPEN else "a close that it has seen"
+        return f"its own positions, {self.positions[0]:g} to {self.positions[-1]:g}, filled at {at}"
 
     @property
     def is_continuous(self) -> bool:
@@ -132,6 +133,10 @@ class Position(TargetSettings):
     def bars_ahead(self) -> int:
         return 2 if self.fill == NEXT_OPEN else 1
 
+    def about(self) -> dict[str, Any]:
+        """Return the description. Nothing decides if it trades at a close that it has seen: nobody can."""
+        return super().about() | ({"proper": []} if self.fill == CLOSE else {})
+
     def label(self, candles: Candles, clock: np.ndarray) -> Labels:
         """Return the log return of the bar that is held, when its own bar and the next one begin (seconds,
         modulo TIMES); NaN past the end.
@@ -141,13 +146,16 @@ class Position(TargetSettings):
         from trainer.targets.bars import Labels, ends_after
 
         ahead, bars = self.bars_ahead, len(candles)
-        prices = candles.open if self.fill == NEXT_OPEN else candles.close
         labels_TK = np.full((bars, self.label_columns), np.nan, dtype=np.float32)
         known = max(0, bars - ahead)
         begins = candles.timestamp // 1_000_000_000 % TIMES
-        labels_TK[:known, 0] = np.diff(np.log(prices))[ahead - 1 :]
+        labels_TK[:known, 0] = np.diff(np.log(self._prices(candles)))[ahead - 1 :]
         labels_TK[:known, 1], labels_TK[:known, 2] = begins[:known], begins[1 : known + 1]
         return Labels(values_TK=labels_TK, ends_T=ends_after(bars, ahead))
+
+    def _prices(self, candles: Candles) -> np.ndarray:
+        """Return the prices (T,) at which is traded; at bar t the one `bars_ahead` - 1 bars later is next."""
+        return candles.open if self.fill == NEXT_OPEN else candles.close
 
     def flaw(self, labels_NK: np.ndarray) -> tuple[str, str]:
         if labels_NK[:, 0].any():
@@ -166,7 +174,7 @@ class Position(TargetSettings):
         """Return minus the growth of a bar, in basis points."""
         growth = self.per_bar(self.forecast(outputs_NO, {}), labels_NK)["growth"]
         assert growth is not None
-        return -float(growth.mean())
+        return 0.0 - float(growth.mean())
 
     def combined(self, outputs_MNO: torch.Tensor) -> torch.Tensor:
         """Return the outputs (..., O) of the mean chances, or means, and of the mean values."""
@@ -186,6 +194,21 @@ class Position(TargetSettings):
     def order(self, forecast_N: np.ndarray) -> np.ndarray:
         """Return the position (N,) to take when nothing is held."""
         return forecast_N[:, self.flat]
+
+    def holdings(self, forecast_N: np.ndarray, rows: Rows) -> Holdings:
+        """Return what its account holds. A bar's position is held from its fill on."""
+        import numpy as np
+
+        from trainer.targets.position_account import account
+        from trainer.targets.scoring import Holdings
+
+        first, last = int(rows.scored[0]), int(rows.scored[-1])
+        share_T = np.zeros(last - first + 1)
+        share_T[rows.scored - first] = account(self, forecast_N, rows.labels(rows.scored)).position
+        prices = self._prices(rows.candles)[first + self.bars_ahead - 1 : last + self.bars_ahead + 1]
+        slippage = self.slippage + self.spread / 2
+        bars = np.arange(first, last + 1)
+        return Holdings(bars=bars, share=share_T, prices=prices, fee=self.fee, slippage=slippage)
 
     def columns(
         self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]

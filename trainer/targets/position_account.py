@@ -100,7 +100,7 @@ def account(terms: Terms, forecast_NP: np.ndarray, labels_NK: np.ndarray) -> Acc
 def drawdown(growth_N: np.ndarray) -> float:
     """Return the largest loss since a peak, as a share of it, by log growth (N,)."""
     worth_N = np.concatenate([[0.0], np.cumsum(growth_N)])
-    return float(-np.expm1((worth_N - np.maximum.accumulate(worth_N)).min()))
+    return 0.0 - float(np.expm1((worth_N - np.maximum.accumulate(worth_N)).min()))
 
 
 def sharpe(growth_N: np.ndarray) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from trainer.base.text import counted
 from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
+from trainer.targets.trading import FEE, SLIPPAGE
 
 PerBar = Mapping[str, np.ndarray | None]  # metric -> values (N,) whose mean it is; None: undefined
 Events = Mapping[
@@ -40,6 +41,30 @@ class Rows:
     def labels(self, bars: np.ndarray) -> np.ndarray:
         """Return the labels (N, K) float64 of bars."""
         return np.asarray(self.labels_TK[bars].astype(np.float64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """What is held in T bars of a series: a share of the money between each price and the next."""
+
+    bars: np.ndarray  # (T,) int64, the bar of each: its time
+    share: np.ndarray  # (T,) float64
+    prices: np.ndarray  # (T + 1,) float64, at which is traded
+    fee: float  # shares of what is traded
+    slippage: float
+
+
+def plain_holdings(long_N: np.ndarray, rows: Rows, ahead: int) -> Holdings:
+    """Return what the plain rule of `targets/trading.py` holds: each scored bar (N,) that is up puts one part
+    in `ahead` of the money to use for as many bars, from its close on.
+    """
+    first = int(rows.scored[0])
+    signal = np.zeros(int(rows.scored[-1]) - first + 1)
+    signal[rows.scored - first] = long_N
+    share_T = np.convolve(signal, np.full(ahead, 1 / ahead))
+    bars = np.arange(first, first + len(share_T))
+    prices = rows.candles.close[first : first + len(share_T) + 1].astype(np.float64)
+    return Holdings(bars=bars, share=share_T, prices=prices, fee=FEE, slippage=SLIPPAGE)
 
 
 def of_training(series: Sequence[Rows]) -> np.ndarray:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Events, PerBar, Rows
+    from trainer.targets.scoring import Events, Holdings, PerBar, Rows
 
 HIGHER, LOWER = "higher", "lower"
+PLAIN_RULE = "long for the horizon if the forecast is up, else cash, never short"
 TEMPERATURE = "temperature"  # a fitted value: what logits are divided by, calibrated on validation
 
 
@@ -72,6 +73,11 @@ class TargetSettings(HomeSettings):
         check_limits("target", self)
 
     @property
+    def rule(self) -> str:
+        """Return how its forecasts are traded, for people; '' if nobody trades on them."""
+        return "" if self.long_above is None else PLAIN_RULE
+
+    @property
     def outputs(self) -> int:
         """Return how many numbers the model gives for each bar."""
         return 1
@@ -100,7 +106,7 @@ class TargetSettings(HomeSettings):
         return (self,)
 
     def about(self) -> dict[str, Any]:
-        """Return the description of its metrics for the card."""
+        """Return the description of its metrics for the card. Without `proper` a model gets no mark."""
         described = {
             metric.name: {"title": metric.title, "better": metric.better, "unit": metric.unit}
             for metric in self.metrics
@@ -108,11 +114,13 @@ class TargetSettings(HomeSettings):
         table = [
             {"title": one.title, "value": list(one.value), "beside": list(one.beside)} for one in self.table
         ]
+        rule = {"rule": self.rule} if self.rule else {}
         return {
-            "headline": (*self.proper, self.metrics[0].name)[0],
+            "headline": self.proper[0],
             "proper": list(self.proper),
             "metrics": described,
             "table": table,
+            **rule,
         }
 
     def label(self, candles: Candles, clock: np.ndarray) -> Labels:
@@ -175,6 +183,15 @@ class TargetSettings(HomeSettings):
     def is_long(self, forecast_N: np.ndarray) -> np.ndarray | None:
         """Return whether each forecast (N,) is up; None of a target that says nothing about that."""
         return None if self.long_above is None else self.order(forecast_N) > self.long_above
+
+    def holdings(self, forecast_N: np.ndarray, rows: Rows) -> Holdings | None:
+        """Return what is held by its forecasts (N, ...) of a series' scored bars, one or more; None if nobody
+        trades on them.
+        """
+        from trainer.targets.scoring import plain_holdings
+
+        long_N = self.is_long(forecast_N)
+        return None if long_N is None else plain_holdings(long_N, rows, self.bars_ahead)
 
     def events(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> Events:
         """Return the probability (N,) of each event that is forecast, and whether it happened (N,)."""

@@ -1,8 +1,9 @@
-"""Returns of a plain rule on a model's forecasts in the test span, and how far luck explains them.
+"""Returns of trading on a model's forecasts in the test span, and how far luck explains them.
 
-The rule: at each bar one part in `horizon` of the money is put to use for `horizon` bars if the forecast is
-up, and stays in cash if not. Nothing is sold short, borrowed or compounded. What is bought or sold costs
-`FEE` and `SLIPPAGE`. `train/evaluate/trading.py` computes it.
+An agent says what to hold, at its own costs. Other forecasts are traded by a plain rule: at each bar one part
+in `horizon` of the money is put to use for `horizon` bars if the forecast is up, and stays in cash if not.
+Nothing is sold short, borrowed or compounded. What is bought or sold costs `FEE` and `SLIPPAGE`.
+`train/evaluate/trading.py` computes it.
 
 The deflated Sharpe ratio is the chance that the true one is above zero, given how many models were tried, and
 skew and fat tails of the returns (Bailey and Lopez de Prado 2014, The Deflated Sharpe Ratio, Journal of
@@ -31,7 +32,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True)
 class Traded:
-    """Returns and costs of the rule, as shares of the money: sums over the bars of the test span."""
+    """Returns and costs of trading, as shares of the money: sums over the bars of the test span."""
 
     bars: int
     net: float  # after fees and slippage
@@ -60,7 +61,7 @@ _MAY_LACK = ("low", "high", "beyond_low", "beyond_high")
 
 
 def read_traded(metrics: Mapping[str, Any]) -> Traded | None:
-    """Return what the rule made by a model's metrics; None if they don't tell, or not in our form."""
+    """Return what trading made by a model's metrics; None if they don't tell, or not in our form."""
     test = metrics.get("test") or {}
     try:
         told = Value(test.get("trading"), "the trading").fields()

@@ -310,6 +310,7 @@ def _end_epoch(
     run.history.append({**losses, **validated.scores, **more})
     told = {**run.history[-1], **({"score": validated.score} if validated.score else {})}
     told["epoch"] += run.epochs_before
+    told |= {"fit": run.fit} if run.fit else {}
     report({"event": "epoch", "model": member.name, "piece": run.title, **told})
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)

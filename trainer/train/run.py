@@ -36,6 +36,7 @@ class Run:
     scored_before: int = 0  # how often a training that ended with fewer epochs was scored on test
     # Of the piece's other stages: epochs and steps before this run, epochs after it at most, and what the
     # earlier ones left, for its checkpoints (`trainer.train.stages`).
+    fit: int = 0  # its number among the trainings of its piece, from 1 on; 0: there is one
     epochs_before: int = 0
     steps_before: int = 0
     epochs_after: int = 0

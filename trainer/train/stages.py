@@ -125,6 +125,7 @@ class Stages:
     def prepare(self, run: Run, job: Job) -> None:
         """Set a new run to the next stage: its number of epochs and rate, and its place among the others."""
         left = self.members * (1 + self.refit) - len(self.fits) - 1
+        run.fit = len(self.fits) + 1 if self.members * (1 + self.refit) > 1 else 0
         run.epochs_before = sum(fit.epochs_run for fit in self.fits)
         run.steps_before = sum(fit.steps for fit in self.fits)
         run.epochs_after = left * job.train.epochs

@@ -88,8 +88,10 @@ def test_a_test_span_shorter_than_a_session_names_the_bars_needed(make_candles):
 
 def test_too_few_sessions_are_refused_unless_the_horizon_is_set(make_candles):
     candles = make_candles(BARS // 2, timeframe="2h")
-    with pytest.raises(DataError, match="horizon_sessions = 1"):
+    with pytest.raises(DataError, match=r"raise data.test_fraction.*horizon_sessions = 1"):
         plan_symbol(candles, SMALL)
+    with pytest.raises(DataError, match=r"raise data.test_days, "):
+        plan_symbol(candles, with_settings(SMALL, validation_days=5, test_days=5))
     plan = plan_symbol(candles, with_settings(SMALL, horizon_sessions=1))
     assert count_separate(last_bars(plan, "test"), plan.ends) < 20
 

@@ -111,6 +111,7 @@ def test_verbs_use_every_permission_and_lack_none(
 ) -> None:
     account.aws.cloud(account.admin).decisions.clear()  # other tests ask for what is refused
     first = launched(mayfly, "--data", candles, "--symbols", "BTC-USD")
+    mayfly("plan", "--stack", "dev", "--symbols", 2, "--bars", 9_000)  # asks for commitments, too
     account.finish(first)
     assert [run["state"] for run in mayfly("status")["runs"]] == ["done"]  # settled by this look
     second = launched(mayfly, "--spot")  # of what raw/ holds by now

@@ -168,5 +168,5 @@ def test_impossible_settings_are_refused_in_a_line(keys, message):
 
 def test_trading_at_a_seen_close_decides_nothing():
     target = Position(fill="close")
-    assert target.proper == () and target.bars_ahead == 1 and target.about()["proper"] == []
-    assert Position().proper == ("growth",) and Position().bars_ahead == 2
+    assert target.about()["proper"] == [] and target.bars_ahead == 1 and "seen" in target.about()["rule"]
+    assert Position().about()["proper"] == ["growth"] and Position().bars_ahead == 2

@@ -28,6 +28,7 @@ from trainer.job.job import Job
 from trainer.job.machine import MARKETS, parse_duration
 from trainer.launch.bundle import BundleName
 from trainer.launch.candidates import PlanCandidate, weigh
+from trainer.launch.commitment_prices import account_commitments
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.offline import age_notes, list_offers, machines_to_weigh, no_account, priced_outside
 from trainer.launch.pay import WaysToPay, ways_to_pay
@@ -93,7 +94,7 @@ def advise(arguments: argparse.Namespace) -> Advice:
     outside = () if job.script.command else _weighed_outside(work, (*outside_machines(), *desks))
     listed = [*offers.priced.machines, *(one.machine for one in outside)]
     choice = _chosen(plan, arguments.objective, deadline)
-    bought = _commitments(choice, plan.region)
+    bought, unpriced = _commitments(choice, account, plan.region)
     return Advice(
         work=work,
         plan=plan,
@@ -103,6 +104,7 @@ def advise(arguments: argparse.Namespace) -> Advice:
         notes=(
             *notes(arguments, unused=MARKET),
             *_month_notes(account, plan),
+            *unpriced,
             *age_notes(listed, bought, today=utc_now().date()),
         ),
     )
@@ -117,10 +119,18 @@ def _month_notes(account: Account, plan: LaunchPlan) -> list[str]:
     )
 
 
-def _commitments(choice: Recommendation | None, region: str) -> tuple[Commitment, ...]:
-    """Return the commitments for the recommended type, where the region is that of the list."""
-    at_home = choice is not None and region == TABLE_REGION
-    return commitments_of(choice.recommended.machine.name) if choice and at_home else ()
+def _commitments(
+    choice: Recommendation | None, account: Account, region: str
+) -> tuple[tuple[Commitment, ...], tuple[str, ...]]:
+    """Return the commitments for the recommended type, and notes on those that AWS did not tell: an account's
+    prices are asked for; without one they are the list's, where the region is that of the list.
+    """
+    if choice is None:
+        return (), ()
+    name = choice.recommended.machine.name
+    if account.outputs.stack:
+        return account_commitments(account.access, name, region=region, today=utc_now().date())
+    return (commitments_of(name) if region == TABLE_REGION else ()), ()
 
 
 def _ways(

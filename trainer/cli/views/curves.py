@@ -90,8 +90,12 @@ def _rows(
     numbers = sorted(epochs)
     losses = {number: epochs[number]["validation_loss"] for number in numbers}
     finite = [number for number in numbers if losses[number] is not None]
-    best = min(finite, key=lambda number: losses[number], default=None)
-    shown = [number for number in numbers if number == best or number in numbers[-last:]]
+    fits = {epochs[number].get("fit", 0) for number in finite}
+    best = {
+        min((n for n in finite if epochs[n].get("fit", 0) == fit), key=lambda number: losses[number])
+        for fit in fits
+    }
+    shown = [number for number in numbers if number in best or number in numbers[-last:]]
     for number in shown:
         is_first = number == shown[0]
         row = {
@@ -99,7 +103,7 @@ def _rows(
             "train loss": _loss(epochs[number]["train_loss"]),
             "validation loss": _loss(losses[number]),
             **_scores(epochs[number], name),
-            "": KEPT if number == best else "",
+            "": KEPT if number in best else "",
             "validation loss so far": small_curve([losses[each] for each in finite]) if is_first else "",
         }
         yield piece if is_first else "", row

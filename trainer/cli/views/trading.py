@@ -1,4 +1,4 @@
-"""Tables: returns of a plain rule on each model's forecasts, and how reliable probabilities are."""
+"""Tables: returns of trading on each model's forecasts, and how reliable probabilities are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trainer.cli.output import counted
 from trainer.cli.views.table import Cell, FittedTable, styled
 from trainer.store.card import Card
 from trainer.store.comparison import Side
+from trainer.targets.described import rule_of
 from trainer.targets.trading import Traded, deflate, read_traded
 
 RULE, HOLD, TRADED, EVEN, DEFLATED = (
@@ -26,7 +27,7 @@ SURE, LEAST_SHOWN = 0.95, 0.01
 
 
 class TradedTable:
-    """Models of one run, or of several, with what the rule made on each one's forecasts."""
+    """Models of one run, or of several, with what trading on each one's forecasts made."""
 
     def __init__(
         self, named: Sequence[tuple[Mapping[str, Cell], Mapping[str, Any]]], *, trials: float | None = None
@@ -40,6 +41,7 @@ class TradedTable:
             for (first, _), one, share in zip(named, traded, deflate(traded, trials=trials), strict=True)
             if one is not None and share is not None
         ]
+        self._rules = sorted({rule_of(metrics) for _, metrics in named} - {""})
         self._trials, self._is_estimate = trials or 0.0, trials is not None
 
     def __bool__(self) -> bool:
@@ -55,8 +57,9 @@ class TradedTable:
         """Yield what the rule is, and what is deflated."""
         costs = {(one.fee, one.slippage) for _, one, _ in self._rows}
         fee, slippage = (_percent(share, 2) for share in min(costs))
-        yield f"rule: long for the horizon if the forecast is up, else cash; fee {fee}, slippage {slippage}"
-        yield "buy and hold costs the same, cash makes 0; nothing is compounded, sold short or taxed"
+        rule = "; ".join(self._rules[:1]) or "not told"
+        yield f"rule: {rule}; fee {fee}, slippage {slippage}"
+        yield "buy and hold costs the same, cash makes 0; nothing is compounded or taxed"
         tried = counted(len(self._rows), "model")
         worth = f", worth {self._trials:.3g} independent ones" if self._is_estimate else ""
         sure = sum(share >= SURE for _, one, share in self._rows if one.turnover)

@@ -1,8 +1,6 @@
-"""Trade a model's forecasts by the plain rule of `targets/trading.py`, on the bars of the test span.
+"""Trade a model's forecasts on the bars of the test span, as its target says: `TargetSettings.holdings`.
 
-A forecast at a bar is traded at its close. Numpy on the CPU, float64.
-
-Shapes: N forecasts, T bars from the first forecast to the end of the last one's label.
+Numpy on the CPU, float64. Shapes: N forecasts, T bars in which something may be held.
 """
 
 from __future__ import annotations
@@ -16,10 +14,7 @@ import numpy as np
 from trainer.targets.inference import CellMean, estimate
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
-from trainer.targets.trading import FEE, SLIPPAGE
 from trainer.train.evaluate.evaluation import DIGITS, SECOND, Cells
-
-COST = FEE + SLIPPAGE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,34 +25,37 @@ class TradedBars:
     gross: np.ndarray  # (T,)
     turnover: np.ndarray  # (T,)
     exposure: np.ndarray  # (T,)
+    fee: float
+    slippage: float
     hold: np.ndarray  # (T,) of buying at the first bar and selling at the last, after costs
 
     @property
     def net(self) -> np.ndarray:
         """Return the returns (T,) after costs."""
-        return np.asarray(self.gross - COST * self.turnover)
+        return np.asarray(self.gross - (self.fee + self.slippage) * self.turnover)
 
 
 def trade(forecast: np.ndarray, target: TargetSettings, rows: Rows) -> TradedBars | None:
     """Trade the forecasts (N, ...) of a series' scored bars; None of a target that nobody trades on, and
     without forecasts.
     """
-    long_N = target.is_long(forecast) if len(forecast) else None
-    if long_N is None:
+    made = target.holdings(forecast, rows) if len(forecast) else None
+    if made is None:
         return None
-    first, ahead = int(rows.scored[0]), target.bars_ahead
-    signal = np.zeros(int(rows.scored[-1]) - first + 1)
-    signal[rows.scored - first] = long_N
-    held_T = np.convolve(signal, np.full(ahead, 1 / ahead))
-    bars = np.arange(first, first + len(held_T))
-    close = rows.candles.close.astype(np.float64)
-    moves_T = close[bars + 1] / close[bars] - 1
-    turnover_T = np.abs(np.diff(held_T, prepend=0.0))
-    turnover_T[-1] += held_T[-1]
+    moves_T = made.prices[1:] / made.prices[:-1] - 1
+    turnover_T = abs(np.diff(made.share, prepend=0.0))
+    turnover_T[-1] += abs(made.share[-1])
     hold_T = moves_T.copy()
-    hold_T[[0, -1]] -= COST
-    times = rows.candles.timestamp[bars]
-    return TradedBars(times=times, gross=held_T * moves_T, turnover=turnover_T, exposure=held_T, hold=hold_T)
+    hold_T[[0, -1]] -= made.fee + made.slippage
+    return TradedBars(
+        times=rows.candles.timestamp[made.bars],
+        gross=made.share * moves_T,
+        turnover=turnover_T,
+        exposure=abs(made.share),
+        hold=hold_T,
+        fee=made.fee,
+        slippage=made.slippage,
+    )
 
 
 def together(parts: Sequence[TradedBars]) -> TradedBars:
@@ -71,7 +69,8 @@ def together(parts: Sequence[TradedBars]) -> TradedBars:
         return np.bincount(place, weights=weights) / len(parts)
 
     names = ("gross", "turnover", "exposure", "hold")
-    return TradedBars(times=times, **{name: mean(name) for name in names})
+    means = {name: mean(name) for name in names}
+    return TradedBars(times=times, fee=parts[0].fee, slippage=parts[0].slippage, **means)
 
 
 def traded_scores(bars: TradedBars, cells: Cells) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -100,8 +99,8 @@ def traded_scores(bars: TradedBars, cells: Cells) -> tuple[dict[str, Any], dict[
         "sharpe": float(net_T.mean()) / deviation if deviation > 0 else 0.0,
         "skew": float((scaled_T**3).mean()),
         "kurtosis": float((scaled_T**4).mean()) if deviation > 0 else 3.0,
-        "fee": FEE,
-        "slippage": SLIPPAGE,
+        "fee": bars.fee,
+        "slippage": bars.slippage,
     }
     begins = np.full(len(counts), np.iinfo(np.int64).max)
     np.minimum.at(begins, places_T, cells.times)

@@ -413,5 +413,8 @@ def test_with_a_stack_offers_and_prices_are_the_accounts(applied, capsys, monkey
     assert 0 < rows["g6.xlarge", "spot"]["price_usd_per_hour"] < g6["price_usd_per_hour"]
     assert rows["p5e.48xlarge", "on_demand"]["refused"].startswith("not offered in")
     assert [note for note in document["notes"] if "account_budget, $1.00" in note]
+    unpriced = [note for note in document["notes"] if note.startswith("AWS does not tell the prices of")]
+    assert len(unpriced) == 2  # the embedded AWS sells neither reservations nor savings plans
+    assert {way["way"] for way in document["pay"]["ways"]} >= {"on demand", "spot"}
     code, words = refused(capsys, *NUMBERS[1:], "--stack", "nobody")
     assert code == 103 and "nobody" in words

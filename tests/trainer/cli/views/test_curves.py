@@ -43,6 +43,14 @@ def test_the_last_epochs_of_each_model_and_the_one_that_is_kept():
     ]
 
 
+def test_each_training_of_an_ensemble_keeps_its_own_epoch():
+    events = [
+        {**event, "fit": fit} for fit, event in zip((1, 1, 2, 2), epochs(0.5, 0.7, 0.9, 0.8), strict=True)
+    ]
+    shown = drawn(curves_view(RunEvents(events=events).epochs, last=4), width=80).splitlines()
+    assert ["✓" in line for line in shown[1:5]] == [True, False, False, True]
+
+
 def test_the_score_of_an_epoch_stands_beside_its_losses():
     scored = [
         {**event, "score": "accuracy", "train_score": 0.61, "validation_score": score}

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from trainer.data.synthetic import synthetic_candles
 from trainer.targets import TARGETS
-from trainer.targets.trading import read_traded
+from trainer.targets.position_account import account as account_of
+from trainer.targets.trading import FEE, SLIPPAGE, read_traded
 from trainer.train.evaluate.evaluation import Cells, reliability
-from trainer.train.evaluate.trading import COST, TradedBars, together, trade, traded_scores
+from trainer.train.evaluate.trading import TradedBars, together, trade, traded_scores
 
 DAY = 86_400 * 10**9
+COST = FEE + SLIPPAGE
 
 
 def rows(close: list[float], scored: list[int]) -> SimpleNamespace:
@@ -118,3 +121,25 @@ def test_probabilities_that_come_true_are_reliable():
 def test_equal_forecasts_are_one_group_and_few_cells_have_no_interval():
     table = reliability(np.full(50, 0.5), np.arange(50) % 2 == 0, np.arange(50) // 25)
     assert table == {"n": [50], "forecast": [0.5], "happened": [0.5], "low": [None], "high": [None]}
+
+
+def test_an_agent_trades_its_own_positions_at_its_own_costs():
+    candles = synthetic_candles("AAA", bars=60, timeframe="1h", seed=5)
+    target = TARGETS["position"](fee=0.002, slippage=0.0, spread=0.001)
+    labels = target.label(candles, np.arange(60)).values_TK
+    scored = np.concatenate([np.arange(10, 30), np.arange(35, 50)])  # with a hole
+    forecast = target.forecast(np.random.default_rng(0).normal(size=(len(scored), target.outputs)), {})
+    part = SimpleNamespace(
+        candles=candles, scored=scored, labels=lambda bars: labels[bars].astype(np.float64)
+    )
+    bars, account = trade(forecast, target, part), account_of(target, forecast, part.labels(scored))
+    assert len(bars.gross) == 40 and not bars.exposure[20:25].any()
+    np.testing.assert_allclose(np.log1p(bars.gross[scored - 10]), account.gross, atol=1e-6)
+    assert bars.turnover.sum() == pytest.approx(account.turnover.sum())
+    assert bars.net.sum() == pytest.approx(bars.gross.sum() - 0.0025 * account.turnover.sum())
+    whole = candles.open[51] / candles.open[11]
+    assert np.log1p(bars.hold[1:-1]).sum() + np.log1p(bars.hold[[0, -1]] + 0.0025).sum() == pytest.approx(
+        np.log(whole)
+    )
+    told, _ = traded_scores(bars, by_day(bars))
+    assert (told["fee"], told["slippage"]) == (0.002, 0.0005)
