@@ -31,6 +31,7 @@ SCRIPT: dict[str, Any] = {
 }
 MACHINE = ExpectedMachine(
     gpu_count=1,
+    cores=0,
     gpu_model="NVIDIA L4",
     gpu_memory_gib=22.5,
     link="none",

@@ -42,6 +42,7 @@ learning_rate = 1e-2
 [machine]
 instance = ["g6.xlarge"]
 """
+REFIT_JOB = JOB.replace("epochs = 2\n", "epochs = 2\nrefit = true\n")
 # A model and a target of the user's own: the next bar's return, by its squared error.
 OWN_JOB = JOB.replace("[model]\n", '[model]\nfile = "net.py"\nclass = "Net"\nlookback = 24\n').replace(
     "[target]\nhorizon = 1\n", '[target]\nfile = "next.py"\nclass = "Next"\n'
@@ -123,7 +124,7 @@ def receipt_of(story: Weeks, run_id: str) -> Any:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("job", [JOB, OWN_JOB], ids=["ours", "own"])
+@pytest.mark.parametrize("job", [JOB, OWN_JOB, REFIT_JOB], ids=["ours", "own", "refit"])
 def test_a_challenger_is_scored_on_a_machine_of_its_own(
     job: str,
     begin: Begin,

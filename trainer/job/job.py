@@ -202,6 +202,11 @@ class Job:
         return self.model.cost(features=len(self.data.inputs), outputs=self.target.outputs)
 
     @property
+    def may_lack_gpus(self) -> bool:
+        """Return whether machines without a GPU may do it: a script, and agents, which are small."""
+        return bool(self.script.command) or self.target.acts
+
+    @property
     def own_files(self) -> dict[str, OwnFile]:
         """Return the user's model and target files, by table."""
         return {table: home for table in HOMES if isinstance(home := getattr(self, table), OwnFile)}

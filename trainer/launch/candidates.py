@@ -255,7 +255,7 @@ def timed(work: Workload, machine: InstanceType, *, place: Place, rate: Rate, sh
         phases=phases,
         seconds_slow=phases.seconds_p90,
         rate=rate,
-        visits=phases.training * rate.on_machine(len(work.pieces), machine.num_workers),
+        visits=phases.training * rate.on_machine(len(work.pieces), machine.num_trainers),
     )
 
 
@@ -343,7 +343,7 @@ class _Weighing:
 
     def _too_large(self, machine: InstanceType) -> str:
         job, work = self.job, self.work
-        if not job.cost.is_measured or work.gpus is not None:
+        if not job.cost.is_measured or work.gpus is not None or not machine.gpus:
             return ""
         if machine.name not in self.too_large:
             self.too_large[machine.name] = too_large(job, work, machine)
@@ -351,7 +351,7 @@ class _Weighing:
 
     def _on_disk(self, machine: InstanceType) -> list[str]:
         """Return a note on rows that stay on the machine's disk, since they are too large for its memory."""
-        host: dict[str, Any] = {"host_gib": machine.memory_gib, "workers": machine.num_workers}
+        host: dict[str, Any] = {"host_gib": machine.memory_gib, "workers": machine.num_trainers}
         sizes = [
             rows_gib(self.job, bars=piece.bars)
             for piece in self.work.pieces
@@ -368,7 +368,7 @@ class _Weighing:
         places, at_once = self._places(machine), len(self.work.pieces)
         used = at_once if places is None else len({gpu for place in places[:at_once] for gpu in place})
         notes = [f"{min(len(places), at_once)} at a time"] if places and self.work.gpus else []
-        idle = 0 if self.work.together else machine.num_workers - used
+        idle = 0 if self.work.together or not machine.gpus else machine.num_workers - used
         return [*notes, *([f"{idle} of {machine.num_workers} GPUs idle"] if idle > 0 else [])]
 
 

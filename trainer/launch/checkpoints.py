@@ -99,8 +99,8 @@ def _at_a_time(job: Job, pieces: Sequence[Piece], machine: InstanceType, *, plac
     if takes_all_devices(job):
         return 1
     profile = profile_on(machine, place)
-    if place.chip:
-        return max(1, machine.num_workers)
+    if place.chip or not machine.gpus:
+        return machine.num_trainers
     bars = max((piece.bars for piece in pieces), default=0)
     try:
         known: dict[str, Any] = {
@@ -110,4 +110,4 @@ def _at_a_time(job: Job, pieces: Sequence[Piece], machine: InstanceType, *, plac
         }
         return machine.num_workers * fit(profile, job, **known).models
     except UsageError:  # a user's own model that has no formula
-        return max(1, machine.num_workers)
+        return machine.num_workers

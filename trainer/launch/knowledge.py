@@ -73,7 +73,7 @@ def known_calibration(
     found = {}
     for machine in machines:
         profile = profile_on(machine, place)
-        shape = shape_on(job, profile, devices=machine.num_workers, pieces=pieces)
+        shape = shape_on(job, profile, devices=machine.num_trainers, pieces=pieces)
         found[machine.name] = calibrated(runs, case_of(place.name, machine.name, shape))
     return {name: one for name, one in found.items() if one is not None}
 

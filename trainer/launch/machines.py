@@ -67,11 +67,11 @@ def _known(name: str) -> InstanceType:
 
 
 def _without_gpus(job: Job, names: Sequence[str]) -> list[InstanceType]:
-    """Return types without a GPU, which a script alone may have. Raises UsageError for a job that needs
+    """Return types without a GPU, which scripts and agents may have. Raises UsageError for a job that needs
     one.
     """
     do = "Name a type such as g6.xlarge."
-    if not job.script.command:
+    if not job.may_lack_gpus:
         raise UsageError(f"{names[0]} has no GPU", why="models are trained on GPUs", do=do)
     if len(names) < len(job.machine.instance):
         why = "the machine is told before it starts whether to look for GPUs"

@@ -52,6 +52,7 @@ def build_manifest(
 def _expected(machine: InstanceType, ladder: Iterable[Rung]) -> ExpectedMachine:
     return ExpectedMachine(
         gpu_count=machine.num_workers if machine.gpus else 0,
+        cores=0 if machine.gpus else machine.num_trainers,
         gpu_model=machine.gpu_model,
         gpu_memory_gib=machine.gpu_memory_gib,
         link=link_of(machine).name,

@@ -86,13 +86,13 @@ def no_account(job: Job, region: str) -> Account:
 
 
 def machines_to_weigh(job: Job, image_line: str = IMAGE_LINE) -> list[InstanceType]:
-    """Return the job's own types, else the cheapest of each chip and number of GPUs; for a script also those
-    without a GPU.
+    """Return the job's own types, else the cheapest of each chip and number of GPUs; for a script and for
+    agents also those without a GPU.
     """
     if job.machine.instance:
         return machines_of(replace(job, machine=replace(job.machine, gpu_profile="")))
     found = cheapest_of_each(catalogue().values(), image_line, shares=True)
-    return [*found, *(cpu_instance_type(name) for name in USUAL)] if job.script.command else found
+    return [*found, *(cpu_instance_type(name) for name in USUAL)] if job.may_lack_gpus else found
 
 
 def list_offers(machines: Sequence[InstanceType], *, region: str) -> Offers:

@@ -88,9 +88,21 @@ def _why(
     """Return sentences: why this one, how many GPUs, spot or not."""
     return [
         f"of {counted(len(usable), 'candidate')} {WORDS[objective]}",
+        *_on_a_gpu(taken, usable, objective),
         *_on_gpus(taken, usable, candidates),
         *_on_spot(taken, usable, candidates),
     ]
+
+
+def _on_a_gpu(taken: PlanCandidate, usable: Sequence[PlanCandidate], objective: str) -> list[str]:
+    """Return whether a GPU is worth it, beside the best machine of the other kind."""
+    others = [one for one in usable if bool(one.machine.gpus) != bool(taken.machine.gpus)]
+    if not others:
+        return []
+    best = min(others, key=lambda one: (OBJECTIVES[objective](one), one.dollars_p50))
+    if taken.machine.gpus:
+        return [f"a GPU: without one, {named(best)} would take {_difference(best, taken)}"]
+    return [f"a GPU is not worth it: with one, {named(best)} would take {_difference(best, taken)}"]
 
 
 def _on_gpus(

@@ -99,6 +99,13 @@ class InstanceType:
         return max(1, math.floor(self.gpus))
 
     @property
+    def num_trainers(self) -> int:
+        """Return the worker processes of a training: one per GPU; without GPUs one per core, of which a vCPU
+        is one of two threads.
+        """
+        return self.num_workers if self.gpus else max(1, self.vcpus // 2)
+
+    @property
     def launchable(self) -> bool:
         """Return whether AWS still starts this type and current images run on it."""
         return self.status in ("current", "previous_generation")

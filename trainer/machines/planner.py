@@ -27,6 +27,7 @@ from trainer.machines.chips import GpuProfile, named_profile
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType
 from trainer.machines.kernels import window_costs
+from trainer.machines.memory import CPU
 from trainer.machines.rates import Rate, reference_rate
 from trainer.machines.scaling import Together, link_of, speedup, together_of
 
@@ -129,7 +130,8 @@ def estimate(
     profile's. Where the agent starts the pieces it is that of one place, in pieces a second. `sharded`: a
     model that all GPUs train together is divided among them.
     """
-    workers = machine.num_workers if work.together else min(machine.num_workers, max(1, len(work.pieces)))
+    trainers = machine.num_trainers
+    workers = trainers if work.together else min(trainers, max(1, len(work.pieces)))
     if work.gpus is not None:
         slots = max(1, len(places_on(machine.num_workers, work.gpus)))
     else:
@@ -152,7 +154,7 @@ def _by_profile(work: Workload, machine: InstanceType, place: Place) -> float:
     """Return the rate of one place by the profile alone."""
     if work.gpus is not None:
         return 1.0
-    if place.chip:
+    if place.chip or not machine.gpus:
         return cpu_windows_per_second() / work.window_cost_cpu
     return windows_per_second(machine) / work.window_cost_gpu
 
@@ -184,6 +186,8 @@ def profile_on(machine: InstanceType, place: Place) -> GpuProfile:
     """Return the profile of a machine's own chip, or of what trains instead of it at this place."""
     if place.chip:
         return named_profile(place.chip)
+    if not machine.gpus:
+        return named_profile(CPU)
     gib = machine.gpu_memory_gib
     return profile_of(Device(name=machine.gpu_model, memory_gib=gib, free_gib=gib))
 

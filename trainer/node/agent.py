@@ -168,7 +168,8 @@ def check_devices(node: Node, manifest: Manifest) -> None:
     torch = check_torch(here=not node.place.has_instances) if tested else "not asked for"
     if node.place.has_instances:
         machine = manifest.machines[node.status.identity.instance_type]
-        devices = find_devices(expected=machine.gpu_count, place=node.place)
+        cores = machine.cores if tested else 1  # a script divides them itself
+        devices = find_devices(expected=machine.gpu_count, place=node.place, cores=cores)
         seconds, boot_ends = machine.smoke_seconds, node.status.identity.boot_ends(node.status.phases["boot"])
         import_seconds = (boot_ends - utc_now()).total_seconds()
     else:

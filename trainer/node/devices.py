@@ -5,6 +5,7 @@ the version that this code needs, tested. Never imports torch.
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -66,12 +67,13 @@ def nvidia_smi(fields: str, *, seconds: float = 60.0) -> list[list[str]]:
     return [row for row in rows if row[0].isdecimal() and len(row) == 1 + fields.count(",")]
 
 
-def find_devices(*, expected: int, place: Place) -> Devices:
-    """Ask nvidia-smi, unless the type has no GPU. Raises TrainingFailed when it fails or shows another number
-    of GPUs than `expected`.
+def find_devices(*, expected: int, place: Place, cores: int = 1) -> Devices:
+    """Ask nvidia-smi, unless the type has no GPU: then its devices are up to `cores` of this machine. Raises
+    TrainingFailed when nvidia-smi fails or shows another number of GPUs than `expected`.
     """
     if not expected:
-        return Devices(expected=1, found=1, kind="cpu", note="no GPU: the CPUs of this type")
+        here = min(cores, len(os.sched_getaffinity(0)))
+        return Devices(expected=cores, found=here, kind="cpu", note="no GPU: the CPUs of this type")
     do = "Launch again, on another machine."
     try:
         models = [model for _, model, _ in nvidia_smi(GPUS)]

@@ -125,6 +125,7 @@ class ExpectedMachine:
     """An instance type as planned: its devices, and its dollars an hour."""
 
     gpu_count: int
+    cores: int  # that train, on a type without GPUs; 0 with them
     gpu_model: str
     gpu_memory_gib: float
     link: str

@@ -74,9 +74,7 @@ class DropoutKeys:
     Shapes: S steps, L layers.
     """
 
-    def __init__(
-        self, table_SL2: torch.Tensor, *, seed: int, model: str, purpose: str = "dropout"
-    ) -> None:
+    def __init__(self, table_SL2: torch.Tensor, *, seed: int, model: str, purpose: str = "dropout") -> None:
         self._purpose = purpose
         self._table_SL2, self._seed, self._model, self._first = table_SL2, seed, model, -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -60,6 +61,13 @@ def test_a_type_without_gpus_is_its_cpus(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (devices.found, devices.kind, devices.names) == (1, "cpu", ("cpu",))
     with pytest.raises(TrainingFailed, match="nvidia-smi shows no GPU"):
         find_devices(expected=1, place=ACCOUNT)
+
+
+def test_a_training_without_gpus_has_a_worker_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
+    devices = find_devices(expected=0, place=ACCOUNT, cores=4)
+    assert (devices.found, devices.kind, devices.names) == (4, "cpu", ("cpu",))
+    assert find_devices(expected=0, place=REHEARSAL, cores=64).found == 6
 
 
 @pytest.mark.parametrize(

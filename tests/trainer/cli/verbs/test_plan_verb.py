@@ -393,6 +393,15 @@ def test_its_image_line_is_that_of_a_new_stack():
     assert f"default: {offline.IMAGE_LINE}\n" in text
 
 
+def test_agents_are_planned_with_and_without_gpus(capsys):
+    agents = ("--set", "target.name=position", "--set", "model.name=mlp")
+    document = planned(capsys, "--symbols", "20", "--bars", "50000", *agents)
+    rows = {(one["instance_type"], one["market"]): one for one in document["candidates"]}
+    of_cores = [rows[f"c7i.{size}", "on_demand"]["seconds"]["train"] for size in ("2xlarge", "4xlarge")]
+    assert of_cores[0] == pytest.approx(of_cores[1] * 5 / 3, rel=0.01)  # 20 agents on 4 cores, and on 8
+    assert any("worth" in why or why.startswith("a GPU: ") for why in document["choice"]["why"])
+
+
 # With a stack.
 
 

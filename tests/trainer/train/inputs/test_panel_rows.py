@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.planted import panel_job, planted_panel
-from tests.jobs import keys_for, with_settings
+from tests.jobs import PAIRS, keys_for, with_settings
 from tests.nightly import others_nightly
 from tests.pieces import piece_of
 from trainer.bars.job_plan import entry_of
@@ -27,7 +26,6 @@ from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
-from trainer.models import MODELS
 from trainer.store.card import card_from_json, read_card
 from trainer.targets import TARGETS
 from trainer.targets.described import shown
@@ -222,10 +220,13 @@ SMALL = {
 FORECASTS = [name for name, home in TARGETS.items() if not home.acts]  # each account trades one series
 
 
+ON_PANELS = [(model, target) for model, target in PAIRS if not TARGETS[target].acts]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "name"),
-    others_nightly(product(MODELS, FORECASTS), lambda pair: pair[0] == "lstm" or pair[1] == "direction"),
+    others_nightly(ON_PANELS, lambda pair: pair[0] == "lstm" or pair[1] == "direction"),
 )
 def test_every_model_and_target_train_and_predict_on_a_panel(
     model: str, name: str, panel: list[Candles], folder: Path, tmp_path: Path, train_piece: Callable[..., Any]
