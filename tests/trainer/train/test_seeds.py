@@ -6,13 +6,17 @@ import pytest
 import torch
 from torch import nn
 
+from trainer.models.layers import numbers_of
+from trainer.train.packs.agents import uniform
 from trainer.train.seeds import (
     KEYS_AHEAD,
     DropoutKeys,
+    Episodes,
     batch_order,
     derive,
     drawing,
     dropout_keys,
+    episode_order,
     key_table,
 )
 
@@ -62,3 +66,27 @@ def test_seeding_on_a_cpu_equals_torchs_without_cuda(monkeypatch):
     with drawing(module, seed=5, device=torch.device("cpu")):
         assert torch.equal(torch.rand(3), expected)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_agents_lanes_visit_windows_in_turn():
+    episodes = Episodes(lanes=3, bars=4, length=6)
+    seeded = {"most": 36, "seed": 1, "model": "m"}
+    order = episode_order(20, episodes, epoch=0, **seeded)
+    assert order.shape == (36, 2) and torch.equal(order[:, 1], order[:, 0] + 1)
+    lanes = order[:, 0].view(3, 3, 4).transpose(0, 1).reshape(3, 2, 6)  # by lane, in episodes
+    assert (lanes.diff(dim=-1) == 1).all() and order.min() >= 0 and order.max() <= 19
+    assert torch.equal(episode_order(20, episodes, epoch=0, **seeded), order)
+    assert not torch.equal(episode_order(20, episodes, epoch=1, **seeded), order)
+    short = episode_order(4, episodes, epoch=0, **seeded)  # fewer windows than an episode
+    assert short.max() == 3 and torch.equal(short[:, 1], short[:, 0] + 1)
+
+
+def test_numbers_of_keys_are_uniform_and_of_their_key():
+    keys = dropout_keys(seed=0, model="m", steps=range(2), layers=2, purpose="agent").view(4, 2)
+    drawn = uniform(keys, 4096)
+    assert drawn.min() > 0 and drawn.max() < 1
+    assert (drawn.mean(1) - 0.5).abs().max() < 0.02 and (drawn.var(1) - 1 / 12).abs().max() < 0.005
+    assert torch.corrcoef(drawn).triu(1).abs().max() < 0.06
+    assert (drawn[:, 1:] * drawn[:, :-1]).mean(1).sub(0.25).abs().max() < 0.02
+    assert torch.equal(uniform(keys[2:3], 4096)[0], drawn[2])
+    assert len(set(numbers_of(keys, 4096)[0].tolist())) > 4080

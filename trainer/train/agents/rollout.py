@@ -173,7 +173,7 @@ def advantages(
     has none; an episode's end cuts the trace.
     """
     error_MLS = reward_MLS + discount * torch.where(ruined_MLS, 0.0, next_MLS) - value_MLS
-    decay_MLS = torch.where(ruined_MLS | ends_MLS, 0.0, discount * trace)
+    decay_MLS = discount * trace * (~(ruined_MLS | ends_MLS)).double()
     made, advantage_ML = list[torch.Tensor](), torch.zeros_like(error_MLS[..., 0])
     for error_ML, decay_ML in zip(error_MLS.unbind(-1)[::-1], decay_MLS.unbind(-1)[::-1], strict=True):
         advantage_ML = torch.addcmul(error_ML, decay_ML, advantage_ML)

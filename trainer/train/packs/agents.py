@@ -173,7 +173,7 @@ class Agents(Stacked):
         outputs_MLEO = outputs_MAO[:, windows:].unflatten(1, tuple(ends_MLE.shape[1:]))
         goes_on_ML = self._next_ML == first_MLS[..., 0]
         held_ML = torch.where(goes_on_ML, self._held_ML, flat_of(target))
-        draws_MLS = _uniform(keys_M2, windows).view(shape)
+        draws_MLS = uniform(keys_M2, windows).view(shape)
         acted = act(target, outputs_MLSO, draws_MLS, held_ML, bars)
         log_chance_MLS, entropy_MLS = judged(target, outputs_MLSO, acted.held_MLS, acted.action_MLS)
         self._entropy_M = entropy_MLS.mean((1, 2))
@@ -307,7 +307,7 @@ def _contexts(members: Sequence[Member]) -> tuple[torch.Tensor, torch.Tensor]:
     return joined(parts)
 
 
-def _uniform(keys_M2: torch.Tensor, count: int) -> torch.Tensor:
+def uniform(keys_M2: torch.Tensor, count: int) -> torch.Tensor:
     """Return random numbers (M, count) float64 in (0, 1)."""
     numbers = (numbers_of(keys_M2, count) >> (32 - _BITS)) & ((1 << _BITS) - 1)
     return (numbers.double() + 0.5) / (1 << _BITS)
