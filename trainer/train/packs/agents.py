@@ -52,13 +52,13 @@ _BITS = 24  # of a uniform number
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Read:
+class Read:
     """Windows of a rollout, scaled, and the context of each if the model reads it."""
 
     x_MATF: torch.Tensor
     context_MAC: torch.Tensor | None
 
-    def of(self, rows_MB: torch.Tensor) -> _Read:
+    def of(self, rows_MB: torch.Tensor) -> Read:
         """Return some of the windows."""
         models, windows = self.x_MATF.shape[:2]
         first_M1 = torch.arange(models, device=rows_MB.device)[:, None] * windows
@@ -68,12 +68,12 @@ class _Read:
             return each.flatten(0, 1).index_select(0, flat).unflatten(0, tuple(rows_MB.shape))
 
         context = None if self.context_MAC is None else picked(self.context_MAC)
-        return _Read(x_MATF=picked(self.x_MATF), context_MAC=context)
+        return Read(x_MATF=picked(self.x_MATF), context_MAC=context)
 
-    def part(self, first: int, stop: int) -> _Read:
+    def part(self, first: int, stop: int) -> Read:
         """Return the windows from `first` to `stop`."""
         context = None if self.context_MAC is None else self.context_MAC[:, first:stop]
-        return _Read(x_MATF=self.x_MATF[:, first:stop], context_MAC=context)
+        return Read(x_MATF=self.x_MATF[:, first:stop], context_MAC=context)
 
 
 class Agents(Stacked):
@@ -89,16 +89,21 @@ class Agents(Stacked):
         self._most_ends = -(-(self._bars - 1) // job.agent.episode)
         self._is_fused = _pays(job, members)
         super().__init__(members, job, micro_batch=micro_batch)
-        models, on = len(members), self._device
-        kind = torch.float64 if self._target.is_continuous else torch.int64
-        self._held_ML = torch.full((models, self._lanes), flat_of(self._target), dtype=kind, device=on)
-        self._next_ML = torch.full((models, self._lanes), -1, dtype=torch.int64, device=on)
-        self._units_M = torch.stack([_unit(member) for member in members])
-        self._told_MK = torch.zeros(models, len(OF_A_ROLLOUT), dtype=torch.float64, device=on)
+        told = (len(members), len(OF_A_ROLLOUT))
+        self._told_MK = torch.zeros(*told, dtype=torch.float64, device=self._device)
+        self._open()
         self._contexts = None if members[0].context_RC is None else _contexts(members)
         for model in self._models:
             model.eval()
         self._networks = [] if self._is_fused else [network.eval() for network in self._modules()]
+
+    def _open(self) -> None:
+        """Open the accounts."""
+        models, on = len(self._members), self._device
+        kind = torch.float64 if self._target.is_continuous else torch.int64
+        self._held_ML = torch.full((models, self._lanes), flat_of(self._target), dtype=kind, device=on)
+        self._next_ML = torch.full((models, self._lanes), -1, dtype=torch.int64, device=on)
+        self._units_M = torch.stack([_unit(member) for member in self._members])
 
     @property
     def _of_step(self) -> tuple[int, ...]:
@@ -121,16 +126,23 @@ class Agents(Stacked):
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
-        accounts = {HELD: self._held_ML[member].clone(), NEXT: self._next_ML[member].clone()}
-        return replace(super().snapshot(member), buffers=accounts)
+        return replace(super().snapshot(member), buffers=self._accounts(member))
 
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`. Without accounts all begin anew."""
         super().restore(member, state)
+        self._continue(member, state.buffers)
+
+    def _accounts(self, member: int) -> dict[str, torch.Tensor]:
+        """Return a copy of the accounts of a member."""
+        return {HELD: self._held_ML[member].clone(), NEXT: self._next_ML[member].clone()}
+
+    def _continue(self, member: int, accounts: Mapping[str, torch.Tensor]) -> None:
+        """Continue the accounts of a member; without them they begin anew."""
         self._held_ML[member], self._next_ML[member] = flat_of(self._target), -1
-        if HELD in state.buffers:
-            self._held_ML[member] = state.buffers[HELD].to(self._held_ML)
-            self._next_ML[member] = state.buffers[NEXT].to(self._next_ML)
+        if HELD in accounts:
+            self._held_ML[member] = accounts[HELD].to(self._held_ML)
+            self._next_ML[member] = accounts[NEXT].to(self._next_ML)
 
     def _run(self) -> None:
         """Act for a rollout, then learn from it."""
@@ -198,7 +210,7 @@ class Agents(Stacked):
         return acted, made
 
     def _learn(
-        self, read: _Read, made: Experience, keys_KM2: torch.Tensor, active_M: torch.Tensor
+        self, read: Read, made: Experience, keys_KM2: torch.Tensor, active_M: torch.Tensor
     ) -> torch.Tensor:
         """Take the optimizer steps of a rollout; return (M,) bool: whether all were taken, or only need a
         smaller loss scale.
@@ -214,11 +226,11 @@ class Agents(Stacked):
                 taken_M = taken_M & self._update(active_M, loss_M)
         return taken_M
 
-    def _add_gradient(self, read: _Read, part: Experience, batch: int) -> torch.Tensor:
+    def _add_gradient(self, read: Read, part: Experience, batch: int) -> torch.Tensor:
         """Add the gradient of a slice's share of its minibatch's loss; return the share (M,)."""
         weights_MP = self._weights_MP.detach().requires_grad_() if self._is_fused else self._weights_MP
         outputs_MBO = self._outputs(weights_MP, read)
-        loss_M = losses(self._target, self._agent, outputs_MBO, part).sum(1) / batch
+        loss_M = self._losses_of(outputs_MBO, part).sum(1) / batch
         factor_M = self._scales_M.to(self._dtype) if self._is_scaled else self._ones_M
         if self._is_fused:
             (gradient_MP,) = torch.autograd.grad(loss_M, weights_MP, factor_M)
@@ -227,13 +239,17 @@ class Agents(Stacked):
             loss_M.backward(factor_M)  # type: ignore[no-untyped-call]
         return loss_M.detach()
 
-    def _outputs_of_all(self, read: _Read) -> torch.Tensor:
+    def _losses_of(self, outputs_MBO: torch.Tensor, part: Experience) -> torch.Tensor:
+        """Return the loss (M, B) of each bar."""
+        return losses(self._target, self._agent, outputs_MBO, part)
+
+    def _outputs_of_all(self, read: Read) -> torch.Tensor:
         """Return the outputs (M, A, O) of all windows, in slices."""
         firsts = range(0, read.x_MATF.shape[1], self._micro_batch)
         parts = (read.part(first, first + self._micro_batch) for first in firsts)
         return torch.cat([self._outputs(self._weights_MP, part) for part in parts], dim=1)
 
-    def _outputs(self, weights_MP: torch.Tensor, read: _Read) -> torch.Tensor:
+    def _outputs(self, weights_MP: torch.Tensor, read: Read) -> torch.Tensor:
         """Return the outputs (M, B, O) of windows."""
         x_MTBF = read.x_MATF.transpose(1, 2)
         if self._is_fused:
@@ -246,17 +262,17 @@ class Agents(Stacked):
                 made.append(network(x_MTBF[number], None, 0, *context) if own else network(x_MTBF[number]))
         return torch.stack(made)
 
-    def _windows(self, starts_MA: torch.Tensor) -> _Read:
+    def _windows(self, starts_MA: torch.Tensor) -> Read:
         """Return the windows from these first rows, scaled."""
         rows_MA = starts_MA + self._offsets_M1
         index = (rows_MA[..., None] + self._steps_T1[:, 0]).view(-1)
         x_MATF = self._rows_RF.index_select(0, index).view(*rows_MA.shape, self._seen, -1)
         scale_(x_MATF, self._mean_MF[:, None, None, :], self._std_MF[:, None, None, :])
         if self._contexts is None:
-            return _Read(x_MATF=x_MATF, context_MAC=None)
+            return Read(x_MATF=x_MATF, context_MAC=None)
         context_RC, offsets_M1 = self._contexts
         last_MA = starts_MA + offsets_M1 + self._seen - 1
-        return _Read(x_MATF=x_MATF, context_MAC=context_RC[last_MA].long())
+        return Read(x_MATF=x_MATF, context_MAC=context_RC[last_MA].long())
 
     def _returns_of(self, first_MLS: torch.Tensor) -> torch.Tensor:
         """Return the log return (M, L, S) float64 of the bars that are held after each window."""

@@ -1,0 +1,139 @@
+"""EnvironmentStep an environment of the user's own over candles, and check what it returns. Numpy; runs the user's code.
+
+An action is as in `environment_policy`. Shapes: D numbers of an observation, A numbers of an action, N bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainer.base.errors import UsageError
+from trainer.base.own_file import as_usage_error
+from trainer.data.read.candles import Candles
+
+if TYPE_CHECKING:
+    from trainer.targets.environment import EnvironmentTarget
+
+SEED = 0  # of an episode that is scored, and of the random policy
+DO = "See docs/agents.md."
+
+Policy = Callable[[np.ndarray], Any]  # an observation (D,) -> an action
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentStep:
+    """What followed an action."""
+
+    seen: np.ndarray  # (D,) float32
+    reward: float
+    terminated: bool
+    truncated: bool
+    time: Any  # of the bar that is seen, as the environment tells it
+
+
+class Steps:
+    """One environment over candles."""
+
+    def __init__(self, target: EnvironmentTarget, candles: Candles) -> None:
+        """Raises UsageError if it can't be built."""
+        self._target, self._most, self._taken = target, len(candles), 0
+        name = target.class_name
+        with as_usage_error(f"{name} can't be built over {len(candles):,} bars", DO):
+            self.env = class_of(target)(candles, **target.given)
+
+    def reset(self, seed: int) -> tuple[np.ndarray, Any]:
+        """Return the first observation (D,) float32 and its time. Raises UsageError."""
+        self._taken = 0
+        with as_usage_error(f"{self._target.class_name}.reset fails over {self._most:,} bars", DO):
+            seen, info = self.env.reset(seed=seed)
+        return self._checked(seen, "reset"), info.get("time")
+
+    def step(self, action: Any) -> EnvironmentStep:
+        """Take an action. An episode is truncated once it has as many steps as bars. Raises UsageError."""
+        self._taken += 1
+        with as_usage_error(f"{self._target.class_name}.step fails", DO):
+            seen, reward, terminated, truncated, info = self.env.step(self._given(action))
+            reward = float(reward)
+        if not np.isfinite(reward):
+            what = f"{self._target.class_name}.step returns the reward {reward}"
+            raise UsageError(what, why=f"at step {self._taken:,} of an episode", do=DO)
+        is_over = bool(truncated) or self._taken >= self._most
+        return EnvironmentStep(
+            seen=self._checked(seen, "step"),
+            reward=reward,
+            terminated=bool(terminated),
+            truncated=is_over and not terminated,
+            time=info.get("time"),
+        )
+
+    def _given(self, action: Any) -> Any:
+        """Return an action as the environment takes it."""
+        space = self.env.action_space
+        if self._target.choices:
+            return int(action) + int(getattr(space, "start", 0))
+        share = (np.clip(np.asarray(action, dtype=np.float64), -1, 1) + 1) / 2
+        return (space.low + share * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
+
+    def _checked(self, seen: Any, method: str) -> np.ndarray:
+        made = np.asarray(seen, dtype=np.float32)
+        expected = (self._target.features(made.size),)
+        if made.shape != expected or not np.isfinite(made).all():
+            what = f"{self._target.class_name}.{method} returns an observation of shape {made.shape}"
+            if made.shape == expected:
+                what = f"{self._target.class_name}.{method} returns an observation that is not finite"
+            why = f"at step {self._taken:,} of an episode; it must be {expected} finite numbers"
+            raise UsageError(what, why=why, do=DO)
+        return made
+
+
+@cache
+def class_of(target: EnvironmentTarget) -> Any:
+    """Return the user's class; loaded once a process. Raises UsageError."""
+    return target.load()
+
+
+def rewards_of(target: EnvironmentTarget, candles: Candles, bars: np.ndarray, policy: Policy) -> np.ndarray:
+    """Return the reward (N,) float64 of each of the bars, ascending, in one episode over them: what a step
+    brings counts at the bar that was seen before it, or at the nearest one before that. Raises UsageError.
+
+    The environment is given nothing but the bars from the first to the last, and those that the last reward
+    may depend on.
+    """
+    made = np.zeros(len(bars))
+    if not len(bars):
+        return made
+    part = candles.rows(int(bars[0]), int(bars[-1]) + target.bars_ahead + 1)
+    times, steps = candles.timestamp[bars], Steps(target, part)
+    seen, time = steps.reset(SEED)
+    while True:
+        step = steps.step(policy(seen))
+        made[max(0, int(np.searchsorted(times, _time(target, time), side="right")) - 1)] += step.reward
+        if step.terminated or step.truncated:
+            return made
+        seen, time = step.seen, step.time
+
+
+def _time(target: EnvironmentTarget, time: Any) -> int:
+    if not isinstance(time, (int, np.integer)):
+        why = "it must be the time of the bar that is seen, candles.timestamp[bar]"
+        raise UsageError(f'{target.class_name} has no info["time"], or another: {time!r}', why=why, do=DO)
+    return int(time)
+
+
+def idle(target: EnvironmentTarget) -> Policy:
+    """Return the policy that always takes the first action, or the middle of each number."""
+    action = 0 if target.choices else np.zeros(target.numbers)
+    return lambda seen: action
+
+
+def random_policy(target: EnvironmentTarget, seed: int = SEED) -> Policy:
+    """Return a policy that takes any action."""
+    random = np.random.default_rng(seed)
+    if target.choices:
+        return lambda seen: int(random.integers(target.choices))
+    return lambda seen: random.uniform(-1, 1, target.numbers)
