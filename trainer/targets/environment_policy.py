@@ -7,33 +7,21 @@ environment's range. Shapes: A numbers of an action, O outputs (`environment` ha
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 
+from trainer.targets.environment_steps import OwnActions
 from trainer.targets.position_policy import FIRST_LOG_DEVIATION, LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION
 
 _NORMAL_ENTROPY = 0.5 + 0.5 * math.log(2 * math.pi)  # of a deviation of 1
 
 
-class Choices(Protocol):
-    """The actions of an environment."""
-
-    @property
-    def choices(self) -> int:
-        """Return how many discrete actions there are; 0: an action is of numbers."""
-
-    @property
-    def numbers(self) -> int:
-        """Return how many numbers an action has."""
-
-
-def log_chances(target: Choices, outputs: torch.Tensor) -> torch.Tensor:
+def log_chances(target: OwnActions, outputs: torch.Tensor) -> torch.Tensor:
     """Return the log probability (..., choices) of each discrete action."""
     return outputs[..., : target.choices].log_softmax(-1)
 
 
-def mean_and_log_deviation(target: Choices, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def mean_and_log_deviation(target: OwnActions, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and log deviation (..., A) of an action's numbers; the mean is within their range."""
     means, deviations = outputs[..., : 2 * target.numbers].chunk(2, dim=-1)
     return means.tanh(), (deviations + FIRST_LOG_DEVIATION).clamp(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
@@ -44,14 +32,14 @@ def value(outputs: torch.Tensor) -> torch.Tensor:
     return outputs[..., -1]
 
 
-def greedy(target: Choices, outputs: torch.Tensor) -> torch.Tensor:
+def greedy(target: OwnActions, outputs: torch.Tensor) -> torch.Tensor:
     """Return the likeliest choice (...), or the mean (..., A)."""
     if target.choices:
         return log_chances(target, outputs).argmax(-1)
     return mean_and_log_deviation(target, outputs)[0]
 
 
-def drawn(target: Choices, outputs: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+def drawn(target: OwnActions, outputs: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     """Return actions of the policy: a choice (...) int64, or numbers (..., A), which may lie beyond the ends.
     `draws` (..., A, or 1) are uniform in (0, 1).
     """
@@ -63,7 +51,9 @@ def drawn(target: Choices, outputs: torch.Tensor, draws: torch.Tensor) -> torch.
     return mean + log_deviation.exp() * torch.special.ndtri(draws)
 
 
-def judged(target: Choices, outputs: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def judged(
+    target: OwnActions, outputs: torch.Tensor, action: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log probability (...) of an action, or its log density, and the policy's entropy (...)."""
     if target.choices:
         logs = log_chances(target, outputs)
@@ -74,7 +64,7 @@ def judged(target: Choices, outputs: torch.Tensor, action: torch.Tensor) -> tupl
     return log_density.sum(-1), (log_deviation + _NORMAL_ENTROPY).sum(-1)
 
 
-def combined(target: Choices, outputs_MNO: torch.Tensor) -> torch.Tensor:
+def combined(target: OwnActions, outputs_MNO: torch.Tensor) -> torch.Tensor:
     """Return the outputs (..., O) with the mean chances, or means, and mean values of several (M, ..., O)."""
     values = outputs_MNO[..., -1:].mean(0)
     if target.choices:

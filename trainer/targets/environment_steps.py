@@ -1,4 +1,4 @@
-"""EnvironmentStep an environment of the user's own over candles, and check what it returns. Numpy; runs the user's code.
+"""Step an environment of the user's own over candles, and check what it returns. Numpy; runs the user's code.
 
 An action is as in `environment_policy`. Shapes: D numbers of an observation, A numbers of an action, N bars.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,13 +16,40 @@ from trainer.base.errors import UsageError
 from trainer.base.own_file import as_usage_error
 from trainer.data.read.candles import Candles
 
-if TYPE_CHECKING:
-    from trainer.targets.environment import EnvironmentTarget
-
 SEED = 0  # of an episode that is scored, and of the random policy
 DO = "See docs/agents.md."
 
 Policy = Callable[[np.ndarray], Any]  # an observation (D,) -> an action
+
+
+class OwnActions(Protocol):
+    """What the target `environment` says of the user's class, and of the actions in it."""
+
+    @property
+    def class_name(self) -> str:
+        """Return the name of the class."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return what its constructor gets besides the candles."""
+
+    @property
+    def choices(self) -> int:
+        """Return how many discrete actions there are; 0: an action is of numbers."""
+
+    @property
+    def numbers(self) -> int:
+        """Return how many numbers an action has; 0: it is discrete."""
+
+    @property
+    def bars_ahead(self) -> int:
+        """Return on how many bars after its own a bar's reward may depend."""
+
+    def features(self, inputs: int) -> int:
+        """Return how many numbers an observation has; `inputs` before a trial has measured it."""
+
+    def load(self) -> type[Any]:
+        """Run the file and return the class. Raises UsageError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +66,7 @@ class EnvironmentStep:
 class Steps:
     """One environment over candles."""
 
-    def __init__(self, target: EnvironmentTarget, candles: Candles) -> None:
+    def __init__(self, target: OwnActions, candles: Candles) -> None:
         """Raises UsageError if it can't be built."""
         self._target, self._most, self._taken = target, len(candles), 0
         name = target.class_name
@@ -92,12 +119,12 @@ class Steps:
 
 
 @cache
-def class_of(target: EnvironmentTarget) -> Any:
+def class_of(target: OwnActions) -> Any:
     """Return the user's class; loaded once a process. Raises UsageError."""
     return target.load()
 
 
-def rewards_of(target: EnvironmentTarget, candles: Candles, bars: np.ndarray, policy: Policy) -> np.ndarray:
+def rewards_of(target: OwnActions, candles: Candles, bars: np.ndarray, policy: Policy) -> np.ndarray:
     """Return the reward (N,) float64 of each of the bars, ascending, in one episode over them: what a step
     brings counts at the bar that was seen before it, or at the nearest one before that. Raises UsageError.
 
@@ -118,20 +145,20 @@ def rewards_of(target: EnvironmentTarget, candles: Candles, bars: np.ndarray, po
         seen, time = step.seen, step.time
 
 
-def _time(target: EnvironmentTarget, time: Any) -> int:
+def _time(target: OwnActions, time: Any) -> int:
     if not isinstance(time, (int, np.integer)):
         why = "it must be the time of the bar that is seen, candles.timestamp[bar]"
         raise UsageError(f'{target.class_name} has no info["time"], or another: {time!r}', why=why, do=DO)
     return int(time)
 
 
-def idle(target: EnvironmentTarget) -> Policy:
+def idle(target: OwnActions) -> Policy:
     """Return the policy that always takes the first action, or the middle of each number."""
     action = 0 if target.choices else np.zeros(target.numbers)
     return lambda seen: action
 
 
-def random_policy(target: EnvironmentTarget, seed: int = SEED) -> Policy:
+def random_policy(target: OwnActions, seed: int = SEED) -> Policy:
     """Return a policy that takes any action."""
     random = np.random.default_rng(seed)
     if target.choices:

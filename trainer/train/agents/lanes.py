@@ -192,7 +192,7 @@ def _end(lines: list[Connection], started: list[subprocess.Popen[bytes]]) -> Non
 
 
 def serve(descriptor: int) -> None:
-    """EnvironmentStep lanes for the parent, in a process of their own, until it closes its end of the pipe."""
+    """Step lanes for the parent, in a process of their own, until it closes its end of the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_the_parent()
     line = Connection(descriptor)
