@@ -84,7 +84,8 @@ class Steps:
         """Take an action. An episode is truncated once it has as many steps as bars. Raises UsageError."""
         self._taken += 1
         with as_usage_error(f"{self._target.class_name}.step fails", DO):
-            seen, reward, terminated, truncated, info = self.env.step(self._given(action))
+            given = action_of(self._target, self.env.action_space, action)
+            seen, reward, terminated, truncated, info = self.env.step(given)
             reward = float(reward)
         if not np.isfinite(reward):
             what = f"{self._target.class_name}.step returns the reward {reward}"
@@ -98,14 +99,6 @@ class Steps:
             time=info.get("time"),
         )
 
-    def _given(self, action: Any) -> Any:
-        """Return an action as the environment takes it."""
-        space = self.env.action_space
-        if self._target.choices:
-            return int(action) + int(getattr(space, "start", 0))
-        share = (np.clip(np.asarray(action, dtype=np.float64), -1, 1) + 1) / 2
-        return (space.low + share * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
-
     def _checked(self, seen: Any, method: str) -> np.ndarray:
         made = np.asarray(seen, dtype=np.float32)
         expected = (self._target.features(made.size),)
@@ -116,6 +109,14 @@ class Steps:
             why = f"at step {self._taken:,} of an episode; it must be {expected} finite numbers"
             raise UsageError(what, why=why, do=DO)
         return made
+
+
+def action_of(target: OwnActions, space: Any, action: Any) -> Any:
+    """Return an action as an environment with this action space takes it."""
+    if target.choices:
+        return int(action) + int(getattr(space, "start", 0))
+    share = (np.clip(np.asarray(action, dtype=np.float64), -1, 1) + 1) / 2
+    return (space.low + share * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
 
 
 @cache
@@ -137,19 +138,28 @@ def rewards_of(target: OwnActions, candles: Candles, bars: np.ndarray, policy: P
     part = candles.rows(int(bars[0]), int(bars[-1]) + target.bars_ahead + 1)
     times, steps = candles.timestamp[bars], Steps(target, part)
     seen, time = steps.reset(SEED)
+    before = -1
     while True:
+        before = _place(target, part, time, before)
         step = steps.step(policy(seen))
-        made[max(0, int(np.searchsorted(times, _time(target, time), side="right")) - 1)] += step.reward
+        made[np.searchsorted(times[1:], part.timestamp[before], side="right")] += step.reward
         if step.terminated or step.truncated:
             return made
         seen, time = step.seen, step.time
 
 
-def _time(target: OwnActions, time: Any) -> int:
-    if not isinstance(time, (int, np.integer)):
-        why = "it must be the time of the bar that is seen, candles.timestamp[bar]"
-        raise UsageError(f'{target.class_name} has no info["time"], or another: {time!r}', why=why, do=DO)
-    return int(time)
+def _place(target: OwnActions, candles: Candles, time: Any, before: int) -> int:
+    """Return the place of the bar that is seen, by the time that the environment tells; it is later than the
+    one before. Raises UsageError.
+    """
+    what = f'{target.class_name} has no info["time"]'
+    if isinstance(time, (int, np.integer)):
+        place = int(np.searchsorted(candles.timestamp, time))
+        if before < place < len(candles) and candles.timestamp[place] == time:
+            return place
+        what = f'{target.class_name} has info["time"] = {time}, which is no later bar of its candles'
+    why = "an observation has the time of its newest bar, candles.timestamp[bar], and a step is a bar"
+    raise UsageError(what, why=why, do=DO)
 
 
 def idle(target: OwnActions) -> Policy:

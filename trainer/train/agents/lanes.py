@@ -129,12 +129,12 @@ class Processes:
         self._name = target.class_name
         self._parts = np.array_split(np.arange(len(places)), processes)
         self._lines: list[Connection] = []
-        started: list[subprocess.Popen[bytes]] = []
-        self._end = weakref.finalize(self, _end, self._lines, started)
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._end = weakref.finalize(self, _end, self._lines, self._started)
         for part in self._parts:
             line, process = _started()
             self._lines.append(line)
-            started.append(process)
+            self._started.append(process)
             line.send((target, [places[lane] for lane in part]))
 
     def begin(self, lanes: Sequence[int], numbers: Sequence[int], actions: Sequence[Any]) -> None:

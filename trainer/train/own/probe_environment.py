@@ -27,9 +27,7 @@ def measure_environment(job: Job, say: Callable[[str], None]) -> OwnFile:
     """Return the job's environment with its measurements. Raises UsageError, one line, for anything wrong
     with it, ConfigError without gymnasium.
     """
-    from gymnasium import Env
-    from gymnasium.utils.env_checker import check_env
-
+    # Before any import of gymnasium: it says what to install.
     from trainer.train.agents.environment import refuse_look_ahead
 
     target: Any = job.own_files["target"]
@@ -43,12 +41,9 @@ def measure_environment(job: Job, say: Callable[[str], None]) -> OwnFile:
             return class_of(target)(given, **target.given)
 
     env = make(candles)
-    if not isinstance(env, Env):
-        raise UsageError(f"{name} is no gymnasium.Env", why="an agent acts in one", do=DO)
     tried: EnvironmentTarget = replace(target, measured=_spaces(target, env))
     say(f"checking {name} by Gymnasium's checker")
-    with warnings.catch_warnings(action="ignore"), as_usage_error(f"{name} fails Gymnasium's checker", DO):
-        check_env(env, skip_render_check=True)
+    _check(name, env)
     say(f"{name} over {bars:,} bars")
     places = np.arange(bars - AHEAD)
     first, second = (rewards_of(tried, candles, places, random_policy(tried)) for _ in range(2))
@@ -62,13 +57,24 @@ def measure_environment(job: Job, say: Callable[[str], None]) -> OwnFile:
     return tried
 
 
+def _check(name: str, env: Any) -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    with warnings.catch_warnings(action="ignore"), as_usage_error(f"{name} fails Gymnasium's checker", DO):
+        check_env(env, skip_render_check=True)
+
+
 def _spaces(target: Any, env: Any) -> Any:
     """Return the measurements of an environment by its spaces. Raises UsageError for any that no policy of
     ours has.
     """
+    from gymnasium import Env
     from gymnasium.spaces import Box, Discrete
 
-    name, seen, action = target.class_name, env.observation_space, env.action_space
+    name = target.class_name
+    if not isinstance(env, Env):
+        raise UsageError(f"{name} is no gymnasium.Env", why="an agent acts in one", do=DO)
+    seen, action = getattr(env, "observation_space", None), getattr(env, "action_space", None)
     if not isinstance(seen, Box) or len(seen.shape) != 1 or not seen.shape[0]:
         why = f"it is {str(seen)[:80]}"
         raise UsageError(f"{name}.observation_space is no Box of one dimension", why=why, do=DO)
