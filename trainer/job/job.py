@@ -60,7 +60,6 @@ from trainer.targets.target import TargetSettings
 
 MOST_JOB_BYTES = 16 << 20  # of a job as JSON, with the values of a script
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
-ENVIRONMENT_MODEL = "mlp"  # the policy in an environment of the user's own
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 _SEE = "See examples/crypto-lstm.toml for one."
 _NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
@@ -142,8 +141,9 @@ class Job:
         observation at a time.
         """
         why = "an agent in your environment sees its observation, and nothing else"
-        if self.model.name != ENVIRONMENT_MODEL:
-            do = f"Set model.name = {ENVIRONMENT_MODEL}."
+        if not self.model.takes_observations:
+            names = (name for name, home in models.MODELS.items() if home.takes_observations)
+            do = f"Set model.name = {', '.join(names)}."
             raise UsageError(f"a {self.model.name} can't act in an environment", why=why, do=do)
         if "model.lookback" in self.given and self.model.bars_seen != 1:
             do = "Leave model.lookback out; let the observation have as many bars as you want."

@@ -79,7 +79,7 @@ class EnvironmentTarget(OwnFile, TargetSettings):
 
     @property
     def words(self) -> str:
-        return f"an agent acts in {self.class_name} of {self.base_name}"
+        return f"an agent acts in {self.class_name} of {self.base_name}; times leave out its own steps"
 
     @property
     def choices(self) -> int:

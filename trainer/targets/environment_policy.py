@@ -46,7 +46,8 @@ def drawn(target: OwnActions, outputs: torch.Tensor, draws: torch.Tensor) -> tor
     if target.choices:
         chances = log_chances(target, outputs).double().exp()
         # The last choice takes what rounding leaves.
-        return (chances.cumsum(-1)[..., :-1] <= draws).sum(-1)
+        chosen: torch.Tensor = (chances.cumsum(-1)[..., :-1] <= draws).sum(-1)
+        return chosen
     mean, log_deviation = mean_and_log_deviation(target, outputs.double())
     return mean + log_deviation.exp() * torch.special.ndtri(draws)
 

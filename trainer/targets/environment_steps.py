@@ -25,6 +25,8 @@ Policy = Callable[[np.ndarray], Any]  # an observation (D,) -> an action
 class OwnActions(Protocol):
     """What the target `environment` says of the user's class, and of the actions in it."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def class_name(self) -> str:
         """Return the name of the class."""

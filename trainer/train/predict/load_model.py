@@ -123,7 +123,7 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
     """Return a model's target with the settings in its card. Raises DataError for a model or target that is
     unknown here.
     """
-    homes = {**TARGETS, OWN.name: OWN, ENVIRONMENT.name: ENVIRONMENT}
+    homes: dict[str, type[TargetSettings]] = {**TARGETS, OWN.name: OWN, ENVIRONMENT.name: ENVIRONMENT}
     if not is_known(card.family) or card.target not in homes:
         raise DataError(
             f"{model_path} is a {card.family} model of {card.target}",

@@ -426,7 +426,7 @@ def test_a_job_in_an_environment_is_checked(file: Path) -> None:
 
 def test_the_environment_is_the_target_of_its_job(file: Path) -> None:
     job = job_in(file, window=5)
-    assert job.target.words == "an agent acts in Long of envs.py"
+    assert job.target.words == "an agent acts in Long of envs.py; times leave out its own steps"
     assert (job.model.bars_seen, job.target.outputs, job.target.features(37)) == (1, 3, 6)
     assert job.cost.weights == 4 * 6 + 4 * 3 + 4 + 3
     again = job_from(job.to_dict())
