@@ -10,6 +10,7 @@ Shapes: M agents, L lanes, S bars of a rollout in a lane, D numbers of an observ
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import cast
@@ -31,6 +32,10 @@ from trainer.train.seeds import derive
 
 # Buffers of a state, by lane: the number of its episode, and how many actions and which it took in it.
 NUMBER, TAKEN, ACTIONS = "agent.episode", "agent.taken", "agent.actions"
+# Seconds of a step of a process's lanes from which on it pays: at 16 lanes of 23 us each, two processes made
+# 23,800 steps/s and none 44,000, at 64 lanes 44,900 and 39,700, at 256 73,200 and 38,500 (2 cores of an AMD
+# EPYC, 2026-11-27).
+ASK_SECONDS = 7e-4
 UNIT_BARS = 4_096  # of training at most, from which the unit of rewards is taken
 
 
@@ -63,15 +68,16 @@ class Environments(Agents):
         self._actions = np.zeros(shape, dtype=kind)  # of the present episodes
         self._taken_ML = np.zeros((len(members), lanes), dtype=np.int64)
         self._number_ML = np.zeros((len(members), lanes), dtype=np.int64)
+        began = time.perf_counter()
         units = [_unit(self._own, _candles(member)) for member in members]
+        seconds = (time.perf_counter() - began) / sum(_unit_bars(_candles(member)) for member in members)
         self._units_M = torch.tensor(units, dtype=torch.float64, device=self._device)
         places = [self._place(member, lane) for member in members for lane in range(lanes)]
-        processes = min(self._cores, len(places))
-        self._side: Lanes = (
-            HereLanes(self._own, places)
-            if processes < 2
-            else Processes(self._own, places, processes=processes)
-        )
+        processes = processes_of(len(places), cores=self._cores, step_seconds=seconds)
+        if processes > 1:
+            self._side: Lanes = Processes(self._own, places, processes=processes)
+        else:
+            self._side = HereLanes(self._own, places)
 
     def _place(self, member: Member, lane: int) -> LanePlace:
         seed = derive(member.seed, member.draws_as, "lane", lane)
@@ -203,7 +209,18 @@ def _candles(member: Member) -> Candles:
     return member.candles
 
 
+def processes_of(lanes: int, *, cores: int, step_seconds: float) -> int:
+    """Return in how many processes to step lanes: as many as the cores, if a step of each one's lanes takes
+    longer than to ask it; 1: in none besides this. Results are the same.
+    """
+    return max(1, min(cores, lanes, int(lanes * step_seconds / ASK_SECONDS)))
+
+
 def _unit(target: EnvironmentTarget, candles: Candles) -> float:
     """Return the unit of rewards: the deviation of those of a random policy in training, else 1."""
-    bars = np.arange(min(UNIT_BARS, len(candles) - AHEAD))
+    bars = np.arange(_unit_bars(candles))
     return float(rewards_of(target, candles, bars, random_policy(target)).std()) or 1.0
+
+
+def _unit_bars(candles: Candles) -> int:
+    return min(UNIT_BARS, max(1, len(candles) - AHEAD))

@@ -19,7 +19,7 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job, job_from
 from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.agents.lanes import HereLanes, LanePlace, Processes
-from trainer.train.packs.environments import Environments
+from trainer.train.packs.environments import Environments, processes_of
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.piece import episodes_of
 from trainer.train.run import Run
@@ -315,6 +315,13 @@ def test_a_killed_agent_ends_bit_identically(file: Path, tmp_path: Path, name: s
         assert all(torch.equal(ended[key], tensor) for key, tensor in whole.models[name].state_dict().items())
 
 
+def test_processes_are_for_lanes_that_take_longer_than_to_ask() -> None:
+    assert processes_of(16, cores=8, step_seconds=2e-5) == 1
+    assert processes_of(256, cores=8, step_seconds=2e-5) == 7
+    assert processes_of(4, cores=8, step_seconds=1.0) == 4
+    assert processes_of(16, cores=1, step_seconds=1.0) == 1
+
+
 @pytest.mark.nightly
 def test_processes_step_lanes_as_this_one_does(file: Path) -> None:
     target: Any = job_in(file, "Two", ruin=13).target
@@ -332,6 +339,20 @@ def test_processes_step_lanes_as_this_one_does(file: Path) -> None:
     processes = there._started
     there.close()
     assert all(process.poll() is not None for process in processes)
+
+
+@pytest.mark.nightly
+def test_an_agent_does_not_depend_on_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_in(file, "Two", ruin=17)
+    alone = Environments([member_of(1)], job)
+    monkeypatch.setattr("trainer.train.packs.environments.processes_of", lambda *_, **__: 3)
+    apart = Environments([member_of(0), member_of(1)], job, cores=3)
+    for step in range(3):
+        assert apart.step([step < 2, True], [ANY, ANY])[1] == alone.step([True], [ANY])[0]
+    state = apart.snapshot(1)
+    again = Environments([member_of(1)], job, cores=3)
+    again.restore(0, state)
+    assert again.step([True], [ANY]) == alone.step([True], [ANY])
 
 
 @pytest.mark.nightly
