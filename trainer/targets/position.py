@@ -171,7 +171,8 @@ class Position(TargetSettings):
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the regret (...) of a bar, in basis points: by how much the policy's expected growth is
-        below that of the best position, as a mean over positions held. PPO learns from accounts instead.
+        below that of the best position, as a mean over positions held. The smoke test steps by it; PPO learns
+        from accounts.
         """
         from trainer.targets.position_policy import regret
 
