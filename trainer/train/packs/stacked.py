@@ -224,11 +224,15 @@ class Stacked(ABC):
                 parameter.data, parameter.grad = weights[name], gradients[name]
         return models
 
+    def _rows(self) -> list[torch.Tensor]:
+        """Return the rows (R, F) that each member reads."""
+        return [member.rows_TF for member in self._members]
+
     def _join_rows(self) -> None:
         """Concatenate every symbol's rows, and labels; members that share them share their offset. Folds of a
         symbol share rows alone.
         """
-        self._rows_RF, self._offsets_M1 = joined([member.rows_TF for member in self._members])
+        self._rows_RF, self._offsets_M1 = joined(self._rows())
         labels_RK, self._label_offsets_M1 = joined([member.labels_TK for member in self._members])
         self._labels_RK = labels_RK.to(self._dtype)
         self._mean_MF = torch.stack([member.mean_F for member in self._members]).to(self._dtype)
@@ -313,7 +317,7 @@ def joined(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
             each.append(part)
             total += len(part)
     offsets = torch.tensor([place[id(part)] for part in parts], device=parts[0].device)
-    return torch.cat(each), offsets[:, None]
+    return each[0] if len(each) == 1 else torch.cat(each), offsets[:, None]
 
 
 class _Supervised(Stacked):
