@@ -250,7 +250,7 @@ class Agents(Stacked):
 
     def _returns_of(self, first_MLS: torch.Tensor) -> torch.Tensor:
         """Return the log return (M, L, S) float64 of the bars that are held after each window."""
-        rows_MLS = first_MLS + (self._label_offsets_M1 + self._seen - 1)[..., None]
+        rows_MLS = first_MLS + self._label_offsets_M1[..., None]
         return self._labels_RK[..., 0][rows_MLS].double()
 
 
