@@ -30,7 +30,7 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job, job_from
 from trainer.targets.position_account import growth
 from trainer.train.agents.environment import CandleEnvironment, environment_of
-from trainer.train.agents.rollout import Bars, act, flat_of, grown
+from trainer.train.agents.rollout import Bars, flat_of, follow, grown
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.inputs.rows import prepare
 from trainer.train.packs.pack import Member
@@ -288,7 +288,6 @@ def our_rate(agents: int, window: int, rollouts: int) -> float:
 def our_accounts(rollouts: int) -> float:
     """Return the bars per second of our accounts alone, with random actions."""
     target, shape = job_of(1, 1).target, (1, LANES, BARS)
-    outputs = torch.zeros(*shape, target.outputs)
     held = torch.full((1, LANES), flat_of(target))
     never = torch.zeros(shape, dtype=torch.bool)
     bars = Bars(
@@ -296,7 +295,8 @@ def our_accounts(rollouts: int) -> float:
     )
     began = time.perf_counter()
     for _ in range(rollouts):
-        acted = act(target, outputs, torch.rand(shape, dtype=torch.float64), held, bars)
+        actions = torch.randint(3, shape)[..., None].expand(*shape, 3)  # whatever is held
+        acted = follow(target, actions, held, bars)
         grown(target, acted, bars)
         held = acted.last_ML
     return LANES * BARS * rollouts / (time.perf_counter() - began)

@@ -68,6 +68,11 @@ def act(
     chances = log_chances_of_each(target, outputs_MLSO).exp()
     # By position held, whatever it will be: the last position takes what rounding leaves.
     next_MLSP = (chances.cumsum(-1)[..., :-1] <= draws_MLS[..., None, None]).sum(-1)
+    return follow(target, next_MLSP, held_ML, bars)
+
+
+def follow(target: Terms, next_MLSP: torch.Tensor, held_ML: torch.Tensor, bars: Bars) -> Acted:
+    """Take from bar to bar the next position (M, L, S, P) of the one held: accounts of discrete actions."""
     shares_P = torch.tensor(target.positions, dtype=torch.float64, device=next_MLSP.device)
     is_ruin_MLSP = ruined(shares_P[next_MLSP], bars.log_return_MLS[..., None])
     flat_MLSP = is_ruin_MLSP | bars.closes_MLS[..., None]
