@@ -1,10 +1,11 @@
-"""Make the table of docs/cost.md: the recommendations of `mayfly plan` for jobs that users described.
+"""Make the tables of docs/cost.md and docs/agents.md: what `mayfly plan` says of jobs that users described.
 
 `scripts/reference` writes it; tests/golden has the plans themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.cli.output import duration, money
@@ -34,6 +35,38 @@ def plans_of_jobs() -> str:
         chosen = (choice.cheapest, choice.fastest, choice.recommended)
         rows.append(f"| {name}: `mayfly plan {words}` | {' | '.join(map(_cell, chosen))} |")
     return "\n".join(rows) + "\n"
+
+
+AGENTS_PAGE = PAGE.with_name("agents.md")
+AGENTS = "--set target.name=position --set model.name"
+AGENT_JOBS = {
+    f"{coins} coins, {model}": f"--symbols {coins} --bars 525600 {AGENTS}={model}"
+    for coins in (20, 500)
+    for model in ("mlp", "lstm")
+}
+COUNTS = (0, 1, 2, 4, 8)  # of GPUs
+
+
+def plans_of_agents() -> str:
+    """Return a row for each job: the cheapest machine on demand of each number of GPUs, and the best."""
+    titles = ["job", "no GPU", *(f"{count} GPU{'s' if count > 1 else ''}" for count in COUNTS[1:])]
+    rows = [f"| {' | '.join([*titles, 'recommended'])} |", f"|{' --- |' * (len(titles) + 1)}"]
+    for name, words in AGENT_JOBS.items():
+        advice = advise(build_parser().parse_args(["plan", *words.split()]))
+        assert advice.choice is not None
+        cells = [_cheapest(advice.plan.candidates, count) for count in COUNTS]
+        rows.append(f"| {' | '.join([name, *cells, _cell(advice.choice.recommended)])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _cheapest(candidates: Sequence[PlanCandidate], gpus: int) -> str:
+    of_count = [one for one in candidates if one.machine.gpus == gpus and one.market == "on_demand"]
+    able = [one for one in of_count if not one.refused]
+    if not able:  # a run is stopped after twelve hours
+        return f"{duration(min(one.seconds_p50 for one in of_count))} at least: over 12 h"
+    one = min(able, key=lambda candidate: candidate.dollars_p50)
+    busy = f", computes {one.rate.busy:.0%}" if gpus else ""
+    return f"{one.machine.name}, {duration(one.seconds_p50)}, {money(one.dollars_p50)}{busy}"
 
 
 def _cell(one: PlanCandidate) -> str:

@@ -54,7 +54,7 @@ Cells = Sequence[str]
 
 def main() -> None:
     """Write the pages with their tables made anew."""
-    for page in (PAGE, plans.PAGE):
+    for page in (PAGE, plans.PAGE, plans.AGENTS_PAGE):
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -62,6 +62,7 @@ def renewed(page: str) -> str:
     """Return the page with its tables made anew."""
     makers = {
         "plans": lambda _: plans.plans_of_jobs(),
+        "plans of agents": lambda _: plans.plans_of_agents(),
         "commands": commands,
         "job keys": job_keys,
         "stack settings": stack_settings,

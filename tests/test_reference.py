@@ -17,12 +17,13 @@ def test_the_reference_is_what_its_source_makes() -> None:
     assert renewed(page) == page, "run scripts/reference"
 
 
-def test_the_plans_of_the_page_on_cost_are_those_of_today(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("file", [plans.PAGE, plans.AGENTS_PAGE], ids=lambda file: file.stem)
+def test_the_plans_of_a_page_are_those_of_today(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MAYFLY_PROFILES", str(tmp_path / "profiles.toml"))
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    page = plans.PAGE.read_text(encoding="utf-8")
+    page = file.read_text(encoding="utf-8")
     assert renewed(page) == page, "run scripts/reference"
 
 

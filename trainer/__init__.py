@@ -20,6 +20,7 @@ def predict(
     symbols: Sequence[str] = (),
     last: int | None = None,
     model_file: str | Path | None = None,
+    held: float | None = None,
     rehearse: bool = False,
     stack: str = "dev",
     local: str | Path | None = None,
@@ -31,8 +32,9 @@ def predict(
     float64 columns of the target, such as `probability` (docs/models.md). `models` are
     .safetensors files, folders of them, or names or keys in the bucket; `run` stands for all models of a run.
     `data` is a file or folder of candles, `symbols` those to predict (none: all that the models know), `last`
-    the number of bars of each (None: every bar), `model_file` the Python file of your own model. `rehearse`
-    and `stack` choose the bucket, as the flags do; `local` is a folder instead of it.
+    the number of bars of each (None: every bar), `model_file` the Python file of your own model. `held` is
+    what an account holds now, a share of its money: agents then say what to hold next, at the last bar.
+    `rehearse` and `stack` choose the bucket, as the flags do; `local` is a folder instead of it.
 
     A model or symbol that fails is a warning; if all fail, the first error is raised: UsageError, DataError
     or ConfigError of `trainer.base.errors`. Sets torch to one thread, as training does, so that the digits
@@ -49,6 +51,7 @@ def predict(
             symbols=symbols,
             last=last,
             model_file=model_file,
+            held=held,
             rehearse=rehearse,
             stack=stack,
             local=None if local is None else str(local),

@@ -289,6 +289,7 @@ class _Weighing:
             refused = refused or (NO_SPOT_PRICE if offers.where else "")
         notes += [together.note] if together and not together.refused else []
         notes += [*self._idle(machine), *self._on_disk(machine)]
+        notes += [f"its GPUs compute {rate.busy:.0%} of the training"] if rate.busy < 1 else []
         checkpoints = None
         if self.keeps_checkpoints:
             checkpoints = checkpoint_cost(job, work.pieces, machine, usd_per_hour=price, place=self.place)

@@ -85,7 +85,8 @@ class OnGpus:
 
 def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None = None) -> OnGpus:
     """Return a job's models on all GPUs of a type, at the rate of one of them."""
-    rate = rate or rate_of(profile_on(machine, ACCOUNT), job)
+    models = math.ceil(len(work.pieces) / machine.num_workers)
+    rate = rate or rate_of(profile_on(machine, ACCOUNT), job, models=models)
     if work.together is None:
         return _each_alone(job, work, machine, rate)
     profile, link = profile_on(machine, ACCOUNT), link_of(machine)

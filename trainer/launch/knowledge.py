@@ -5,6 +5,7 @@ Reads the bucket and the user's file at this desk. Writes nothing: `control.lear
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -49,12 +50,19 @@ def known_boots(objects: Objects) -> Boots:
     return boots_from(stored.body) if stored else {}
 
 
-def known_rates(job: Job, machines: Sequence[InstanceType], place: Place) -> dict[str, Rate]:
-    """Return instance type -> the rate of one of its GPUs, or of a core, for the job's models.
+def known_rates(
+    job: Job, machines: Sequence[InstanceType], place: Place, *, pieces: int = 1
+) -> dict[str, Rate]:
+    """Return instance type -> the rate of one of its GPUs, or of a core, for so many models of the job.
 
     It is that of the machine's own chip; the job's profile, which may be another chip's, is ignored.
     """
-    return {machine.name: rate_of(profile_on(machine, place), job) for machine in machines}
+    return {
+        machine.name: rate_of(
+            profile_on(machine, place), job, models=math.ceil(pieces / machine.num_trainers)
+        )
+        for machine in machines
+    }
 
 
 def known_calibration(

@@ -157,7 +157,7 @@ class TrainingWork(WeighedWork):
             refuse_retired(machines, work)
 
         def known(at: Place) -> dict[str, Rate]:
-            return known_rates(job, machines, at)
+            return known_rates(job, machines, at, pieces=len(work.pieces))
 
         runs = known_calibration(job, machines, account.objects, place, pieces=len(work.pieces))
         return Load(work=work, rates=known(ACCOUNT), here=known(place) if place.chip else {}, runs=runs)

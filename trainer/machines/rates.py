@@ -27,6 +27,11 @@ MFU = 0.14
 # 32,006 a second. An estimate for every other host.
 STEP_SECONDS = 0.008
 HALF_OVER_FULL = 4.0  # peak in bf16 over peak in fp32 if the profile has none in bf16: L4's and L40S's ratio
+# Kernels of an agent's rollout besides its networks', of a bar of it and of an optimizer step, counted with
+# an MLP (torch 2.13, 2026-11-27), and the least seconds of one in a recorded graph, an estimate: all agents
+# of a pack share them.
+KERNELS_OF_A_ROLLOUT, KERNELS_OF_A_BAR, KERNELS_OF_A_STEP, KERNEL_SECONDS = 216, 2, 135, 3e-6
+PACK = 8  # models that a GPU trains at a time by default, if they have a stacked form
 TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
 
 
@@ -40,6 +45,7 @@ class Rate:
 
     per_second: float
     basis: str
+    busy: float = 1.0  # share of the time in which a GPU computes, by the formula
 
     @property
     def is_estimate(self) -> bool:
@@ -73,14 +79,27 @@ class Rate:
         return self.per_second * min(1.0, pieces / max(1, devices))
 
 
-def rate_of(profile: GpuProfile, job: Job) -> Rate:
-    """Return the rate of one device for the job's models: an estimate by the profile's figure."""
-    estimate, basis = visits_per_second(profile, job), rate_figure(profile).basis
+def rate_of(profile: GpuProfile, job: Job, *, models: int = 1) -> Rate:
+    """Return the rate of one device for the job's models: an estimate by the profile's figure. `models`: that
+    it has to train; agents of a GPU wait for its launches together.
+    """
+    estimate, basis, busy = visits_per_second(profile, job), rate_figure(profile).basis, 1.0
+    if job.target.acts and profile.name != CPU:
+        together = min(models, job.expert.pack or (PACK if job.model.has_stacked_form else 1))
+        computes, waits = 1 / estimate, _waiting_seconds(job) / max(1, together)
+        estimate, busy = 1 / max(computes, waits), computes / max(computes, waits)
     if not job.cost.is_measured:
         return Rate(per_second=estimate, basis=NOT_ESTIMATED)
     chip, kernels = ELSEWHERE_ON
     is_known = basis == "estimate" and profile.name == chip and job.cost.kernel in kernels
-    return Rate(per_second=estimate, basis=ELSEWHERE if is_known else basis)
+    return Rate(per_second=estimate, basis=ELSEWHERE if is_known else basis, busy=busy)
+
+
+def _waiting_seconds(job: Job) -> float:
+    """Return the least seconds of a window of a pack of agents on a GPU, however many they are."""
+    bars = job.reads_of_step / job.agent.lanes
+    kernels = KERNELS_OF_A_ROLLOUT + KERNELS_OF_A_BAR * bars + KERNELS_OF_A_STEP * job.updates_of_step
+    return kernels * KERNEL_SECONDS / (job.reads_of_step * job.cost_of_read)
 
 
 def visits_per_second(profile: GpuProfile, job: Job) -> float:

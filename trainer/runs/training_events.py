@@ -15,6 +15,7 @@ from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.reports import MOST_COUNT, MOST_MODELS, MOST_TITLE, UNITS
 from trainer.runs.samples import MOST_GPUS, gpu_figures
+from trainer.targets.described import OF_A_ROLLOUT
 
 MOST_EVENT_BYTES = 256 * 1024  # a model_done with its metrics takes 8 KB
 MOST_SCORES = 200  # numbers of a span
@@ -77,6 +78,7 @@ def _epoch(fields: Fields) -> dict[str, Any]:
         **({"fit": fields.whole("fit", most=MOST_COUNT)} if "fit" in fields.values else {}),
         **{key: fields.number(key) for key in LOSSES},
         **_epoch_scores(fields),
+        **{key: fields.number(key) for key in OF_A_ROLLOUT if key in fields.values},
     }
 
 

@@ -12,6 +12,7 @@ MOST_COLUMNS = 20  # of a table of scores
 MOST_TIME = 40  # letters of a time
 REFIT = "refit_until"  # in `about`: until when a refit was trained, whose held-out twin has the scores
 RULE, MOST_RULE = "rule", 100  # in `about`: how forecasts are traded, and its letters
+OF_A_ROLLOUT = ("entropy", "rollout_return", "rollout_drawdown")  # an agent's last one of an epoch
 MOST_WORDS = 40  # characters of a date or a length
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.base.errors import UsageError
+from trainer.base.errors import DataError, UsageError
 from trainer.base.settings import bad_value, setting
 from trainer.targets.target import LOWER, Column, Metric, TargetSettings, column
 
@@ -56,10 +56,10 @@ class Position(TargetSettings):
     proper = ("growth",)
     table = (
         column("growth", "growth", baseline="hold"),
+        column("drawdown", "drawdown", baseline="hold"),
         Column(title="before costs", value=("gross_growth",)),
         Column(title="traded", value=("traded_share",)),
         Column(title="invested", value=("invested",)),
-        column("drawdown", "drawdown", baseline="hold"),
     )
     farther = "target.fill"
 
@@ -99,6 +99,13 @@ class Position(TargetSettings):
     def rule(self) -> str:
         at = "the next bar's open" if self.fill == NEXT_OPEN else "a close that it has seen"
         return f"its own positions, {self.positions[0]:g} to {self.positions[-1]:g}, filled at {at}"
+
+    @property
+    def words(self) -> str:
+        costs = (("fee", self.fee), ("slippage", self.slippage), ("spread", self.spread))
+        paid = ", ".join(f"{name} {100 * share:g} %" for name, share in costs if share)
+        mark = "" if self.fill == NEXT_OPEN else ", so it gets no mark"
+        return f"an agent trades {self.rule}{mark}; {paid}"
 
     @property
     def is_continuous(self) -> bool:
@@ -164,7 +171,8 @@ class Position(TargetSettings):
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the regret (...) of a bar, in basis points: by how much the policy's expected growth is
-        below that of the best position, as a mean over positions held. PPO learns from accounts instead.
+        below that of the best position, as a mean over positions held. The smoke test steps by it; PPO learns
+        from accounts.
         """
         from trainer.targets.position_policy import regret
 
@@ -183,13 +191,16 @@ class Position(TargetSettings):
         return combined(self, outputs_MNO)
 
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
-        """Return the position (N, P) to take for each position held: the likeliest, or the mean."""
+        """Return the position (N, P) to take for each position held: the likeliest, or the mean. NaN where an
+        output is no number.
+        """
+        import numpy as np
         import torch
 
         from trainer.targets.position_policy import greedy
 
         made: np.ndarray = greedy(self, torch.from_numpy(outputs_NO)).numpy()
-        return made
+        return np.where(np.isfinite(outputs_NO).all(axis=1, keepdims=True), made, np.nan)
 
     def order(self, forecast_N: np.ndarray) -> np.ndarray:
         """Return the position (N,) to take when nothing is held."""
@@ -216,6 +227,26 @@ class Position(TargetSettings):
         """Return the position to take for each position held."""
         names = [f"held_{held:g}" for held in self.positions]
         return dict(zip(names, self.forecast(outputs_NO, fitted).T, strict=True))
+
+    def check_held(self, held: float) -> None:
+        low, high = self.positions[0], self.positions[-1]
+        if not low <= held <= high:
+            do = f"Give one from {low:g} to {high:g}: 1 is all of the money long, -1 short."
+            raise UsageError(f"what is held, {held:g}, is beyond the agent's positions", do=do)
+
+    def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
+        """Return the position to take, and what to trade for it. Of the levels the nearest is held. Raises
+        DataError for outputs that are no numbers.
+        """
+        import numpy as np
+
+        knots = np.array(self.positions)
+        at = held if self.is_continuous else knots[abs(knots - held).argmin()]
+        made_NP = np.stack(list(columns.values()), axis=1)
+        if not np.isfinite(made_NP).all():
+            raise DataError("the agent's outputs are no numbers", do="Train it again, with a lower rate.")
+        position_N = np.array([np.interp(at, knots, row) for row in made_NP])
+        return {self.name: position_N, "trade": position_N - held}
 
     def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
         from trainer.targets.scoring import day_cells

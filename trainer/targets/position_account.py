@@ -115,6 +115,8 @@ def _positions(
     """Return the position (N,) of each bar, by plain loops: 10 million bars/s, 2 million of continuous
     actions.
     """
+    if not np.isfinite(forecast_NP).all():  # as other scores of outputs that are no numbers
+        return np.full(len(forecast_NP), np.nan)
     if terms.is_continuous:
         return np.array(_shares(terms, forecast_NP, after_N, returns_N))
     knots, flat = np.array(terms.positions), terms.flat

@@ -78,13 +78,14 @@ def regret(target: Terms, outputs: torch.Tensor, log_return: torch.Tensor) -> to
         made = growth(held, means, log_return[..., None], target.cost)
     else:
         made = (_logits(target, outputs).softmax(-1) * gains).sum(-1)
-    return BASIS * (gains.amax(-1) - made).clamp(min=0).mean(-1)
+    missed: torch.Tensor = BASIS * (gains.amax(-1) - made).clamp(min=0).mean(-1)
+    return missed
 
 
 def _logits(target: Terms, outputs: torch.Tensor) -> torch.Tensor:
     """Return the logits (..., P held, P next)."""
     number = len(target.positions)
-    return outputs[..., : number * number].unflatten(-1, (number, number))
+    return outputs[..., : number * number].reshape(*outputs.shape[:-1], number, number)
 
 
 def _values(target: Terms, outputs: torch.Tensor) -> torch.Tensor:

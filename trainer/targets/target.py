@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from trainer.base.errors import UsageError
 from trainer.base.settings import HomeSettings, check_limits, setting
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class TargetSettings(HomeSettings):
     def rule(self) -> str:
         """Return how its forecasts are traded, for people; '' if nobody trades on them."""
         return "" if self.long_above is None else PLAIN_RULE
+
+    @property
+    def words(self) -> str:
+        """Return what a plan says of it besides its name; '' for nothing."""
+        return ""
 
     @property
     def outputs(self) -> int:
@@ -203,6 +209,15 @@ class TargetSettings(HomeSettings):
         """Return the columns (N,) of a prediction at rows `bars` of the candles."""
         raise NotImplementedError
 
+    def check_held(self, held: float) -> None:
+        """Raise UsageError for a share of the money that no account of its agents can hold."""
+        do = "Leave out what is held, --held."
+        raise UsageError(f"a model of {self.name} forecasts, and says nothing of what to hold", do=do)
+
+    def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
+        """Return the columns (N,) of a prediction for an account that holds a share of its money."""
+        raise NotImplementedError
+
     def with_unit(self, candles: Candles, bars: np.ndarray) -> np.ndarray:
         """Return those of the rows `bars` at which the unit of its labels is known."""
         return bars
@@ -265,6 +280,15 @@ class VolatilityUnitSettings(HorizonSettings):
         from trainer.targets.bars import volatility_unit
 
         return volatility_unit(candles.close, horizon=self.horizon, span=self.volatility_bars)
+
+    def check_held(self, held: float) -> None:
+        """Raise UsageError for a share of the money that no account of its agents can hold."""
+        do = "Leave out what is held, --held."
+        raise UsageError(f"a model of {self.name} forecasts, and says nothing of what to hold", do=do)
+
+    def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
+        """Return the columns (N,) of a prediction for an account that holds a share of its money."""
+        raise NotImplementedError
 
     def with_unit(self, candles: Candles, bars: np.ndarray) -> np.ndarray:
         """Return the bars at which trailing volatility is known: where the close moved before."""

@@ -51,3 +51,14 @@ def test_fewer_pieces_than_devices_leave_devices_idle():
 
 def test_instances_train_with_the_torch_that_rates_are_for():
     assert TORCH == NODE_TORCH
+
+
+def test_agents_of_a_gpu_wait_for_its_launches_together():
+    h100, job = named_profile("h100"), job_of(**{"target.name": "position", "model.name": "mlp"})
+    one, eight, more = (rate_of(h100, job, models=models) for models in (1, 8, 20))
+    assert one.per_second < eight.per_second == more.per_second  # a pack has eight
+    assert one.busy < eight.busy <= 1
+    assert eight.per_second == pytest.approx(visits_per_second(h100, job) * eight.busy)
+    rows = 1024 * (1 + 3 * 4) / 3  # of a rollout, in windows of supervised training
+    assert one.per_second == pytest.approx(rows / ((216 + 2 * 64 + 135 * 16) * 3e-6))
+    assert rate_of(named_profile("cpu"), job).busy == 1

@@ -47,6 +47,14 @@ def test_what_a_curve_is_made_of_is_kept_and_drawn_as_at_a_desk():
     ]
 
 
+def test_numbers_of_an_agents_rollout_are_read_and_drawn():
+    told = {"entropy": 1.0, "rollout_return": 0.1, "rollout_drawdown": 0.2}
+    (event,), unsound = read({**EPOCH, **told, "other": 5.0})
+    assert unsound == 0 and told.items() <= event.items() and "other" not in event
+    assert points_of(event)[2] == {"epoch/train_loss": 0.7} | {f"epoch/{key}": told[key] for key in told}
+    assert read({**EPOCH, "entropy": "high"})[1] == 1
+
+
 def test_the_score_of_an_epoch_is_read_with_its_name():
     scored = {**EPOCH, "score": "accuracy", "train_score": 0.6, "validation_score": None}
     (event,), unsound = read(scored)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.base.errors import UsageError
+from trainer.base.errors import DataError, UsageError
 from trainer.targets.position import BASIS, Position
 from trainer.targets.position_account import account, drawdown, follows
 from trainer.targets.position_policy import (
@@ -140,6 +140,27 @@ def test_a_policy_that_never_trades_earns_nothing():
     assert [scores[name] for name in ("growth", "traded_share", "invested", "drawdown", "sharpe_ratio")] == [
         0.0
     ] * 5
+
+
+@KINDS
+def test_outputs_that_are_no_numbers_are_no_positions(target):
+    labels, outputs = labels_of(np.zeros(5)), np.zeros((5, target.outputs))
+    outputs[3, 0] = np.nan
+    forecast = target.forecast(outputs, {})
+    assert np.isnan(forecast).any(axis=1).tolist() == [False, False, False, True, False]
+    assert math.isnan(target.loss_of_span(outputs, labels))
+    columns = target.columns(outputs, None, np.arange(5), {})
+    with pytest.raises(DataError, match="no numbers"):
+        target.columns_of_held(columns, 0.0)
+
+
+def test_what_is_held_decides_what_to_hold():
+    columns = {"held_-1": np.array([0.0]), "held_0": np.array([1.0]), "held_1": np.array([-1.0])}
+    for held, position in ((-1.0, 0.0), (-0.4, 1.0), (0.9, -1.0)):
+        made = Position().columns_of_held(columns, held)
+        assert made["position"].tolist() == [position] and made["trade"].tolist() == [position - held]
+    (between,) = Position(actions="continuous").columns_of_held(columns, 0.5)["position"]
+    assert between == 0.0
 
 
 def test_growth_is_in_basis_points_and_drawdown_a_share():

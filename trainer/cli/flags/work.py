@@ -213,4 +213,10 @@ def predict_flags(parser: Parser) -> None:
     parser.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
     parser.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
     parser.add_argument("--last", type=int, metavar="N", help="predict only the last N bars of each symbol")
+    parser.add_argument(
+        "--held",
+        type=float,
+        metavar="SHARE",
+        help="of agents: what is held now, such as 0 or -1 of the money; prints what to hold next",
+    )
     where_flags(parser, local=True)

@@ -17,7 +17,7 @@ from trainer.cli.views.curves import SHOWN_EPOCHS, curves_view
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.settle import settle_run
 
-LOSSES = ("train_loss", "validation_loss")
+NOT_NUMBERS = ("event", "time", "model", "piece", "epoch")  # of an epoch
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,10 +57,10 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
     if arguments.json:
         curves = {
             piece: [
-                {"epoch": number, **{key: values[key] for key in LOSSES}}
-                for number, values in sorted(of.items())
+                {"epoch": number, **{key: of for key, of in values.items() if key not in NOT_NUMBERS}}
+                for number, values in sorted(its.items())
             ]
-            for piece, of in epochs.items()
+            for piece, its in epochs.items()
         }
         say_json({"run_id": arguments.run, "models": curves})
     elif epochs:

@@ -3,6 +3,7 @@
 
     mayfly predict MODEL ... --data PATH    # .safetensors files, folders of them, names or keys in the bucket
     mayfly predict --run RUN --data PATH     # every model of a run
+    mayfly predict AGENT --data PATH --held 0     # what to hold next, by an agent that holds nothing
 
 The columns are model, symbol, bar, available_at and those of the target, such as `probability`
 (docs/models.md lists them); the card has the horizon. Over a model's test bars, its card's scores
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from trainer.train.predict.symbols import NotPredicted, Predictions
 
 KEY_PREFIXES = ("models/experiments/", "models/production/")  # of models in the bucket
-GIVEN = ("models", "data", "run", "model_file", "rehearse", "stack", "local")  # flags of a request
+GIVEN = ("models", "data", "run", "model_file", "held", "rehearse", "stack", "local")  # flags of a request
 FIRST_COLUMNS = ("model", "symbol", "bar", "available_at")
 MOST_LAST = 1_000_000_000  # bars, as data.bars has it
 MOST_DRAWN = 200  # rows of a table at a terminal
@@ -53,10 +54,11 @@ class PredictionRequest:
     data: str
     run: str
     symbols: Sequence[str]
-    last: int | None  # bars of each symbol; None: every bar
+    last: int | None  # bars of each symbol; None: every bar, or the last one for what is held
     model_file: str | Path | None
     rehearse: bool
     stack: str
+    held: float | None = None  # a share of the money, of agents
     local: str | None = None  # a folder instead of the bucket, '' for the user's default
 
 
@@ -136,7 +138,13 @@ def _predicted(
         missing: list[NotPredicted] = []
         symbols = [tidy(symbol) for symbol in request.symbols]  # as they train
         made = predict_models(
-            paths, Path(request.data), symbols=symbols, last=request.last, model_file=own, note=notes.append
+            paths,
+            Path(request.data),
+            symbols=symbols,
+            last=1 if request.last is None and request.held is not None else request.last,
+            model_file=own,
+            held=request.held,
+            note=notes.append,
         )
         yield _sorted_out(made, missing, names), missing
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
-from trainer.cli.views.trading import TradedTable, named_metrics, reliability_lines
+from trainer.cli.views.trading import TradedTable, equity_lines, named_metrics, reliability_lines
 from trainer.store.comparison import ComparedRow, Side
 from trainer.store.decisions import BY_HAND, GateDecision
 from trainer.store.differences import Difference
@@ -113,7 +113,8 @@ def comparison_view(
     sides: Sequence[Side], title: str, rows: Sequence[ComparedRow], *, trials: float
 ) -> RenderableType:
     """Return a comparison: what each side cost, each further side beside the first, by symbol, and what
-    trading on each model made. One side alone has the reliability of its probabilities instead.
+    trading on each model made. One side alone has its equity and the reliability of its probabilities
+    instead.
     """
     costs = FittedTable(map(_side, sides), right=("models", WORTH, "spent", "time"))
     traded = TradedTable(named_metrics(sides), trials=trials)
@@ -121,7 +122,8 @@ def comparison_view(
     if traded:
         trades = ["", traded.table(MOST_TRADED), *(styled(line, "dim") for line in traded.legend())]
     if not rows:
-        return lines(costs, *trades, *reliability_lines(sides[0].cards[:MOST_RELIABILITY]))
+        shown = sides[0].cards[:MOST_RELIABILITY]
+        return lines(costs, *trades, *equity_lines(shown), *reliability_lines(shown))
     beside = FittedTable(
         [_compared(row, title) for row in rows], right=(title, "reference", DIFFERENCE, SAMPLE)
     )

@@ -47,6 +47,7 @@ def plan_view(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> RenderableT
 def training(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> tuple[str, Iterable[RenderableType]]:
     """Return what a training makes, and what of."""
     about = [Inline(_data(job, candles)), *([Inline(_start(job))] if start_model_of(job) else [])]
+    about += [Inline([job.target.words])] if job.target.words else []
     return _models(plan, job, candles), about
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from rich.console import RenderableType
 
 from trainer.cli.output import counted
+from trainer.cli.views.curves import small_curve
 from trainer.cli.views.table import Cell, FittedTable, styled
 from trainer.store.card import Card
 from trainer.store.comparison import Side
@@ -110,6 +112,23 @@ def traded_json(sides: Sequence[Side], trials: float) -> list[dict[str, Any]]:
         for (name, card), one, share in zip(cards, traded, deflate(traded, trials=trials), strict=True)
         if one is not None
     ]
+
+
+def equity_lines(cards: Sequence[Card]) -> Iterator[RenderableType]:
+    """Yield what trading on each card's forecasts had made by each cell of the test span, drawn small."""
+    rows = [
+        {
+            "piece": card.piece,
+            "equity": small_curve(list(accumulate(net, initial=0.0))),
+            "end": f"{_signed(sum(net))} %",
+            "lowest": f"{_signed(min(accumulate(net, initial=0.0)))} %",
+        }
+        for card in cards
+        if (net := card.trades.get("net"))
+    ]
+    if rows:
+        yield ""
+        yield FittedTable(rows, right=("end", "lowest"))
 
 
 def reliability_lines(cards: Sequence[Card]) -> Iterator[RenderableType]:

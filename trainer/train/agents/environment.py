@@ -79,7 +79,7 @@ class CandleEnvironment(gymnasium.Env):
         self.observation_space = Box(-INPUT_LIMIT, INPUT_LIMIT, (seen,), np.float32)
         low, high = market.terms.positions[0], market.terms.positions[-1]
         self.action_space = (
-            Box(low, high, (1,), np.float64)
+            Box(low, high, (1,), np.float32)
             if market.terms.is_continuous
             else Discrete(len(market.terms.positions))
         )

@@ -85,6 +85,7 @@ def card_of_training(
         training={
             **{name: getattr(job.train, name) for name in SETTINGS},
             **{name: getattr(job.expert, name) for name in EXPERT_SETTINGS},
+            **({"agent": asdict(job.agent)} if job.target.acts else {}),
             **first,
             **({"others": others} if others else {}),
             "device": device,

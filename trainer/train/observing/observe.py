@@ -17,10 +17,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from trainer.targets.described import OF_A_ROLLOUT
 from trainer.train.observing.tensorboard import ScalarFile
 
 # Between progress events of one model: one per second of hundreds of models is gigabytes in a night.
 PROGRESS_SECONDS = 5.0
+ENDS = ("_loss", "_score")  # of numbers of an epoch that are drawn
 GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
 
 
@@ -76,7 +78,7 @@ def points_of(event: Mapping[str, Any]) -> tuple[str, int, dict[str, float]]:
         numbers = {"loss": event["loss"], "steps_per_second": event["rate"], **event["values"]}
         return model, event.get("step", event.get("epoch", 0)), _numbers(numbers)
     if kind == "epoch":
-        of = {name: value for name, value in event.items() if name.endswith(("_loss", "_score"))}
+        of = {name: value for name, value in event.items() if name.endswith(ENDS) or name in OF_A_ROLLOUT}
         return model, event["epoch"], _numbers({f"epoch/{name}": value for name, value in of.items()})
     if kind == "model_done":
         scores = event["metrics"].items()

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.files import whole_file
+from trainer.targets.described import OF_A_ROLLOUT
 from trainer.train.machine_file import MachineFacts
 from trainer.train.observing.events import finite
 
 FORMAT = 1
 FILE = "training_results.json"
 OF_PROGRESS = ("rate", "unit", "learning_rate", "mfu", "memory_gib")  # of a model's last progress
-OF_AN_EPOCH = ("epoch", "fit", "train_loss", "validation_loss", "score", "train_score", "validation_score")
+OF_AN_EPOCH = (
+    *("epoch", "fit", "train_loss", "validation_loss", "score", "train_score", "validation_score"),
+    *OF_A_ROLLOUT,
+)
 OF_LINKS = ("bus_gb_per_s", "expected_gb_per_s", "devices")
 OF_THE_END = ("file", "sha256", "metrics", "reason", "kept")
 

@@ -25,6 +25,7 @@ from torch import nn
 from trainer.base.settings import RECURRENT
 from trainer.job.job import Job
 from trainer.models.layers import numbers_of
+from trainer.targets.described import OF_A_ROLLOUT
 from trainer.targets.position_account import Terms
 from trainer.train.agents.ppo import Experience, judged, losses, normalized, values_of
 from trainer.train.agents.rollout import (
@@ -47,7 +48,6 @@ from trainer.train.predict.readers import scale_
 
 BASIS = 10_000  # basis points, in which growth is reported, as by the target
 HELD, NEXT = "agent.held", "agent.next"  # buffers of a state: positions, and the windows that lanes go on at
-_TOLD = ("entropy", "rollout_return", "rollout_drawdown")
 _BITS = 24  # of a uniform number
 
 
@@ -69,7 +69,7 @@ class Agents(Stacked):
         self._held_ML = torch.full((models, self._lanes), flat_of(self._target), dtype=kind, device=on)
         self._next_ML = torch.full((models, self._lanes), -1, dtype=torch.int64, device=on)
         self._units_M = torch.stack([_unit(member) for member in members])
-        self._told_MK = torch.zeros(models, len(_TOLD), dtype=torch.float64, device=on)
+        self._told_MK = torch.zeros(models, len(OF_A_ROLLOUT), dtype=torch.float64, device=on)
         self._contexts = None if members[0].context_RC is None else _contexts(members)
         for model in self._models:
             model.eval()
@@ -103,7 +103,7 @@ class Agents(Stacked):
 
     def told(self, member: int) -> Mapping[str, float]:
         """See `Pack.told`: of the last rollout, entropy, mean log growth of a lane, and its mean drawdown."""
-        return dict(zip(_TOLD, self._told_MK[member].tolist(), strict=True))
+        return dict(zip(OF_A_ROLLOUT, self._told_MK[member].tolist(), strict=True))
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
@@ -245,11 +245,12 @@ class Agents(Stacked):
         if self._contexts is None:
             return [()] * len(starts_MB)
         context_RC, offsets_M1 = self._contexts
-        return [(each,) for each in context_RC[starts_MB + offsets_M1 + self._seen - 1].unbind()]
+        last_MB = starts_MB + offsets_M1 + self._seen - 1
+        return [(each,) for each in context_RC[last_MB].long().unbind()]
 
     def _returns_of(self, first_MLS: torch.Tensor) -> torch.Tensor:
         """Return the log return (M, L, S) float64 of the bars that are held after each window."""
-        rows_MLS = first_MLS + (self._label_offsets_M1 + self._seen - 1)[..., None]
+        rows_MLS = first_MLS + self._label_offsets_M1[..., None]
         return self._labels_RK[..., 0][rows_MLS].double()
 
 

@@ -233,7 +233,8 @@ class Stacked(ABC):
         symbol share rows alone.
         """
         self._rows_RF, self._offsets_M1 = joined(self._rows())
-        labels_RK, self._label_offsets_M1 = joined([member.labels_TK for member in self._members])
+        labels_RK, offsets_M1 = joined([member.labels_TK for member in self._members])
+        self._label_offsets_M1 = offsets_M1 + (self._seen - 1)  # from a window's first row to its label
         self._labels_RK = labels_RK.to(self._dtype)
         self._mean_MF = torch.stack([member.mean_F for member in self._members]).to(self._dtype)
         self._std_MF = torch.stack([member.std_F for member in self._members]).to(self._dtype)
@@ -338,7 +339,8 @@ class _Supervised(Stacked):
     def _weighted_loss(
         self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor
     ) -> torch.Tensor:
-        each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
+        """Return the sum (M,) of the losses of labels in these rows, each with its weight."""
+        each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB])
         return torch.where(weight_MB > 0, each_MB * weight_MB, self._zero).sum(-1)
 
     @abstractmethod

@@ -78,12 +78,14 @@ def predict_models(
     symbols: Sequence[str] = (),
     last: int | None = None,
     model_file: Path | None = None,
+    held: float | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Predictions | NotPredicted]:
     """Predict at every bar (or the last `last` of each symbol) that has enough bars before it.
 
     `paths` are model files of one target; `symbols` limits the symbols (none: all). `model_file` is the
-    Python file of a user's own models, since a card runs no code. A bar needs warm-up + lookback bars before
+    Python file of a user's own models, since a card runs no code. `held`, a share of the money, is what an
+    account holds: agents then say what to hold next. A bar needs warm-up + lookback bars before
     it without a hole. Yields by symbol, then in the order of `paths`; a model or symbol that fails is yielded
     as NotPredicted. `note` receives each remark on how the files were read, such as resampled bars, once.
     Uses one thread, as training did, so that sums are the same.
@@ -96,7 +98,10 @@ def predict_models(
     checked: list[CheckedModel] = []
     for path in paths:
         try:
-            checked.append(check_model(path, model_file))
+            model = check_model(path, model_file)
+            if held is not None:
+                model.target.check_held(held)
+            checked.append(model)
         except TrainerError as error:
             yield NotPredicted(model=path.stem, symbol="", error=error)
     _refuse_several_targets(checked)
@@ -104,7 +109,7 @@ def predict_models(
     groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
     for model in checked:
         groups[model.card.timeframe, tuple(model.card.columns), model.features].append(model)
-    running = _Running()
+    running = _Running(held=held)
     noted: list[str] = []
     for models in groups.values():
         single = [model for model in models if model.card.panel is None]
@@ -206,6 +211,7 @@ class _Running:
 
     networks: Networks = field(default_factory=Networks)
     is_exact: dict[tuple[str, int], bool] = field(default_factory=dict)
+    held: float | None = None
 
     def run(self, tasks: Sequence[_Task]) -> Iterator[Predictions | NotPredicted]:
         """Predict the bars of tasks that read the same inputs."""
@@ -216,11 +222,10 @@ class _Running:
             try:
                 network = self.networks.of(task.model)
                 outputs_NO = self._outputs(task, network, rows_TF)
+                columns = self._columns(task, outputs_NO)
             except TrainerError as error:
                 yield NotPredicted(model=task.model.name, symbol=symbol, error=error)
                 continue
-            target, fitted = task.model.target, task.series.fitted
-            columns = target.columns(outputs_NO, task.candles, task.bars, fitted)
             bar = task.candles.timestamp[task.bars]
             # An event bar has its last trade's time, which is its end.
             available_at = bar + step_of(card.timeframe)
@@ -232,6 +237,11 @@ class _Running:
                 columns=columns,
                 synthetic=bool(card.data.get("synthetic")),
             )
+
+    def _columns(self, task: _Task, outputs_NO: np.ndarray) -> dict[str, np.ndarray]:
+        target = task.model.target
+        columns = target.columns(outputs_NO, task.candles, task.bars, task.series.fitted)
+        return columns if self.held is None else target.columns_of_held(columns, self.held)
 
     def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
         """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full

@@ -400,6 +400,7 @@ def test_agents_are_planned_with_and_without_gpus(capsys):
     of_cores = [rows[f"c7i.{size}", "on_demand"]["seconds"]["train"] for size in ("2xlarge", "4xlarge")]
     assert of_cores[0] == pytest.approx(of_cores[1] * 5 / 3, rel=0.01)  # 20 agents on 4 cores, and on 8
     assert any("worth" in why or why.startswith("a GPU: ") for why in document["choice"]["why"])
+    assert "its GPUs compute" in rows["p5.4xlarge", "on_demand"]["note"]
 
 
 # With a stack.

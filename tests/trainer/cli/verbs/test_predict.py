@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 
 import trainer
-from tests.models import make_model
+from tests.models import SETTINGS, make_model
 from trainer.base.errors import UsageError
 from trainer.cli.main import main
 from trainer.cli.verbs import predict as verb
+from trainer.data.features import FEATURES
 from trainer.data.read.reading import read_candles
+from trainer.models import MODELS
+from trainer.targets import TARGETS
 from trainer.train.predict.symbols import Predictions
 
 BTC = "lstm-direction_BTC-USD_1m"
@@ -201,3 +204,36 @@ def test_at_a_terminal_few_rows_are_a_table_and_many_are_csv(monkeypatch, capsys
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "model,symbol,bar,available_at,probability" and len(lines) == 1 + verb.MOST_DRAWN + 3
     assert lines[1].endswith(",0.123456789")
+
+
+def make_agent(folder: Path) -> None:
+    target, model = TARGETS["position"](), MODELS["lstm"](**SETTINGS["lstm"])
+    make_model(
+        folder / "lstm-position_BTC-USD_1m.safetensors",
+        target=target.name,
+        symbols=("BTC-USD",),
+        target_settings=target.card_keys(),
+        architecture=model.architecture(features=len(FEATURES), outputs=target.outputs),
+    )
+
+
+@pytest.mark.parametrize(("held", "column"), [("0", "held_0"), ("-1", "held_-1"), ("0.9", "held_1")])
+def test_an_agent_says_what_to_hold_next(held, column, tmp_path, candles, capsys, no_aws):
+    make_agent(tmp_path)
+    whole = trainer.predict(tmp_path, data=candles)
+    assert list(whole.columns[4:]) == ["held_-1", "held_0", "held_1"]
+    assert whole.iloc[:, 4:].isin([-1.0, 0.0, 1.0]).all(axis=None)
+    assert main(["predict", str(tmp_path), "--data", str(candles), "--held", held]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row["bar"] == whole["bar"].iloc[-1].strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert float(row["position"]) == whole[column].iloc[-1]
+    assert float(row["trade"]) == float(row["position"]) - float(held)
+
+
+def test_what_is_held_is_for_agents_and_within_their_positions(models, tmp_path, candles, capsys, no_aws):
+    assert main(["predict", str(models), "--data", str(candles), "--held", "0"]) == 2
+    assert "says nothing of what to hold" in capsys.readouterr().err
+    make_agent(tmp_path)
+    for held in ("2", "nan"):
+        assert main(["predict", str(tmp_path), "--data", str(candles), "--held", held]) == 2
+        assert "beyond the agent's positions" in capsys.readouterr().err

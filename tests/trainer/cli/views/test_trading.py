@@ -8,7 +8,8 @@ from tests.trainer.store.test_weights import CARD
 from tests.trainer.targets.test_trading import TOLD
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.models import comparison_view
-from trainer.cli.views.trading import TradedTable, traded_json
+from trainer.cli.views.table import lines
+from trainer.cli.views.trading import TradedTable, equity_lines, traded_json
 from trainer.store.comparison import Side
 from trainer.targets import TARGETS
 from trainer.targets.trading import deflate, read_traded
@@ -96,6 +97,13 @@ def test_one_side_alone_has_its_trades_and_its_reliability():
     (told,) = traded_json([side], 1.0)
     assert told["side"] == "run-1" and told["net"] == 0.1 and told["break_even"] == 0.002
     assert 0 < told["deflated"] < 1
+
+
+def test_equity_by_cell_is_drawn_small():
+    one = card(trades={"begins": [0, 86_400, 172_800], "net": [0.1, -0.3, 0.25]})
+    text = drawn(lines(*equity_lines([one, card(trades={})])), width=110).split()
+    assert text[:4] == ["piece", "equity", "end", "lowest"] and text[5] == "▆█▁▇"
+    assert text[6:] == ["+5.0", "%", "-20.0", "%"]
 
 
 def test_a_side_tells_how_many_of_its_models_are_worth_using():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.jobs import job_of
-from trainer.base.errors import DataError, UsageError
+from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.train.inputs.rows import prepare
@@ -150,6 +152,13 @@ def test_one_is_made_from_a_folder_and_a_job(tmp_path):
         environment_of(prepare(candles_of(), JOB), job_of(model="lstm", target="direction"))
     with pytest.raises(UsageError, match="span 'all' is none"):
         environment_of(prepare(candles_of(), JOB), JOB, span="all")
+
+
+def test_without_the_library_its_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.delitem(sys.modules, "trainer.train.agents.environment")
+    with pytest.raises(ConfigError, match=r"gymnasium is not installed .*mayfly\[agents\]"):
+        importlib.import_module("trainer.train.agents.environment")
 
 
 def test_an_action_that_is_no_number_is_refused():
