@@ -62,7 +62,7 @@ class Agents(Stacked):
         self._bars = job.reads_of_step // self._lanes
         # Ends of episodes within a rollout, at most, and its own.
         self._most_ends = -(-(self._bars - 1) // job.agent.episode)
-        self._is_fused = _pays(job, members)
+        self._is_fused = stacks_agents(job, on_cpu=members[0].rows_TF.device.type == "cpu")
         super().__init__(members, job, micro_batch=micro_batch)
         models, on = len(members), self._device
         kind = torch.float64 if self._target.is_continuous else torch.int64
@@ -275,13 +275,12 @@ class WeightRows:
         raise NotImplementedError("modules run one after another")
 
 
-def _pays(job: Job, members: Sequence[Member]) -> bool:
+def stacks_agents(job: Job, *, on_cpu: bool) -> bool:
     """Return whether networks run in their stacked form: the job's choice, else on a GPU, and on a CPU unless
     it is a recurrence, which is slower there than module after module.
     """
     if not job.model.has_stacked_form or job.expert.strategy in ("sequential", "streams"):
         return False
-    on_cpu = members[0].rows_TF.device.type == "cpu"
     return job.expert.strategy == "fused" or not on_cpu or job.cost.kernel != RECURRENT
 
 
