@@ -28,13 +28,21 @@ def places_of(job: Job, device: str) -> int:
     return job.expert.pack or (PLACES if pays and job.model.has_stacked_form else 1)
 
 
+def strategy_of(job: Job, device: str) -> str:
+    """Return the job's strategy, else plain modules; of agents how their networks run."""
+    if job.target.acts:
+        return "fused" if stacks_agents(job, on_cpu=device == "cpu") else "sequential"
+    return (
+        job.expert.strategy if job.model.has_stacked_form and job.expert.strategy != "auto" else "sequential"
+    )
+
+
 def concrete(job: Job, device: str) -> Job:
     """Return the job with this device's defaults for settings that it leaves open. See `form_pack` for
     `auto`.
     """
-    stacks = job.model.has_stacked_form
     return job.with_expert(
-        strategy="sequential" if job.expert.strategy == "auto" or not stacks else job.expert.strategy,
+        strategy=strategy_of(job, device),
         pack=places_of(job, device),
         micro_batch=min(job.expert.micro_batch or _slice(job, on_cpu=device == "cpu"), job.train.batch),
     )
