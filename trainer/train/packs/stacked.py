@@ -36,7 +36,7 @@ from trainer.train.packs.pack import (
     new_model,
     newest_share,
 )
-from trainer.train.packs.tensors import put_tensors
+from trainer.train.packs.tensors import put_tensors, weights_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.predict.readers import scale_
 from trainer.train.seeds import DropoutKeys, key_table
@@ -79,9 +79,9 @@ class Stacked(ABC):
         self._zero, self._nan, self._clip = constants.to(self._device)
         self._layout: Form = self._form()
         self._join_rows()
-        flat = [self._layout.flatten(model.state_dict()) for model in self._models]
+        flat = [self._layout.flatten(weights_of(model)) for model in self._models]
         self._weights_MP = torch.stack(flat).detach()
-        like = self._models[0].state_dict()
+        like = weights_of(self._models[0])
         self._decays_P = self._layout.flatten(
             {name: torch.full_like(weight, float(decays(weight))) for name, weight in like.items()}
         )
