@@ -294,7 +294,10 @@ class Position(TargetSettings):
         """
         from trainer.targets.position_account import drawdown, sharpe
 
-        growth = self.per_bar(forecast_N, labels_NK)["growth"]
-        assert growth is not None
-        scores = super().scores(forecast_N, labels_NK)
-        return {**scores, "drawdown": drawdown(growth / BASIS), "sharpe_ratio": sharpe(growth)}
+        values = {
+            name: each for name, each in self.per_bar(forecast_N, labels_NK).items() if each is not None
+        }
+        means = {name: float(each.mean()) for name, each in values.items()}
+        growth = values["growth"]
+        others = {"drawdown": drawdown(growth / BASIS), "sharpe_ratio": sharpe(growth)}
+        return {"n": len(forecast_N), **means, **others}

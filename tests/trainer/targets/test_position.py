@@ -72,6 +72,15 @@ def test_an_account_equals_one_by_hand(target):
     assert abs(made.position).max() <= target.limit and made.position.min() >= (-target.limit * target.short)
 
 
+@pytest.mark.parametrize("bars", [1, 2, 3, 5, 16, 17, 24])
+def test_an_account_of_any_length_equals_one_by_hand(bars):
+    random, target = np.random.default_rng(bars), Position(levels=5, limit=0.7)
+    labels = labels_of(random.normal(0, 0.02, bars), holes=(bars // 2,))
+    forecast = target.forecast(random.normal(size=(bars, target.outputs)), {})
+    made = account(target, forecast, labels)
+    np.testing.assert_allclose(made.growth, by_hand(target, forecast, labels), rtol=0, atol=1e-12)
+
+
 def test_ruin_starts_anew_and_costs_no_closing():
     target = Position()
     returns = np.array([0.0, math.log(2.5), 0.0])
