@@ -154,8 +154,8 @@ class Agents(Stacked):
         """Act by the outputs of a rollout's windows; return what was done, and what it teaches."""
         target, shape = self._target, first_MLS.shape
         windows = shape[1] * shape[2]
-        outputs_MLSO = outputs_MAO[:, :windows].unflatten(1, tuple(shape[1:]))
-        outputs_MLEO = outputs_MAO[:, windows:].unflatten(1, tuple(ends_MLE.shape[1:]))
+        outputs_MLSO = outputs_MAO[:, :windows].reshape(*shape, -1)
+        outputs_MLEO = outputs_MAO[:, windows:].reshape(*ends_MLE.shape, -1)
         goes_on_ML = self._next_ML == first_MLS[..., 0]
         held_ML = torch.where(goes_on_ML, self._held_ML, flat_of(target))
         draws_MLS = uniform(keys_M2, windows).view(shape)
@@ -191,10 +191,10 @@ class Agents(Stacked):
         batch, taken_M = self._job.train.batch, active_M
         for keys_M2 in keys_KM2:
             order_MN = numbers_of(keys_M2, self._job.reads_of_step).argsort(dim=1, stable=True)
-            for bars_MB in order_MN.split(batch, dim=1):
+            for bars_MB in torch.split(order_MN, batch, dim=1):
                 loss_M = torch.zeros_like(self._losses_M)
                 self._gradient_MP.zero_()
-                for slice_MB in bars_MB.split(self._micro_batch, dim=1):
+                for slice_MB in torch.split(bars_MB, self._micro_batch, dim=1):
                     starts_MB = starts_MN.gather(1, slice_MB)
                     loss_M = loss_M + self._add_gradient(starts_MB, made.of(slice_MB), batch)
                 taken_M = taken_M & self._update(active_M, loss_M)
@@ -215,7 +215,7 @@ class Agents(Stacked):
 
     def _outputs_of_all(self, starts_MA: torch.Tensor) -> torch.Tensor:
         """Return the outputs (M, A, O) of all windows of a rollout, in slices."""
-        parts = starts_MA.split(self._micro_batch, dim=1)
+        parts = torch.split(starts_MA, self._micro_batch, dim=1)
         return torch.cat([self._outputs(self._weights_MP, part) for part in parts], dim=1)
 
     def _outputs(self, weights_MP: torch.Tensor, starts_MB: torch.Tensor) -> torch.Tensor:
@@ -264,7 +264,7 @@ class WeightRows:
         return torch.cat([state[name].reshape(-1) for name in self._shapes])
 
     def unflatten(self, weights_P: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        parts = weights_P.split([shape.numel() for shape in self._shapes.values()])
+        parts = weights_P.split_with_sizes([shape.numel() for shape in self._shapes.values()])
         return {
             name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
