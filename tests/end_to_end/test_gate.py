@@ -43,6 +43,25 @@ learning_rate = 1e-2
 instance = ["g6.xlarge"]
 """
 REFIT_JOB = JOB.replace("epochs = 2\n", "epochs = 2\nrefit = true\n")
+# An agent of each symbol, at costs that six hours of a trend pay.
+AGENTS_JOB = """
+name = "signal"
+[model]
+name = "mlp"
+hidden = 16
+lookback = 8
+[target]
+name = "position"
+fee = 1e-5
+slippage = 0.0
+[train]
+epochs = 6
+patience = 6
+batch = 128
+learning_rate = 3e-3
+[machine]
+instance = ["g6.xlarge"]
+"""
 # A model and a target of the user's own: the next bar's return, by its squared error.
 OWN_JOB = JOB.replace("[model]\n", '[model]\nfile = "net.py"\nclass = "Net"\nlookback = 24\n').replace(
     "[target]\nhorizon = 1\n", '[target]\nfile = "next.py"\nclass = "Next"\n'
@@ -124,7 +143,7 @@ def receipt_of(story: Weeks, run_id: str) -> Any:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("job", [JOB, OWN_JOB, REFIT_JOB], ids=["ours", "own", "refit"])
+@pytest.mark.parametrize("job", [JOB, OWN_JOB, REFIT_JOB, AGENTS_JOB], ids=["ours", "own", "refit", "agents"])
 def test_a_challenger_is_scored_on_a_machine_of_its_own(
     job: str,
     begin: Begin,

@@ -94,7 +94,7 @@ def _small_batches(job: Job, symbols: Mapping[str, SymbolPlan]) -> list[str]:
         for entries in trained
     }
     small = [f"{name} ({count:,})" for name, count in reads.items() if count < job.train.batch]
-    if not small:
+    if not small or job.target.acts:  # a rollout has its bars, in however many visits
         return []
     names = some_of(small, 3)
     return [f"the default batch of {job.train.batch} shrinks to the training {job.model.reads} of {names}"]

@@ -136,11 +136,18 @@ def refuse_empty_columns(candles: Candles) -> None:
 
 
 def refuse_large_batch(where: str, job: Job, available: int) -> None:
-    """Raise DataError if an epoch has fewer windows, or chunks, than a batch that is not the default.
+    """Raise DataError if an epoch has fewer windows, or chunks, than a batch that is not the default, or than
+    an agent's rollout has bars in a lane.
 
     A default batch shrinks to the data instead: an epoch is one step, and the plan has a note.
     """
     kind = job.model.reads
+    bars = job.reads_of_step // job.agent.lanes if job.target.acts else 0
+    if available < bars:
+        raise DataError(
+            f"a rollout has {bars} bars in each lane, more than the {available} training {kind} of {where}",
+            do="Raise agent.lanes, lower train.batch, or give more bars.",
+        )
     if available < job.train.batch != job.model.default_batch:
         smaller = "1, lower model.chunk" if kind == CHUNKS else "auto"
         raise DataError(

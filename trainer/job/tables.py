@@ -192,5 +192,7 @@ def _offer(tables: Tables, key: str, table: str) -> str:
     if same:
         return f"Did you mean {' or '.join(f'{place}.{key}' for place in same)}?"
     here = {name: f"{table}.{name}" for name in there.get(table, ())}
+    if not homes["target"].acts and table != "agent":
+        del there["agent"]  # which this job has no use for
     anywhere = {name: f"{place}.{name}" for place, keys in reversed(there.items()) for name in keys}
     return nearest(key, here, shown=here) or nearest(key, anywhere, shown=anywhere)

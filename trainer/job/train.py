@@ -155,7 +155,10 @@ class ExpertSettings:
         choices=STRATEGIES,
     )
     pack: int = setting(
-        0, "Models that a worker trains together; 0: one on a CPU, eight on a GPU.", least=0, most=4_096
+        0,
+        "Models that a worker trains together; 0: one on a CPU (but eight agents), eight on a GPU.",
+        least=0,
+        most=4_096,
     )
     micro_batch: int = setting(
         0,

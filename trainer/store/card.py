@@ -104,6 +104,7 @@ class Card:
     # and whose weights are in the same file. {} for any other model.
     held_out: dict[str, Any] = field(default_factory=dict)
     members: int = 1  # networks, whose mean it forecasts
+    tried: int = 1  # models of its run, each scored on test
     test_scored: int = 1  # times that its training was scored on the test span, with ever more epochs
     format: int = FORMAT
 

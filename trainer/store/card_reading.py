@@ -64,6 +64,7 @@ def _card(fields: Fields) -> dict[str, Any]:
         "format": FORMAT,
         **_trained_on(fields, len(features)),
         "held_out": _held_out(fields.table("held_out"), len(features)),
+        "tried": fields.whole("tried", least=1, most=MOST_SCORED),
         "test_scored": fields.whole("test_scored", least=1, most=MOST_SCORED),
         "members": fields.whole("members", least=1, most=MOST_MEMBERS),
         "architecture": _object(fields, "architecture").values,

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.base.errors import UsageError
+from trainer.base.errors import DataError, UsageError
 from trainer.base.settings import bad_value, setting
 from trainer.targets.target import LOWER, Column, Metric, TargetSettings, column
 
@@ -171,7 +171,8 @@ class Position(TargetSettings):
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the regret (...) of a bar, in basis points: by how much the policy's expected growth is
-        below that of the best position, as a mean over positions held. PPO learns from accounts instead.
+        below that of the best position, as a mean over positions held. The smoke test steps by it; PPO learns
+        from accounts.
         """
         from trainer.targets.position_policy import regret
 
@@ -190,13 +191,16 @@ class Position(TargetSettings):
         return combined(self, outputs_MNO)
 
     def forecast(self, outputs_NO: np.ndarray, fitted: Mapping[str, Any]) -> np.ndarray:
-        """Return the position (N, P) to take for each position held: the likeliest, or the mean."""
+        """Return the position (N, P) to take for each position held: the likeliest, or the mean. NaN where an
+        output is no number.
+        """
+        import numpy as np
         import torch
 
         from trainer.targets.position_policy import greedy
 
         made: np.ndarray = greedy(self, torch.from_numpy(outputs_NO)).numpy()
-        return made
+        return np.where(np.isfinite(outputs_NO).all(axis=1, keepdims=True), made, np.nan)
 
     def order(self, forecast_N: np.ndarray) -> np.ndarray:
         """Return the position (N,) to take when nothing is held."""
@@ -231,12 +235,16 @@ class Position(TargetSettings):
             raise UsageError(f"what is held, {held:g}, is beyond the agent's positions", do=do)
 
     def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
-        """Return the position to take, and what to trade for it. Of the levels the nearest is held."""
+        """Return the position to take, and what to trade for it. Of the levels the nearest is held. Raises
+        DataError for outputs that are no numbers.
+        """
         import numpy as np
 
         knots = np.array(self.positions)
         at = held if self.is_continuous else knots[abs(knots - held).argmin()]
         made_NP = np.stack(list(columns.values()), axis=1)
+        if not np.isfinite(made_NP).all():
+            raise DataError("the agent's outputs are no numbers", do="Train it again, with a lower rate.")
         position_N = np.array([np.interp(at, knots, row) for row in made_NP])
         return {self.name: position_N, "trade": position_N - held}
 
@@ -286,7 +294,10 @@ class Position(TargetSettings):
         """
         from trainer.targets.position_account import drawdown, sharpe
 
-        growth = self.per_bar(forecast_N, labels_NK)["growth"]
-        assert growth is not None
-        scores = super().scores(forecast_N, labels_NK)
-        return {**scores, "drawdown": drawdown(growth / BASIS), "sharpe_ratio": sharpe(growth)}
+        values = {
+            name: each for name, each in self.per_bar(forecast_N, labels_NK).items() if each is not None
+        }
+        means = {name: float(each.mean()) for name, each in values.items()}
+        growth = values["growth"]
+        others = {"drawdown": drawdown(growth / BASIS), "sharpe_ratio": sharpe(growth)}
+        return {"n": len(forecast_N), **means, **others}

@@ -48,11 +48,11 @@ class Orders:
         return send(order, self._device)
 
     def _drawn(self, epoch: int) -> torch.Tensor:
-        seeded = {"seed": self._seed, "model": self._model, "epoch": epoch}
+        windows, most, seed, model = self._windows, self._most, self._seed, self._model
         if self._episodes is None:
-            order = batch_order(self._windows, **seeded)[: self._most]
+            order = batch_order(windows, seed=seed, model=model, epoch=epoch)[:most]
         else:
-            order = episode_order(self._windows, self._episodes, most=self._most, **seeded)
+            order = episode_order(windows, self._episodes, most=most, seed=seed, model=model, epoch=epoch)
         return order.pin_memory() if self._device.type == "cuda" else order
 
 

@@ -84,8 +84,10 @@ class DropoutKeys:
         first = step - step % steps
         if first != self._first:
             ahead = range(first, first + steps)
-            seeded = {"seed": self._seed, "model": self._model, "purpose": self._purpose}
-            put(self._table_SL2, dropout_keys(**seeded, steps=ahead, layers=layers))
+            keys = dropout_keys(
+                seed=self._seed, model=self._model, steps=ahead, layers=layers, purpose=self._purpose
+            )
+            put(self._table_SL2, keys)
             self._first = first
         return step - first
 

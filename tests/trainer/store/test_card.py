@@ -131,7 +131,7 @@ def test_a_refits_card_has_that_of_its_twin() -> None:
     assert CARD.twin is CARD
 
 
-@pytest.mark.parametrize("name", ["trained_until", "held_out", "members", "test_scored"])
+@pytest.mark.parametrize("name", ["trained_until", "held_out", "members", "tried", "test_scored"])
 def test_a_card_lacks_no_field(name: str) -> None:
     values = {key: value for key, value in asdict(CARD).items() if key != name}
     with pytest.raises(DataError, match="can't be used"):

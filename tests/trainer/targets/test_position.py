@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.base.errors import UsageError
+from trainer.base.errors import DataError, UsageError
 from trainer.targets.position import BASIS, Position
 from trainer.targets.position_account import account, drawdown, follows
 from trainer.targets.position_policy import (
@@ -70,6 +70,15 @@ def test_an_account_equals_one_by_hand(target):
     np.testing.assert_allclose(made.growth, by_hand(target, forecast, labels), rtol=0, atol=1e-12)
     assert not follows(labels)[[0, 50, 51, 300]].any() and follows(labels).sum() == 396
     assert abs(made.position).max() <= target.limit and made.position.min() >= (-target.limit * target.short)
+
+
+@pytest.mark.parametrize("bars", [1, 2, 3, 5, 16, 17, 24])
+def test_an_account_of_any_length_equals_one_by_hand(bars):
+    random, target = np.random.default_rng(bars), Position(levels=5, limit=0.7)
+    labels = labels_of(random.normal(0, 0.02, bars), holes=(bars // 2,))
+    forecast = target.forecast(random.normal(size=(bars, target.outputs)), {})
+    made = account(target, forecast, labels)
+    np.testing.assert_allclose(made.growth, by_hand(target, forecast, labels), rtol=0, atol=1e-12)
 
 
 def test_ruin_starts_anew_and_costs_no_closing():
@@ -142,6 +151,27 @@ def test_a_policy_that_never_trades_earns_nothing():
     ] * 5
 
 
+@KINDS
+def test_outputs_that_are_no_numbers_are_no_positions(target):
+    labels, outputs = labels_of(np.zeros(5)), np.zeros((5, target.outputs))
+    outputs[3, 0] = np.nan
+    forecast = target.forecast(outputs, {})
+    assert np.isnan(forecast).any(axis=1).tolist() == [False, False, False, True, False]
+    assert math.isnan(target.loss_of_span(outputs, labels))
+    columns = target.columns(outputs, None, np.arange(5), {})
+    with pytest.raises(DataError, match="no numbers"):
+        target.columns_of_held(columns, 0.0)
+
+
+def test_what_is_held_decides_what_to_hold():
+    columns = {"held_-1": np.array([0.0]), "held_0": np.array([1.0]), "held_1": np.array([-1.0])}
+    for held, position in ((-1.0, 0.0), (-0.4, 1.0), (0.9, -1.0)):
+        made = Position().columns_of_held(columns, held)
+        assert made["position"].tolist() == [position] and made["trade"].tolist() == [position - held]
+    (between,) = Position(actions="continuous").columns_of_held(columns, 0.5)["position"]
+    assert between == 0.0
+
+
 def test_growth_is_in_basis_points_and_drawdown_a_share():
     target, labels = Position(), labels_of(np.log([1.1, 0.5, 1.2]))
     scores = target.scores(np.ones((3, 3)), labels)
@@ -164,6 +194,14 @@ def test_impossible_settings_are_refused_in_a_line(keys, message):
     with pytest.raises(UsageError) as caught:
         Position(**keys)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_plan_is_told_how_it_trades_and_what_it_pays():
+    assert Position(spread=0.0004).words == (
+        "an agent trades its own positions, -1 to 1, filled at the next bar's open;"
+        " fee 0.1 %, slippage 0.05 %, spread 0.04 %"
+    )
+    assert "a close that it has seen, so it gets no mark; fee" in Position(fill="close", short=False).words
 
 
 def test_trading_at_a_seen_close_decides_nothing():

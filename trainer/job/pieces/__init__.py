@@ -8,6 +8,7 @@ pieces.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainer.job.job import Job
 from trainer.job.pieces.models import PANEL, POOLED, SYMBOL
@@ -30,4 +31,5 @@ def takes_all_devices(job: Job) -> bool:
 
 def pieces_of(job: Job, series: Sequence[SeriesWork], *, timeframe: str) -> tuple[Piece, ...]:
     """Return the pieces of a job on these series."""
-    return kind_of(job).pieces(job, series, timeframe)
+    made = kind_of(job).pieces(job, series, timeframe)
+    return tuple(replace(piece, tried=len(made)) for piece in made)

@@ -45,6 +45,7 @@ class Piece:
     draws: str = ""  # the name that, with the seed, determines its random numbers; empty: its own
     threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
     members: int = 1  # networks, with consecutive seeds from `seed` on, whose mean it forecasts
+    tried: int = 1  # models of its run, all scored on test
     refit: bool = False  # whether it is trained again on all bars once it is scored
 
     @property

@@ -14,6 +14,7 @@ Shapes: M agents, L lanes, S bars of a rollout, P positions, O outputs, E bars a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -68,7 +69,12 @@ def act(
     chances = log_chances_of_each(target, outputs_MLSO).exp()
     # By position held, whatever it will be: the last position takes what rounding leaves.
     next_MLSP = (chances.cumsum(-1)[..., :-1] <= draws_MLS[..., None, None]).sum(-1)
-    shares_P = torch.tensor(target.positions, dtype=torch.float64, device=next_MLSP.device)
+    return follow(target, next_MLSP, held_ML, bars)
+
+
+def follow(target: Terms, next_MLSP: torch.Tensor, held_ML: torch.Tensor, bars: Bars) -> Acted:
+    """Take from bar to bar the next position (M, L, S, P) of the one held: accounts of discrete actions."""
+    shares_P = _shares_on(next_MLSP.device, target.positions)
     is_ruin_MLSP = ruined(shares_P[next_MLSP], bars.log_return_MLS[..., None])
     flat_MLSP = is_ruin_MLSP | bars.closes_MLS[..., None]
     after_MLSP = torch.where(flat_MLSP, target.flat, next_MLSP)
@@ -116,6 +122,12 @@ def _act_freely(
     )
 
 
+@lru_cache(maxsize=8)
+def _shares_on(device: torch.device, positions: tuple[float, ...]) -> torch.Tensor:
+    """Return the positions (P,) float64 on a device. Kept: nothing is sent while a graph is recorded."""
+    return torch.tensor(positions, dtype=torch.float64, device=device)
+
+
 def _over(bars: Bars) -> torch.Tensor:
     """Return whether the next bar of a rollout is of another episode (M, L, S)."""
     over_MLS = bars.ends_MLS.clone()
@@ -127,7 +139,7 @@ def grown(target: Terms, acted: Acted, bars: Bars) -> torch.Tensor:
     """Return the log growth (M, L, S) float64 of each bar after costs."""
     held_MLS = acted.held_MLS
     if not target.is_continuous:
-        held_MLS = torch.tensor(target.positions, dtype=torch.float64, device=held_MLS.device)[held_MLS]
+        held_MLS = _shares_on(held_MLS.device, target.positions)[held_MLS]
     made_MLS: torch.Tensor = growth(held_MLS, acted.share_MLS, bars.log_return_MLS, target.cost)
     closed_MLS = bars.closes_MLS & ~acted.ruined_MLS
     closing_MLS = torch.log1p(-target.cost * acted.share_MLS.abs())

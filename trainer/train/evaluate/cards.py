@@ -98,6 +98,7 @@ def card_of_training(
         panel=_panel(data, [one.fitted for one in scored]),
         trained_until=until_of_spans(data, "validation"),
         members=len(fits),
+        tried=piece.tried,
         test_scored=1 + max(fit.scored_before for fit in fits),
         code_sha256=code_sha256(job),
         seed=piece.seed,

@@ -16,7 +16,7 @@ context, P weights of one model, O outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -51,31 +51,6 @@ HELD, NEXT = "agent.held", "agent.next"  # buffers of a state: positions, and th
 _BITS = 24  # of a uniform number
 
 
-@dataclass(frozen=True, kw_only=True)
-class Read:
-    """Windows of a rollout, scaled, and the context of each if the model reads it."""
-
-    x_MATF: torch.Tensor
-    context_MAC: torch.Tensor | None
-
-    def of(self, rows_MB: torch.Tensor) -> Read:
-        """Return some of the windows."""
-        models, windows = self.x_MATF.shape[:2]
-        first_M1 = torch.arange(models, device=rows_MB.device)[:, None] * windows
-        flat = (rows_MB + first_M1).flatten()
-
-        def picked(each: torch.Tensor) -> torch.Tensor:
-            return each.flatten(0, 1).index_select(0, flat).unflatten(0, tuple(rows_MB.shape))
-
-        context = None if self.context_MAC is None else picked(self.context_MAC)
-        return Read(x_MATF=picked(self.x_MATF), context_MAC=context)
-
-    def part(self, first: int, stop: int) -> Read:
-        """Return the windows from `first` to `stop`."""
-        context = None if self.context_MAC is None else self.context_MAC[:, first:stop]
-        return Read(x_MATF=self.x_MATF[:, first:stop], context_MAC=context)
-
-
 class Agents(Stacked):
     """The agents of a worker; see `Pack`."""
 
@@ -87,7 +62,7 @@ class Agents(Stacked):
         self._bars = job.reads_of_step // self._lanes
         # Ends of episodes within a rollout, at most, and its own.
         self._most_ends = -(-(self._bars - 1) // job.agent.episode)
-        self._is_fused = _pays(job, members)
+        self._is_fused = stacks_agents(job, on_cpu=members[0].rows_TF.device.type == "cpu")
         super().__init__(members, job, micro_batch=micro_batch)
         told = (len(members), len(OF_A_ROLLOUT))
         self._told_MK = torch.zeros(*told, dtype=torch.float64, device=self._device)
@@ -119,6 +94,17 @@ class Agents(Stacked):
     @property
     def _is_recorded(self) -> bool:
         return not self._job.model.is_any_module  # which may wait for the device
+
+    def _rows(self) -> list[torch.Tensor]:
+        """Return the rows of each member, already scaled: a rollout reads them several times."""
+        known: dict[tuple[int, ...], torch.Tensor] = {}
+        rows = []
+        for one in self._members:  # folds of a symbol have their own scalers
+            key = (id(one.rows_TF), id(one.mean_F), id(one.std_F))
+            if key not in known:
+                known[key] = scale_(one.rows_TF.clone(), one.mean_F, one.std_F)
+            rows.append(known[key])
+        return rows
 
     def told(self, member: int) -> Mapping[str, float]:
         """See `Pack.told`: of the last rollout, entropy, mean log growth of a lane, and its mean drawdown."""
@@ -153,11 +139,10 @@ class Agents(Stacked):
             bars = bars_of(self._returns_of(first_MLS), first_MLS, next_MLS)
             ends_MLE = ends_of(bars, self._most_ends)
             starts_MA = torch.cat((first_MLS.flatten(1), next_MLS.gather(2, ends_MLE).flatten(1)), dim=1)
-            read = self._windows(starts_MA)
-            outputs_MAO = self._outputs_of_all(read)
+            outputs_MAO = self._outputs_of_all(starts_MA)
             acted, made = self._acted(outputs_MAO, keys_KM2[0], bars, ends_MLE, first_MLS)
             growth_MLS = grown(self._target, acted, bars)
-        taken_M = self._learn(read, made, keys_KM2[1:], active_M)
+        taken_M = self._learn(first_MLS.flatten(1), made, keys_KM2[1:], active_M)
         finite_M = growth_MLS.isfinite().flatten(1).all(1)
         loss_M = torch.where(taken_M & finite_M, -BASIS * growth_MLS.mean((1, 2)), self._nan.double())
         self._losses_M.copy_(loss_M)
@@ -181,8 +166,8 @@ class Agents(Stacked):
         """Act by the outputs of a rollout's windows; return what was done, and what it teaches."""
         target, shape = self._target, first_MLS.shape
         windows = shape[1] * shape[2]
-        outputs_MLSO = outputs_MAO[:, :windows].unflatten(1, tuple(shape[1:]))
-        outputs_MLEO = outputs_MAO[:, windows:].unflatten(1, tuple(ends_MLE.shape[1:]))
+        outputs_MLSO = outputs_MAO[:, :windows].reshape(*shape, -1)
+        outputs_MLEO = outputs_MAO[:, windows:].reshape(*ends_MLE.shape, -1)
         goes_on_ML = self._next_ML == first_MLS[..., 0]
         held_ML = torch.where(goes_on_ML, self._held_ML, flat_of(target))
         draws_MLS = uniform(keys_M2, windows).view(shape)
@@ -210,7 +195,7 @@ class Agents(Stacked):
         return acted, made
 
     def _learn(
-        self, read: Read, made: Experience, keys_KM2: torch.Tensor, active_M: torch.Tensor
+        self, starts_MN: torch.Tensor, made: Experience, keys_KM2: torch.Tensor, active_M: torch.Tensor
     ) -> torch.Tensor:
         """Take the optimizer steps of a rollout; return (M,) bool: whether all were taken, or only need a
         smaller loss scale.
@@ -218,18 +203,19 @@ class Agents(Stacked):
         batch, taken_M = self._job.train.batch, active_M
         for keys_M2 in keys_KM2:
             order_MN = numbers_of(keys_M2, self._job.reads_of_step).argsort(dim=1, stable=True)
-            for bars_MB in order_MN.split(batch, dim=1):
+            for bars_MB in torch.split(order_MN, batch, dim=1):
                 loss_M = torch.zeros_like(self._losses_M)
                 self._gradient_MP.zero_()
-                for slice_MB in bars_MB.split(self._micro_batch, dim=1):
-                    loss_M = loss_M + self._add_gradient(read.of(slice_MB), made.of(slice_MB), batch)
+                for slice_MB in torch.split(bars_MB, self._micro_batch, dim=1):
+                    starts_MB = starts_MN.gather(1, slice_MB)
+                    loss_M = loss_M + self._add_gradient(starts_MB, made.of(slice_MB), batch)
                 taken_M = taken_M & self._update(active_M, loss_M)
         return taken_M
 
-    def _add_gradient(self, read: Read, part: Experience, batch: int) -> torch.Tensor:
+    def _add_gradient(self, starts_MB: torch.Tensor, part: Experience, batch: int) -> torch.Tensor:
         """Add the gradient of a slice's share of its minibatch's loss; return the share (M,)."""
         weights_MP = self._weights_MP.detach().requires_grad_() if self._is_fused else self._weights_MP
-        outputs_MBO = self._outputs(weights_MP, read)
+        outputs_MBO = self._outputs(weights_MP, starts_MB)
         loss_M = self._losses_of(outputs_MBO, part).sum(1) / batch
         factor_M = self._scales_M.to(self._dtype) if self._is_scaled else self._ones_M
         if self._is_fused:
@@ -243,40 +229,44 @@ class Agents(Stacked):
         """Return the loss (M, B) of each bar."""
         return losses(self._target, self._agent, outputs_MBO, part)
 
-    def _outputs_of_all(self, read: Read) -> torch.Tensor:
-        """Return the outputs (M, A, O) of all windows, in slices."""
-        firsts = range(0, read.x_MATF.shape[1], self._micro_batch)
-        parts = (read.part(first, first + self._micro_batch) for first in firsts)
+    def _outputs_of_all(self, starts_MA: torch.Tensor) -> torch.Tensor:
+        """Return the outputs (M, A, O) of all windows of a rollout, in slices."""
+        parts = torch.split(starts_MA, self._micro_batch, dim=1)
         return torch.cat([self._outputs(self._weights_MP, part) for part in parts], dim=1)
 
-    def _outputs(self, weights_MP: torch.Tensor, read: Read) -> torch.Tensor:
-        """Return the outputs (M, B, O) of windows."""
-        x_MTBF = read.x_MATF.transpose(1, 2)
+    def _outputs(self, weights_MP: torch.Tensor, starts_MB: torch.Tensor) -> torch.Tensor:
+        """Return the outputs (M, B, O) of the windows from these first rows."""
+        x_MTBF = self._windows(starts_MB).transpose(1, 2)
         if self._is_fused:
             return self._layout.forward(weights_MP, x_MTBF, None, 0)
-        own = not self._job.model.is_any_module
-        made = []
+        ours, made = not self._job.model.is_any_module, []
+        contexts = self._contexts_of(starts_MB)
         for number, network in enumerate(self._networks):
-            context = () if read.context_MAC is None else (read.context_MAC[number],)
             with autocast(self._matmul_dtype, self._device):
-                made.append(network(x_MTBF[number], None, 0, *context) if own else network(x_MTBF[number]))
+                x_TBF, context = x_MTBF[number], contexts[number]
+                made.append(network(x_TBF, None, 0, *context) if ours else network(x_TBF, *context))
         return torch.stack(made)
 
-    def _windows(self, starts_MA: torch.Tensor) -> Read:
-        """Return the windows from these first rows, scaled."""
-        rows_MA = starts_MA + self._offsets_M1
-        index = (rows_MA[..., None] + self._steps_T1[:, 0]).view(-1)
-        x_MATF = self._rows_RF.index_select(0, index).view(*rows_MA.shape, self._seen, -1)
-        scale_(x_MATF, self._mean_MF[:, None, None, :], self._std_MF[:, None, None, :])
+    def _windows(self, starts_MB: torch.Tensor) -> torch.Tensor:
+        """Return the windows (M, B, T, F) from these first rows, scaled."""
+        # As rows of a matrix that overlap: a window is one piece of memory.
+        width = self._rows_RF.shape[1]
+        windows = len(self._rows_RF) - self._seen + 1
+        each = self._rows_RF.as_strided((windows, self._seen * width), (width, 1))
+        x = each.index_select(0, (starts_MB + self._offsets_M1).flatten())
+        return x.view(*starts_MB.shape, self._seen, width)
+
+    def _contexts_of(self, starts_MB: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+        """Return the context (B, C) of each agent's windows, if the model reads it."""
         if self._contexts is None:
-            return Read(x_MATF=x_MATF, context_MAC=None)
+            return [()] * len(starts_MB)
         context_RC, offsets_M1 = self._contexts
-        last_MA = starts_MA + offsets_M1 + self._seen - 1
-        return Read(x_MATF=x_MATF, context_MAC=context_RC[last_MA].long())
+        last_MB = starts_MB + offsets_M1 + self._seen - 1
+        return [(each,) for each in context_RC[last_MB].long().unbind()]
 
     def _returns_of(self, first_MLS: torch.Tensor) -> torch.Tensor:
         """Return the log return (M, L, S) float64 of the bars that are held after each window."""
-        rows_MLS = first_MLS + (self._label_offsets_M1 + self._seen - 1)[..., None]
+        rows_MLS = first_MLS + self._label_offsets_M1[..., None]
         return self._labels_RK[..., 0][rows_MLS].double()
 
 
@@ -290,7 +280,7 @@ class WeightRows:
         return torch.cat([state[name].reshape(-1) for name in self._shapes])
 
     def unflatten(self, weights_P: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        parts = weights_P.split([shape.numel() for shape in self._shapes.values()])
+        parts = weights_P.split_with_sizes([shape.numel() for shape in self._shapes.values()])
         return {
             name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
@@ -301,13 +291,12 @@ class WeightRows:
         raise NotImplementedError("modules run one after another")
 
 
-def _pays(job: Job, members: Sequence[Member]) -> bool:
+def stacks_agents(job: Job, *, on_cpu: bool) -> bool:
     """Return whether networks run in their stacked form: the job's choice, else on a GPU, and on a CPU unless
     it is a recurrence, which is slower there than module after module.
     """
     if not job.model.has_stacked_form or job.expert.strategy in ("sequential", "streams"):
         return False
-    on_cpu = members[0].rows_TF.device.type == "cpu"
     return job.expert.strategy == "fused" or not on_cpu or job.cost.kernel != RECURRENT
 
 

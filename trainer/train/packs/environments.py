@@ -26,7 +26,7 @@ from trainer.targets.environment_steps import random_policy, rewards_of
 from trainer.train.agents.lanes import HereLanes, LanePlace, Lanes, Processes, Stepped
 from trainer.train.agents.ppo import Experience, clipped_losses, normalized
 from trainer.train.agents.rollout import advantages
-from trainer.train.packs.agents import Agents, Read, uniform
+from trainer.train.packs.agents import Agents, uniform
 from trainer.train.packs.pack import Member
 from trainer.train.seeds import derive
 
@@ -119,8 +119,8 @@ class Environments(Agents):
         with torch.no_grad():
             made = self._rollout(keys_KM2[0], active_M)
             learnt = self._experience(made)
-        read = Read(x_MATF=made.seen.flatten(1, 2)[:, :, None], context_MAC=None)
-        taken_M = self._learn(read, learnt, keys_KM2[1:], active_M)
+        self._shown_MND = made.seen.flatten(1, 2)
+        taken_M = self._learn(self._places(), learnt, keys_KM2[1:], active_M)
         self._losses_M.copy_(torch.where(taken_M, -made.reward.mean((1, 2)), self._nan.double()))
         told = (self._entropy_M.double(), made.reward.sum(-1).mean(-1), torch.zeros_like(self._units_M))
         self._told_MK.copy_(torch.where(active_M[:, None], torch.stack(told, dim=1), self._told_MK))
@@ -195,7 +195,21 @@ class Environments(Agents):
 
     def _outputs_at(self, seen_MLD: torch.Tensor) -> torch.Tensor:
         """Return the outputs (M, L, O) for what lanes see."""
-        return self._outputs(self._weights_MP, Read(x_MATF=seen_MLD[:, :, None], context_MAC=None))
+        self._shown_MND = seen_MLD
+        return self._outputs(self._weights_MP, self._places())
+
+    def _places(self) -> torch.Tensor:
+        """Return the places (M, N) of all that is shown."""
+        models, number = self._shown_MND.shape[:2]
+        return torch.arange(number, device=self._device).expand(models, number)
+
+    def _windows(self, starts_MB: torch.Tensor) -> torch.Tensor:
+        """Return what is shown at these places (M, B, 1, D)."""
+        models_M1 = torch.arange(len(starts_MB), device=self._device)[:, None]
+        return self._shown_MND[models_M1, starts_MB][:, :, None]
+
+    def _rows(self) -> list[torch.Tensor]:
+        return [member.rows_TF for member in self._members]  # which it does not read
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         """Return values of all lanes (N, ...) by member (M, L, ...) on the device."""

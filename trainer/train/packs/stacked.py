@@ -36,7 +36,7 @@ from trainer.train.packs.pack import (
     new_model,
     newest_share,
 )
-from trainer.train.packs.tensors import put_tensors
+from trainer.train.packs.tensors import put_tensors, weights_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.predict.readers import scale_
 from trainer.train.seeds import DropoutKeys, key_table
@@ -79,9 +79,9 @@ class Stacked(ABC):
         self._zero, self._nan, self._clip = constants.to(self._device)
         self._layout: Form = self._form()
         self._join_rows()
-        flat = [self._layout.flatten(model.state_dict()) for model in self._models]
+        flat = [self._layout.flatten(weights_of(model)) for model in self._models]
         self._weights_MP = torch.stack(flat).detach()
-        like = self._models[0].state_dict()
+        like = weights_of(self._models[0])
         self._decays_P = self._layout.flatten(
             {name: torch.full_like(weight, float(decays(weight))) for name, weight in like.items()}
         )
@@ -224,12 +224,17 @@ class Stacked(ABC):
                 parameter.data, parameter.grad = weights[name], gradients[name]
         return models
 
+    def _rows(self) -> list[torch.Tensor]:
+        """Return the rows (R, F) that each member reads."""
+        return [member.rows_TF for member in self._members]
+
     def _join_rows(self) -> None:
         """Concatenate every symbol's rows, and labels; members that share them share their offset. Folds of a
         symbol share rows alone.
         """
-        self._rows_RF, self._offsets_M1 = joined([member.rows_TF for member in self._members])
-        labels_RK, self._label_offsets_M1 = joined([member.labels_TK for member in self._members])
+        self._rows_RF, self._offsets_M1 = joined(self._rows())
+        labels_RK, offsets_M1 = joined([member.labels_TK for member in self._members])
+        self._label_offsets_M1 = offsets_M1 + (self._seen - 1)  # from a window's first row to its label
         self._labels_RK = labels_RK.to(self._dtype)
         self._mean_MF = torch.stack([member.mean_F for member in self._members]).to(self._dtype)
         self._std_MF = torch.stack([member.std_F for member in self._members]).to(self._dtype)
@@ -313,7 +318,7 @@ def joined(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
             each.append(part)
             total += len(part)
     offsets = torch.tensor([place[id(part)] for part in parts], device=parts[0].device)
-    return torch.cat(each), offsets[:, None]
+    return each[0] if len(each) == 1 else torch.cat(each), offsets[:, None]
 
 
 class _Supervised(Stacked):
@@ -334,7 +339,8 @@ class _Supervised(Stacked):
     def _weighted_loss(
         self, outputs_MBO: torch.Tensor, rows_MB: torch.Tensor, weight_MB: torch.Tensor
     ) -> torch.Tensor:
-        each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB + (self._seen - 1)])
+        """Return the sum (M,) of the losses of labels in these rows, each with its weight."""
+        each_MB = self._loss(outputs_MBO, self._labels_RK[rows_MB])
         return torch.where(weight_MB > 0, each_MB * weight_MB, self._zero).sum(-1)
 
     @abstractmethod

@@ -222,13 +222,10 @@ class _Running:
             try:
                 network = self.networks.of(task.model)
                 outputs_NO = self._outputs(task, network, rows_TF)
+                columns = self._columns(task, outputs_NO)
             except TrainerError as error:
                 yield NotPredicted(model=task.model.name, symbol=symbol, error=error)
                 continue
-            target, fitted = task.model.target, task.series.fitted
-            columns = target.columns(outputs_NO, task.candles, task.bars, fitted)
-            if self.held is not None:
-                columns = target.columns_of_held(columns, self.held)
             bar = task.candles.timestamp[task.bars]
             # An event bar has its last trade's time, which is its end.
             available_at = bar + step_of(card.timeframe)
@@ -240,6 +237,11 @@ class _Running:
                 columns=columns,
                 synthetic=bool(card.data.get("synthetic")),
             )
+
+    def _columns(self, task: _Task, outputs_NO: np.ndarray) -> dict[str, np.ndarray]:
+        target = task.model.target
+        columns = target.columns(outputs_NO, task.candles, task.bars, task.series.fitted)
+        return columns if self.held is None else target.columns_of_held(columns, self.held)
 
     def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
         """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full

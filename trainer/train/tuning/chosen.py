@@ -32,7 +32,7 @@ from trainer.machines.shapes import (
 )
 from trainer.train.checkpoint_files import MANIFEST, read_manifest
 from trainer.train.inputs.survey import Survey
-from trainer.train.packs.strategy import concrete
+from trainer.train.packs.strategy import concrete, strategy_of
 from trainer.train.tuning.trial import STRATEGIES, TRIAL_SECONDS, Trial, entry_of, has_choice, run_trial
 
 PARTS = (*OPEN, "batch")
@@ -105,7 +105,9 @@ def choose_settings(
     limit = largest_batch(job, site, surveyed)
     entry, sources = _settled(job, site, surveyed, resumed, limit=limit, emit=emit, run=run)
     wanted = with_entry(job, entry) if entry else job
-    if kind == "cuda" and (entry is None or entry["strategy"] == "sequential"):
+    if job.target.acts:
+        wanted = wanted.with_expert(strategy=strategy_of(job, kind))
+    elif kind == "cuda" and (entry is None or entry["strategy"] == "sequential"):
         wanted = wanted.with_expert(strategy="sequential")  # no other agreed with plain modules here
     tuned = wanted.with_train(batch=_batch(job, wanted, resumed, limit, windows=_fewest_windows(surveyed)))
     given, sharded = job.with_train(batch=tuned.train.batch), False

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.jobs import job_of
-from trainer.base.errors import DataError, UsageError
+from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.train.inputs.rows import prepare
@@ -146,10 +148,19 @@ def test_one_is_made_from_a_folder_and_a_job(tmp_path):
     )
     env = environment(tmp_path / "job.toml", tmp_path, "AAA", episode=30)
     assert env.action_space.n == 5 and env.observation_space.shape == (8 * env.market.rows.shape[1] + 1,)
+    with pytest.raises(DataError, match=r"holds no bars of BBB.* It has AAA"):
+        environment(tmp_path / "job.toml", tmp_path, "BBB")
     with pytest.raises(UsageError, match="has no environment"):
         environment_of(prepare(candles_of(), JOB), job_of(model="lstm", target="direction"))
     with pytest.raises(UsageError, match="span 'all' is none"):
         environment_of(prepare(candles_of(), JOB), JOB, span="all")
+
+
+def test_without_the_library_its_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.delitem(sys.modules, "trainer.train.agents.environment")
+    with pytest.raises(ConfigError, match=r"gymnasium is not installed .*mayfly\[agents\]"):
+        importlib.import_module("trainer.train.agents.environment")
 
 
 def test_an_action_that_is_no_number_is_refused():
@@ -157,3 +168,8 @@ def test_an_action_that_is_no_number_is_refused():
     env.reset(seed=0)
     with pytest.raises(DataError, match="no number"):
         env.step(np.array([math.nan]))
+    env = environment_of(prepare(candles_of(), JOB), JOB)
+    env.reset(seed=0)
+    for action in (3, -1, math.nan):
+        with pytest.raises(DataError, match=f"returns action {action}"):
+            env.step(action)

@@ -51,7 +51,7 @@ def test_a_rollout_is_what_the_environment_does_step_by_step(job: Job) -> None:
     member = Member(
         name="a", rows_TF=data.rows_TF, labels_TK=data.train_labels_TK, mean_F=data.mean_F, std_F=data.std_F
     )
-    windows = Agents([member], job)._windows(starts_MLS.flatten(1)).x_MATF.view(LANES, BARS, -1)
+    windows = Agents([member], job)._windows(starts_MLS.flatten(1)).view(LANES, BARS, -1)
     ruins = 0
     for lane in range(LANES):
         for bar in range(BARS):

@@ -10,7 +10,8 @@ import torch
 
 from tests.trainer.train.packs.test_agents import JOB, member_of
 from tests.trainer.train.rosters import Roster, WorkerKilled, always
-from trainer.base.errors import UsageError
+from trainer.bars.symbol_plan import refuse_large_batch
+from trainer.base.errors import DataError, UsageError
 from trainer.job.job import Job, job_from
 from trainer.train.packs.agents import Agents
 from trainer.train.piece import episodes_of
@@ -77,6 +78,12 @@ def test_steps_per_epoch_count_optimizer_steps() -> None:
     job = TRAINED.with_train(steps_per_epoch=8)  # of 4 in a rollout
     assert job.reads_of_epoch(10_000) == 2 * job.reads_of_step
     assert TRAINED.reads_of_epoch(3) == TRAINED.reads_of_step  # one rollout at least
+
+
+def test_a_rollout_is_not_longer_than_training() -> None:
+    with pytest.raises(DataError, match="10 bars in each lane, more than the 9 training windows of AAA"):
+        refuse_large_batch("AAA", TRAINED, 9)
+    refuse_large_batch("AAA", TRAINED.with_train(batch=TRAINED.model.default_batch), 128)
 
 
 def refused(**tables: Any) -> str:

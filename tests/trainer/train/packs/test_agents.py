@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,20 @@ from trainer.train.seeds import episode_order
 BARS, SEEN, FEATURES = 160, 3, 2
 SMALL = {"lanes": 4, "episode": 7, "minibatches": 2, "updates": 2}
 HOLE = range(60, 64)  # windows that are missing
+OWN = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, *, features: int, outputs: int, lookback: int) -> None:
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(features), nn.Dropout(0.5)
+        self.head = nn.Linear(features * lookback, outputs)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(x.transpose(1, 2)).flatten(1)))
+"""
 
 
 def job_for(*, model: str = "mlp", agent: dict[str, Any] | None = None, **tables: Any) -> Job:
@@ -109,6 +124,22 @@ def test_networks_learn_alike_stacked_and_one_after_another() -> None:
     torch.testing.assert_close(
         taken(fused, members, other, range(3)), taken(plain, members, one, range(3)), rtol=1e-9, atol=0
     )
+
+
+def test_a_module_of_the_users_own_learns_in_evaluation_mode(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(OWN)
+    acting = {**JOB.to_dict(), "model": {"file": str(file), "class": "Net", "lookback": SEEN}}
+    job = job_from(acting)
+    member = member_of(0, dtype=torch.float32)
+    pack = Agents([member], job)
+    buffers = {name: buffer.clone() for name, buffer in pack.model(0).named_buffers()}
+    losses = [float(pack.step([True], [windows_of(member, job, step)])[0]) for step in range(2)]
+    again = Agents([member], job)
+    torch.rand(3)  # nothing is drawn from a generator of the process
+    assert losses == [float(again.step([True], [windows_of(member, job, step)])[0]) for step in range(2)]
+    assert pack.snapshot(0).updates == 8 and not pack.model(0).training
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in pack.model(0).named_buffers())
 
 
 def test_slices_of_a_minibatch_change_nothing() -> None:

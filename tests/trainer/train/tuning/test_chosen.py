@@ -126,6 +126,20 @@ def test_a_trial_runs_where_there_is_something_to_compare(tmp_path, job, site, t
     assert bool(choosing.asked) is tries
 
 
+@pytest.mark.parametrize(("model", "site", "expected"), [
+    ("mlp", H200, "fused"), ("mlp", CPU, "fused"), ("lstm", H200, "fused"), ("lstm", CPU, "sequential"),
+])  # fmt: skip
+def test_agents_are_one_program_without_a_trial(tmp_path, model, site, expected):
+    job = job_of(model=model, target="position")
+    choosing = Choosing(tmp_path, PLAIN)
+    chosen = choosing(job, site)
+    assert not choosing.asked and chosen.job.expert.strategy == expected
+    assert chosen.choice["from"]["strategy"] == "default"
+    assert (chosen.job.expert.pack > 1) == (expected == "fused")
+    plain = Choosing(tmp_path)(job_of(model=model, target="position", strategy="sequential"), site)
+    assert plain.job.expert.strategy == "sequential"
+
+
 def test_on_a_cpu_slices_are_the_default(tmp_path):
     chosen = Choosing(tmp_path)(Job())
     assert settings_of(chosen) == ("sequential", 1, CPU_SLICE)
