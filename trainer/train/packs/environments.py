@@ -1,8 +1,8 @@
 """Agents that act in environments of the user's own: a step is a rollout of their lanes, and PPO's updates.
 
 The lanes are stepped on the CPU, in processes where this one has several cores; network, loss, updates and
-optimizer are those of `agents`. Rewards are in units of the deviation of those of a random policy, so that a
-value has the size of 1 whatever a reward's unit is.
+optimizer are those of `agents`. Rewards are in a unit of a random policy's discounted sums, so that a value
+has the size of 1 whatever a reward's unit is: a larger one's error would drown the policy's gradient.
 
 Shapes: M agents, L lanes, S bars of a rollout in a lane, D numbers of an observation, A numbers of an action
 (1 of a discrete one), B bars of a slice, O outputs.
@@ -69,7 +69,7 @@ class Environments(Agents):
         self._taken_ML = np.zeros((len(members), lanes), dtype=np.int64)
         self._number_ML = np.zeros((len(members), lanes), dtype=np.int64)
         began = time.perf_counter()
-        units = [_unit(self._own, _candles(member)) for member in members]
+        units = [_unit(self._own, _candles(member), self._agent.discount) for member in members]
         seconds = (time.perf_counter() - began) / sum(_unit_bars(_candles(member)) for member in members)
         self._units_M = torch.tensor(units, dtype=torch.float64, device=self._device)
         places = [self._place(member, lane) for member in members for lane in range(lanes)]
@@ -230,10 +230,16 @@ def processes_of(lanes: int, *, cores: int, step_seconds: float) -> int:
     return max(1, min(cores, lanes, int(lanes * step_seconds / ASK_SECONDS)))
 
 
-def _unit(target: EnvironmentTarget, candles: Candles) -> float:
-    """Return the unit of rewards: the deviation of those of a random policy in training, else 1."""
+def _unit(target: EnvironmentTarget, candles: Candles, discount: float) -> float:
+    """Return the unit of rewards: the root of the mean square of a random policy's discounted sums of them in
+    training, else 1. It keeps values near 1, as VecNormalize of Stable-Baselines3 does by a running estimate.
+    """
     bars = np.arange(_unit_bars(candles))
-    return float(rewards_of(target, candles, bars, random_policy(target)).std()) or 1.0
+    sums, total = list[float](), 0.0
+    for reward in rewards_of(target, candles, bars, random_policy(target)).tolist():
+        total = reward + discount * total
+        sums.append(total)
+    return float(np.sqrt(np.mean(np.square(sums)))) or 1.0
 
 
 def _unit_bars(candles: Candles) -> int:

@@ -75,6 +75,26 @@ class Two(Long):
         return float(action.sum())
 
 
+class Told(Long):
+    """The next move's sign is seen: what to do is in plain view."""
+
+    def __init__(self, candles, window=3):
+        super().__init__(candles, window, noise=0.0)
+        closes = self.closes
+        self.signs = np.sign(np.diff(np.log(candles.volume), prepend=0.0))
+        self.closes = np.concatenate([[0.0], np.cumsum(0.05 * self.signs[:-1])]) + 0 * closes
+
+    def seen(self):
+        return np.append(np.full(self.window, self.signs[self.bar]), self.held).astype(np.float32)
+
+
+class ToldTwo(Told):
+    action_space = Two.action_space
+
+    def position(self, action):
+        return float(action.sum())
+
+
 class Ahead(Long):
     def seen(self):
         last = min(self.bar + 1, len(self.closes) - 1)
@@ -283,6 +303,23 @@ def test_the_value_after_a_time_limit_is_bootstrapped(file: Path) -> None:
         pack.step([True], [ANY])
     ended = pack.made.ended[0] & ~pack.made.terminated[0]
     assert ended.sum() == 4 and bool((pack.made.after[0][ended] != 0).all())
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "least"),
+    [("Told", 15, 1.5), pytest.param("ToldTwo", 60, 3.0, marks=pytest.mark.nightly)],
+)
+def test_an_agent_learns_what_is_in_plain_view(file: Path, name: str, steps: int, least: float) -> None:
+    job = job_in(file, name)
+    pack = Environments([member_of(0)], job)
+    bars, unseen = np.arange(250), candles_of(seed=7)
+    reader = EpisodeReader(job.target, unseen)  # type: ignore[arg-type]
+    before = reader.outputs(pack.model(0), bars).mean()
+    for _ in range(steps):
+        pack.step([True], [ANY])
+    # A move brings 5 for a whole position, and a change of one costs 1. Always right is 1.92, or with shares from
+    # -1 to 1.5, of which values are large, 4.57: they must not drown the policy.
+    assert reader.outputs(pack.model(0), bars).mean() > least >= before
 
 
 @pytest.mark.parametrize("name", ["Long", "Two"])
