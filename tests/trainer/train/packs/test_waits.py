@@ -149,7 +149,7 @@ def test_a_recorded_rollout_sends_nothing_to_the_device(job: Job, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "name", others_nightly(PACKS, {"lstm averaged", "fused averaged", "agents", "tcn"}.__contains__)
+    "name", others_nightly(PACKS, {"lstm averaged", "fused averaged", "tcn"}.__contains__)
 )
 def test_a_step_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(*PACKS[name], monkeypatch)
