@@ -196,6 +196,14 @@ def test_impossible_settings_are_refused_in_a_line(keys, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_plan_is_told_how_it_trades_and_what_it_pays():
+    assert Position(spread=0.0004).words == (
+        "an agent trades its own positions, -1 to 1, filled at the next bar's open;"
+        " fee 0.1 %, slippage 0.05 %, spread 0.04 %"
+    )
+    assert "a close that it has seen, so it gets no mark; fee" in Position(fill="close", short=False).words
+
+
 def test_trading_at_a_seen_close_decides_nothing():
     target = Position(fill="close")
     assert target.about()["proper"] == [] and target.bars_ahead == 1 and "seen" in target.about()["rule"]

@@ -65,7 +65,8 @@ class ScoreRun:
         words = [word for name, path in folders.items() for word in (f"--{name}", str(path))]
         assert main(words) == 0
         assert [path.name for path in self.out.iterdir()] == ["scores.json"]
-        return read_scores((self.out / "scores.json").read_bytes(), asked, proper=PROPER)[piece.piece]
+        proper = self.planted.job.target.proper
+        return read_scores((self.out / "scores.json").read_bytes(), asked, proper=proper)[piece.piece]
 
 
 @pytest.fixture
@@ -79,6 +80,17 @@ def test_a_challenger_alone_has_the_losses_of_its_own_training(run: ScoreRun) ->
     assert list(scored.challenger.begins) == told["begins"]
     assert list(scored.challenger.bars) == told["bars"]
     assert scored.challenger.sums == told["sums"]
+
+
+@pytest.mark.nightly
+def test_an_agent_has_the_growth_of_its_own_training(tmp_path, write_candles, train) -> None:
+    (tmp_path / "data").mkdir()
+    write_candles(tmp_path / "data", "SIG-USD", bars=4_000, signal=1.0)
+    keys = {"lookback": 8, "batch": 64, "epochs": 1, "test_fraction": 0.3}
+    agent = train(tmp_path / "data", tmp_path / "trained", model="mlp", target="position", **keys)
+    scored, told = ScoreRun(agent, tmp_path).scored(), read_card(agent.file).losses
+    assert scored.challenger is not None and scored.challenger.sums == told["sums"]
+    assert set(told["sums"]["growth"]) == {"model", "hold", "flat", "average"}
 
 
 def test_a_card_that_claims_other_scores_changes_none(run: ScoreRun) -> None:

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from trainer.bars.job_plan import folder_of
-from trainer.base.errors import ConfigError, DataError, UsageError
+from trainer.base.errors import ConfigError, DataError, UsageError, nearest
 from trainer.base.files import HeldFolder
 from trainer.base.settings import CHUNKS
+from trainer.base.text import some_of
 from trainer.data.read.candles import Candles, time_text
 from trainer.job.job import Job, load_job, parse_job
 from trainer.targets.position_account import Terms, follows, growth, ruined
@@ -46,6 +47,7 @@ except ImportError as error:
 
 SPANS = ("train", "validation", "test")
 EPISODE = 512  # bars
+MOST_NAMED = 6  # symbols, in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,10 @@ class CandleEnvironment(gymnasium.Env):
         """Return the share of the money that an action takes."""
         terms = self.market.terms
         if not terms.is_continuous:
+            if not 0 <= action < len(terms.positions):
+                raise DataError(
+                    f"the policy returns action {action}", why="it is the place of no position", do=""
+                )
             return terms.positions[int(action)]
         share = float(np.asarray(action, dtype=np.float64).reshape(-1)[0])
         if not np.isfinite(share):
@@ -142,6 +148,9 @@ def environment(
     job = job if isinstance(job, Job) else parse_job(load_job(Path(job)), {})
     with HeldFolder("candles") as scratch:
         folder = folder_of(job, Path(data), scratch=Path(scratch))
+        if symbol not in folder.symbols:
+            do = nearest(symbol, folder.symbols) or f"It has {some_of(list(folder.symbols), MOST_NAMED)}."
+            raise DataError(f"{data} holds no bars of {symbol}", do=do)
         candles = folder.read(symbol)
         job = job.with_data(timeframe=folder.timeframe)
     return environment_of(prepare(candles, job), job, span=span, episode=episode)

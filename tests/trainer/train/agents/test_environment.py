@@ -148,6 +148,8 @@ def test_one_is_made_from_a_folder_and_a_job(tmp_path):
     )
     env = environment(tmp_path / "job.toml", tmp_path, "AAA", episode=30)
     assert env.action_space.n == 5 and env.observation_space.shape == (8 * env.market.rows.shape[1] + 1,)
+    with pytest.raises(DataError, match=r"holds no bars of BBB.* It has AAA"):
+        environment(tmp_path / "job.toml", tmp_path, "BBB")
     with pytest.raises(UsageError, match="has no environment"):
         environment_of(prepare(candles_of(), JOB), job_of(model="lstm", target="direction"))
     with pytest.raises(UsageError, match="span 'all' is none"):
@@ -166,3 +168,8 @@ def test_an_action_that_is_no_number_is_refused():
     env.reset(seed=0)
     with pytest.raises(DataError, match="no number"):
         env.step(np.array([math.nan]))
+    env = environment_of(prepare(candles_of(), JOB), JOB)
+    env.reset(seed=0)
+    for action in (3, -1, math.nan):
+        with pytest.raises(DataError, match=f"returns action {action}"):
+            env.step(action)
