@@ -237,6 +237,7 @@ class ModelSettings(HomeSettings):
     shape: ClassVar[tuple[str, ...]] = ()  # keys that determine its speed: tuned settings are stored by them
     shorter: ClassVar[str] = "model.lookback"  # the keys that lower `bars_seen`, for messages
     has_stacked_form: ClassVar[bool] = False  # network.stacked exists: streams and fused packs can train it
+    takes_observations: ClassVar[bool] = False  # a window of one bar may be what an environment shows
     reads_context: ClassVar[bool] = False  # the network takes the CONTEXT of each window's last bar, too
     # A module of any kind: with buffers, modes of training and evaluation, random numbers of its own, weights
     # that are tied, frozen or unused. Packs then take care of all that (trainer/train/packs/sequential.py).

@@ -40,5 +40,10 @@ class AgentSettings:
     entropy: float = setting(0.05, "Weight of the policy's entropy in the loss.", least=0, most=100)
     value_weight: float = setting(0.5, "Weight of the value's squared error in the loss.", least=0, most=100)
 
+    environment: str = setting(
+        "",
+        "Your Gymnasium environment over one symbol's candles, as FILE.py:CLASS; it becomes the target.",
+    )
+
     def __post_init__(self) -> None:
         check_limits("agent", self)

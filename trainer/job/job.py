@@ -52,6 +52,7 @@ from trainer.job.tables import (
     home_of,
     plain_tables,
     unknown_key,
+    with_environment,
     with_keys,
 )
 from trainer.job.train import AUTO, BATCH_OF_THE_MODEL, ExpertSettings, TrainSettings
@@ -92,6 +93,8 @@ class Job:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
             expected = f"at most {MAX_JOB_NAME} lower case letters, digits and dashes"
             raise bad_value("name", self.name, expected)
+        if self.target.has_environment:
+            self._check_environment()
         if self.train.batch == BATCH_OF_THE_MODEL:
             object.__setattr__(self, "train", replace(self.train, batch=self.model.default_batch))
         self._check_count()
@@ -132,6 +135,24 @@ class Job:
             why = "slices of a batch would give it another gradient, as batch norm does"
             do = "Leave expert.micro_batch out."
             raise UsageError(f"{self.model.title} can't train in slices", why=why, do=do)
+
+    def _check_environment(self) -> None:
+        """Raise UsageError for what can't act in an environment of the user's own; its policy reads one
+        observation at a time.
+        """
+        why = "an agent in your environment sees its observation, and nothing else"
+        if not self.model.takes_observations:
+            names = (name for name, home in models.MODELS.items() if home.takes_observations)
+            do = f"Set model.name = {', '.join(names)}."
+            raise UsageError(f"a {self.model.name} can't act in an environment", why=why, do=do)
+        if "model.lookback" in self.given and self.model.bars_seen != 1:
+            do = "Leave model.lookback out; let the observation have as many bars as you want."
+            raise UsageError(f"model.lookback is {self.model.bars_seen} in an environment", why=why, do=do)
+        if self.data.pooled:
+            do = "Leave data.pooled out: each symbol gets an agent of its own."
+            raise UsageError("an environment can't be of several symbols", why="it is built over one", do=do)
+        model: Any = self.model
+        object.__setattr__(self, "model", replace(model, lookback=1))
 
     def _check_agent(self) -> None:
         """Raise UsageError for an [agent] table of a target that does not act, and for what an agent can't
@@ -199,7 +220,8 @@ class Job:
     @property
     def cost(self) -> ModelCost:
         """Return what training its model takes, with its inputs and outputs."""
-        return self.model.cost(features=len(self.data.inputs), outputs=self.target.outputs)
+        features = self.target.features(len(self.data.inputs))
+        return self.model.cost(features=features, outputs=self.target.outputs)
 
     @property
     def may_lack_gpus(self) -> bool:
@@ -291,6 +313,7 @@ def load_job(path: Path) -> Tables:
     except ValueError as error:
         raise UsageError(f"job file {path} is not TOML", why=str(error), do=_SEE) from error
     check_tables(tables, f"job file {path}")
+    tables = with_environment(tables)
     homes = ((home, "file") for home in HOMES)
     beside = (
         *homes,
@@ -345,6 +368,7 @@ def job_from(tables: Tables) -> Job:
     no sense.
     """
     check_tables(tables, "the job")
+    tables = with_environment(tables)
     homes = {table: home_of(tables, table) for table in HOMES}
     made: dict[str, Any] = {}
     check_script(tables)

@@ -45,7 +45,9 @@ def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
     for a key without a table.
     """
     check_tables(tables, "the job")
-    changed = {name: dict(value) if isinstance(value, dict) else value for name, value in tables.items()}
+    changed = with_environment(
+        {name: dict(value) if isinstance(value, dict) else value for name, value in tables.items()}
+    )
     given = dict(keys)
     for place in HOMES:  # first, since they decide which keys there are
         if f"{place}.name" in given:
@@ -60,7 +62,24 @@ def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
             raise UsageError(f"unknown table '{table}' of '{key}'", do=nearest(table, TABLES) or EXAMPLE)
         else:
             changed.setdefault(table, {})[name] = value
-    return changed
+    return with_environment(changed)
+
+
+def with_environment(tables: Tables) -> Tables:
+    """Return the tables with the file of `agent.environment` as the target in which the agent acts. Raises
+    UsageError for another target beside it.
+    """
+    agent, home = tables.get("agent", {}), targets.ENVIRONMENT
+    if not isinstance(text := agent.get("environment"), str) or not text:
+        return tables
+    target = tables.get("target", {})
+    if target.get("name", home.name) != home.name:
+        why, do = "an agent acts in one of them", "Leave out target.name, or agent.environment."
+        raise UsageError(f"agent.environment and target.name = {target['name']}", why=why, do=do)
+    if (named := reference(text)) is None:
+        raise bad_value("agent.environment", text, "FILE.py:CLASS")
+    left = {key: value for key, value in agent.items() if key != "environment"}
+    return {**tables, "agent": left, "target": {**target, "name": home.name, **named}}
 
 
 def check_tables(tables: Tables, what: str) -> None:
@@ -107,6 +126,8 @@ def home_of(tables: Tables, table: str) -> type[Any]:
     """Return the settings that a [model] or [target] table chooses."""
     values = tables.get(table, {})
     own: type[Any] = _OWN[table]
+    if (table, values.get("name")) == ("target", targets.ENVIRONMENT.name):
+        return targets.ENVIRONMENT
     if "file" in values or values.get("name") == own.name:
         if values.get("name", own.name) != own.name:
             why, do = f"the file chooses the {table}", f"Leave {table}.name out, or {table}.file."

@@ -93,7 +93,7 @@ def footprint(job: Job, *, features: int, bars: int, windows: int, on_gpu: bool 
 
 def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, fused: bool) -> Footprint:
     model, target = job.model, job.target
-    cost = model.cost(features=features, outputs=target.outputs)
+    cost = model.cost(features=target.features(features), outputs=target.outputs)
     stacked = model.has_stacked_form and job.expert.strategy != "sequential"
     training = Training(
         half=is_half(job, on_gpu=on_gpu),
@@ -125,7 +125,7 @@ def checkpoint_bytes(job: Job, *, features: int) -> float:
     """Return the bytes of a checkpoint of one model: weights, best weights, average, Adam's moments. 0 for a
     user's own model that nobody has measured.
     """
-    cost = job.model.cost(features=features, outputs=job.target.outputs)
+    cost = job.model.cost(features=job.target.features(features), outputs=job.target.outputs)
     return FLOAT * ((2 + (1 if job.train.ema else 0)) * cost.weights + 2 * cost.trained)
 
 

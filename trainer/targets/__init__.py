@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.targets import barrier, direction, own, position, quantiles, return_, volatility
+from trainer.targets import barrier, direction, environment, own, position, quantiles, return_, volatility
 from trainer.targets.target import TargetSettings
 
 TARGETS: dict[str, type[TargetSettings]] = {
@@ -18,6 +18,7 @@ TARGETS: dict[str, type[TargetSettings]] = {
 }
 DEFAULT = "direction"
 OWN = own.OwnTarget  # chosen by a file instead of a name
+ENVIRONMENT = environment.EnvironmentTarget  # chosen by agent.environment
 DEFAULT_OF = {"tcn": "volatility"}  # by model, if not DEFAULT
 
 

@@ -68,6 +68,7 @@ class TargetSettings(HomeSettings):
     libraries: ClassVar[tuple[str, ...]] = ()  # modules of its baselines that take long to load
     # Its outputs act, and an agent learns them by reward: [agent] in place of the supervised step.
     acts: ClassVar[bool] = False
+    has_environment: ClassVar[bool] = False  # of the user's own, in which its agents act
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
 
     def __post_init__(self) -> None:
@@ -87,6 +88,10 @@ class TargetSettings(HomeSettings):
     def outputs(self) -> int:
         """Return how many numbers the model gives for each bar."""
         return 1
+
+    def features(self, inputs: int) -> int:
+        """Return how many numbers of a bar the model reads, of a job with so many inputs."""
+        return inputs
 
     @property
     def unit_bars(self) -> int:

@@ -11,7 +11,7 @@
     tuning/        the fastest settings on this chip, chosen once by a trial of a few seconds
     evaluate/      scores and cards
     predict/       predictions of stored models
-    own/           a user's own model or target, checked in a child process
+    own/           a user's own model, target or environment, checked in a child process
     observing/     events, TensorBoard, GPU use, traces
     smoke          the node's test of a device
 """

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from trainer.base.errors import DataError, TrainingFailed
+from trainer.data.read.candles import Candles
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, read_card
@@ -116,6 +117,7 @@ def run_of(
         labels_TK=data.train_labels_TK,
         mean_F=data.mean_F,
         std_F=data.std_F,
+        candles=candles_of(data) if job.target.has_environment else None,
         context_RC=data.context_RC,
         series=tuple(one.symbol for one in data.series),
         seed=seed,
@@ -131,6 +133,13 @@ def run_of(
         episodes=episodes_of(job),
         epochs_asked=job.train.epochs,
     )
+
+
+def candles_of(data: PieceData) -> Candles:
+    """Return the candles of training, in which an environment of the user's own may run."""
+    one = data.series[0]
+    bars = one.bars("train")
+    return one.candles.rows(int(bars[0]), int(bars[-1]) + 1)
 
 
 def episodes_of(job: Job) -> Episodes | None:

@@ -133,7 +133,7 @@ class CandleDesk(JobAtDesk):
         run_id = receipt["run_id"]
         made = [f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else []
         here = self.found.job.data.path if self.found else ""
-        if made and here and not self.is_fetched:
+        if made and here and not self.is_fetched and not self.job.target.has_environment:
             model = self.job.own_files.get("model")
             own = f" --model-file {shlex.quote(model.file)}" if model else ""
             made.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5{own}")

@@ -35,6 +35,7 @@ class MlpSettings(ModelSettings):
     reads = WINDOWS
     shape = ("hidden", "layers", "lookback")
     has_stacked_form = True
+    takes_observations = True
     small = {"lookback": 20}
 
     hidden: int = setting(64, "Units of each hidden layer.", least=1, most=16_384)

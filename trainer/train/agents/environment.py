@@ -199,7 +199,8 @@ def refuse_look_ahead(
     actions = [env.action_space.sample() for _ in range(steps)]
     first = _run(env, actions, seed)
     times = [time for time, _, _ in first]
-    for cut in random.choice(times[:-ahead], size=min(cuts, len(times) - ahead), replace=False):
+    known = times[:-ahead] or times  # an episode may end early
+    for cut in random.choice(known, size=min(cuts, len(known)), replace=False):
         last = int(np.searchsorted(candles.timestamp, cut))
         again = _run(make(_moved(candles, last, random)), actions, seed)
         for (time, seen, reward), (_, other, rewarded) in zip(first, again, strict=False):

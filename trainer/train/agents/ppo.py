@@ -34,7 +34,9 @@ class Experience:
 
     def of(self, bars_MB: torch.Tensor) -> Experience:
         """Return the experience of these bars."""
-        return Experience(**{item.name: getattr(self, item.name).gather(1, bars_MB) for item in fields(self)})
+        models_M1 = torch.arange(len(bars_MB), device=bars_MB.device)[:, None]
+        picked = {item.name: getattr(self, item.name)[models_M1, bars_MB] for item in fields(self)}
+        return Experience(**picked)
 
 
 def normalized(advantage_MN: torch.Tensor) -> torch.Tensor:
@@ -68,8 +70,20 @@ def losses(
 ) -> torch.Tensor:
     """Return the loss (M, B) of each bar; their mean is a minibatch's."""
     log_chance_MB, entropy_MB = judged(target, outputs_MBO, part.held, part.action)
+    value_MB = values_of(target, outputs_MBO, part.held)
+    return clipped_losses(settings, log_chance_MB, entropy_MB, value_MB, part)
+
+
+def clipped_losses(
+    settings: AgentSettings,
+    log_chance_MB: torch.Tensor,
+    entropy_MB: torch.Tensor,
+    value_MB: torch.Tensor,
+    part: Experience,
+) -> torch.Tensor:
+    """Return the loss (M, B) of each bar, by the policy as it is now."""
     ratio_MB = (log_chance_MB - part.log_chance).exp()
     clipped_MB = ratio_MB.clamp(1 - settings.clip, 1 + settings.clip)
     gain_MB = torch.minimum(part.advantage * ratio_MB, part.advantage * clipped_MB)
-    error_MB = (values_of(target, outputs_MBO, part.held) - part.value_target).square()
+    error_MB = (value_MB - part.value_target).square()
     return settings.value_weight * error_MB - gain_MB - settings.entropy * entropy_MB

@@ -17,6 +17,8 @@ from trainer.base.settings import CHUNKS
 from trainer.base.text import counted
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
+from trainer.targets.environment import EnvironmentTarget
+from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.evaluate.evaluation import Baselines, Cells, cells_of, compare, evaluate
 from trainer.train.evaluate.trading import together, trade, traded_scores
 from trainer.train.inputs.rows import SymbolData
@@ -56,6 +58,8 @@ class SeriesScores(Scored):
 
 def reader_for(data: SymbolData, job: Job, at_once: AtOnce = AtOnce()) -> Reader:
     """Return the reader that runs a model over the bars of a symbol's data."""
+    if isinstance(job.target, EnvironmentTarget):
+        return EpisodeReader(job.target, data.candles)
     inputs = Inputs(rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, context_TC=data.context_TC)
     seen, first = data.bars_seen, data.first_bar
     return reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=first, at_once=at_once)
@@ -68,7 +72,7 @@ def readings(data: PieceData, job: Job, span: str, *, last: int = 0, at_once: At
     The outputs of all parts, concatenated, are in the order of the series.
     """
     rows = [one.rows(span)[-last:] for one in data.series]
-    if job.model.reads == CHUNKS:
+    if job.model.reads == CHUNKS or job.target.has_environment:
         both = zip(data.series, rows, strict=True)
         return [(its, reader_for(one, job, at_once)) for one, its in both if len(its)]
     inputs = Inputs(rows_TF=data.rows_TF, mean_F=data.mean_F, std_F=data.std_F, context_TC=data.context_RC)

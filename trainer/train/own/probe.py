@@ -24,10 +24,11 @@ from trainer.train.child_processes import end_with_stdin
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
 ON_A_NODE = (
-    *("boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars", "jmespath", "joblib"),
-    *("korean_lunar_calendar", "narwhals", "numpy", "pandas", "pyarrow", "pyluach", "pynvml"),
+    *("boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars"),
+    *("farama_notifications", "gymnasium", "jmespath", "joblib", "korean_lunar_calendar", "narwhals"),
+    *("numpy", "pandas", "pyarrow", "pyluach", "pynvml"),
     *("s3transfer", "safetensors", "scipy", "six", "sklearn", "threadpoolctl", "tlz", "toolz"),
-    *("torch", "tzdata", "urllib3"),
+    *("torch", "typing_extensions", "tzdata", "urllib3"),
 )
 
 Say = Callable[[dict[str, Any]], None]
@@ -50,6 +51,7 @@ def main() -> int:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
+    from trainer.train.own.probe_environment import measure_environment
     from trainer.train.own.probe_model import measure_model  # torch
     from trainer.train.own.probe_target import measure_target
 
@@ -57,7 +59,8 @@ def main() -> int:
     try:
         own = job.own_files
         if "target" in own:  # first: it determines the model's number of outputs
-            job = job.with_own_files({"target": measure_target(job, lambda stage: say({"stage": stage}))})
+            measure = measure_environment if job.target.has_environment else measure_target
+            job = job.with_own_files({"target": measure(job, lambda stage: say({"stage": stage}))})
         if "model" in own:
             job = job.with_own_files({"model": measure_model(job, lambda stage: say({"stage": stage}))})
     except TrainerError as error:

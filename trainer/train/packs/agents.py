@@ -64,16 +64,21 @@ class Agents(Stacked):
         self._most_ends = -(-(self._bars - 1) // job.agent.episode)
         self._is_fused = stacks_agents(job, on_cpu=members[0].rows_TF.device.type == "cpu")
         super().__init__(members, job, micro_batch=micro_batch)
-        models, on = len(members), self._device
-        kind = torch.float64 if self._target.is_continuous else torch.int64
-        self._held_ML = torch.full((models, self._lanes), flat_of(self._target), dtype=kind, device=on)
-        self._next_ML = torch.full((models, self._lanes), -1, dtype=torch.int64, device=on)
-        self._units_M = torch.stack([_unit(member) for member in members])
-        self._told_MK = torch.zeros(models, len(OF_A_ROLLOUT), dtype=torch.float64, device=on)
+        told = (len(members), len(OF_A_ROLLOUT))
+        self._told_MK = torch.zeros(*told, dtype=torch.float64, device=self._device)
+        self._open()
         self._contexts = None if members[0].context_RC is None else _contexts(members)
         for model in self._models:
             model.eval()
         self._networks = [] if self._is_fused else [network.eval() for network in self._modules()]
+
+    def _open(self) -> None:
+        """Open the accounts."""
+        models, on = len(self._members), self._device
+        kind = torch.float64 if self._target.is_continuous else torch.int64
+        self._held_ML = torch.full((models, self._lanes), flat_of(self._target), dtype=kind, device=on)
+        self._next_ML = torch.full((models, self._lanes), -1, dtype=torch.int64, device=on)
+        self._units_M = torch.stack([_unit(member) for member in self._members])
 
     @property
     def _of_step(self) -> tuple[int, ...]:
@@ -107,16 +112,23 @@ class Agents(Stacked):
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
-        accounts = {HELD: self._held_ML[member].clone(), NEXT: self._next_ML[member].clone()}
-        return replace(super().snapshot(member), buffers=accounts)
+        return replace(super().snapshot(member), buffers=self._accounts(member))
 
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`. Without accounts all begin anew."""
         super().restore(member, state)
+        self._continue(member, state.buffers)
+
+    def _accounts(self, member: int) -> dict[str, torch.Tensor]:
+        """Return a copy of the accounts of a member."""
+        return {HELD: self._held_ML[member].clone(), NEXT: self._next_ML[member].clone()}
+
+    def _continue(self, member: int, accounts: Mapping[str, torch.Tensor]) -> None:
+        """Continue the accounts of a member; without them they begin anew."""
         self._held_ML[member], self._next_ML[member] = flat_of(self._target), -1
-        if HELD in state.buffers:
-            self._held_ML[member] = state.buffers[HELD].to(self._held_ML)
-            self._next_ML[member] = state.buffers[NEXT].to(self._next_ML)
+        if HELD in accounts:
+            self._held_ML[member] = accounts[HELD].to(self._held_ML)
+            self._next_ML[member] = accounts[NEXT].to(self._next_ML)
 
     def _run(self) -> None:
         """Act for a rollout, then learn from it."""
@@ -204,7 +216,7 @@ class Agents(Stacked):
         """Add the gradient of a slice's share of its minibatch's loss; return the share (M,)."""
         weights_MP = self._weights_MP.detach().requires_grad_() if self._is_fused else self._weights_MP
         outputs_MBO = self._outputs(weights_MP, starts_MB)
-        loss_M = losses(self._target, self._agent, outputs_MBO, part).sum(1) / batch
+        loss_M = self._losses_of(outputs_MBO, part).sum(1) / batch
         factor_M = self._scales_M.to(self._dtype) if self._is_scaled else self._ones_M
         if self._is_fused:
             (gradient_MP,) = torch.autograd.grad(loss_M, weights_MP, factor_M)
@@ -212,6 +224,10 @@ class Agents(Stacked):
         else:  # into the modules' gradients, which are views of the same matrix
             loss_M.backward(factor_M)  # type: ignore[no-untyped-call]
         return loss_M.detach()
+
+    def _losses_of(self, outputs_MBO: torch.Tensor, part: Experience) -> torch.Tensor:
+        """Return the loss (M, B) of each bar."""
+        return losses(self._target, self._agent, outputs_MBO, part)
 
     def _outputs_of_all(self, starts_MA: torch.Tensor) -> torch.Tensor:
         """Return the outputs (M, A, O) of all windows of a rollout, in slices."""

@@ -23,6 +23,7 @@ from typing import Any, Protocol, overload
 import torch
 from torch import nn
 
+from trainer.data.read.candles import Candles
 from trainer.job.job import Job
 from trainer.models import network_of
 from trainer.train.inputs.encoder import start_from
@@ -42,6 +43,7 @@ class Member:
     labels_TK: torch.Tensor  # scaled for training; NaN for bars without one
     mean_F: torch.Tensor
     std_F: torch.Tensor
+    candles: Candles | None = None  # of training, for an environment of the user's own
     context_RC: torch.Tensor | None = None  # int16, of each row (`data.context`), for a model that reads it
     series: tuple[str, ...] = ()  # symbols of its piece, in the order of their numbers in the context
     seed: int = 0  # of all its random numbers, with `draws`
@@ -134,8 +136,8 @@ def loss_for(job: Job) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
 
 
 def architecture_of(job: Job, *, features: int) -> dict[str, Any]:
-    """Return the architecture of the job's model, as JSON values."""
-    return job.model.architecture(features=features, outputs=job.target.outputs)
+    """Return the architecture of the job's model over rows of so many features, as JSON values."""
+    return job.model.architecture(features=job.target.features(features), outputs=job.target.outputs)
 
 
 def new_model(member: Member, job: Job) -> nn.Module:

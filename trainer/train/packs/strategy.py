@@ -11,6 +11,7 @@ from trainer.job.job import Job
 from trainer.machines.kernels import cpu_slice
 from trainer.train.packs.agents import Agents, stacks_agents
 from trainer.train.packs.chunks import Chunks
+from trainer.train.packs.environments import Environments
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member, Pack
 from trainer.train.packs.sequential import SequentialPack
@@ -48,13 +49,16 @@ def concrete(job: Job, device: str) -> Job:
     )
 
 
-def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE) -> Pack:
-    """Return a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules.
+def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE, *, cores: int = 1) -> Pack:
+    """Return a pack of the job's strategy. Ranks, which share batches by a `layout`, train plain modules. On
+    more than one of `cores`, environments of the user's own are stepped in processes.
 
     `auto` is sequential (plain modules one after another) on every device: a trial chooses streams or fused
     only after their results agreed with it on the chip. Agents choose for themselves how networks run.
     """
     micro_batch = job.expert.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
+    if job.target.has_environment:
+        return Environments(members, job, micro_batch=micro_batch, cores=cores)
     if job.target.acts:
         return Agents(members, job, micro_batch=micro_batch)
     if job.model.reads == CHUNKS:  # one model fills a device

@@ -24,7 +24,7 @@ from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
 from trainer.models import MODELS, home_of, is_known, network_of
 from trainer.store.card import Card, read_card
 from trainer.store.weights import load_tensors, weights_sha256
-from trainer.targets import OWN, TARGETS
+from trainer.targets import ENVIRONMENT, OWN, TARGETS
 from trainer.targets.target import TargetSettings
 from trainer.train.own.bounded_build import TensorLimit, most_bytes
 from trainer.train.packs.tensors import put_tensors
@@ -76,6 +76,9 @@ def check_model(path: Path, model_file: Path | None = None, *, to_score: bool = 
     superfluous or another.
     """
     card = read_card(path)
+    if card.target == ENVIRONMENT.name:
+        why, do = "candles alone do not say what it sees", "Load its policy in Python: docs/agents.md."
+        raise DataError(f"{path} is an agent of your own environment", why=why, do=do)
     twin = str(card.held_out["sha256"]) if to_score and card.held_out else ""
     card = card.twin if twin else card
     features = _features_of(card, path)
@@ -120,13 +123,14 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
     """Return a model's target with the settings in its card. Raises DataError for a model or target that is
     unknown here.
     """
-    if not is_known(card.family) or card.target not in (*TARGETS, OWN.name):
+    homes: dict[str, type[TargetSettings]] = {**TARGETS, OWN.name: OWN, ENVIRONMENT.name: ENVIRONMENT}
+    if not is_known(card.family) or card.target not in homes:
         raise DataError(
             f"{model_path} is a {card.family} model of {card.target}",
             why=f"this Mayfly knows models {', '.join(MODELS)} and targets {', '.join(TARGETS)}",
             do="Predict with the Mayfly that made it.",
         )
-    home = OWN if card.target == OWN.name else TARGETS[card.target]
+    home = homes[card.target]
     if not home.takes_any_key and card.target_settings.keys() != keys_of(home).keys():
         raise unfit(model_path, f"its target_settings are not those of {card.target}")
     try:
@@ -183,7 +187,10 @@ def check_card(card: Card, target: TargetSettings, path: Path) -> None:
             raise unfit(path, f"{series.symbol} has no {missing[0]}, which {target.name} needs")
     try:
         home_of(card.family).check_architecture(
-            card.architecture, features=len(card.features), outputs=outputs, bars_seen=card.lookback
+            card.architecture,
+            features=target.features(len(card.features)),
+            outputs=outputs,
+            bars_seen=card.lookback,
         )
     except UsageError as error:
         raise unfit(path, f"{error.what}: {error.why}") from error

@@ -36,6 +36,7 @@ class Station:
     device: str
     sharing: int = 1  # workers on the same GPU, itself included
     helpers: tuple[Connection, ...] = ()  # lines to its helpers
+    cores: int = 1  # its share of the machine's
 
 
 def threads_of(job: Job, pieces: Sequence[Piece], *, num_workers: int, cores: int) -> dict[str, int]:

@@ -181,7 +181,13 @@ class Supervisor:
         sharing = math.ceil(self._num_workers / default_workers(self._kind)) if self._kind == "cuda" else 1
         helpers, lines = start_helpers(self._context, self._settings, number=number, count=self._num_helpers)
         ours, theirs = self._context.Pipe()
-        station = Station(number=number, device=self._devices[number], sharing=sharing, helpers=tuple(lines))
+        station = Station(
+            number=number,
+            device=self._devices[number],
+            sharing=sharing,
+            helpers=tuple(lines),
+            cores=max(1, num_cores() // self._num_workers),
+        )
         process = self._context.Process(
             target=work, args=(station, self._settings, theirs), name=f"worker-{number}", daemon=True
         )

@@ -96,7 +96,7 @@ def _former(
     pack.
     """
 
-    form = partial(form_pack, job=settings.job)
+    form = partial(form_pack, job=settings.job, cores=station.cores)
     if not settings.job.expert.trace_steps:
         return form
     from trainer.train.observing.trace import traced  # late: the profiler loads slowly

@@ -1,0 +1,456 @@
+"""Agents in environments of the user's own: rollouts, resumed to the bit, scored by what their actions bring."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.jobs import job_of
+from tests.trainer.train.rosters import Roster, WorkerKilled, always
+from trainer.base.errors import TrainerError, TrainingFailed, UsageError
+from trainer.data.synthetic import synthetic_candles
+from trainer.job.job import Job, job_from
+from trainer.train.agents.episodes import EpisodeReader
+from trainer.train.agents.lanes import HereLanes, LanePlace, Processes
+from trainer.train.packs.environments import Environments, processes_of
+from trainer.train.packs.pack import Member, new_model
+from trainer.train.piece import episodes_of
+from trainer.train.run import Run
+
+pytest.importorskip("gymnasium", reason="an extra: pip install 'mayfly[agents]'")
+
+ENVIRONMENTS = '''
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Long(gymnasium.Env):
+    """Long or flat. Ruined by a bar in {ruin}; the seed decides on the fills."""
+
+    action_space = Discrete(2, start=3)
+
+    def __init__(self, candles, window=3, ruin=0, noise=0.5):
+        self.times, self.closes = candles.timestamp, np.log(candles.close)
+        self.window, self.ruin, self.noise = window, ruin, noise
+        self.observation_space = Box(-np.inf, np.inf, (window + 1,), np.float32)
+        if len(candles) < window + 2:
+            raise ValueError("too few bars")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.bar, self.held = self.window, 0.0
+        return self.seen(), {"time": int(self.times[self.bar])}
+
+    def step(self, action):
+        position = self.position(action)
+        fill = self.noise * self.np_random.normal()
+        reward = 100 * position * (self.closes[self.bar + 1] - self.closes[self.bar])
+        reward -= abs(position - self.held) * (1 + fill)
+        self.bar, self.held = self.bar + 1, position
+        ruined = bool(self.ruin and (self.times[self.bar] // 10**9 // 3600) % self.ruin == 0)
+        return self.seen(), reward, ruined, self.bar + 1 == len(self.closes), {"time": int(self.times[self.bar])}
+
+    def position(self, action):
+        return float(action - 3)
+
+    def seen(self):
+        part = 100 * np.diff(self.closes[self.bar - self.window : self.bar + 1])
+        return np.append(part, self.held).astype(np.float32)
+
+
+class Two(Long):
+    """Shares of two accounts."""
+
+    action_space = Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32))
+
+    def position(self, action):
+        return float(action.sum())
+
+
+class Ahead(Long):
+    def seen(self):
+        last = min(self.bar + 1, len(self.closes) - 1)
+        return np.append(100 * np.diff(self.closes[last - self.window : last + 1]), self.held).astype(np.float32)
+
+
+class Chance(Long):
+    def step(self, action):
+        if self.bar > 20:  # the library's checker looks at the first step
+            self.held = np.random.default_rng().normal()
+        return super().step(action)
+
+
+class Timeless(Long):
+    def step(self, action):
+        return *super().step(action)[:4], {}
+
+
+class Late(Long):
+    def step(self, action):
+        return *super().step(action)[:4], {"time": int(self.times[self.bar]) // 10**9}
+
+
+class Broken(Long):
+    def step(self, action):
+        seen, reward, *rest = super().step(action)
+        return seen, reward if self.bar < 20 else float("nan"), *rest
+
+
+class Blind(Long):
+    def seen(self):
+        return np.full(self.window + 1, np.nan if self.bar > 20 else 0.0, np.float32)
+
+
+class Pictures(Long):
+    def __init__(self, candles):
+        super().__init__(candles)
+        self.observation_space = Box(0, 1, (4, 4), np.float32)
+
+
+class Endless(Long):
+    action_space = Box(-np.inf, np.inf, (1,), np.float32)
+
+
+class Wrong(Long):
+    def reset(self, *, seed=None, options=None):
+        seen, info = super().reset(seed=seed)
+        return seen.astype(np.float64)[:2], info
+
+
+class Plain:
+    def __init__(self, candles):
+        pass
+'''
+SMALL = {"lanes": 4, "episode": 40, "minibatches": 2, "updates": 2}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "envs.py"
+    path.write_text(ENVIRONMENTS)
+    return path
+
+
+@cache
+def job_in(file: Path, name: str = "Long", *, tried: bool = True, **keys: Any) -> Job:
+    """Return a job in an environment, tried in this process."""
+    from trainer.train.own.check import _with_hash
+    from trainer.train.own.probe_environment import measure_environment
+
+    job = job_from(
+        {
+            "data": {"timeframe": "1h"},
+            "model": {"name": "mlp", "hidden": 4, "layers": 1},
+            "agent": {"environment": f"{file}:{name}", **SMALL},
+            "target": keys,
+            "train": {
+                "batch": 20,
+                "learning_rate": 1e-2,
+                "clip_norm": 0.5,
+                "epochs": 3,
+                "checkpoint_seconds": 1,
+            },
+        }
+    )
+    job = job.with_own_files({"target": _with_hash(job.own_files["target"])})
+    return job.with_own_files({"target": measure_environment(job, lambda stage: None)}) if tried else job
+
+
+def candles_of(bars: int = 300, seed: int = 0) -> Any:
+    return synthetic_candles("AAA", bars=bars, timeframe="1h", seed=seed)
+
+
+def member_of(number: int) -> Member:
+    rows = torch.zeros(300, 5)
+    labels, zeros, ones = torch.zeros(300, 1), torch.zeros(5), torch.ones(5)
+    return Member(
+        name=f"agent {number}",
+        rows_TF=rows,
+        labels_TK=labels,
+        mean_F=zeros,
+        std_F=ones,
+        candles=candles_of(seed=number),
+        seed=number,
+    )
+
+
+def run_of(number: int, job: Job) -> Run:
+    return Run(
+        member=member_of(number),
+        title=f"A{number}",
+        reads=torch.arange(120),
+        validation=always(1.0),
+        learning_rate=job.train.learning_rate,
+        most_reads=job.reads_of_epoch(120),
+        episodes=episodes_of(job),
+    )
+
+
+ANY = torch.zeros(40, 2, dtype=torch.int64)  # windows of a step, which say only how many bars it has
+
+
+class Watched(Environments):
+    """Keeps its rollouts and what they taught."""
+
+    def _experience(self, made: Any) -> Any:
+        self.made, self.learnt = made, super()._experience(made)
+        return self.learnt
+
+
+@pytest.mark.parametrize(("name", "ruin"), [("Long", 0), ("Long", 17), ("Two", 17)])
+def test_a_rollout_is_what_the_environment_does(file: Path, name: str, ruin: int) -> None:
+    job = job_in(file, name, ruin=ruin)
+    pack = Watched([member_of(0)], job)
+    env_class: Any = job.target.load()  # type: ignore[attr-defined]
+    space = env_class.action_space
+    envs: dict[int, Any] = {}
+    seen = dict(enumerate(pack._side.seen()))
+    for _ in range(3):
+        pack.step([True], [ANY])
+        made = pack.made
+        for lane in range(4):
+            for bar in range(10):
+                assert np.array_equal(made.seen[0, lane, bar].numpy(), seen[lane]), (
+                    "what the last step showed"
+                )
+                action = made.action[0, lane, bar].numpy()
+                if name == "Long":
+                    given: Any = 3 + int(action)
+                else:
+                    low, high = space.low.astype(float), space.high.astype(float)
+                    given = (low + (action.clip(-1, 1) + 1) / 2 * (high - low)).astype(np.float32)
+                if lane not in envs:
+                    envs[lane] = begun(env_class, job, lane=lane, number=0)[0]
+                after, reward, terminated, truncated, _ = envs[lane].step(given)
+                assert made.reward[0, lane, bar] == reward
+                assert (made.terminated[0, lane, bar], made.ended[0, lane, bar]) == (
+                    terminated,
+                    terminated or truncated,
+                )
+                if terminated or truncated:
+                    number = envs[lane].number + 1
+                    envs[lane], after = begun(env_class, job, lane=lane, number=number)
+                seen[lane] = after
+        check_advantages(pack, job)
+    assert max(env.number for env in envs.values()) >= (3 if ruin else 0)
+
+
+def begun(env_class: Any, job: Job, *, lane: int, number: int) -> tuple[Any, np.ndarray]:
+    """Return an environment of the lane's episode with this number, and its first observation."""
+    from trainer.train.seeds import derive
+
+    random = np.random.default_rng([derive(0, "agent 0", "lane", lane), number])
+    candles, bars = member_of(0).candles, job.agent.episode
+    assert candles is not None
+    start = int(random.integers(300 - bars + 1))
+    env = env_class(candles.rows(start, start + bars), **job.target.given)  # type: ignore[attr-defined]
+    env.number = number
+    return env, env.reset(seed=int(random.integers(1 << 31)))[0]
+
+
+def check_advantages(pack: Watched, job: Job) -> None:
+    """Check targets of values by the recursion of GAE, bar by bar."""
+    made, agent, unit = pack.made, job.agent, float(pack._units_M[0])
+    value = made.outputs[..., -1].double()
+    for lane in range(4):
+        trace = 0.0
+        for bar in reversed(range(10)):
+            ended = bool(made.ended[0, lane, bar])
+            following = made.after if ended or bar == 9 else value
+            nxt = float(following[0, lane, bar if ended or bar == 9 else bar + 1])
+            nxt = 0.0 if made.terminated[0, lane, bar] else nxt
+            error = (
+                float(made.reward[0, lane, bar]) / unit + agent.discount * nxt - float(value[0, lane, bar])
+            )
+            trace = error + (0.0 if ended else agent.discount * agent.trace * trace)
+            expected = trace + float(value[0, lane, bar])
+            got = float(pack.learnt.value_target[0, lane * 10 + bar])
+            assert got == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_the_value_after_a_time_limit_is_bootstrapped(file: Path) -> None:
+    job = job_in(file)
+    pack = Watched([member_of(0)], job)
+    for _ in range(4):  # 36 steps of an episode are 4 rollouts of 10 bars
+        pack.step([True], [ANY])
+    ended = pack.made.ended[0] & ~pack.made.terminated[0]
+    assert ended.sum() == 4 and bool((pack.made.after[0][ended] != 0).all())
+
+
+@pytest.mark.parametrize("name", ["Long", "Two"])
+def test_an_agent_does_not_depend_on_its_pack(file: Path, name: str) -> None:
+    job = job_in(file, name, ruin=17)
+    both = Environments([member_of(0), member_of(1)], job)
+    alone = Environments([member_of(1)], job)
+    for step in range(4):
+        together = both.step([step < 2, True], [ANY, ANY])
+        assert together[1] == alone.step([True], [ANY])[0] and torch.isnan(together[0]) == (step >= 2)
+    ours, theirs = (pack.model(number).state_dict() for pack, number in ((both, 1), (alone, 0)))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert set(alone.told(0)) == {"entropy", "rollout_return"}
+
+
+@pytest.mark.parametrize(
+    ("name", "dies_after"), [("Long", 2), pytest.param("Two", 5, marks=pytest.mark.nightly)]
+)
+def test_a_killed_agent_ends_bit_identically(file: Path, tmp_path: Path, name: str, dies_after: int) -> None:
+    job = job_in(file, name, ruin=29)
+    whole = Roster(run_of(0, job), run_of(1, job)).train(Environments, job, places=2)
+    with pytest.raises(WorkerKilled):
+        dying = Roster(run_of(0, job), run_of(1, job), folder=tmp_path, dies_after=dies_after)
+        dying.train(Environments, job, places=2)
+    resumed = Roster(run_of(0, job), run_of(1, job), folder=tmp_path).train(Environments, job)
+    assert resumed.resumed
+    for name, run in whole.done.items():
+        assert resumed.done[name].history == run.history
+        ended = resumed.models[name].state_dict()
+        assert all(torch.equal(ended[key], tensor) for key, tensor in whole.models[name].state_dict().items())
+
+
+def test_processes_are_for_lanes_that_take_longer_than_to_ask() -> None:
+    assert processes_of(16, cores=8, step_seconds=2e-5) == 1
+    assert processes_of(256, cores=8, step_seconds=2e-5) == 7
+    assert processes_of(4, cores=8, step_seconds=1.0) == 4
+    assert processes_of(16, cores=1, step_seconds=1.0) == 1
+
+
+@pytest.mark.nightly
+def test_processes_step_lanes_as_this_one_does(file: Path) -> None:
+    target: Any = job_in(file, "Two", ruin=13).target
+    places = [LanePlace(candles=candles_of(), bars=40, seed=seed) for seed in range(5)]
+    here, there = HereLanes(target, places), Processes(target, places, processes=2)
+    random = np.random.default_rng(0)
+    for lanes in (here, there):
+        lanes.begin([1, 4], [3, 2], [np.zeros((2, 2)), np.ones((1, 2))])
+    assert np.array_equal(here.seen(), there.seen())
+    for _ in range(60):
+        actions, active = random.uniform(-2, 2, (5, 2)), random.random(5) < 0.8
+        ours, theirs = here.step(actions, active), there.step(actions, active)
+        for field in ("seen", "after", "reward", "terminated", "truncated"):
+            assert np.array_equal(getattr(ours, field), getattr(theirs, field))
+    processes = there._started
+    there.close()
+    assert all(process.poll() is not None for process in processes)
+
+
+@pytest.mark.nightly
+def test_an_agent_does_not_depend_on_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_in(file, "Two", ruin=17)
+    alone = Environments([member_of(1)], job)
+    monkeypatch.setattr("trainer.train.packs.environments.processes_of", lambda *_, **__: 3)
+    apart = Environments([member_of(0), member_of(1)], job, cores=3)
+    for step in range(3):
+        assert apart.step([step < 2, True], [ANY, ANY])[1] == alone.step([True], [ANY])[0]
+    state = apart.snapshot(1)
+    again = Environments([member_of(1)], job, cores=3)
+    again.restore(0, state)
+    assert again.step([True], [ANY]) == alone.step([True], [ANY])
+
+
+@pytest.mark.nightly
+def test_a_process_that_dies_or_fails_is_one_line(file: Path) -> None:
+    places = [LanePlace(candles=candles_of(), bars=40, seed=seed) for seed in range(2)]
+    target: Any = job_in(file).target
+    broken = replace(target, class_name="Broken", measured=replace(target.measured, of=""))
+    broken = replace(broken, measured=replace(broken.measured, of=broken.code))
+    with pytest.raises(UsageError, match="returns the reward nan"):
+        lanes = Processes(broken, places, processes=2)
+        for _ in range(20):
+            lanes.step(np.zeros(2, dtype=np.int64), np.ones(2, dtype=bool))
+    lanes = Processes(target, places, processes=2)
+    lanes.seen()
+    lanes._started[1].kill()
+    with pytest.raises(TrainingFailed, match="a process that steps Long has ended"):
+        for _ in range(2):
+            lanes.step(np.zeros(2, dtype=np.int64), np.ones(2, dtype=bool))
+
+
+def test_a_span_is_scored_by_one_episode_over_its_own_bars(file: Path) -> None:
+    job = job_in(file, noise=0.0)
+    candles, bars = candles_of(), np.arange(100, 180)
+    model = new_model(member_of(0), job)
+    made = EpisodeReader(job.target, candles).outputs(model, bars)  # type: ignore[arg-type]
+    moved = replace(candles, close=candles.close * np.where(np.arange(300) < 183, 1, 2.0))
+    moved = replace(moved, close=moved.close * np.where(np.arange(300) < 100, 3.0, 1))
+    again = EpisodeReader(job.target, moved).outputs(model, bars)  # type: ignore[arg-type]
+    assert np.array_equal(made, again), "no bar of another span is seen"
+    held, expected = 0.0, np.zeros(80)
+    closes = 100 * np.log(candles.close)
+    for place in range(3, 80):  # a window of 3 moves is there from the fourth bar on
+        bar = bars[place]
+        seen = torch.tensor([*np.diff(closes[bar - 3 : bar + 1]), held], dtype=torch.float32)
+        position = float(model(seen[None, None])[0, :2].argmax())
+        expected[place] = position * (closes[bar + 1] - closes[bar]) - abs(position - held)
+        held = position
+    assert made.shape == (80, 1)
+    # The last bar also has what the step at the next one brings.
+    np.testing.assert_allclose(made[:-1, 0], expected[:-1], rtol=0, atol=1e-4)
+    assert job.target.loss_of_span(made, np.zeros((80, 1))) == -made.mean()
+
+
+LINES = {
+    "Ahead": "looks ahead: an observation at",
+    "Chance": "is not deterministic",
+    "Timeless": 'has no info["time"]',
+    "Late": "which is no later bar of its candles",
+    "Broken": "reward nan",
+    "Blind": "not finite",
+    "Pictures": "observation_space is no Box of one dimension",
+    "Endless": "neither Discrete nor a bounded Box",
+    "Wrong": "fails Gymnasium's checker",
+    "Plain": "is no gymnasium.Env",
+    "Missing": "has no class Missing",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_mistake_gets_one_line(file: Path, name: str) -> None:
+    with warnings.catch_warnings(), pytest.raises(TrainerError) as error:
+        warnings.simplefilter("error")  # none of its checker's reaches the user
+        job_in(file, name)
+    line = str(error.value)
+    assert LINES[name] in line and "\n" not in line
+
+
+def test_what_fails_in_training_is_one_line(file: Path) -> None:
+    job = job_in(file)
+    few = replace(member_of(0), candles=candles_of(4))
+    with pytest.raises(
+        UsageError, match="Long can't be built over 4 bars: ValueError: too few bars|too few bars"
+    ):
+        Environments([few], job)
+
+
+def test_a_job_in_an_environment_is_checked(file: Path) -> None:
+    def refused(**tables: Any) -> str:
+        given = {"model": {"name": "mlp"}, "agent": {"environment": f"{file}:Long"}, **tables}
+        with pytest.raises(UsageError) as error:
+            job_from(given)
+        return str(error.value)
+
+    assert "lstm can't act in an environment" in refused(model={"name": "lstm"})
+    assert "model.lookback is 5" in refused(model={"name": "mlp", "lookback": 5})
+    assert "several symbols" in refused(data={"pooled": True})
+    assert "target.name = direction" in refused(target={"name": "direction"})
+    assert "names no class" in refused(agent={"environment": str(file)})
+    assert "FILE.py:CLASS" in refused(agent={"environment": "cartpole"})
+    assert "target.file" in refused(agent={}, target={"name": "environment"})
+
+
+def test_the_environment_is_the_target_of_its_job(file: Path) -> None:
+    job = job_in(file, window=5)
+    assert job.target.words == "an agent acts in Long of envs.py; times leave out its own steps"
+    assert (job.model.bars_seen, job.target.outputs, job.target.features(37)) == (1, 3, 6)
+    assert job.cost.weights == 4 * 6 + 4 * 3 + 4 + 3
+    again = job_from(job.to_dict())
+    assert again == job and again.target.is_tried  # type: ignore[attr-defined]
+    changed = job_of(**{"model": "mlp", "agent.environment": f"{file}:Two"})
+    assert changed.own_files["target"].class_name == "Two" and changed.model.bars_seen == 1
