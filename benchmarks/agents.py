@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +347,11 @@ def main() -> None:
 
 
 def cases(rollouts: int) -> dict[str, dict[str, Callable[[], float]]]:
-    """Return the contenders of each case, ours first."""
+    """Return the contenders of each case, ours first, and of the others those that are installed."""
+    there = {
+        name: find_spec(module) is not None
+        for name, module in (("skrl", "skrl"), ("sb3", "stable_baselines3"))
+    }
     made: dict[str, dict[str, Callable[[], float]]] = {
         "accounts alone": {
             "ours": partial(our_accounts, 40 * rollouts),
@@ -364,7 +369,10 @@ def cases(rollouts: int) -> dict[str, dict[str, Callable[[], float]]]:
             "ours": partial(our_rate, MANY, window, rollouts),
             "skrl": partial(skrl_rate, MANY, window, rollouts),
         }
-    return made
+    return {
+        case: {name: run for name, run in contenders.items() if there.get(name, True)}
+        for case, contenders in made.items()
+    }
 
 
 if __name__ == "__main__":

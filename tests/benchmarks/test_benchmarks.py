@@ -62,6 +62,13 @@ def test_a_whole_run_is_split_into_its_phases(quickly, tmp_path):
     assert found["symbols"]["3"]["a process a model"]["cpu"] > 0 < found["symbols"]["import"]
 
 
+@pytest.mark.nightly
+def test_agents_are_timed_beside_what_is_installed(quickly, tmp_path):
+    _, found = quickly("agents", "--threads", "1", out=tmp_path / "found.json")
+    assert len(found["rows"]) == 5 and all(min(row["per_second"].values()) > 0 for row in found["rows"])
+    assert found["rows"][0]["times"]["gymnasium"] > 1
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
 def test_each_benchmark_takes_help_quick_and_out(path, monkeypatch, capsys):
     module = import_module(f"benchmarks.{path.stem}")

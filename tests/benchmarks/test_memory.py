@@ -22,6 +22,10 @@ LSTMS = [
     {"layers": 1, "hidden": 32, "lookback": 20, "batch": 64},
     {"layers": 3, "hidden": 48, "lookback": 12, "batch": 48, "dropout": 0.0},
 ]
+MLPS = [
+    {"layers": 2, "hidden": 64, "lookback": 60, "batch": 256},
+    {"layers": 3, "hidden": 256, "lookback": 20, "batch": 512},
+]
 TCNS = [
     {"blocks": 4, "width": 64, "chunk": 128, "batch": 4},
     {"blocks": 6, "width": 32, "chunk": 64, "batch": 4, "dropout": 0.0},
@@ -68,6 +72,18 @@ def test_an_lstms_memory_is_predicted_for_every_strategy(shape, strategy, precis
     assert measured.kept == pytest.approx(beside * (part.kept - part.assumed), rel=ALLOWED)
     if strategy == "fused":
         assert measured.peak == pytest.approx(beside * (part.kept + part.workspace), rel=ALLOWED)
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("strategy", ["sequential", "fused"])
+@pytest.mark.parametrize("shape", [MLPS[0], pytest.param(MLPS[1], marks=pytest.mark.nightly)])
+def test_an_mlps_memory_and_peak_are_predicted(shape, strategy, precision):
+    pack = 1 if strategy == "sequential" else 2
+    job = one_slice(**shape, model="mlp", strategy=strategy, pack=pack, precision=precision)
+    part, beside = predicted(job, on_gpu=False)
+    measured = counted(job)
+    assert measured.kept == pytest.approx(beside * part.kept, rel=ALLOWED)
+    assert measured.peak == pytest.approx(beside * (part.kept + part.workspace), rel=ALLOWED)
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "fused"])

@@ -49,8 +49,8 @@ def drawn(target: OwnActions, outputs: torch.Tensor, draws: torch.Tensor) -> tor
         chosen: torch.Tensor = (chances.cumsum(-1)[..., :-1] <= draws).sum(-1)
         return chosen
     mean, log_deviation = mean_and_log_deviation(target, outputs.double())
-    made: torch.Tensor = mean + log_deviation.exp() * torch.special.ndtri(draws)
-    return made
+    numbers: torch.Tensor = mean + log_deviation.exp() * torch.special.ndtri(draws)
+    return numbers
 
 
 def judged(

@@ -46,8 +46,8 @@ class Position(TargetSettings):
     label_columns = 3
     acts = True
     metrics = (
-        Metric(name="growth", title="growth", unit="basis points of log growth a bar, after costs"),
-        Metric(name="gross_growth", title="before costs", unit="basis points of log growth a bar"),
+        Metric(name="growth", title="growth bp", unit="basis points of log growth a bar, after costs"),
+        Metric(name="gross_growth", title="before costs bp", unit="basis points of log growth a bar"),
         Metric(name="traded_share", title="traded", better=LOWER, unit="times the money a bar"),
         Metric(name="invested", title="invested", better=LOWER, unit="share of the money"),
         Metric(name="drawdown", title="drawdown", better=LOWER, unit="share of the money"),
@@ -55,9 +55,9 @@ class Position(TargetSettings):
     )
     proper = ("growth",)
     table = (
-        column("growth", "growth", baseline="hold"),
+        column("growth bp", "growth", baseline="hold"),
         column("drawdown", "drawdown", baseline="hold"),
-        Column(title="before costs", value=("gross_growth",)),
+        Column(title="before costs bp", value=("gross_growth",)),
         Column(title="traded", value=("traded_share",)),
         Column(title="invested", value=("invested",)),
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
 
 from tests.jobs import job_of
+from trainer.base.settings import ModelCost
 from trainer.models.mlp.network import build, stacked
 
 ARCHITECTURE = {"features": 3, "lookback": 5, "hidden": 4, "layers": 2, "outputs": 2}
@@ -33,13 +36,23 @@ def test_stacked_models_give_the_outputs_of_each_alone():
         assert all(torch.equal(state[name], part) for name, part in together.unflatten(weights_P).items())
 
 
-def test_its_cost_counts_its_weights_and_products():
+def cost_and_network() -> tuple[ModelCost, nn.Module]:
     job = job_of(model="mlp", hidden=8, layers=3, lookback=4)
-    features, outputs = len(job.data.inputs), job.target.outputs
-    model = build(job.model.architecture(features=features, outputs=outputs))
-    assert job.cost.weights == sum(weight.numel() for weight in model.parameters())
-    from torch.utils.flop_counter import FlopCounterMode
+    sizes = {"features": len(job.data.inputs), "outputs": job.target.outputs}
+    return job.cost, build(job.model.architecture(**sizes))
 
+
+def test_its_cost_counts_its_weights() -> None:
+    cost, model = cost_and_network()
+    assert cost.weights == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.nightly
+def test_its_cost_counts_its_products() -> None:
+    from torch.utils.flop_counter import FlopCounterMode  # takes a second
+
+    cost, model = cost_and_network()
+    features = model.hidden[0].in_features // 4
     with FlopCounterMode(display=False) as counted:
         model(torch.randn(4, 16, features)).sum().backward()
-    assert job.cost.mflop == counted.get_total_flops() / 16 / 1e6
+    assert cost.mflop == counted.get_total_flops() / 16 / 1e6

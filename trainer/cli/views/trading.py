@@ -58,7 +58,7 @@ class TradedTable:
     def legend(self) -> Iterator[str]:
         """Yield what the rule is, and what is deflated."""
         costs = {(one.fee, one.slippage) for _, one, _ in self._rows}
-        fee, slippage = (_percent(share, 2) for share in min(costs))
+        fee, slippage = (_cost(share) for share in min(costs))
         rule = "; ".join(self._rules[:1]) or "not told"
         yield f"rule: {rule}; fee {fee}, slippage {slippage}"
         yield "buy and hold costs the same, cash makes 0; nothing is compounded or taxed"
@@ -92,6 +92,10 @@ def _signed(share: float) -> str:
 
 def _percent(share: float, digits: int) -> str:
     return f"{100 * share:.{digits}f} %"
+
+
+def _cost(share: float) -> str:
+    return _percent(share, 2) if share >= 1e-4 or not share else f"{100 * share:.2g} %"
 
 
 def named_metrics(sides: Sequence[Side]) -> list[tuple[dict[str, Cell], Mapping[str, Any]]]:

@@ -75,14 +75,18 @@ class MlpSettings(ModelSettings):
         )
 
     def _activations(self, training: Training, reads: int, *, inputs: int, weights: int) -> Activations:
-        """Return the bytes that an MLP takes: each layer keeps its result; backward, two layers' gradients.
+        """Return the bytes that an MLP takes: each layer keeps its input for the backward pass.
 
-        Windows lie in memory twice, as gathered and as the first layer reads them.
+        Until the outputs are there, or in a fused pack the gradients, windows lie in memory as they were
+        gathered, too, and in half precision as the first layer gets them before the cast.
         """
         number = HALF if training.half else FLOAT
-        cast = HALF * (weights + reads * inputs) if training.half else 0
-        kept = FLOAT * 2 * reads * inputs + self.layers * number * reads * self.hidden + cast
+        windows, hidden = FLOAT * reads * inputs, FLOAT * reads * self.hidden
+        kept = number * reads * (inputs + self.layers * self.hidden)
+        workspace = max(windows + hidden, 2.0 * hidden) + (FLOAT * weights if training.fused else 0)
+        if training.half:  # the head keeps its input in full, and products the cast weights before them
+            kept += hidden + HALF * (self.layers - 1) * self.hidden**2
+            at_the_cast = 2 * windows + HALF * (reads * inputs + weights)
+            workspace = max(at_the_cast - kept, 2.0 * hidden)
         update = UPDATE * FLOAT * weights if training.fused else 0
-        return Activations(
-            kept=kept, workspace=max(2 * FLOAT * reads * self.hidden + FLOAT * weights, update - kept)
-        )
+        return Activations(kept=kept, workspace=max(workspace, update - kept))

@@ -303,8 +303,11 @@ def stacks_agents(job: Job, *, on_cpu: bool) -> bool:
 def _unit(member: Member) -> torch.Tensor:
     """Return the unit () of a member's rewards: the deviation of a bar's log return in training, else 1."""
     returns = member.labels_TK[:, 0].double()
-    deviation = returns[returns.isfinite()].std(correction=0)
-    return torch.where(deviation > 0, deviation, 1.0)
+    is_known = returns.isfinite()
+    known, count = torch.where(is_known, returns, 0.0), is_known.sum()
+    mean = known.sum() / count
+    variance = torch.where(is_known, (known - mean).square(), 0.0).sum() / count
+    return torch.where(variance > 0, variance.sqrt(), 1.0)
 
 
 def _contexts(members: Sequence[Member]) -> tuple[torch.Tensor, torch.Tensor]:

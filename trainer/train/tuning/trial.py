@@ -186,8 +186,12 @@ def compare_here(
     one first.
 
     `device` is auto, cpu or cuda. On a CPU, torch stays at one thread afterwards. Raises UsageError if no
-    candidate works.
+    candidate works, and for agents.
     """
+    if job.target.acts:
+        why = "its agents are one program on any device, whose actions differ after a rounding"
+        do = "Train it: the rate is in its progress."
+        raise UsageError("a trial has nothing to compare for agents", why=why, do=do)
     kind, choice = choose_device(job, device)
     if kind == "cpu":
         use_one_thread()

@@ -56,6 +56,8 @@ def test_a_row_has_the_rule_beside_holding_and_what_luck_explains():
     told = " ".join(table.legend())
     assert "fee 0.10 %, slippage 0.05 %" in told and "with 2 models tried; 1 reach 0.95" in told
     assert max(map(len, table.legend())) <= 100
+    small = " ".join(table_of(metrics(fee=1e-5, slippage=0.0)).legend())
+    assert "fee 0.001 %, slippage 0.00 %" in small
 
 
 def test_trials_that_are_alike_deflate_less():

@@ -64,6 +64,14 @@ def test_an_epoch_is_whole_rollouts_of_about_as_many_bars() -> None:
     assert steps == {3}
 
 
+def test_a_policy_that_is_no_number_fails_by_one_line() -> None:
+    run = run_of(0)
+    run.member.rows_TF[:] = torch.nan
+    failed = Roster(run, run_of(1)).train(Agents, TRAINED, places=2).done
+    assert failed["agent 0"].failure.startswith("the loss is not finite, even after halving the learning")
+    assert not failed["agent 1"].failure and failed["agent 1"].epoch == EPOCHS
+
+
 def test_a_warm_up_counts_the_optimizer_steps_of_rollouts() -> None:
     job = TRAINED.with_train(warmup_steps=8)  # of 4 in a rollout
     run = run_of(0, job)

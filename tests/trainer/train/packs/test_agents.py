@@ -95,13 +95,13 @@ def taken(pack: Agents, members: list[Member], job: Job, steps: range, **stops: 
 def test_an_agent_learns_as_plain_loops_do(job: Job) -> None:
     member = member_of(1)
     pack, plain = Agents([member], job), PlainAgent(member, job)
-    for step in range(3):
+    for step in range(2):
         windows = windows_of(member, job, step)
         loss, expected = float(pack.step([True], [windows])[0]), plain.step(windows)
         assert loss == pytest.approx(expected, rel=1e-9)
     for name, weight in plain.model.named_parameters():
         torch.testing.assert_close(pack.snapshot(0).weights[name], weight.detach(), rtol=0, atol=1e-9)
-    assert pack.snapshot(0).updates == 3 * 4
+    assert pack.snapshot(0).updates == 2 * 4
 
 
 @pytest.mark.parametrize("model", ["mlp", "lstm"])

@@ -21,6 +21,7 @@ from tests.trainer.train.test_own_models import job_for
 from trainer.data.feature_names import FEATURES
 from trainer.job.job import Job
 from trainer.train.packs import stacked
+from trainer.train.packs.agents import Agents
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.pack import Member, Pack
 from trainer.train.packs.sequential import SequentialPack
@@ -53,9 +54,9 @@ class Copies(TorchDispatchMode):
         return made
 
 
-def member(name: str, device: str) -> Member:
+def member(name: str, device: str, *, columns: int = 1) -> Member:
     rows_TF = torch.randn(200, len(FEATURES), device=device)
-    labels_TK = torch.zeros(200, 1, device=device)
+    labels_TK = torch.zeros(200, columns, device=device)
     return Member(
         name=name,
         rows_TF=rows_TF,
@@ -65,8 +66,25 @@ def member(name: str, device: str) -> Member:
     )
 
 
+def starts_of(job: Job, device: str) -> torch.Tensor:
+    """Return the windows of a step; an agent's have the next ones beside them."""
+    shape = (job.reads_of_step, 2) if job.target.acts else (job.train.batch,)
+    return torch.zeros(shape, dtype=torch.int64, device=device)
+
+
 LSTM = job_of(hidden=8, layers=2, lookback=4, batch=BATCH, dropout=0.2, precision="fp32")
 AVERAGED = with_settings(LSTM, ema=0.9)
+AGENTS = job_of(
+    model="mlp",
+    target="position",
+    hidden=8,
+    lookback=4,
+    batch=16,
+    lanes=8,
+    minibatches=2,
+    updates=2,
+    episode=3,
+)
 PACKS: dict[str, tuple[Callable[..., Pack], Job]] = {
     "lstm": (SequentialPack, LSTM),
     "lstm averaged": (SequentialPack, AVERAGED),
@@ -86,6 +104,8 @@ PACKS: dict[str, tuple[Callable[..., Pack], Job]] = {
             precision="fp32",
         ),
     ),
+    "agents": (Agents, AGENTS),
+    "free agents": (Agents, with_settings(AGENTS, actions="continuous", ema=0.9)),
     "tcn": (Chunks, job_of(model="tcn", width=8, blocks=2, chunk=16, batch=2, dropout=0.2, precision="fp32")),
 }
 
@@ -117,6 +137,17 @@ def test_a_fused_step_has_at_most_600_kernels(dtype: torch.dtype, monkeypatch: p
     assert 500 < kernels.count <= 600
 
 
+@pytest.mark.parametrize("job", [AGENTS, PACKS["free agents"][1]], ids=["discrete", "continuous"])
+def test_a_recorded_rollout_sends_nothing_to_the_device(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = Agents([member("a", "meta", columns=3), member("b", "meta", columns=3)], job)
+    pack._run()  # the first step also makes the constants that all keep
+    for name in ("tensor", "as_tensor", "from_numpy"):  # whose copies are not seen on their way
+        monkeypatch.setattr(torch, name, lambda *_, **__: pytest.fail("a graph can't record that"))
+    with Copies() as copies:
+        pack._run()
+    assert (copies.waiting, copies.others) == ([], 0)
+
+
 @pytest.mark.parametrize(
     "name", others_nightly(PACKS, {"lstm averaged", "fused averaged", "tcn"}.__contains__)
 )
@@ -130,8 +161,9 @@ def test_a_step_of_a_users_own_module_with_buffers_waits_for_nothing(monkeypatch
 
 def check(make: Callable[..., Pack], job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
-    pack = make([member("a", "meta"), member("b", "meta")], job, micro_batch=2)
-    starts = [torch.zeros(job.train.batch, dtype=torch.int64, device="meta")] * 2
+    columns = job.target.label_columns
+    pack = make([member(name, "meta", columns=columns) for name in ("a", "b")], job, micro_batch=2)
+    starts = [starts_of(job, "meta")] * 2
     with Copies() as copies:
         for _ in range(2):
             pack.set_learning_rate(0, 1e-3)
@@ -146,5 +178,5 @@ def test_a_step_does_not_load_torchs_compiler(name: str, monkeypatch: pytest.Mon
     """It takes two seconds and 70 MB of every process that trains."""
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # to import it is an error now
     make, job = PACKS[name]
-    pack = make([member("a", "cpu")], job, micro_batch=2)
-    pack.step([True], [torch.zeros(job.train.batch, dtype=torch.int64)])
+    pack = make([member("a", "cpu", columns=job.target.label_columns)], job, micro_batch=2)
+    pack.step([True], [starts_of(job, "cpu")])

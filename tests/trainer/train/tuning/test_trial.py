@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.jobs import job_of
+from trainer.base.errors import UsageError
 from trainer.job.job import Job
 from trainer.machines.shapes import MODELS_AT_A_TIME
 from trainer.train.packs.pack import Member
@@ -207,3 +208,10 @@ def test_a_crashed_or_late_trial_is_a_failure(monkeypatch):
 def test_a_job_that_has_no_trial_here_says_why():
     found = run_trial(job_of(gpu_profile="b300"), device="auto", seconds=1.0, batch_limit=0)
     assert re.match("GPU profile b300 is (for a GPU|larger than the chip)", found.failure) or found.timings
+
+
+def test_agents_have_no_trial():
+    job = job_of(model="mlp", target="position")
+    assert not has_choice(job, "cuda") and not has_choice(job, "cpu")
+    with pytest.raises(UsageError, match="nothing to compare for agents"):
+        trials.compare_here(job, device="cpu", seconds=1.0, say=pytest.fail)
