@@ -129,7 +129,8 @@ def class_of(target: OwnActions) -> Any:
 
 def rewards_of(target: OwnActions, candles: Candles, bars: np.ndarray, policy: Policy) -> np.ndarray:
     """Return the reward (N,) float64 of each of the bars, ascending, in one episode over them: what a step
-    brings counts at the bar that was seen before it, or at the nearest one before that. Raises UsageError.
+    brings counts at the bar that was seen before it, or at the nearest one before that. The episode ends with
+    the last of them. Raises UsageError.
 
     The environment is given nothing but the bars from the first to the last, and those that the last reward
     may depend on.
@@ -143,6 +144,8 @@ def rewards_of(target: OwnActions, candles: Candles, bars: np.ndarray, policy: P
     before = -1
     while True:
         before = _place(target, part, time, before)
+        if part.timestamp[before] > times[-1]:
+            return made
         step = steps.step(policy(seen))
         made[np.searchsorted(times[1:], part.timestamp[before], side="right")] += step.reward
         if step.terminated or step.truncated:

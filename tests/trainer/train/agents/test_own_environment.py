@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from tests.jobs import job_of
+from tests.jobs import job_of, with_settings
 from tests.trainer.train.rosters import Roster, WorkerKilled, always
 from trainer.base.errors import TrainerError, TrainingFailed, UsageError
 from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job, job_from
 from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.agents.lanes import HereLanes, LanePlace, Processes
+from trainer.train.evaluate.scores import outputs_by_span, score_series
+from trainer.train.inputs.rows import prepare
+from trainer.train.inputs.series import alone
 from trainer.train.packs.environments import Environments, processes_of
 from trainer.train.packs.pack import Member, new_model
+from trainer.train.packs.strategy import form_pack
 from trainer.train.piece import episodes_of
+from trainer.train.piece import run_of as run_in_piece
 from trainer.train.run import Run
 
 pytest.importorskip("gymnasium", reason="an extra: pip install 'mayfly[agents]'")
@@ -428,9 +433,24 @@ def test_a_span_is_scored_by_one_episode_over_its_own_bars(file: Path) -> None:
         expected[place] = position * (closes[bar + 1] - closes[bar]) - abs(position - held)
         held = position
     assert made.shape == (80, 1)
-    # The last bar also has what the step at the next one brings.
-    np.testing.assert_allclose(made[:-1, 0], expected[:-1], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(made[:, 0], expected, rtol=0, atol=1e-4)
     assert job.target.loss_of_span(made, np.zeros((80, 1))) == -made.mean()
+
+
+def test_a_piece_trains_on_its_own_bars_and_is_scored_beside_baselines(file: Path) -> None:
+    job = with_settings(job_in(file), epochs=1)
+    data = alone(prepare(candles_of(900), job))
+    run = run_in_piece(data, job, model="AAA", seed=0)
+    candles, train = run.member.candles, data.series[0].spans.train
+    assert candles is not None and candles.timestamp[-1] <= data.series[0].candles.timestamp[train.stop - 1]
+    roster = Roster(run).train(form_pack, job)
+    outputs = outputs_by_span(roster.models["AAA"], data, job)
+    scored = score_series({span: made[0] for span, made in outputs.items()}, data.series[0])
+    test = scored.scores["test"]
+    assert test["reward"] == outputs["test"][0].mean() and test["n"] == len(data.series[0].bars("test"))
+    assert test["baselines"]["idle"]["reward"] == 0 > test["baselines"]["random"]["reward"]
+    assert test["better"].keys() == {"idle", "random"} and scored.losses["sums"]["reward"].keys() >= {"idle"}
+    assert roster.done["AAA"].best_loss == -outputs["validation"][0].mean()
 
 
 LINES = {
