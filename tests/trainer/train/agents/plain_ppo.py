@@ -31,7 +31,8 @@ class PlainAgent:
         self.accounts = [(flat, -1)] * job.agent.lanes
         returns = member.labels_TK[:, 0].double()
         returns = returns[~returns.isnan()]
-        self.unit = float(((returns - returns.mean()) ** 2).mean().sqrt())
+        horizon = min(job.agent.episode, 1 / (1 - job.agent.discount))
+        self.unit = float((horizon * ((returns - returns.mean()) ** 2).mean()).sqrt())
         self.rewards: list[list[float]] = []  # of the last rollout, by lane, in log growth
         self.shares: list[list[float]] = []
 

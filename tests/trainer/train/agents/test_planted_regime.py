@@ -21,12 +21,7 @@ SETTINGS = {
     "lookback": 1,
     "hidden": 32,
     "features": ("log_return_60", "momentum_60", "momentum_240", "ema_ratio_26"),
-    "batch": 256,
-    "epochs": 20,
-    "patience": 20,
-    "learning_rate": 2e-3,
-    "entropy": 0.1,  # with 0.01 one of five stops trading at once: at first it only costs
-}
+}  # else the defaults
 
 
 def write_regimes(folder: Path, symbol: str) -> None:
