@@ -41,7 +41,7 @@ out.mkdir(exist_ok=True)
 
 
 class Events(BaseCallback):
-    """Tell Mayfly how far it is."""
+    """Write progress events for Mayfly."""
 
     def _on_step(self) -> bool:
         if "MAYFLY_EVENTS" in os.environ and self.n_calls % EVENT_STEPS == 0:

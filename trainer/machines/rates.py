@@ -12,7 +12,7 @@ from typing import Any
 from trainer.base.settings import ATTENTION, CONVOLUTION
 from trainer.job.job import Job
 from trainer.machines.chips import GpuProfile, named_profile, packaged
-from trainer.machines.kernels import window_costs
+from trainer.machines.kernels import PACK, window_costs
 from trainer.machines.memory import CPU, is_half, rate_figure
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
@@ -31,7 +31,6 @@ HALF_OVER_FULL = 4.0  # peak in bf16 over peak in fp32 if the profile has none i
 # an MLP (torch 2.13, 2026-11-27), and the least seconds of one in a recorded graph, an estimate: all agents
 # of a pack share them.
 KERNELS_OF_A_ROLLOUT, KERNELS_OF_A_BAR, KERNELS_OF_A_STEP, KERNEL_SECONDS = 216, 2, 135, 3e-6
-PACK = 8  # models that a GPU trains at a time by default, if they have a stacked form
 TORCH = "2.13"  # of instances, up to the minor version; a test compares it with the node's
 
 

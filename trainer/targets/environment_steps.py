@@ -23,7 +23,7 @@ Policy = Callable[[np.ndarray], Any]  # an observation (D,) -> an action
 
 
 class OwnActions(Protocol):
-    """What the target `environment` says of the user's class, and of the actions in it."""
+    """The user's class and its actions, as the target `environment` has them."""
 
     def __hash__(self) -> int: ...
 
@@ -56,7 +56,7 @@ class OwnActions(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentStep:
-    """What followed an action."""
+    """The result of an action."""
 
     seen: np.ndarray  # (D,) float32
     reward: float

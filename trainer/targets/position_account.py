@@ -19,7 +19,7 @@ RUIN = 1e-3  # of the money that a bar leaves at least
 
 
 class Terms(Protocol):
-    """What an account goes by: the settings of a target that acts."""
+    """The terms of an account: positions and costs, from the settings of a target that acts."""
 
     @property
     def positions(self) -> tuple[float, ...]:

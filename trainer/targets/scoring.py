@@ -45,7 +45,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Holdings:
-    """What is held in T bars of a series: a share of the money between each price and the next."""
+    """Shares of the money that are held in T bars of a series, each from one price to the next."""
 
     bars: np.ndarray  # (T,) int64, the bar of each: its time
     share: np.ndarray  # (T,) float64

@@ -52,7 +52,7 @@ MOST_NAMED = 6  # symbols, in a message
 
 @dataclass(frozen=True, kw_only=True)
 class Market:
-    """What an environment runs over: bars of a span, what an agent sees at each, and what it brings."""
+    """The data of an environment: the bars of a span, their rows of features, and their labels."""
 
     terms: Terms
     rows: np.ndarray  # (T, F) float32, scaled

@@ -45,7 +45,7 @@ class LanePlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
-    """What lanes saw after a step (N, ...); those that took none see what they saw before."""
+    """Results of a step of all lanes (N, ...); a lane that took none keeps its observation."""
 
     seen: np.ndarray  # (N, D) float32: to act on next, of a new episode where one ended
     after: np.ndarray  # (N, D) float32: what followed the action, in the same episode

@@ -24,7 +24,7 @@ _NORMAL_ENTROPY = 0.5 + 0.5 * math.log(2 * math.pi)  # of a deviation of 1
 
 @dataclass(frozen=True, kw_only=True)
 class Experience:
-    """What an update learns from, by bar (M, N). Positions and actions as in `rollout.Acted`."""
+    """Training data of an update, by bar (M, N). Positions and actions as in `rollout.Acted`."""
 
     held: torch.Tensor
     action: torch.Tensor

@@ -33,8 +33,9 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Acted:
-    """What agents did. A position is its place among the target's (int64), or a share (float64) with
-    continuous actions; an action is the next position, or the number that was drawn and then clipped.
+    """Positions and actions of a rollout. A position is its place among the target's (int64), or a share
+    (float64) with continuous actions; an action is the next position, or the number that was drawn and then
+    clipped.
     """
 
     held_MLS: torch.Tensor  # before the bar's trade

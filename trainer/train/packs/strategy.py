@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
-from trainer.machines.kernels import cpu_slice
+from trainer.machines.kernels import PACK, cpu_slice
 from trainer.train.packs.agents import Agents, stacks_agents
 from trainer.train.packs.chunks import Chunks
 from trainer.train.packs.environments import Environments
@@ -17,8 +17,6 @@ from trainer.train.packs.pack import Member, Pack
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
 
-PLACES = 8  # of a worker whose device gains from several models
-
 
 def places_of(job: Job, device: str) -> int:
     """Return the number of models that one worker trains together: the job's, else one on a CPU or without a
@@ -26,7 +24,7 @@ def places_of(job: Job, device: str) -> int:
     three times as long (16 lanes, AMD EPYC, 2026-11-27).
     """
     pays = stacks_agents(job, on_cpu=device == "cpu") if job.target.acts else device != "cpu"
-    return job.expert.pack or (PLACES if pays and job.model.has_stacked_form else 1)
+    return job.expert.pack or (PACK if pays and job.model.has_stacked_form else 1)
 
 
 def strategy_of(job: Job, device: str) -> str:
