@@ -44,6 +44,7 @@ def _perhaps_spent(record: RunRecord) -> float:
         (min(launch.given_up_at, launch.deadline + LATEST_END) - launch.last_call_at).total_seconds()
         / 3600
         * record.ladder[launch.rung].price_usd_per_hour
+        * record.num_nodes
         for launch in launches
         if launch.given_up_at is not None and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
     )
@@ -95,8 +96,11 @@ def budget_left(record: RunRecord, now: datetime) -> float:
 
 
 def worked_seconds(record: RunRecord, now: datetime) -> float:
-    """Return the longest that the run's instances can have worked."""
-    return sum(billed_seconds(record, seen, Observation(), now)[1] for seen in record.instances)
+    """Return the longest that the run can have worked: its instances' seconds, of several nodes their
+    mean.
+    """
+    billed = sum(billed_seconds(record, seen, Observation(), now)[1] for seen in record.instances)
+    return billed / record.num_nodes
 
 
 def billed_seconds(
@@ -124,8 +128,8 @@ def _signs_of_life(record: RunRecord, seen: InstanceSeen, observed: Observation)
     heartbeat = observed.heartbeat
     if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
         signs += [heartbeat.at, *heartbeat.phases.values()]
-    if observed.result is not None:
-        signs += observed.result.phases.values()
+    if observed.result is not None and seen.instance_id == (record.working_ids or ("",))[0]:
+        signs += observed.result.phases.values()  # of several nodes, the first one's
     return signs
 
 
