@@ -134,15 +134,16 @@ def pool_name(rung: Rung) -> str:
     return f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
 
 
-def refusal(rung: Rung, code: str, message: str) -> TrainerError:
-    """Return the error of a rung that AWS refused."""
+def refusal(rung: Rung, code: str, message: str, *, num_nodes: int = 1) -> TrainerError:
+    """Return the error of a rung that AWS refused, for so many instances."""
     known = meaning(code, message)
-    pool = pool_name(rung)
+    pool = pool_name(rung) if num_nodes == 1 else f"{num_nodes} machines of {pool_name(rung)}"
     why = f"{code}: {message}" if message else code
     if known.error_class == "capacity":
-        return known.error(f"no capacity for {pool}", why=code, do=known.remedy)
+        why = code if num_nodes == 1 else why  # how many it made
+        return known.error(f"no capacity for {pool}", why=why, do=known.remedy)
     if known.error_class == "quota":
-        need = f" It needs {rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
+        need = f" It needs {num_nodes * rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
         named = known is QUOTA and rung.quota_code
         return known.error(
             f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else "")
@@ -310,7 +311,8 @@ def _give_up(record: RunRecord, last: Launch, now: datetime) -> Store:
     launches, queue = (record.attempt.launches, record.attempt.queue) if record.attempt else ((), None)
     if queue is not None and last.refusal.next_step in ("next_rung", "other_quota"):  # it waited for capacity
         last = next(one for one in reversed(launches) if one.refusal.error_class == "capacity")
-    error = refusal(record.ladder[last.rung], last.error_code, last.error_message).as_dict()
+    rung, num_nodes = record.ladder[last.rung], record.num_nodes
+    error = refusal(rung, last.error_code, last.error_message, num_nodes=num_nodes).as_dict()
     if queue is not None:
         minutes = (now - queue.since) / timedelta(minutes=1)
         error["why"] = f"{error['why']}, in {queue.walks} tries of the whole ladder within {minutes:.0f} min"
