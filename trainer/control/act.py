@@ -21,7 +21,9 @@ from trainer.runs.actions import (
     Carry,
     Close,
     Create,
+    DeletePlacementGroup,
     DeleteSchedule,
+    MakePlacementGroup,
     Store,
     Terminate,
     Wait,
@@ -53,6 +55,10 @@ def act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Ob
         case ArmKill():
             name = kill_schedule(run_id, action.attempt)
             cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)
+        case MakePlacementGroup():
+            cloud.make_placement_group(name=action.name)
+        case DeletePlacementGroup():
+            cloud.delete_placement_group(name=action.name)
         case Create():
             _create(cloud, record, etag, action.launch)
         case WriteStop():

@@ -39,6 +39,20 @@ class ArmKill:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MakePlacementGroup:
+    """Create the placement group of nodes that train one model, unless it exists. Precedes every create."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletePlacementGroup:
+    """Delete the placement group of a run whose instances are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Create:
     """Call CreateFleet for a stored intent; repeated calls use the same token."""
 
@@ -104,6 +118,8 @@ Action = (
     | Carry
     | ArmSweep
     | ArmKill
+    | MakePlacementGroup
+    | DeletePlacementGroup
     | Create
     | WriteIds
     | WriteStop

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from trainer.runs.actions import (
     Action,
     ArmKill,
     Close,
+    DeletePlacementGroup,
     DeleteSchedule,
     Store,
     Terminate,
@@ -46,6 +47,10 @@ from trainer.runs.observation import (
 from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import RunRecord
 from trainer.runs.recovery import after, powers_itself_off, recover, taken_over, without_a_machine
+
+# For which a run's end waits for AWS to free its placement group, which costs nothing. Instances that are
+# terminated may count as its members for a while.
+LONGEST_IN_USE = timedelta(minutes=30)
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -168,9 +173,12 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
         return (ending.stored(record, now),)
-    deletes = tuple(
+    deletes: tuple[Action, ...] = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
+    group = record.placement_group
+    if group and now < (record.ending_at or now) + LONGEST_IN_USE:
+        deletes = (*deletes, DeletePlacementGroup(name=group))
     return (*deletes, Close(record=replace(record, state="closed", closed_at=now)))
 
 

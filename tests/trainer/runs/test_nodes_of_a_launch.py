@@ -9,11 +9,20 @@ import pytest
 
 from tests.records import at, described, intent, only_store, rung, seen, starting
 from trainer.aws.error_codes import NO_CLEAR_ANSWER
-from trainer.runs.actions import Terminate, Wait
+from trainer.runs.actions import (
+    ArmSweep,
+    Close,
+    Create,
+    DeletePlacementGroup,
+    MakePlacementGroup,
+    Store,
+    Terminate,
+    Wait,
+)
 from trainer.runs.launching import attempt_deadline
 from trainer.runs.observation import UNANSWERED, DescribedInstance, Observation
 from trainer.runs.outcome import ending_of
-from trainer.runs.reconcile import reconcile
+from trainer.runs.reconcile import LONGEST_IN_USE, reconcile
 from trainer.runs.record import InstanceSeen, Launch, RunRecord
 
 THREE = {"num_nodes": 3}
@@ -119,3 +128,22 @@ def test_a_budget_counts_every_node():
     )
     assert (three.at - at(0)) == (alone.at - at(0)) / 3 and three.cause == "budget"
     assert alone.at - at(0) == timedelta(minutes=12)
+
+
+def test_one_model_has_a_placement_group_before_every_call_and_none_after():
+    record = starting(intent(), num_nodes=2, one_model=True)
+    name = f"mayfly-dev-{record.run_id}"
+    actions = reconcile(record, Observation(), at(2))
+    assert [type(one) for one in actions] == [ArmSweep, MakePlacementGroup, Store, Create]
+    assert actions[1] == MakePlacementGroup(name=name)
+    many = reconcile(starting(intent(), num_nodes=2), Observation(), at(2))
+    assert [type(one) for one in many] == [ArmSweep, Store, Create]
+
+
+def test_a_placement_group_that_stays_in_use_keeps_no_run_open():
+    record = starting(state="ending", outcome="stopped", ending_at=at(2), num_nodes=2, one_model=True)
+    observed = Observation(models=())
+    actions = reconcile(record, observed, at(3))
+    assert [type(one) for one in actions] == [DeletePlacementGroup, Close]
+    later = reconcile(record, observed, at(2) + LONGEST_IN_USE)
+    assert [type(one) for one in later] == [Close]
