@@ -61,7 +61,8 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         return next_of_here(record, observed, now)
     instances = merge(record, observed, now)
     if instances != record.instances:
-        return (Store(record=replace(record, instances=instances), why="instances changed"),)
+        seen = replace(record, instances=instances)
+        return (Store(record=seen, why="instances changed"), *_kill_the_rest(record, seen))
     if answered := _answered_by_tag(record, observed, now):
         return (Store(record=answered, why="the instance of an unanswered call was found by its tag"),)
     if record.state == "ending":
@@ -73,6 +74,25 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
     if record.state == "starting":
         return _start(record, observed, now)
     return _watch(record, observed, now)
+
+
+def _kill_the_rest(before: RunRecord, record: RunRecord) -> tuple[ArmKill, ...]:
+    """Arm the second schedule of several nodes for those that are left, once one has ended: AWS forgets its
+    id within an hour, and one id that it does not know fails the schedule's call for all.
+
+    After the record's Store: if it fails, the other layers end the nodes.
+    """
+    attempt, launch = record.attempt, record.last_launch
+    if record.num_nodes == 1 or record.state != "running" or attempt is None or launch is None:
+        return ()
+
+    def left(record: RunRecord) -> tuple[str, ...]:
+        ended = {seen.instance_id for seen in record.instances if seen.state in (*ENDED, "gone")}
+        return tuple(one for one in record.working_ids if one not in ended)
+
+    if launch.kill_armed_at is None or not left(record) or left(record) == left(before):
+        return ()
+    return (ArmKill(attempt=attempt.number, instance_ids=left(record), at=launch.deadline),)
 
 
 def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:

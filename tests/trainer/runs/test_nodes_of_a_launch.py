@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.records import at, described, intent, only_store, rung, seen, starting
+from tests.records import at, created, described, intent, only_store, rung, seen, starting
 from trainer.aws.error_codes import NO_CLEAR_ANSWER
 from trainer.runs.actions import (
+    ArmKill,
     ArmSweep,
     Close,
     Create,
@@ -147,3 +148,16 @@ def test_a_placement_group_that_stays_in_use_keeps_no_run_open():
     assert [type(one) for one in actions] == [DeletePlacementGroup, Close]
     later = reconcile(record, observed, at(2) + LONGEST_IN_USE)
     assert [type(one) for one in later] == [Close]
+
+
+def test_the_second_schedule_names_the_nodes_that_are_left():
+    """One id that AWS has forgotten would fail its call for all of them."""
+    three = created(instance_ids=("i-1", "i-2", "i-3"), kill_armed_at=at(6))
+    record = starting(three, state="running", **THREE)
+    record = only_store(reconcile(record, fleet(1, 2, 3), at(30)))
+    one_lost = Observation(instances=(one(1), one(2, state="terminated"), one(3)))
+    store, kill = reconcile(record, one_lost, at(100))
+    assert kill == ArmKill(attempt=1, instance_ids=("i-1", "i-3"), at=three.deadline)
+    assert len(reconcile(store.record, one_lost, at(101))) == 1
+    all_lost = fleet(1, 2, 3, state="terminated")
+    assert len(reconcile(store.record, all_lost, at(102))) == 1
