@@ -66,16 +66,24 @@ def carry(objects: Objects, record: RunRecord, attempt: int) -> None:
         objects.put(key=start_key(record.run_id, attempt), body=start_to_json(start), create=True)
 
 
-def write_ids(objects: Objects, run_id: str, attempt: int, instance_ids: tuple[str, ...]) -> None:
-    """Add the ids of an attempt's instances to its start file. Raises Conflict after a lost race."""
+def write_ids(
+    objects: Objects,
+    run_id: str,
+    attempt: int,
+    instance_ids: tuple[str, ...],
+    addresses: tuple[str, ...] = (),
+) -> None:
+    """Add the ids of an attempt's instances to its start file, and the addresses of several. Raises Conflict
+    after a lost race.
+    """
     key = start_key(run_id, attempt)
     stored = objects.get(key=key)
     start = stored_start(stored, run_id, attempt)
     if stored is None or start is None:
         do = "Look again in a few minutes; the machine ends at its boot allowance if it stays away."
         raise RecordMissing(f"{key} is not found now", why="S3 does not return what was written", do=do)
-    if set(instance_ids) - set(start.instances):
-        named = replace(start, instances=instance_ids)
+    if set(instance_ids) - set(start.instances) or addresses != start.addresses:
+        named = replace(start, instances=instance_ids, addresses=addresses)
         objects.put(key=key, body=start_to_json(named), if_match=stored.etag)
 
 

@@ -39,6 +39,8 @@ class DescribedInstance:
     launched_at: datetime
     ended_at: datetime | None = None  # where AWS dates the request to terminate it
     reason: str = ""  # EC2's state reason code, such as Client.InstanceInitiatedShutdown
+    private_address: str = ""  # IPv4; "" before it has one, and once it is terminated
+    fleet: str = ""  # id of the fleet that made it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from trainer.runs.actions import (
 )
 from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
+from trainer.runs.nodes import addresses_of, tokens_of
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
 from trainer.runs.outcome import correction, ending_of
 from trainer.runs.record import RunRecord
@@ -102,7 +103,10 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
     if launch.kill_armed_at is None:
         armed = record.with_launch(replace(launch, kill_armed_at=now), now)
         kill = ArmKill(attempt=attempt.number, instance_ids=launch.instance_ids, at=launch.deadline)
-        ids = WriteIds(attempt=attempt.number, instance_ids=launch.instance_ids)
+        addresses = addresses_of(launch, observed)
+        if addresses is None:
+            return kill, Wait(why="waiting to see the private addresses of its nodes")
+        ids = WriteIds(attempt=attempt.number, instance_ids=launch.instance_ids, addresses=addresses)
         return kill, ids, Store(record=armed, why="second schedule armed, and its ids written")
     others = tuple(item.instance_id for item in observed.alive if item.instance_id not in launch.instance_ids)
     if others:  # of a token that was given up without an answer
@@ -133,7 +137,11 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     deletes = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
-    return (*deletes, Close(record=replace(record, state="closed", closed_at=now)))
+    return (
+        *deletes,
+        *tokens_of(record.all_nodes),
+        Close(record=replace(record, state="closed", closed_at=now)),
+    )
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:

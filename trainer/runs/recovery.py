@@ -19,6 +19,7 @@ from trainer.base.errors import Interrupted, TrainingFailed
 from trainer.base.text import counted
 from trainer.runs.actions import Action, DeleteSchedule, Store, Terminate, Wait, kill_schedule
 from trainer.runs.launching import attempt_deadline
+from trainer.runs.nodes import tokens_of
 from trainer.runs.observation import Observation, all_gone
 from trainer.runs.outcome import LAUNCHER_SILENT, Ending, ending_by_result, stopped
 from trainer.runs.record import Attempt, Outcome, Reached, RunRecord
@@ -71,7 +72,12 @@ def recover(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         return (Wait(why=f"{why}; its driver continues"),)
     kill = kill_schedule(record.run_id, attempt.number)
     deletes = (DeleteSchedule(name=kill),) if kill in observed.schedules else ()
-    return (*deletes, Store(record=record.with_next_attempt(), why=f"attempt {record.next_number} begins"))
+    tokens = tokens_of(record.nodes)
+    return (
+        *deletes,
+        *tokens,
+        Store(record=record.with_next_attempt(), why=f"attempt {record.next_number} begins"),
+    )
 
 
 def powers_itself_off(
