@@ -270,6 +270,4 @@ def _instance(item: Mapping[str, Any]) -> DescribedInstance:
         launched_at=launched_at,
         ended_at=ended_at,
         reason=(item.get("StateReason") or {}).get("Code", ""),
-        private_address=item.get("PrivateIpAddress") or "",
-        fleet=tags.get("aws:ec2:fleet-id", ""),
     )

@@ -35,6 +35,7 @@ from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
 from trainer.job.script_values import variables_of
 from trainer.node.command_run import CommandRun
 from trainer.node.device_service import Devices
+from trainer.node.firewall import admit_only
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
 from trainer.node.piece_run import PieceToRun
@@ -269,6 +270,8 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
     if nodes > 1:  # nothing is staged before it is known who the others are
         start = await_own_id(node, start, nodes=nodes)
         write_down_nodes(node, start)
+        if node.cluster and node.place.own_user and os.geteuid() == 0:
+            admit_only(node.cluster.addresses)
     packed = Path(trainer.__file__).parent / FOLDER
     for path in manifest.command.files:
         target = folders.files / path

@@ -31,9 +31,10 @@ from trainer.runs.actions import (
 )
 from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
+from trainer.runs.node_ends import ending_of_nodes
 from trainer.runs.nodes import addresses_of, tokens_of
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
-from trainer.runs.outcome import correction, ending_of
+from trainer.runs.outcome import correction
 from trainer.runs.record import RunRecord
 from trainer.runs.recovery import after, powers_itself_off, recover, taken_over, without_a_machine
 
@@ -53,7 +54,7 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         return _finish(record, observed, now)
     if record.state == "recovering":
         return recover(record, observed, now)
-    if ending := ending_of(record, observed, now):
+    if ending := ending_of_nodes(record, observed, now):
         return (after(record, observed, ending, now),)
     if record.state == "starting":
         return _start(record, observed, now)

@@ -106,3 +106,25 @@ def test_a_manifest_with_another_number_of_nodes_is_refused(nodes: Any) -> None:
     with pytest.raises(TrainingFailed, match="a run can't have"):
         command.nodes_of(manifest)
     assert command.nodes_of(type("M", (), {"job": {}})) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("root", "admitted"), [(True, [ADDRESSES]), (False, [])])
+def test_a_machine_of_its_own_admits_the_nodes_alone(
+    second: Node,
+    start: Callable[..., None],
+    root: bool,
+    admitted: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in a rehearsal, whose machine is the desk's."""
+    made: list[Any] = []
+    monkeypatch.setattr(command, "nodes_of", lambda _: 2)
+    monkeypatch.setattr(command, "admit_only", made.append)
+    monkeypatch.setattr(command, "make_own_user", lambda **_: None)
+    monkeypatch.setattr(command.os, "geteuid", lambda: 0 if root else 1000)
+    start("true")
+    assert made == []
+    second.place, second.work = replace(second.place, own_user=True), second.work.with_name("again")
+    second.work.mkdir()
+    start("true")
+    assert made == admitted

@@ -66,7 +66,11 @@ def test_several_nodes_know_each_other_by_their_order():
     two = replace(START, instances=("i-2", "i-1"), addresses=("10.0.0.4", "10.0.0.9"))
     assert read(start_to_json(two)) == two
     cluster = two.cluster_of("i-1")
-    assert cluster is not None and (cluster.node, cluster.head, cluster.address) == (1, "10.0.0.4", "10.0.0.9")
+    assert cluster is not None and (cluster.node, cluster.head, cluster.address) == (
+        1,
+        "10.0.0.4",
+        "10.0.0.9",
+    )
     assert two.cluster_of("i-3") is None and START.cluster_of("i-2") is None
     assert b"addresses" not in start_to_json(START)  # one node's file is as it was
 
