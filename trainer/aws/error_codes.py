@@ -80,6 +80,7 @@ NO_PARAMETER = frozenset({"ParameterNotFound"})
 LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 SCHEDULE_EXISTS = frozenset({"ConflictException"})
 EMPTY_FLEET = "EmptyFleet"  # ours: CreateFleet answered with neither an instance nor an error
+PARTIAL_FLEET = "PartialFleet"  # ours: CreateFleet made fewer instances than were asked for, without an error
 NO_CLEAR_ANSWER = (  # ours: no call under a token had a clear answer, and no instance of them appeared
     "NoClearAnswer"
 )
@@ -169,6 +170,7 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         "UnfulfillableCapacity",
         "ReservationCapacityExceeded",
         EMPTY_FLEET,
+        PARTIAL_FLEET,
     ),
     _row(
         CAPACITY,

@@ -105,6 +105,7 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
             outcome="refused",
             error_code=answer.code,
             error_message=answer.message,
+            instance_ids=answer.instance_ids,
             unanswered=answer.of_the_call and launch.calls > 1,
         )
     _store_answer(cloud, record, etag, answered)

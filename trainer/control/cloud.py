@@ -85,8 +85,9 @@ class AwsCloud:
 
     def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer:
         """Call CreateFleet once and return its answer or its failure, interpreted."""
+        num_nodes = int(request["TargetCapacitySpecification"]["TotalTargetCapacity"])
         try:
-            return read_answer(self._launches.create_fleet(**request))
+            return read_answer(self._launches.create_fleet(**request), num_nodes)
         except (BotoCoreError, ClientError) as error:
             return read_failure(error)
 
@@ -270,4 +271,6 @@ def _instance(item: Mapping[str, Any]) -> DescribedInstance:
         launched_at=launched_at,
         ended_at=ended_at,
         reason=(item.get("StateReason") or {}).get("Code", ""),
+        private_address=item.get("PrivateIpAddress") or "",
+        fleet=tags.get("aws:ec2:fleet-id", ""),
     )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from trainer.aws.place import HERE
-from trainer.base.errors import DataError
+from trainer.base.errors import DataError, UsageError
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import empty_span, too_few
 from trainer.launch.bundle import BundleName
@@ -185,6 +185,10 @@ def plan_here(work: TrainingWork | ScriptWork) -> RunPlan:
     the longest default.
     """
     job = work.job
+    if work.num_nodes > 1:
+        why = "a run on a machine of your own has that one"
+        do = "Leave machine.nodes out, or launch the job on AWS."
+        raise UsageError(f"machine.nodes is {work.num_nodes}", why=why, do=do)
     named = job.machine.max_duration and "machine.max_duration" in job.given
     limit = TimeLimit(
         duration=job.machine.max_duration_or(LONGEST_DEADLINE),
