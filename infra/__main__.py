@@ -33,8 +33,16 @@ builds = bool(settings.image_pipeline)
 existing = look_up_vpc(settings.subnets, zones=stack.zones, builds=builds) if settings.subnets else None
 line = read_image_line(settings.image_line)
 
-store = ModelStore("store", stack, retention=settings.retention, life_minutes=settings.max_lifetime_minutes)
-identity = Identity("identity", stack, sessions=settings.sessions, retrains=bool(settings.retrains))
+store = ModelStore(
+    "store",
+    stack,
+    retention=settings.retention,
+    life_minutes=settings.max_lifetime_minutes,
+    nodes=settings.cluster,
+)
+identity = Identity(
+    "identity", stack, sessions=settings.sessions, retrains=bool(settings.retrains), nodes=settings.cluster
+)
 letters = DeadLetters("dead-letters", stack).arn
 caller = Caller(role_arn=identity.scheduler.arn, dead_letters_arn=letters)
 

@@ -28,6 +28,7 @@ MOST_CHARACTERS = 6144
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 RATES_OF_SAVINGS_PLANS = "savingsplans:DescribeSavingsPlansOfferingRates"
 PLACES = ["ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"]
+TOKEN_ACTIONS = ["s3:PutObject", "s3:DeleteObjectVersion"]
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -61,6 +62,11 @@ class LaunchedFrom:
     subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     reservation: str = OPEN  # the setting capacity_reservation
     cluster_groups: tuple[pulumi.Input[str], ...] = ()  # ids, of runs of several machines; (): there are none
+
+    @property
+    def nodes(self) -> bool:
+        """Return whether runs may have several, which share a token."""
+        return bool(self.cluster_groups)
 
 
 class LauncherPolicy(Component):
@@ -154,7 +160,7 @@ def launcher(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits = P
     """Return the policy of a caller who launches from the stack's resources, whose ids are known."""
     return document(
         *_looks(stack, launched_from, limits),
-        *_objects(stack, limits),
+        *_objects(stack, limits, nodes=launched_from.nodes),
         *use_key(stack),
         *_launches(stack, launched_from, limits),
         end_own_instances(stack, "ec2:GetConsoleOutput"),  # where a boot left no log
@@ -199,8 +205,9 @@ def _looks(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> l
     ]
 
 
-def _objects(stack: Stack, limits: LaunchLimits) -> list[Document]:
-    """Return a launcher's statements on the bucket: read all of it, write what a desk writes, delete nothing.
+def _objects(stack: Stack, limits: LaunchLimits, *, nodes: bool) -> list[Document]:
+    """Return a launcher's statements on the bucket: read all of it, write what a desk writes, delete nothing
+    but the tokens of nodes.
 
     Listing is allowed without a prefix: otherwise S3 answers 403 instead of 404 for a missing key.
     """
@@ -212,6 +219,7 @@ def _objects(stack: Stack, limits: LaunchLimits) -> list[Document]:
         allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], stack.objects("*")),
         allow("WriteRuns", "s3:PutObject", [stack.objects(pattern) for pattern in limits.writes]),
         *([allow("AddInputs", "s3:PutObject", new, absent)] if new else []),
+        *([allow("KeepTokens", TOKEN_ACTIONS, stack.objects("tokens/*"))] if nodes else []),
     ]
 
 

@@ -33,6 +33,8 @@ from trainer.runs.actions import (
 )
 from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
+from trainer.runs.node_ends import ending_of_nodes
+from trainer.runs.nodes import addresses_of, tokens_of
 from trainer.runs.observation import (
     ANNOUNCED,
     ENDED,
@@ -44,7 +46,7 @@ from trainer.runs.observation import (
     merge,
     unnamed,
 )
-from trainer.runs.outcome import correction, ending_of
+from trainer.runs.outcome import correction
 from trainer.runs.record import RunRecord
 from trainer.runs.recovery import after, powers_itself_off, recover, taken_over, without_a_machine
 
@@ -69,7 +71,7 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         return _finish(record, observed, now)
     if record.state == "recovering":
         return recover(record, observed, now)
-    if ending := ending_of(record, observed, now):
+    if ending := ending_of_nodes(record, observed, now):
         return (after(record, observed, ending, now),)
     if record.state == "starting":
         return _start(record, observed, now)
@@ -165,7 +167,10 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
     if launch.kill_armed_at is None:
         armed = record.with_launch(replace(launch, kill_armed_at=now), now)
         kill = ArmKill(attempt=attempt.number, instance_ids=launch.instance_ids, at=launch.deadline)
-        ids = WriteIds(attempt=attempt.number, instance_ids=launch.instance_ids)
+        addresses = addresses_of(launch, observed)
+        if addresses is None:
+            return kill, Wait(why="waiting to see the private addresses of its nodes")
+        ids = WriteIds(attempt=attempt.number, instance_ids=launch.instance_ids, addresses=addresses)
         return kill, ids, Store(record=armed, why="second schedule armed, and its ids written")
     others = tuple(item.instance_id for item in observed.alive if item.instance_id not in launch.instance_ids)
     if others:  # of a token that was given up without an answer
@@ -196,10 +201,10 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     deletes: tuple[Action, ...] = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
-    group = record.placement_group
+    group, tokens = record.placement_group, tokens_of(record.all_nodes)
     if group and now < (record.ending_at or now) + LONGEST_IN_USE:
-        deletes = (*deletes, DeletePlacementGroup(name=group))
-    return (*deletes, Close(record=replace(record, state="closed", closed_at=now)))
+        tokens = (*tokens, DeletePlacementGroup(name=group))
+    return (*deletes, *tokens, Close(record=replace(record, state="closed", closed_at=now)))
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:

@@ -342,9 +342,12 @@ class RunRecord:
     @property
     def all_nodes(self) -> tuple[NodeKeys, ...]:
         """Return the keys of every attempt's instances, the first attempt's first."""
-        if not self.attempts:
-            return self.nodes
-        return tuple(keys for item in self.attempts for keys in self.as_of(item.number).nodes)
+        return tuple(keys for nodes in self.nodes_by_attempt for keys in nodes)
+
+    @property
+    def nodes_by_attempt(self) -> tuple[tuple[NodeKeys, ...], ...]:
+        """Return the keys of each attempt's instances."""
+        return tuple(self.as_of(item.number).nodes for item in self.attempts) or (self.nodes,)
 
     @property
     def nodes(self) -> tuple[NodeKeys, ...]:

@@ -125,12 +125,13 @@ def _signs_of_life(record: RunRecord, seen: InstanceSeen, observed: Observation)
     launches = [launch for attempt in record.attempts for launch in attempt.launches]
     if not any(seen.instance_id in launch.instance_ids for launch in launches):
         return signs  # it has no word
-    heartbeat = observed.heartbeat
+    heartbeat, result = observed.heartbeat, observed.result
+    if observed.nodes:
+        mine = [node for node in observed.nodes if node.instance_id == seen.instance_id]
+        heartbeat, result = (mine[0].heartbeat, mine[0].result) if mine else (None, None)
     if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
         signs += [heartbeat.at, *heartbeat.phases.values()]
-    if observed.result is not None and seen.instance_id == (record.working_ids or ("",))[0]:
-        signs += observed.result.phases.values()  # of several nodes, the first one's
-    return signs
+    return [*signs, *(result.phases.values() if result else ())]
 
 
 def _lost_seconds(record: RunRecord, seen: InstanceSeen) -> float:

@@ -134,6 +134,14 @@ class MemoryObjects:
         own = hashlib.sha256(found.body).hexdigest() if sha256 else ""  # S3 computes it
         self._put(key, found.body, if_match, create, sha256=own or found.sha256, checksum=own)
 
+    def delete(self, *, key: str, version_id: str) -> None:
+        self.cloud.side_effect(f"delete {key}", before=True)
+        kept = [item for item in self.stored.get(key, []) if item.version_id != version_id]
+        self.stored.pop(key, None)
+        if kept:
+            self.stored[key] = kept
+        self.cloud.side_effect(f"delete {key}", before=False)
+
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return tuple(reversed(self.stored.get(key, [])))
 
@@ -164,6 +172,7 @@ class MemoryCloud:
         ] = []  # codes that stand in the next answers of CreateFleet, in the place of an instance
         self.refused: dict[str, str] = {}  # token -> the code that answered it
         self.work = timedelta(minutes=3)
+        self.silent: set[str] = set()  # instances whose node does nothing more
         self.node_works = self.node_beats = self.node_stops = True
         # attempt -> how long its node works before it is ended from outside, and EC2's reason
         self.losses: dict[int, tuple[timedelta, str]] = {}
@@ -339,6 +348,8 @@ class MemoryCloud:
             self._leave_early(run_id, machine, start)
         stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
         over = self.node_works and self.clock >= began + self.work
+        if machine.instance_id in self.silent:
+            return
         if self.node_beats and self.beats.get(machine.instance_id) != self.clock:
             self.beats[machine.instance_id] = self.clock
             self._beat(run_id, machine, began)
