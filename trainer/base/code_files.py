@@ -18,11 +18,12 @@ from pathlib import Path
 
 # Modules that a training starts by `-m` if several devices train one model.
 RANKS = ("trainer.train.ranks.torchrun", "trainer.train.ranks.rank")
-# Entry points of a node: the agent, and by `-m` refresh, training, scoring, smoke test, trial and data check.
-# Workers import from these.
+# Entry points of a node: the agent, and by `-m` refresh, training, scoring, smoke test, trial, data check and
+# the member of a shared queue. Workers import from these.
 NODE = (
     *("trainer.node.agent", "trainer.node.refresh", "trainer.bars.check"),
     *("trainer.train.__main__", "trainer.train.smoke", "trainer.train.own.probe", "trainer.train.score"),
+    "trainer.cluster.member",
     *RANKS,
 )
 # Entry points that determine a model, besides the homes of its model and target; other homes void no

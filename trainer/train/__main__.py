@@ -83,6 +83,9 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
         "--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent"
     )
     parse.add_argument("--finished", type=Path, help="JSON list of pieces that are over: left out")
+    parse.add_argument(
+        "--cluster", type=Path, help="JSON of the machines that share the queue, written by the agent"
+    )
     parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
@@ -172,6 +175,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
     together = devices > 1 and takes_all_devices(job)
+    shared = None
+    if options.cluster is not None and not takes_all_devices(job):
+        from trainer.cluster.shared_queue import SharedQueue
+
+        shared = ends.enter_context(SharedQueue(options.cluster))  # gets ready while the data is read
     if not together:
         worker_context(kind, job)  # starts to load torch for the workers while the data is read
     scratch = options.out / ".candles"  # arrays of bars, on the disk of the models
@@ -232,7 +240,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded
         )
     else:
-        supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit)
+        supervisor = Supervisor(
+            kind=kind, num_workers=num_workers, settings=settings, emit=emit, shared=shared
+        )
     with ExitStack() as running:
         if kind == "cuda" and is_left:
             from trainer.train.observing.gpu_watch import GpuWatch
@@ -248,7 +258,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     left = [
         piece.title
         for piece in surveyed.pieces
-        if piece.name not in finished | outcome.done.keys() | outcome.failed.keys()
+        if piece.name not in finished | outcome.done.keys() | outcome.failed.keys() | outcome.elsewhere
     ]
     ended = {**counts, "kept": kept, "replaced": replaced, "stopped": left, "out": str(options.out)}
     emit({"event": "ended", **ended})

@@ -17,6 +17,7 @@ from typing import Any
 
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
 from trainer.base.silence import ProgressClock
+from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.train.checkpoint import forget
@@ -57,15 +58,19 @@ class Supervisor:
         emit: Emit,
         clock: Callable[[], float] = time.monotonic,
         smoke: Callable[[str], str] = tried,
+        shared: SharedQueue | None = None,
     ) -> None:
-        """`smoke` tries a device and returns why it fails, or ''."""
+        """`smoke` tries a device and returns why it fails, or ''. With a `shared` queue this node trains the
+        pieces that it gets from it.
+        """
         self._kind, self._num_workers, self._settings, self._emit = kind, num_workers, settings, emit
         self._clock, self._smoke = clock, smoke
         self._places = places_of(settings.job, kind)
         self._devices = [device_of(kind, number) for number in range(num_workers)]
         self._context = worker_context(kind, settings.job)
         self._workers: dict[int, WorkerProcess] = {}
-        self._queue = PieceQueue(())
+        self._queue: PieceQueue | SharedQueue = PieceQueue(())
+        self._shared = shared
         self._num_helpers = helpers_of(kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Piece, ...]] = deque()
         self._again_alone: deque[Piece] = deque()
@@ -90,16 +95,32 @@ class Supervisor:
         if self._kind == "cpu":
             threads = threads_of(self._settings.job, pieces, num_workers=self._num_workers, cores=num_cores())
             pieces = [replace(piece, threads=threads[piece.name]) for piece in pieces]
-        self._queue = PieceQueue([piece for piece in pieces if piece.name not in finished])
+        self._queue = self._opened([piece for piece in pieces if piece.name not in finished])
         while True:
             self._assign_pieces()
             self._send_ahead()
             if all(device in self._set_aside for device in self._devices):
                 self._fail_the_rest()
-            if not any(worker.pieces for worker in self._workers.values()):
+            if not any(worker.pieces for worker in self._workers.values()) and self._may_end():
+                self._outcome.elsewhere = self._elsewhere_of(pieces)
                 return self._outcome
             self._listen()
             self._look_at_progress()
+
+    def _opened(self, pieces: list[Piece]) -> PieceQueue | SharedQueue:
+        if self._shared is None:
+            return PieceQueue(pieces)
+        self._shared.open(pieces)
+        return self._shared
+
+    def _may_end(self) -> bool:
+        """Return whether this node, without a piece in hand, has nothing to wait for."""
+        return self._shared is None or self._shared.is_over or self._notice.stops
+
+    def _elsewhere_of(self, pieces: Iterable[Piece]) -> set[str]:
+        """Return the models that are other nodes' matter."""
+        here = self._outcome.done.keys() | self._outcome.failed.keys() | self._outcome.stopped.keys()
+        return {piece.name for piece in pieces} - here if self._shared is not None else set()
 
     def close(self) -> None:
         """Kill every worker and wait for its end: finished models are on disk already."""
@@ -127,10 +148,18 @@ class Supervisor:
             for number in usable:
                 worker = self._workers.get(number)
                 training, alone = (worker.training, worker.alone) if worker else (0, False)
-                if len(self._queue) and training == occupied and not alone:
-                    held, staged = (worker.held, worker.staged) if worker else ((), ())
-                    elsewhere = self._elsewhere(number)
-                    self._assign(number, self._queue.take(held=held, staged=staged, elsewhere=elsewhere))
+                if training == occupied and not alone and (piece := self._take(number)) is not None:
+                    self._assign(number, piece)
+
+    def _take(self, number: int) -> Piece | None:
+        """Take the next piece for a worker from the queue; None if none waits."""
+        worker = self._workers.get(number)
+        held, staged = (worker.held, worker.staged) if worker else (set(), set())
+        wishes = {"held": held, "staged": staged, "elsewhere": self._elsewhere(number)}
+        if isinstance(self._queue, PieceQueue):
+            return self._queue.take(**wishes) if len(self._queue) else None
+        taken = self._queue.take(**wishes)
+        return taken[0] if taken else None
 
     def _elsewhere(self, number: int) -> set[str]:
         """Return the sources that other workers hold or read ahead."""
@@ -211,7 +240,12 @@ class Supervisor:
         by_handle: dict[Any, WorkerProcess] = {}
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
+        if self._shared is not None:
+            by_handle[self._shared.handle] = None
         ready = wait(list(by_handle), timeout=LOOK_SECONDS)
+        if self._shared is not None and self._shared.handle in ready:
+            self._shared.check()
+            ready.remove(self._shared.handle)
         for worker in {each.number: each for each in (by_handle[handle] for handle in ready)}.values():
             # Handle messages sent before its death first.
             alive = self._read(worker)
@@ -245,10 +279,15 @@ class Supervisor:
             forget(self._settings.checkpoints, event["model"])
             (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
             del worker.pieces[event["model"]]
+            self._say_done(event["model"])
             if kind == "model_done":
                 self._killed.pop(worker.device, None)
             worker.alone = worker.alone and bool(worker.pieces)
         self._emit(event)
+
+    def _say_done(self, model: str) -> None:
+        if self._shared is not None:
+            self._shared.done(model)
 
     def _look_at_progress(self) -> None:
         """End workers that make no progress, once they have had the time to write their stacks."""
@@ -313,6 +352,7 @@ class Supervisor:
     def _fail(self, piece: Piece, **why: Any) -> None:
         self._outcome.failed[piece.name] = {"event": "model_failed", **piece.identity, **why}
         self._emit(self._outcome.failed[piece.name])
+        self._say_done(piece.name)
 
     def _again(self, pieces: Iterable[Piece], *, worker: int, reason: str, places: int) -> None:
         """Queue models again, `places` together, without charging them a retry."""
