@@ -17,7 +17,7 @@ NAME = "queue"
 MOST_PIECES = 1_000_000
 MOST_BYTES = 256 << 20  # of the list of pieces
 MOST_SOURCES = 10_000
-KINDS = ("open", "join", "take", "done", "back", "hear", "leave")
+KINDS = ("open", "join", "take", "done", "back", "hear", "ping", "leave")
 
 
 class QueueActor:
@@ -67,4 +67,4 @@ class QueueActor:
             return queue.give_back(
                 node, [item.whole(most=MOST_PIECES) for item in fields.value("pieces").items()]
             )
-        return queue.hear(node) if kind == "hear" else queue.leave(node)
+        return {"hear": queue.hear, "ping": queue.ping, "leave": queue.leave}[kind](node)

@@ -113,8 +113,12 @@ class HandOut:
         return self._reply(node)
 
     def hear(self, node: int) -> Reply:
-        """Note that a node is alive."""
+        """Tell a node what is new."""
         return self._hear(node) or self._reply(node)
+
+    def ping(self, node: int) -> Reply:
+        """Note that a node's member is alive; what is new stays for the node."""
+        return self._hear(node) or Reply()
 
     def leave(self, node: int) -> Reply:
         """Let a node go; what it had waits again."""

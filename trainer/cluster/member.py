@@ -146,7 +146,7 @@ def serve(ask: Ask, out: BinaryIO, *, ping_seconds: float, source: int = 0) -> N
         ready, _, _ = select.select([source], [], [], ping_seconds)
         if not ready:
             if joined:
-                _checked(ask({"ask": "hear"}))
+                _checked(ask({"ask": "ping"}))
             continue
         block = os.read(source, 1 << 16)
         if not block:

@@ -100,8 +100,8 @@ class RayNode:
         return b"Ray runtime started" in read_plain(self._log, most_bytes=MOST_LOG_BYTES)
 
     def close(self) -> None:
-        """End Ray's processes here: the kernel ends gcs_server and raylet with their parent, and Ray's workers
-        follow their raylet.
+        """End Ray's processes here: the kernel ends gcs_server and raylet with their parent; workers follow
+        their raylet.
         """
         self._process.kill()
         self._process.wait()

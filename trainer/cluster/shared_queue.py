@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,7 +67,8 @@ class SharedQueue:
         self._numbers: dict[str, int] = {}
         self._left = PieceQueue(())
         self._waits: set[int] = set()
-        self._is_over, self._asked_at, self.others = False, float("-inf"), 0
+        self._is_over, self.others = False, 0
+        self._asked_at = self._heard_at = float("-inf")
         self._spoiled: list[Piece] = []
         self._lost: list[int] = []
         self._held: list[Straggler] = []
@@ -104,13 +106,16 @@ class SharedQueue:
 
     @property
     def handle(self) -> IO[bytes]:
-        """Return the pipe to wait on: it is ready when the queue is lost."""
+        """Return the pipe to wait on: it is ready when the queue is lost, and `look` is due."""
         assert self._member.stdout is not None
         return self._member.stdout
 
-    def check(self) -> None:
-        """Raise TrainingFailed if the queue is lost. Call it once `handle` is ready."""
-        self._read()
+    def look(self) -> None:
+        """Learn what is new, at most once a second. Raises TrainingFailed if the queue is lost."""
+        if wait([self.handle], timeout=0):
+            self._read()
+        if self._clock() - self._heard_at >= AGAIN_SECONDS:
+            self._ask({"ask": "hear"})
 
     def __len__(self) -> int:
         return len(self._left)
@@ -124,7 +129,7 @@ class SharedQueue:
         return self._left.ahead(count, held=held, elsewhere=elsewhere)
 
     def take(
-        self, *, held: Collection[str] = (), staged: Collection[str] = (), elsewhere: Collection[str] = ()
+        self, *, held: Collection[str] = (), staged: Collection[str] = ()
     ) -> tuple[Piece, int | None] | None:
         """Take the next piece, see `PieceQueue.peek`, and the node that had it before; None if none waits.
         While none waits, the queue is asked once a second.
@@ -187,6 +192,7 @@ class SharedQueue:
             self._member.stdin.write(json.dumps(message).encode() + b"\n")
             self._member.stdin.flush()
         answer = self._read()
+        self._heard_at = self._clock()
         for number in (item.whole(most=len(self._pieces) - 1) for item in answer.value("changes").items()):
             self._change(number)
         self._is_over, self.others = bool(answer.truth("is_over")), answer.whole("others", most=MOST_NODES)

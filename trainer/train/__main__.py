@@ -86,6 +86,9 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     parse.add_argument(
         "--cluster", type=Path, help="JSON of the machines that share the queue, written by the agent"
     )
+    parse.add_argument(
+        "--carried", type=Path, help="JSON of what was fetched of other machines' models, by the agent"
+    )
     parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
@@ -161,6 +164,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
     from trainer.train.own.check import checked, copied
+    from trainer.train.packs.strategy import places_of
     from trainer.train.piece import check_given
     from trainer.train.precision import matmul_dtype, precision_of
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
@@ -169,6 +173,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.processes import worker_context
     from trainer.train.workers.supervisor import Supervisor
+    from trainer.train.workers.waiting import SharedPieces
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)
@@ -240,9 +245,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded
         )
     else:
-        supervisor = Supervisor(
-            kind=kind, num_workers=num_workers, settings=settings, emit=emit, shared=shared
-        )
+        queue = None
+        if shared is not None:
+            most = num_workers * places_of(settings.job, kind)
+            queue = SharedPieces(shared, emit, carried=options.carried, most_carried=most)
+        supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit, queue=queue)
     with ExitStack() as running:
         if kind == "cuda" and is_left:
             from trainer.train.observing.gpu_watch import GpuWatch
@@ -250,7 +257,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             running.enter_context(GpuWatch(emit))
         running.enter_context(supervisor)
         outcome = supervisor.run(surveyed.pieces, finished=finished)
-    counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
+    counts: dict[str, Any] = {
+        "done": len(outcome.done),
+        "failed": len(outcome.failed),
+        "retries": outcome.retries,
+    }
     there = [done for done in outcome.done.values() if done["file"] in earlier]
     kept = sorted(done["piece"] for done in there if done.get("kept"))
     replaced = sorted(done["piece"] for done in there if not done.get("kept"))
@@ -260,6 +271,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         for piece in surveyed.pieces
         if piece.name not in finished | outcome.done.keys() | outcome.failed.keys() | outcome.elsewhere
     ]
+    if outcome.elsewhere:
+        counts["elsewhere"] = [piece.title for piece in surveyed.pieces if piece.name in outcome.elsewhere]
     ended = {**counts, "kept": kept, "replaced": replaced, "stopped": left, "out": str(options.out)}
     emit({"event": "ended", **ended})
     if left:

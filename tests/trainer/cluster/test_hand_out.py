@@ -58,6 +58,7 @@ def test_every_node_learns_what_began_elsewhere(clock):
     queue = queue_of(clock, 3, 2, 1)
     assert queue.take(0, held=(), staged=()).changes == (0,)
     assert queue.take(1, held=(), staged=()).changes == (0, 1)
+    assert queue.ping(0).changes == ()  # its member's, which tells the node nothing
     assert queue.hear(0).changes == (1,)
     assert queue.hear(0).changes == ()
     queue.leave(1)

@@ -7,11 +7,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
-from pathlib import Path
 
 import pytest
 
-from trainer.base.cluster import Cluster, write_cluster
+from tests.trainer.cluster.conftest import OfNode
 from trainer.base.errors import TrainingFailed
 from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.piece import Piece
@@ -25,18 +24,14 @@ Join = Callable[..., SharedQueue]
 
 
 @pytest.fixture
-def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
+def join(of_node: OfNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
     """Return a function that starts a node's member; all end with the test."""
-    first, second = os.getpid() >> 8 & 0xFF, os.getpid() & 0xFF
-    addresses = tuple(f"127.{first}.{second}.{node + 2}" for node in range(3))
     started: list[SharedQueue] = []
 
-    def begin(node: int, *, token: str) -> SharedQueue:
-        file, secret = tmp_path / f"{node}.json", tmp_path / f"token{node}"
-        write_cluster(file, Cluster(node=node, addresses=addresses))
-        secret.touch(mode=0o600)
-        secret.write_text(token)
-        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(secret))
+    def begin(node: int, **token: str) -> SharedQueue:
+        file, variables = of_node(node, **token)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         started.append(SharedQueue(file, silent_seconds=6.0))
         return started[-1]
 
@@ -51,8 +46,7 @@ def names(queue: SharedQueue) -> str:
 
 
 def test_two_nodes_share_a_queue(join):
-    token = secrets.token_hex(32)
-    head, other = join(0, token=token), join(1, token=token)
+    head, other = join(0), join(1)
     head.open(PIECES)
     other.open(PIECES)
     assert (names(head), names(other), names(head)) == ("m0", "m1", "m2")
@@ -72,7 +66,7 @@ def test_two_nodes_share_a_queue(join):
 
 @pytest.mark.nightly
 def test_a_wrong_token_is_refused(join):
-    head, stranger = join(0, token=secrets.token_hex(32)), join(1, token=secrets.token_hex(32))
+    head, stranger = join(0), join(1, token=secrets.token_hex(32))
     head.open(PIECES)
     with pytest.raises(TrainingFailed, match="Ray ended on this node"):
         stranger.open(PIECES)
@@ -81,8 +75,7 @@ def test_a_wrong_token_is_refused(join):
 
 @pytest.mark.nightly
 def test_a_lost_head_ends_the_others_and_a_silent_node_is_lost(join):
-    token = secrets.token_hex(32)
-    head, other, third = (join(node, token=token) for node in range(3))
+    head, other, third = (join(node) for node in range(3))
     head.open(PIECES)
     other.open(PIECES)
     with pytest.raises(TrainingFailed, match="node 2 makes other pieces of the job than node 0"):
@@ -92,24 +85,23 @@ def test_a_lost_head_ends_the_others_and_a_silent_node_is_lost(join):
     deadline = time.monotonic() + 60
     while not (lost := head.lost()) and time.monotonic() < deadline:
         time.sleep(0.2)
-        head.done("m0")  # not its own: changes nothing
+        head.look()
     assert lost == [1]
     assert head.take() == (PIECES[0], 1)
     os.killpg(other._member.pid, 18)
     assert wait([other.handle], timeout=60)
     with pytest.raises(TrainingFailed, match="not heard for 6 s"):
-        other.check()
+        other.look()
 
 
 @pytest.mark.nightly
 def test_a_node_ends_when_the_head_is_killed(join):
-    token = secrets.token_hex(32)
-    head, other = join(0, token=token), join(1, token=token)
+    head, other = join(0), join(1)
     head.open(PIECES)
     other.open(PIECES)
     os.killpg(head._member.pid, 9)
     began = time.monotonic()
     assert wait([other.handle], timeout=90)
     with pytest.raises(TrainingFailed, match=r"queue of node 0 \(127.*\) is lost|queue is lost"):
-        other.check()
+        other.look()
     assert time.monotonic() - began < 60

@@ -17,9 +17,7 @@ from typing import Any
 
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
 from trainer.base.silence import ProgressClock
-from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.piece import Piece
-from trainer.job.pieces.queue import PieceQueue
 from trainer.train.checkpoint import forget
 from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.cpu import num_cores
@@ -33,6 +31,7 @@ from trainer.train.workers.helpers import STAGE_GIB, helpers_of
 from trainer.train.workers.processes import WorkerProcess, start_helpers, worker_context
 from trainer.train.workers.smaller import smaller, smallest, with_job
 from trainer.train.workers.station import Station, threads_of
+from trainer.train.workers.waiting import OwnPieces, Waiting
 from trainer.train.workers.worker import ReadAhead, work
 
 Emit = Callable[[dict[str, Any]], None]
@@ -58,10 +57,10 @@ class Supervisor:
         emit: Emit,
         clock: Callable[[], float] = time.monotonic,
         smoke: Callable[[str], str] = tried,
-        shared: SharedQueue | None = None,
+        queue: Waiting | None = None,
     ) -> None:
-        """`smoke` tries a device and returns why it fails, or ''. With a `shared` queue this node trains the
-        pieces that it gets from it.
+        """`smoke` tries a device and returns why it fails, or ''. `queue` has the pieces that wait; if it is
+        shared, this node trains those that it gets from it.
         """
         self._kind, self._num_workers, self._settings, self._emit = kind, num_workers, settings, emit
         self._clock, self._smoke = clock, smoke
@@ -69,8 +68,7 @@ class Supervisor:
         self._devices = [device_of(kind, number) for number in range(num_workers)]
         self._context = worker_context(kind, settings.job)
         self._workers: dict[int, WorkerProcess] = {}
-        self._queue: PieceQueue | SharedQueue = PieceQueue(())
-        self._shared = shared
+        self._queue: Waiting = queue or OwnPieces()
         self._num_helpers = helpers_of(kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Piece, ...]] = deque()
         self._again_alone: deque[Piece] = deque()
@@ -95,32 +93,22 @@ class Supervisor:
         if self._kind == "cpu":
             threads = threads_of(self._settings.job, pieces, num_workers=self._num_workers, cores=num_cores())
             pieces = [replace(piece, threads=threads[piece.name]) for piece in pieces]
-        self._queue = self._opened([piece for piece in pieces if piece.name not in finished])
+        self._queue.open([piece for piece in pieces if piece.name not in finished])
         while True:
             self._assign_pieces()
             self._send_ahead()
-            if all(device in self._set_aside for device in self._devices):
+            has_devices = not all(device in self._set_aside for device in self._devices)
+            if not has_devices:
                 self._fail_the_rest()
-            if not any(worker.pieces for worker in self._workers.values()) and self._may_end():
-                self._outcome.elsewhere = self._elsewhere_of(pieces)
+            is_busy = any(worker.pieces for worker in self._workers.values())
+            for piece, reason in self._queue.look(is_busy=is_busy):
+                self._fail(piece, reason=reason)
+            if not is_busy and (self._notice.stops or self._queue.is_over(has_devices=has_devices)):
+                ended = (self._outcome.done, self._outcome.failed, self._outcome.stopped)
+                self._outcome.elsewhere = self._queue.elsewhere({name for names in ended for name in names})
                 return self._outcome
             self._listen()
             self._look_at_progress()
-
-    def _opened(self, pieces: list[Piece]) -> PieceQueue | SharedQueue:
-        if self._shared is None:
-            return PieceQueue(pieces)
-        self._shared.open(pieces)
-        return self._shared
-
-    def _may_end(self) -> bool:
-        """Return whether this node, without a piece in hand, has nothing to wait for."""
-        return self._shared is None or self._shared.is_over or self._notice.stops
-
-    def _elsewhere_of(self, pieces: Iterable[Piece]) -> set[str]:
-        """Return the models that are other nodes' matter."""
-        here = self._outcome.done.keys() | self._outcome.failed.keys() | self._outcome.stopped.keys()
-        return {piece.name for piece in pieces} - here if self._shared is not None else set()
 
     def close(self) -> None:
         """Kill every worker and wait for its end: finished models are on disk already."""
@@ -155,11 +143,7 @@ class Supervisor:
         """Take the next piece for a worker from the queue; None if none waits."""
         worker = self._workers.get(number)
         held, staged = (worker.held, worker.staged) if worker else (set(), set())
-        wishes = {"held": held, "staged": staged, "elsewhere": self._elsewhere(number)}
-        if isinstance(self._queue, PieceQueue):
-            return self._queue.take(**wishes) if len(self._queue) else None
-        taken = self._queue.take(**wishes)
-        return taken[0] if taken else None
+        return self._queue.take(held=held, staged=staged, elsewhere=self._elsewhere(number))
 
     def _elsewhere(self, number: int) -> set[str]:
         """Return the sources that other workers hold or read ahead."""
@@ -240,13 +224,9 @@ class Supervisor:
         by_handle: dict[Any, WorkerProcess] = {}
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
-        if self._shared is not None:
-            by_handle[self._shared.handle] = None
-        ready = wait(list(by_handle), timeout=LOOK_SECONDS)
-        if self._shared is not None and self._shared.handle in ready:
-            self._shared.check()
-            ready.remove(self._shared.handle)
-        for worker in {each.number: each for each in (by_handle[handle] for handle in ready)}.values():
+        ready = wait([*by_handle, *self._queue.handles], timeout=LOOK_SECONDS)
+        workers = [by_handle[handle] for handle in ready if handle in by_handle]
+        for worker in {each.number: each for each in workers}.values():
             # Handle messages sent before its death first.
             alive = self._read(worker)
             if not alive or not worker.process.is_alive():
@@ -279,15 +259,12 @@ class Supervisor:
             forget(self._settings.checkpoints, event["model"])
             (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
             del worker.pieces[event["model"]]
-            self._say_done(event["model"])
             if kind == "model_done":
                 self._killed.pop(worker.device, None)
             worker.alone = worker.alone and bool(worker.pieces)
         self._emit(event)
-
-    def _say_done(self, model: str) -> None:
-        if self._shared is not None:
-            self._shared.done(model)
+        if kind in ("model_done", "model_failed"):
+            self._queue.done(event["model"])
 
     def _look_at_progress(self) -> None:
         """End workers that make no progress, once they have had the time to write their stacks."""
@@ -352,7 +329,7 @@ class Supervisor:
     def _fail(self, piece: Piece, **why: Any) -> None:
         self._outcome.failed[piece.name] = {"event": "model_failed", **piece.identity, **why}
         self._emit(self._outcome.failed[piece.name])
-        self._say_done(piece.name)
+        self._queue.done(piece.name)
 
     def _again(self, pieces: Iterable[Piece], *, worker: int, reason: str, places: int) -> None:
         """Queue models again, `places` together, without charging them a retry."""
@@ -391,12 +368,14 @@ class Supervisor:
         return True
 
     def _fail_the_rest(self) -> None:
-        """Fail every model that waits: no device is left."""
+        """Leave every model that waits to other machines, or fail it: no device is left."""
         waiting = [piece for pieces in self._again_together for piece in pieces] + list(self._again_alone)
         self._again_together.clear()
         self._again_alone.clear()
-        while len(self._queue):
-            waiting.append(self._queue.take())
+        if self._queue.leave_to_others(waiting):
+            return
+        while (piece := self._take(0)) is not None:
+            waiting.append(piece)
         reason = "no device is left: " + "; ".join(f"{name}: {why}" for name, why in self._set_aside.items())
         for piece in waiting:
             self._fail(piece, reason=reason)

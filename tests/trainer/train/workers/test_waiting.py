@@ -1,0 +1,205 @@
+"""Pieces of a queue that several machines share, as a supervisor meets them: without Ray, and by the clock of
+the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pieces import piece
+from trainer.cluster.hand_out import NOBODY, HandOut
+from trainer.cluster.shared_queue import Straggler
+from trainer.job.pieces.piece import Piece
+from trainer.train.workers.carried import MOST_SECONDS, Carried
+from trainer.train.workers.waiting import STRAGGLER_SECONDS, OwnPieces, SharedPieces
+
+NOTHING: dict[str, Collection[str]] = {"held": (), "staged": (), "elsewhere": ()}
+PIECES = [piece(f"{symbol}-USD", estimate=size) for symbol, size in (("A", 3), ("B", 2), ("C", 1))]
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Queue:
+    """The queue of node 0 or 1, in this process."""
+
+    def __init__(self, hand_out: HandOut, node: int) -> None:
+        self._hand_out, self._node = hand_out, node
+        self._reply = hand_out.join(node)
+        self.handle = Path(os.devnull).open("rb")  # noqa: SIM115
+        self.is_head = node == 0
+        self._lost: list[int] = []
+        self._spoiled: list[Piece] = []
+
+    def open(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+
+    def _took(self, reply: Any) -> Any:
+        self._reply = reply
+        self._lost += reply.lost
+        self._spoiled += [self._pieces[number] for number in reply.spoiled]
+        return reply
+
+    def look(self) -> None:
+        self._took(self._hand_out.hear(self._node))
+
+    def take(self, *, held: Collection[str] = (), staged: Collection[str] = ()) -> Any:
+        reply = self._took(self._hand_out.take(self._node, held=held, staged=staged))
+        if reply.piece == NOBODY:
+            return None
+        return self._pieces[reply.piece], None if reply.origin == NOBODY else reply.origin
+
+    def done(self, name: str) -> None:
+        number = [one.name for one in self._pieces].index(name)
+        self._took(self._hand_out.done(self._node, number))
+
+    def give_back(self, pieces: Collection[Piece]) -> None:
+        self._took(self._hand_out.give_back(self._node, [self._pieces.index(one) for one in pieces]))
+
+    def has(self, source: str) -> bool:
+        return False
+
+    def ahead(self, count: int, **_: Any) -> list[Piece]:
+        return []
+
+    @property
+    def others(self) -> int:
+        return int(self._reply.others)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._reply.is_over)
+
+    def lost(self) -> list[int]:
+        lost, self._lost = self._lost, []
+        return lost
+
+    def spoiled(self) -> list[Piece]:
+        spoiled, self._spoiled = self._spoiled, []
+        return spoiled
+
+    def stragglers(self) -> list[Straggler]:
+        return [
+            Straggler(node=node, piece=self._pieces[number], seconds=seconds)
+            for node, number, seconds in self._reply.held
+        ]
+
+
+class Stage:
+    """Two machines and what node 0's supervisor says."""
+
+    def __init__(self, carried: Path | None = None) -> None:
+        self.time, self.events = Time(), list[dict[str, Any]]()
+        rows = [(one.name, one.source, one.estimate) for one in PIECES]
+        self.hand_out = HandOut(rows, clock=self.time)
+        self.queues = [Queue(self.hand_out, node) for node in (0, 1)]
+        self.nodes = [
+            SharedPieces(queue, self.events.append, carried=carried, clock=self.time)  # type: ignore[arg-type]
+            for queue in self.queues
+        ]
+        for node in self.nodes:
+            node.open(PIECES)
+
+    def close(self) -> None:
+        for queue in self.queues:
+            queue.handle.close()
+
+
+@pytest.fixture
+def stage() -> Any:
+    made = Stage()
+    yield made
+    made.close()
+
+
+def test_a_single_machine_takes_all_of_its_pieces():
+    own = OwnPieces()
+    assert own.take(**NOTHING) is None
+    own.open(list(PIECES))
+    assert own.has("A-USD") and [own.take(**NOTHING) for _ in range(4)] == [*PIECES, None]
+    assert own.is_over(has_devices=True) and own.elsewhere(()) == set() and not own.leave_to_others(PIECES)
+
+
+def test_each_piece_is_begun_on_one_node(stage):
+    head, other = stage.nodes
+    assert [head.take(**NOTHING), other.take(**NOTHING), head.take(**NOTHING)] == PIECES
+    assert head.take(**NOTHING) is None and other.take(**NOTHING) is None
+    for node, made in ((head, PIECES[0]), (other, PIECES[1]), (head, PIECES[2])):
+        assert not head.is_over(has_devices=True)
+        node.done(made.name)
+        head.look(is_busy=False)
+    assert head.is_over(has_devices=True)
+    assert other.elsewhere({PIECES[1].name}) == {PIECES[0].name, PIECES[2].name}
+
+
+def test_a_lost_node_is_named_and_its_pieces_are_asked_for(tmp_path):
+    stage = Stage(carried := tmp_path / "carried.json")
+    head, other = stage.nodes
+    first, second = other.take(**NOTHING), other.take(**NOTHING)
+    other.done(first.name)
+    stage.time.now = 40.0
+    assert head.look(is_busy=True) == []
+    assert stage.events == [{"event": "node_lost", "node": 1}]
+    assert head.take(**NOTHING) is None  # the model of A, if S3 has it
+    assert head.take(**NOTHING) is None  # one at a time
+    assert stage.events[1] == {"event": "taken_over", **PIECES[0].identity, "node": 1}
+    assert not head.is_over(has_devices=True)
+    carried.write_text(json.dumps({first.name: "made"}))
+    stage.time.now += 1
+    head.look(is_busy=True)
+    assert head.take(**NOTHING) is None
+    carried.write_text(json.dumps({first.name: "made", second.name: "checkpoint"}))
+    stage.time.now += 1
+    head.look(is_busy=True)
+    assert head.take(**NOTHING) is second
+    assert head.take(**NOTHING) is PIECES[2]
+    for made in (second, PIECES[2]):
+        head.done(made.name)
+    assert head.is_over(has_devices=True)
+    stage.close()
+
+
+def test_a_node_without_devices_leaves_its_pieces(stage):
+    head, other = stage.nodes
+    taken = other.take(**NOTHING)
+    assert other.leave_to_others([taken])
+    assert other.is_over(has_devices=False) and not other.is_over(has_devices=True)
+    head.look(is_busy=False)
+    assert head.leave_to_others([]) and not head.is_over(has_devices=False)
+    stage.hand_out.leave(1)
+    head.look(is_busy=False)
+    assert not head.leave_to_others([])  # nobody is left: they fail here
+
+
+def test_head_names_a_straggler_once(stage):
+    head, other = stage.nodes
+    late = other.take(**NOTHING)
+    for _ in range(4):
+        stage.time.now += STRAGGLER_SECONDS / 3
+        other.look(is_busy=True)
+        head.look(is_busy=False)
+    assert [event["event"] for event in stage.events] == ["straggler"]
+    assert stage.events[0]["piece"] == late.title
+
+
+def test_a_piece_begins_anew_if_nobody_answers(tmp_path):
+    time, events = Time(), list[dict[str, Any]]()
+    carried = Carried(tmp_path / "none.json", events.append, clock=time)
+    carried.ask(PIECES[0], 3)
+    assert carried.arrived() == [] and len(carried) == 1
+    time.now = MOST_SECONDS + 1
+    assert carried.arrived() == [(PIECES[0], "nothing")] and len(carried) == 0
+    unasked = Carried(None, events.append, clock=time)
+    unasked.ask(PIECES[1], 3)
+    assert unasked.arrived() == [(PIECES[1], "nothing")]
