@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from trainer.job.job import Job
+from trainer.job.job import job_from
 from trainer.train.precision import matmul_dtype
 
 RESULTS = Path(__file__).parent / "results"
@@ -58,8 +58,11 @@ def machine() -> dict[str, Any]:
 
 
 def half_precision(kind: str) -> str:
-    """Return the half precision to measure on `cuda` or `cpu`: this GPU's default, bf16 on a CPU."""
-    return "bf16" if kind == "cpu" or matmul_dtype(Job(), torch.device(kind)) == torch.bfloat16 else "fp16"
+    """Return the half precision to measure on `cuda` or `cpu`: this GPU's default for a TCN (a narrow LSTM's
+    is fp32), bf16 on a CPU.
+    """
+    wide = job_from({"model": {"name": "tcn"}})
+    return "bf16" if kind == "cpu" or matmul_dtype(wide, torch.device(kind)) == torch.bfloat16 else "fp16"
 
 
 def write(name: str, found: Mapping[str, Any], out: Path | None) -> Path:

@@ -78,11 +78,11 @@ def full(half: str) -> dict[str, Job]:
     for chunks in (16, 64):
         keys = {"model.name": "tcn", "model.chunk": 1024, "train.batch": chunks, "train.precision": half}
         cases[f"TCN, {chunks} chunks of 1,024, {half}"] = parse_job({}, keys)
-    for compiled in ("never", "always"):
-        keys = {"model.name": "transformer", "model.preset": "large", "train.batch": 64}
+    for windows, compiled in ((64, "never"), (64, "always"), (1_024, "never"), (1_024, "always")):
+        keys = {"model.name": "transformer", "model.preset": "large", "train.batch": windows}
         keys |= {"train.precision": half, "expert.compile": compiled}
-        name = f"transformer of 151 M, 64 windows, {half}{', compiled' if compiled == 'always' else ''}"
-        cases[name] = parse_job({}, keys)
+        told = ", compiled" if compiled == "always" else ""
+        cases[f"transformer of 151 M, {windows:,} windows, {half}{told}"] = parse_job({}, keys)
     return cases
 
 
@@ -116,12 +116,13 @@ def row_of(job: Job, device: torch.device, reached: dict[str, float], seconds: f
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        before = peak_bytes(job.expert.strategy, now=True)
+        before = peak_bytes(now=True)
     try:
         step_seconds, events = _timed(job, device, seconds)
     except RuntimeError as error:
         return {"failed": reason_of(error)}
     models = job.expert.pack or 1
+    at_once = 1 if job.expert.strategy == "sequential" else models
     windows = job.expert.micro_batch or job.train.batch
     known: dict[str, Any] = {"features": len(job.data.inputs), "bars": 20_000, "windows": windows}
     part = footprint(job, **known, on_gpu=device.type == "cuda")
@@ -135,8 +136,8 @@ def row_of(job: Job, device: torch.device, reached: dict[str, float], seconds: f
         "peak_share": round(rate * flops_of(job) / reached[precision], 4),
         "bound": round(moved / step_seconds / reached["bandwidth"], 4),
         "kernel_share": events[0].get("kernel_share") if events else None,
-        "memory_gib": round((peak_bytes(job.expert.strategy) - before) / GIB, 3) if before else None,
-        "predicted_gib": round(models * part.step / GIB, 3),
+        "memory_gib": round((peak_bytes() - before) / GIB, 3) if before else None,
+        "predicted_gib": round(at_once * part.step / GIB, 3),
     }
 
 

@@ -27,6 +27,7 @@ WRITES = ("r*", "code/*", "memory/*", "backup/*", f"attempts/{OWN}", f"models/ex
 MOST_CHARACTERS = 6144
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 RATES_OF_SAVINGS_PLANS = "savingsplans:DescribeSavingsPlansOfferingRates"
+TOKEN_ACTIONS = ["s3:PutObject", "s3:DeleteObjectVersion"]
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -59,6 +60,7 @@ class LaunchedFrom:
     vpc: pulumi.Input[str]
     subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     reservation: str = OPEN  # the setting capacity_reservation
+    nodes: bool = False  # whether runs may have several, which share a token
 
 
 class LauncherPolicy(Component):
@@ -148,7 +150,7 @@ def launcher(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits = P
     """Return the policy of a caller who launches from the stack's resources, whose ids are known."""
     return document(
         *_looks(stack, launched_from, limits),
-        *_objects(stack, limits),
+        *_objects(stack, limits, nodes=launched_from.nodes),
         *use_key(stack),
         *_launches(stack, launched_from, limits),
         end_own_instances(stack, "ec2:GetConsoleOutput"),  # where a boot left no log
@@ -193,8 +195,9 @@ def _looks(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> l
     ]
 
 
-def _objects(stack: Stack, limits: LaunchLimits) -> list[Document]:
-    """Return a launcher's statements on the bucket: read all of it, write what a desk writes, delete nothing.
+def _objects(stack: Stack, limits: LaunchLimits, *, nodes: bool) -> list[Document]:
+    """Return a launcher's statements on the bucket: read all of it, write what a desk writes, delete nothing
+    but the tokens of nodes.
 
     Listing is allowed without a prefix: otherwise S3 answers 403 instead of 404 for a missing key.
     """
@@ -206,6 +209,7 @@ def _objects(stack: Stack, limits: LaunchLimits) -> list[Document]:
         allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], stack.objects("*")),
         allow("WriteRuns", "s3:PutObject", [stack.objects(pattern) for pattern in limits.writes]),
         *([allow("AddInputs", "s3:PutObject", new, absent)] if new else []),
+        *([allow("KeepTokens", TOKEN_ACTIONS, stack.objects("tokens/*"))] if nodes else []),
     ]
 
 

@@ -54,12 +54,11 @@ def keep_mask(
     steps, rows, hidden = shape_TBH
     width = hidden + hidden % _LANES
     device = keys_M2.device
-    key_1, key_2 = keys_M2[:, :1], keys_M2[:, 1:]  # (M, 1) each
-    row_1B = _numbers(first_row, first_row + rows, device)[None, :]
-    cell = _numbers(0, steps * width // _LANES, device).view(steps, 1, width // _LANES)
-    # A row's numbers start at a hash of its position, so that slices do not depend on the batch's length.
-    hashed = cell + _mix(row_1B, key_2, key_1).view(len(keys_M2), 1, rows, 1)
-    hashed = _mix(hashed, key_1.view(-1, 1, 1, 1), key_2.view(-1, 1, 1, 1))
+    count = steps * width // _LANES  # of a row, wherever its batch is cut
+    row_B1 = _numbers(first_row, first_row + rows, device)[:, None] * count
+    cell = _numbers(0, count, device).view(steps, 1, width // _LANES)
+    keys_M2111 = keys_M2[..., None, None, None]
+    hashed = _mix(cell + row_B1, keys_M2111[:, 0], keys_M2111[:, 1])
     numbers = hashed.view(torch.int16).view(len(keys_M2), steps, rows, width)
     return numbers[..., :hidden] < round(probability * 65536) - 32768
 

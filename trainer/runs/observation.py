@@ -39,6 +39,8 @@ class DescribedInstance:
     launched_at: datetime
     ended_at: datetime | None = None  # where AWS dates the request to terminate it
     reason: str = ""  # EC2's state reason code, such as Client.InstanceInitiatedShutdown
+    private_address: str = ""  # IPv4; "" before it has one, and once it is terminated
+    fleet: str = ""  # id of the fleet that made it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,19 @@ class ModelSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeSeen:
+    """One of several nodes of the last attempt, by its own reports."""
+
+    instance_id: str
+    heard_at: datetime | None = None  # when S3 took its last lease, by S3's clock; None: it sent none
+    heartbeat: Heartbeat | None = None
+    result: NodeResult | None = None
+    # pieces that it made, by what S3 has; of one without a result, once the head has one
+    left: tuple[str, ...] = ()
+    boot_log: str = ""  # of one whose instance ended without a result
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """One look at a run. Instances come first, so that a result that is read later is final for an ended
     node.
@@ -69,8 +84,10 @@ class Observation:
     instances: tuple[DescribedInstance, ...] = ()
     # armed one-time schedules of the run: name -> instant
     schedules: Mapping[str, datetime] = field(default_factory=dict)
+    # Of several nodes joined as one (`runs.nodes`).
     heartbeat: Heartbeat | None = None
     result: NodeResult | None = None
+    nodes: tuple[NodeSeen, ...] = ()  # of the last attempt if it has several, the head first
     boot_log: str = ""  # boot log of an instance that ended without a result
     stop_written: bool = False
     start: StartFile | None = None  # of the last attempt; looked at with the models

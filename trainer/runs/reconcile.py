@@ -31,8 +31,10 @@ from trainer.runs.actions import (
 )
 from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
+from trainer.runs.node_ends import ending_of_nodes
+from trainer.runs.nodes import addresses_of, tokens_of
 from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
-from trainer.runs.outcome import correction, ending_of
+from trainer.runs.outcome import correction
 from trainer.runs.record import RunRecord
 from trainer.runs.recovery import after, powers_itself_off, recover, taken_over, without_a_machine
 
@@ -52,7 +54,7 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         return _finish(record, observed, now)
     if record.state == "recovering":
         return recover(record, observed, now)
-    if ending := ending_of(record, observed, now):
+    if ending := ending_of_nodes(record, observed, now):
         return (after(record, observed, ending, now),)
     if record.state == "starting":
         return _start(record, observed, now)
@@ -102,7 +104,10 @@ def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Act
     if launch.kill_armed_at is None:
         armed = record.with_launch(replace(launch, kill_armed_at=now), now)
         kill = ArmKill(attempt=attempt.number, instance_ids=launch.instance_ids, at=launch.deadline)
-        ids = WriteIds(attempt=attempt.number, instance_ids=launch.instance_ids)
+        addresses = addresses_of(launch, observed)
+        if addresses is None:
+            return kill, Wait(why="waiting to see the private addresses of its nodes")
+        ids = WriteIds(attempt=attempt.number, instance_ids=launch.instance_ids, addresses=addresses)
         return kill, ids, Store(record=armed, why="second schedule armed, and its ids written")
     others = tuple(item.instance_id for item in observed.alive if item.instance_id not in launch.instance_ids)
     if others:  # of a token that was given up without an answer
@@ -133,7 +138,11 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     deletes = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
-    return (*deletes, Close(record=replace(record, state="closed", closed_at=now)))
+    return (
+        *deletes,
+        *tokens_of(record.all_nodes),
+        Close(record=replace(record, state="closed", closed_at=now)),
+    )
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 
-FORMAT = 11
+FORMAT = 12
 Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "recovering", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -243,6 +243,10 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause
     pieces: tuple[RunPiece, ...] = ()  # that it makes; (): it makes none
+    num_nodes: int = 1  # instances of an attempt; each launch makes all of them or none
+    one_model: bool = (
+        False  # over all of its nodes, so that losing any ends the attempt; else they share pieces
+    )
     # Who starts it: the command at the desk or the control function. Anyone may settle it.
     driver: Driver = "desk"
     handed_over_at: datetime | None = None  # when its desk left it to control, or control took it over

@@ -134,6 +134,14 @@ class MemoryObjects:
         own = hashlib.sha256(found.body).hexdigest() if sha256 else ""  # S3 computes it
         self._put(key, found.body, if_match, create, sha256=own or found.sha256, checksum=own)
 
+    def delete(self, *, key: str, version_id: str) -> None:
+        self.cloud.side_effect(f"delete {key}", before=True)
+        kept = [item for item in self.stored.get(key, []) if item.version_id != version_id]
+        self.stored.pop(key, None)
+        if kept:
+            self.stored[key] = kept
+        self.cloud.side_effect(f"delete {key}", before=False)
+
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return tuple(reversed(self.stored.get(key, [])))
 

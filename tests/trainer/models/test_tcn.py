@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.jobs import job_of
-from trainer.models.tcn.network import Tcn, build
+from trainer.models.tcn.network import Taps, Tcn, build
 
 SMALL = job_of(model="tcn", blocks=3, width=8, dropout=0.2)
 BARS = 40
@@ -92,3 +92,18 @@ def test_dropout_leaves_half_precision_as_it_is():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         tcn(bars().float(), keys())
     assert types == [torch.bfloat16] * len(tcn.blocks)
+
+
+@pytest.mark.parametrize(("taps", "dilation"), [(3, 1), (3, 8), (1, 1)])
+def test_products_by_tap_are_the_convolution(taps, dilation):
+    generator = torch.Generator().manual_seed(3)
+    x_BCX = torch.randn(2, 5, BARS, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight_OCK = torch.randn(4, 5, taps, generator=generator, dtype=torch.float64, requires_grad=True)
+    by_tap = Taps.apply(x_BCX, weight_OCK, dilation)
+    whole = torch.nn.functional.conv1d(x_BCX, weight_OCK, dilation=dilation)
+    torch.testing.assert_close(by_tap, whole, rtol=1e-12, atol=1e-12)
+    grad = torch.randn(whole.shape, generator=generator, dtype=torch.float64)
+    made = torch.autograd.grad(by_tap, (x_BCX, weight_OCK), grad)
+    torch.testing.assert_close(
+        made, torch.autograd.grad(whole, (x_BCX, weight_OCK), grad), rtol=1e-12, atol=1e-12
+    )

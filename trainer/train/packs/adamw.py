@@ -17,11 +17,14 @@ Moments = dict[str, torch.Tensor]  # step (), exp_avg and exp_avg_sq, as in torc
 
 
 class AdamW:
-    """Steps of the weights that train. Set `rate` for the next ones; `state` has the moments of each weight
+    """Steps of the weights that train; `state` has the moments of each weight
     that has taken one.
     """
 
-    def __init__(self, weights: Iterable[torch.Tensor], *, rate: float, weight_decay: float) -> None:
+    def __init__(
+        self, weights: Iterable[torch.Tensor], *, rate: float | torch.Tensor, weight_decay: float
+    ) -> None:
+        """`rate`: a tensor () on the device if steps are recorded, which read it there."""
         self._weights = [weight for weight in weights if weight.requires_grad]
         self._groups = [
             (
@@ -30,8 +33,15 @@ class AdamW:
             )
             for decayed in (True, False)
         ]
-        self.rate = rate
+        self._rate = rate
         self.state: dict[torch.Tensor, Moments] = {}
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next steps."""
+        if isinstance(self._rate, torch.Tensor):
+            self._rate.fill_(rate)
+        else:
+            self._rate = rate
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -58,7 +68,7 @@ class AdamW:
                 amsgrad=False,
                 beta1=BETAS[0],
                 beta2=BETAS[1],
-                lr=self.rate,
+                lr=self._rate,
                 weight_decay=decay,
                 eps=EPSILON,
                 maximize=False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from trainer.train.inputs.encoder import drop_early_gradients
 from trainer.train.packs.adamw import AdamW
 from trainer.train.packs.layout import ONE, Layout, blocks_of, slices_of
 from trainer.train.packs.pack import Member, ModelState, loss_for, new_model, newest_share
+from trainer.train.packs.recorded import RecordedStep, Recorder, may_record
 from trainer.train.packs.tensors import (
     buffers_of,
     placed_like,
@@ -57,10 +59,6 @@ class SequentialPack:
         # For evaluation if weights are divided, filled on demand; and those that are not out of date.
         self._wholes: dict[int, nn.Module] = {}
         self._current = set[int]()
-        self._optimizers = [
-            AdamW(model.parameters(), rate=job.train.learning_rate, weight_decay=job.train.weight_decay)
-            for model in self._models
-        ]
         self._batches = [0] * len(members)
         table = key_table(len(members), layers=job.model.num_dropouts, device=members[0].rows_TF.device)
         self._keys = [
@@ -79,6 +77,15 @@ class SequentialPack:
         # ranks that divide the weights take it.
         host_decides = self._dtype == torch.float16 or layout.divides
         self._skips_on_device = members[0].rows_TF.device.type != "cpu" and not host_decides
+        # What a graph records has no decision of the host in it.
+        decides = host_decides or self._is_uneven or layout is not ONE
+        self._records = may_record(members[0].rows_TF.device) and not decides
+        self._optimizers = [
+            AdamW(model.parameters(), rate=self._first_rate(), weight_decay=job.train.weight_decay)
+            for model in self._models
+        ]
+        self._recorded: list[RecordedStep] = []
+        self._forget_graphs()
         slices = math.ceil(len(layout.part(job.train.batch)) / self._micro_batch)
         self._networks = [layout.wrap(model, slices=slices) for model in self._models]  # what runs forward
         if layout is ONE and job.expert.compile == "always":  # ranks compile by their layouts
@@ -89,9 +96,9 @@ class SequentialPack:
         """See `Pack.step`."""
         rows_TF = self._members[0].rows_TF
         losses = torch.full((len(self._members),), torch.nan, device=rows_TF.device, dtype=rows_TF.dtype)
-        for number, member in enumerate(self._members):
+        for number in range(len(self._members)):
             if active[number]:
-                losses[number] = self._step_one(number, member, starts[number])
+                losses[number] = self._step_one(number, starts[number])
         return losses
 
     def model(self, member: int) -> nn.Module:
@@ -112,7 +119,7 @@ class SequentialPack:
 
     def set_learning_rate(self, member: int, learning_rate: float) -> None:
         """See `Pack.set_learning_rate`."""
-        self._optimizers[member].rate = learning_rate
+        self._optimizers[member].set_rate(learning_rate)
 
     def snapshot(self, member: int) -> ModelState:
         """See `Pack.snapshot`."""
@@ -142,6 +149,7 @@ class SequentialPack:
     def restore(self, member: int, state: ModelState) -> None:
         """See `Pack.restore`."""
         self._current.discard(member)
+        self._forget_graphs()  # they have the addresses of the moments
         moments = self._optimizers[member].state
         moments.clear()
         put_tensors(self._models[member], {**state.weights, **state.buffers})
@@ -157,14 +165,34 @@ class SequentialPack:
                     "exp_avg_sq": placed_like(weight, state.exp_avg_sq[name]).clone(),
                 }
 
-    def _step_one(self, number: int, member: Member, starts_B: torch.Tensor) -> torch.Tensor:
-        model, optimizer, job = self._models[number], self._optimizers[number], self._job
+    def _first_rate(self) -> float | torch.Tensor:
+        rate = self._job.train.learning_rate
+        return torch.full((), rate, device=self._members[0].rows_TF.device) if self._records else rate
+
+    def _forget_graphs(self) -> None:
+        """Record steps anew, after a few eager ones."""
+        if not self._records:
+            return
+        recorder = Recorder()
+        self._recorded = [
+            RecordedStep(partial(self._take, number), recorder=recorder)
+            for number in range(len(self._members))
+        ]
+
+    def _step_one(self, number: int, starts_B: torch.Tensor) -> torch.Tensor:
         keys_L2 = self._keys[number].of(self._batches[number])
         if len(starts_B) == 1 and not self._may_slice:
             starts_B = starts_B.repeat(2)  # batch statistics need two windows; the mean loss is the same
-        before = self._begin(number)
         self._current.discard(number)
         self._batches[number] += 1
+        if self._records and len(starts_B) == self._job.train.batch:
+            return self._recorded[number](starts_B, keys_L2)
+        return self._take(number, starts_B, keys_L2)
+
+    def _take(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor) -> torch.Tensor:
+        """Take a member's step; return its loss (). A graph may record this function."""
+        model, optimizer, job = self._models[number], self._optimizers[number], self._job
+        member, before = self._members[number], self._begin(number)
         optimizer.zero_grad()
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)

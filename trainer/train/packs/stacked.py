@@ -36,6 +36,7 @@ from trainer.train.packs.pack import (
     new_model,
     newest_share,
 )
+from trainer.train.packs.recorded import WARM_UP_STEPS, graph_of
 from trainer.train.packs.tensors import put_tensors, weights_of
 from trainer.train.precision import GROWTH_STEPS, autocast, first_scale, resolve_precision
 from trainer.train.predict.readers import scale_
@@ -55,10 +56,6 @@ class Form(Protocol):
         self, weights_MP: torch.Tensor, x_MTBF: torch.Tensor, keys_LM2: torch.Tensor | None, first_row: int
     ) -> torch.Tensor:
         """Return outputs (M, B, O) for scaled windows."""
-
-
-# Before a capture, as torch asks: https://docs.pytorch.org/docs/stable/notes/cuda.html (2026-11-21).
-_WARM_UP_STEPS = 3
 
 
 class Stacked(ABC):
@@ -295,15 +292,10 @@ class Stacked(ABC):
         main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            for _ in range(_WARM_UP_STEPS):
+            for _ in range(WARM_UP_STEPS):
                 self._run()
         main.wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # Record on the warm-up's stream, for which libraries have initialized. Record this thread only:
-        # others, such as the checkpoint writer, may use the device meanwhile. Enter `main`'s context first: a
-        # recording that fails to end would leave its stream the current one.
-        with torch.cuda.stream(main), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-            self._run()
+        graph = graph_of(self._run, stream=side)  # of the warm-up, for which libraries have initialized
         self._lengths_M.copy_(lengths_M)
         return graph
 
@@ -368,7 +360,7 @@ class Fused(_Supervised):
         if first:
             self._gradient_MP.add_(gradient_MP)
         else:
-            self._gradient_MP.copy_(gradient_MP)
+            self._gradient_MP = gradient_MP
         return losses_M.detach()
 
 

@@ -74,7 +74,7 @@ def measure(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         # Without the rows of members of larger packs.
-        before = peak_bytes(expert.strategy, now=True) - _bytes_of(members)
+        before = peak_bytes(now=True) - _bytes_of(members)
     elif not whole:
         reads = min(reads, max(expert.micro_batch, CPU_READS[job.model.reads]))
     try:
@@ -83,7 +83,7 @@ def measure(
         if expert.strategy == "sequential" and not is_out_of_memory(error):
             raise
         return Timing.of(job, excluded=reason_of(error))
-    memory = (peak_bytes(expert.strategy) - before) / GIB if cuda else 0.0
+    memory = (peak_bytes() - before) / GIB if cuda else 0.0
     return Timing.of(
         job,
         windows_per_second=reads * len(members) / step_seconds,
@@ -93,14 +93,11 @@ def measure(
     )
 
 
-def peak_bytes(strategy: str, *, now: bool = False) -> int:
-    """Return the most bytes of the GPU that a pack of this strategy took, or what it takes now.
+def peak_bytes(*, now: bool = False) -> int:
+    """Return the most bytes of the GPU that torch reserved, or what it reserves now.
 
-    It is what torch allocated, but what it reserved for a recorded graph, which keeps the blocks of each
-    stream: to the host, which records one model after another, only one model's are allocated.
+    What it allocated is less: recorded graphs keep their blocks.
     """
-    if strategy == "sequential":
-        return torch.cuda.memory_allocated() if now else torch.cuda.max_memory_allocated()
     return torch.cuda.memory_reserved() if now else torch.cuda.max_memory_reserved()
 
 

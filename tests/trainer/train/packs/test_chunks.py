@@ -99,7 +99,8 @@ def test_half_precision_stays_near_full_precision():
     full = losses(Chunks([member()], JOB, micro_batch=4), range(STEPS))
     half = losses(Chunks([member()], with_settings(JOB, precision="bf16"), micro_batch=4), range(STEPS))
     assert not torch.equal(half, full)
-    assert float((half / full - 1).abs().mean()) < 1e-2
+    first = slice(STEPS // 2)  # later their weights are others
+    assert float((half[first] / full[first] - 1).abs().mean()) < 5e-3
 
 
 def test_a_cpu_takes_small_chunks_together_and_large_ones_alone():
