@@ -155,6 +155,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     import torch
 
     from trainer.base.environment import notice_file
+    from trainer.cluster.waiting import SharedPieces
     from trainer.machines.host_memory import host_gib
     from trainer.train.inputs.encoder import check_inputs, pinned
     from trainer.train.inputs.source import open_data, plan_and_open
@@ -170,10 +171,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
     from trainer.train.tuning.chosen import Chosen, Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
+    from trainer.train.workers.carried import Carried
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.processes import worker_context
     from trainer.train.workers.supervisor import Supervisor
-    from trainer.train.workers.waiting import SharedPieces
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
     kind, choice = choose_device(job, options.device)
@@ -248,7 +249,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         queue = None
         if shared is not None:
             most = num_workers * places_of(settings.job, kind)
-            queue = SharedPieces(shared, emit, carried=options.carried, most_carried=most)
+            queue = SharedPieces(shared, emit, Carried(options.carried, emit), most_carried=most)
         supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit, queue=queue)
     with ExitStack() as running:
         if kind == "cuda" and is_left:

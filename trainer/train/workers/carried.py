@@ -1,4 +1,4 @@
-"""Pieces that were another node's: whoever runs this training fetches what that node left in S3.
+"""A training's pieces that were another node's: whoever runs this training fetches what that node left in S3.
 
 The training asks by an event, `taken_over`, with the piece and the node. The answer is in a file of JSON,
 which grows: the model's name, and `made` (its model is in S3: there is nothing to train), `checkpoint` (it
@@ -14,17 +14,16 @@ from typing import Any
 
 from trainer.base.files import read_plain
 from trainer.base.strict_json import Unsound, read_object
+from trainer.cluster.waiting import ANSWERS, NOTHING
 from trainer.job.pieces.piece import Piece
 
-MADE, CHECKPOINT, NOTHING = "made", "checkpoint", "nothing"
-ANSWERS = (MADE, CHECKPOINT, NOTHING)
 MOST_BYTES = 64 << 20
 MOST_SECONDS = 900.0  # then a piece begins from the start
 LOOK_SECONDS = 0.5
 
 
 class Carried:
-    """The pieces of other nodes that this one took, until it is known what they begin with."""
+    """The pieces of other nodes that a training took: `Carrier` by an event and a file."""
 
     def __init__(
         self,

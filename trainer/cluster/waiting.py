@@ -5,20 +5,33 @@ Both have one interface, so that the supervisor knows nothing of other machines.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import IO, Any, Protocol
 
 from trainer.cluster.hand_out import MOST_LOSSES
 from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
-from trainer.train.workers.carried import MADE, Carried
 
+# What another node left of a piece: all of it is in S3; its newest checkpoint is laid out here; nothing.
+MADE, CHECKPOINT, NOTHING = "made", "checkpoint", "nothing"
+ANSWERS = (MADE, CHECKPOINT, NOTHING)
 Emit = Callable[[dict[str, Any]], None]
 STRAGGLER_SECONDS = 60.0  # that another node has a piece while node 0 waits for the end
+
+
+class Carrier(Protocol):
+    """Finds out what another node left of pieces that this one took."""
+
+    def __len__(self) -> int:
+        """Return the number of pieces without an answer."""
+
+    def ask(self, piece: Piece, node: int) -> None:
+        """Begin to look for what a node left of a piece."""
+
+    def arrived(self) -> list[tuple[Piece, str]]:
+        """Return the pieces with an answer, and the answers, each once."""
 
 
 class Waiting(Protocol):
@@ -39,6 +52,9 @@ class Waiting(Protocol):
 
     def ahead(self, count: int, *, held: Collection[str], elsewhere: Collection[str]) -> list[Piece]:
         """Return the pieces that a worker would take next, see `PieceQueue.ahead`."""
+
+    def put(self, piece: Piece) -> None:
+        """Let a piece that this node has begin here once more."""
 
     def done(self, model: str) -> None:
         """Note that a piece of this node is over: done, or failed."""
@@ -76,6 +92,9 @@ class OwnPieces:
             return None
         return self._queue.take(held=held, staged=staged, elsewhere=elsewhere)
 
+    def put(self, piece: Piece) -> None:
+        self._queue.put(piece)
+
     def done(self, model: str) -> None:
         pass
 
@@ -86,7 +105,7 @@ class OwnPieces:
         return False
 
     def is_over(self, *, has_devices: bool) -> bool:
-        return True
+        return not len(self._queue) or not has_devices
 
     def elsewhere(self, here: Collection[str]) -> set[str]:
         return set()
@@ -101,16 +120,15 @@ class SharedPieces:
         self,
         queue: SharedQueue,
         emit: Emit,
+        carrier: Carrier,
         *,
-        carried: Path | None = None,
         most_carried: int = 1,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`carried` is the file of `Carried`, of which `most_carried` are asked for at a time."""
+        """`most_carried`: pieces that are asked for at a time."""
         self._queue, self._emit, self._most_carried = queue, emit, most_carried
         self.handles = (queue.handle,)
         self.has, self.ahead = queue.has, queue.ahead
-        self._carried = Carried(carried, emit, clock=clock)
+        self._carried = carrier
         self._arrived: deque[Piece] = deque()
         self._named: set[str] = set()  # stragglers
         self._all: list[str] = []
@@ -134,6 +152,9 @@ class SharedPieces:
             return piece
         self._carried.ask(piece, origin)
         return None
+
+    def put(self, piece: Piece) -> None:
+        self._arrived.append(piece)
 
     def done(self, model: str) -> None:
         self._queue.done(model)

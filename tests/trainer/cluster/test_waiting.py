@@ -15,9 +15,9 @@ import pytest
 from tests.pieces import piece
 from trainer.cluster.hand_out import NOBODY, HandOut
 from trainer.cluster.shared_queue import Straggler
+from trainer.cluster.waiting import STRAGGLER_SECONDS, OwnPieces, SharedPieces
 from trainer.job.pieces.piece import Piece
 from trainer.train.workers.carried import MOST_SECONDS, Carried
-from trainer.train.workers.waiting import STRAGGLER_SECONDS, OwnPieces, SharedPieces
 
 NOTHING: dict[str, Collection[str]] = {"held": (), "staged": (), "elsewhere": ()}
 PIECES = [piece(f"{symbol}-USD", estimate=size) for symbol, size in (("A", 3), ("B", 2), ("C", 1))]
@@ -104,8 +104,9 @@ class Stage:
         rows = [(one.name, one.source, one.estimate) for one in PIECES]
         self.hand_out = HandOut(rows, clock=self.time)
         self.queues = [Queue(self.hand_out, node) for node in (0, 1)]
+        carrier = Carried(carried, self.events.append, clock=self.time)
         self.nodes = [
-            SharedPieces(queue, self.events.append, carried=carried, clock=self.time)  # type: ignore[arg-type]
+            SharedPieces(queue, self.events.append, carrier)  # type: ignore[arg-type]
             for queue in self.queues
         ]
         for node in self.nodes:
