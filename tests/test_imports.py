@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store.weights",
         "targets",
     },
-    "node": {"aws", "job", "runs"},
+    "node": {"aws", "cluster", "job", "runs"},
     "attach": {"runs"},
     "rehearsal": {"aws", "retrains.recurrence", "runs"},
     "cli": {"*"},

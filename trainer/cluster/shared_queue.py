@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from trainer.base.cluster import MOST_NODES, Cluster, read_cluster
 from trainer.base.environment import for_ray
-from trainer.base.errors import TrainingFailed
+from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.extras import needs
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.cluster.hand_out import NOBODY
@@ -54,15 +54,18 @@ class SharedQueue:
         self,
         cluster: Path,
         *,
+        token: Path | None = None,
         silent_seconds: float | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start the member of this node; it gets ready while the caller goes on. Raises UsageError for a
+        """Start the member of this node; it gets ready while the caller goes on. `token`: the nodes' file, if
+        not RAY_AUTH_TOKEN_PATH. Calls that wait raise Stopped once `is_stopping`. Raises UsageError for a
         malformed file, and ConfigError where Ray is not installed.
         """
         self.cluster: Cluster = read_cluster(cluster)
         needs("ray")
-        self._clock = clock
+        self._clock, self._is_stopping = clock, is_stopping
         self._pieces: list[Piece] = []
         self._numbers: dict[str, int] = {}
         self._left = PieceQueue(())
@@ -80,7 +83,10 @@ class SharedQueue:
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=for_ray({**HEALTH, **QUIET}, code=Path(__file__).parents[2]),
+            env=for_ray(
+                {**HEALTH, **QUIET, **({"RAY_AUTH_TOKEN_PATH": str(token)} if token else {})},
+                code=Path(__file__).parents[2],
+            ),
             start_new_session=True,  # Ctrl-C is its parent's; Ray's processes are its own
         )
 
@@ -221,6 +227,9 @@ class SharedQueue:
 
     def _read(self) -> Fields:
         """Return the member's next answer. Raises TrainingFailed if it says that the queue is lost."""
+        while not wait([self.handle], timeout=AGAIN_SECONDS):
+            if self._is_stopping():
+                raise Stopped("stopped while it waited for the queue of node 0")
         line = self.handle.readline(MOST_LINE)
         if not line:
             why = f"its member ended with exit code {self._member.wait()}"

@@ -18,27 +18,36 @@ from typing import Any
 
 from trainer.base.errors import Stopped, TrainerError
 from trainer.base.files import whole_file
-from trainer.base.strict_json import Unsound
+from trainer.base.strict_json import Unsound, read_object
 from trainer.cluster.waiting import CHECKPOINT, MADE, NOTHING
 from trainer.job.pieces.piece import Piece
+from trainer.node.own_user import OwnUser
 from trainer.node.shared import Node
 from trainer.node.start import lay_out_checkpoints
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.keys import NodeKeys
+from trainer.runs.record import Leaves
+from trainer.runs.reports import MOST_OUTPUTS_BYTES, read_scripts
 from trainer.runs.snapshots import MOST_NUMBER, Snapshot, read_snapshot
 from trainer.runs.start_file import CarriedObject, StartFile
 
 log = logging.getLogger("trainer.node")
 MOST_TRIED = 3  # snapshots: the newest may not verify
-IsMade = Callable[[NodeKeys, str], bool]
 
 
 class OtherNodes:
     """The other nodes of an attempt, by what they left in S3."""
 
-    def __init__(self, node: Node, start: StartFile, checkpoints: Path, *, is_made: IsMade) -> None:
-        """`is_made` says whether S3 has all that a piece makes, by the node's keys and the piece's folder."""
-        self._node, self._start, self._checkpoints, self._is_made = node, start, checkpoints, is_made
+    def __init__(
+        self, node: Node, start: StartFile, checkpoints: Path, *, leaves: Leaves, own_user: OwnUser | None
+    ) -> None:
+        self._node, self._start, self._checkpoints = node, start, checkpoints
+        self._leaves, self._own_user = leaves, own_user
+
+    @property
+    def count(self) -> int:
+        """Return the number of the attempt's nodes."""
+        return len(self._start.instances)
 
     def fetch(self, number: int, folder: str) -> str:
         """Lay out the newest checkpoint that a node has of a piece, whose files lie in `folder` of
@@ -66,9 +75,26 @@ class OtherNodes:
         part = _part_of(snapshot, keys, self._start, folder)
         if not part.files:
             return False
-        shutil.rmtree(self._checkpoints / folder, ignore_errors=True)
-        lay_out_checkpoints(self._node, part, self._checkpoints)
+        # The command may own CHECKPOINTS, and put a link there: nothing is written below it.
+        place, target = self._node.work / "carried", self._checkpoints / folder
+        shutil.rmtree(place, ignore_errors=True)
+        lay_out_checkpoints(self._node, part, place)
+        if self._own_user is not None:
+            self._own_user.give(place / folder)
+        shutil.rmtree(target, ignore_errors=True)
+        (place / folder).rename(target)
         return True
+
+    def _is_made(self, keys: NodeKeys, folder: str) -> bool:
+        """Return whether S3 has all that a node makes of a piece."""
+        if self._leaves == "models":
+            return self._node.uplink.exists(f"{keys.models}{folder}.json")  # sent after the weights
+        try:
+            body = self._node.uplink.read(keys.output_index)
+            ends = read_scripts(read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="outputs.json"))
+        except (*AWS_ERRORS, Unsound):
+            return False
+        return any(end["piece"] == folder and end["done"] for end in ends)
 
 
 def newest_number(exists: Callable[[int], bool]) -> int:
@@ -128,8 +154,12 @@ class Fetches:
         return ready
 
     def answer(self, event: Mapping[str, Any]) -> None:
-        """Fetch for a training what its event `taken_over` names, and add the answer to its file."""
-        model, number = str(event["model"]), int(event["node"])
+        """Fetch for a training what its event `taken_over` names, and add the answer to its file. Raises
+        ValueError for a node that does not exist.
+        """
+        model, number = str(event["model"]), event["node"]
+        if not isinstance(number, int) or not 0 <= number < self._others.count:
+            raise ValueError(f"there is no node {number}")
 
         def fetch() -> None:
             self._answered[model] = self._others.fetch(number, model)
@@ -139,6 +169,6 @@ class Fetches:
 
         self._pool.submit(fetch)
 
-    def close(self) -> None:
-        """Fetch nothing more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def close(self, *, wait: bool = False) -> None:
+        """Fetch nothing more; or `wait` for what is being fetched."""
+        self._pool.shutdown(wait=wait, cancel_futures=not wait)

@@ -5,7 +5,6 @@ the test.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -13,87 +12,12 @@ from typing import Any
 import pytest
 
 from tests.pieces import piece
-from trainer.cluster.hand_out import NOBODY, HandOut
-from trainer.cluster.shared_queue import Straggler
+from tests.queues import QueueOfNode, Time, hand_out_of
 from trainer.cluster.waiting import STRAGGLER_SECONDS, OwnPieces, SharedPieces
-from trainer.job.pieces.piece import Piece
 from trainer.train.workers.carried import MOST_SECONDS, Carried
 
 NOTHING: dict[str, Collection[str]] = {"held": (), "staged": (), "elsewhere": ()}
 PIECES = [piece(f"{symbol}-USD", estimate=size) for symbol, size in (("A", 3), ("B", 2), ("C", 1))]
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Queue:
-    """The queue of node 0 or 1, in this process."""
-
-    def __init__(self, hand_out: HandOut, node: int) -> None:
-        self._hand_out, self._node = hand_out, node
-        self._reply = hand_out.join(node)
-        self.handle = Path(os.devnull).open("rb")  # noqa: SIM115
-        self.is_head = node == 0
-        self._lost: list[int] = []
-        self._spoiled: list[Piece] = []
-
-    def open(self, pieces: list[Piece]) -> None:
-        self._pieces = pieces
-
-    def _took(self, reply: Any) -> Any:
-        self._reply = reply
-        self._lost += reply.lost
-        self._spoiled += [self._pieces[number] for number in reply.spoiled]
-        return reply
-
-    def look(self) -> None:
-        self._took(self._hand_out.hear(self._node))
-
-    def take(self, *, held: Collection[str] = (), staged: Collection[str] = ()) -> Any:
-        reply = self._took(self._hand_out.take(self._node, held=held, staged=staged))
-        if reply.piece == NOBODY:
-            return None
-        return self._pieces[reply.piece], None if reply.origin == NOBODY else reply.origin
-
-    def done(self, name: str) -> None:
-        number = [one.name for one in self._pieces].index(name)
-        self._took(self._hand_out.done(self._node, number))
-
-    def give_back(self, pieces: Collection[Piece]) -> None:
-        self._took(self._hand_out.give_back(self._node, [self._pieces.index(one) for one in pieces]))
-
-    def has(self, source: str) -> bool:
-        return False
-
-    def ahead(self, count: int, **_: Any) -> list[Piece]:
-        return []
-
-    @property
-    def others(self) -> int:
-        return int(self._reply.others)
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self._reply.is_over)
-
-    def lost(self) -> list[int]:
-        lost, self._lost = self._lost, []
-        return lost
-
-    def spoiled(self) -> list[Piece]:
-        spoiled, self._spoiled = self._spoiled, []
-        return spoiled
-
-    def stragglers(self) -> list[Straggler]:
-        return [
-            Straggler(node=node, piece=self._pieces[number], seconds=seconds)
-            for node, number, seconds in self._reply.held
-        ]
 
 
 class Stage:
@@ -101,9 +25,8 @@ class Stage:
 
     def __init__(self, carried: Path | None = None) -> None:
         self.time, self.events = Time(), list[dict[str, Any]]()
-        rows = [(one.name, one.source, one.estimate) for one in PIECES]
-        self.hand_out = HandOut(rows, clock=self.time)
-        self.queues = [Queue(self.hand_out, node) for node in (0, 1)]
+        self.hand_out = hand_out_of(PIECES, self.time)
+        self.queues = [QueueOfNode(self.hand_out, node) for node in (0, 1)]
         carrier = Carried(carried, self.events.append, clock=self.time)
         self.nodes = [
             SharedPieces(queue, self.events.append, carrier)  # type: ignore[arg-type]
