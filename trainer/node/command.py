@@ -42,7 +42,7 @@ from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
 from trainer.node.piece_run import PieceToRun
 from trainer.node.redaction import Redaction
-from trainer.node.script_packages import install, make_venv
+from trainer.node.script_packages import install, install_ray, make_venv
 from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
@@ -153,6 +153,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         open_until_the_end.enter_context(_snapshots(node, manifest, folders))
         shared, fetches = None, None
         if node.cluster is not None:
+            install_ray(node)
             others = OtherNodes(node, start, folders.checkpoints, leaves=command.leaves, own_user=own_user)
             fetches = Fetches(others, answers=folders.given / CARRIED_FILE)
             open_until_the_end.callback(fetches.close)
