@@ -35,8 +35,8 @@ OWN_TOKEN = f"tokens/{OWN}"  # of an attempt of several nodes: no node reads ano
 # What a lost node left: manifests of its snapshots, cards of its models, ends of its values.
 LEFT = ("checkpoints/*.json", "models/experiments/*.json", "attempts/*/outputs.json")
 SCORED = ("models/retrains/*", "models/production/*")  # that control alone writes
-# Copies of an earlier attempt's checkpoints, which the run's caller makes. A node reads another's own keys only
-# where a stack runs several together (LEFT).
+# Copies of an earlier attempt's checkpoints, which the run's caller makes. A node reads another's own keys
+# only where a stack runs several together (LEFT).
 RESUMED = "resumed/*"
 
 
