@@ -69,7 +69,9 @@ class Identity(Component):
     on.
     """
 
-    def __init__(self, name: str, stack: Stack, *, sessions: bool, retrains: bool) -> None:
+    def __init__(
+        self, name: str, stack: Stack, *, sessions: bool, retrains: bool, nodes: bool = False
+    ) -> None:
         super().__init__(name, stack)
         ec2, messages = policies.trust("ec2.amazonaws.com"), [agent_messages()] if sessions else []
         # Whoever may make a group that the role trusts has the role act for them: none that is not there.
@@ -81,13 +83,13 @@ class Identity(Component):
             return ServiceRole(name, stack, self.child, description=description, trust=trust, policy=policy)
 
         what = "Training instances: read inputs, add results."
-        self.instance = role("instance", what, ec2, policies.instance(stack, *messages))
+        self.instance = role("instance", what, ec2, policies.instance(stack, *messages, nodes=nodes))
         what = "Prepare runs: read data sets and secrets, add files."
         self.prepare = role("prepare", what, ec2, policies.prepare(stack))
         what = "Score runs: read data sets and models, add scores."
         self.score = role("score", what, ec2, policies.score(stack))
         what = "Scripts with secrets: read their data and secrets, add results."
-        self.script = role("script", what, ec2, policies.script(stack))
+        self.script = role("script", what, ec2, policies.script(stack, nodes=nodes))
         what = "The sweeper: see instances, end those of this stack."
         self.sweeper = role("sweeper", what, policies.trust("lambda.amazonaws.com"), policies.sweeper(stack))
         what = "Schedules: call the two functions, end instances of this stack."

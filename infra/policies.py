@@ -31,6 +31,7 @@ OWN_RUN_READS = (
 # A training also reads the plan of its bars and, after a lost answer, whether a model that lies there is its
 # own.
 INSTANCE_READS = (*OWN_RUN_READS, "runs/*/plan.json", f"models/experiments/{OWN}")
+OWN_TOKEN = f"tokens/{OWN}"  # of an attempt of several nodes: no node reads another's copy
 SCORED = ("models/retrains/*", "models/production/*")  # that control alone writes
 # Copies of an earlier attempt's checkpoints, which the run's caller makes: no node reads another's own keys.
 RESUMED = "resumed/*"
@@ -64,7 +65,7 @@ def trust_scheduler(stack: Stack, *schedule_groups: str) -> Document:
     return trust("scheduler.amazonaws.com", {"StringEquals": source})
 
 
-def instance(stack: Stack, *also: Document) -> Document:
+def instance(stack: Stack, *also: Document, nodes: bool = False) -> Document:
     """Return the policy of a training instance: read inputs, add results. It can't delete, list elsewhere, or
     touch EC2.
 
@@ -72,12 +73,13 @@ def instance(stack: Stack, *also: Document) -> Document:
 
     Inputs are read by VersionId, which is an action of its own. The role is in the launch template and can't
     know the run, but `${aws:userid}` is the instance's: no instance can write where another does. `also` are
-    further statements.
+    further statements; `nodes`: it may be one of several, which share a token.
     """
     return document(
         _read_versions(stack, "ReadInputs", "raw/*"),
         allow("ReadRun", "s3:GetObject", [stack.objects(pattern) for pattern in INSTANCE_READS]),
         allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
+        *_read_token(stack, nodes=nodes),
         *use_key(stack),
         *also,
     )
@@ -114,18 +116,19 @@ def score(stack: Stack) -> Document:
     )
 
 
-def script(stack: Stack) -> Document:
+def script(stack: Stack, *, nodes: bool = False) -> Document:
     """Return the policy of an instance whose script gets secrets: read scripts' data, its code, manifest and
     stop request, and secrets; add results.
 
     It reads no candles and no other run's record. The role can't know the run, so it reads every secret of
-    the stack that is for scripts.
+    the stack that is for scripts. `nodes`: as for `instance`.
     """
     return document(
         _read_versions(stack, "ReadData", "raw/.files/*"),
         _read_own_run(stack),
         allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
         _read_secrets(stack, script_secrets_path(stack.project, stack.name)),
+        *_read_token(stack, nodes=nodes),
         *use_key(stack),
     )
 
@@ -138,6 +141,11 @@ def _read_versions(stack: Stack, sid: str, inputs: str) -> Document:
 def _read_own_run(stack: Stack) -> Document:
     """Return the statement that reads code, manifest, start file and stop request of a run."""
     return allow("ReadOwnRun", "s3:GetObject", [stack.objects(pattern) for pattern in OWN_RUN_READS])
+
+
+def _read_token(stack: Stack, *, nodes: bool) -> list[Document]:
+    """Return the statement that reads the node's own copy of a token, where a stack runs several together."""
+    return [allow("ReadOwnToken", "s3:GetObject", stack.objects(OWN_TOKEN))] if nodes else []
 
 
 def _read_secrets(stack: Stack, path: str) -> Document:

@@ -24,7 +24,9 @@ class ModelStore(Component):
 
     bucket: pulumi.Output[str]
 
-    def __init__(self, name: str, stack: Stack, *, retention: Retention, life_minutes: int) -> None:
+    def __init__(
+        self, name: str, stack: Stack, *, retention: Retention, life_minutes: int, nodes: bool = False
+    ) -> None:
         super().__init__(name, stack)
         opts = pulumi.ResourceOptions.merge(self.importable, self._kept())
         bucket = aws.s3.Bucket("bucket", bucket=stack.bucket, force_destroy=False, opts=opts)
@@ -61,7 +63,7 @@ class ModelStore(Component):
         aws.s3.BucketLifecycleConfiguration(
             "lifecycle",
             bucket=bucket.id,
-            rules=expiry(retention, life_minutes=life_minutes),
+            rules=expiry(retention, life_minutes=life_minutes, nodes=nodes),
             opts=self._kept(policy),
         )
         self.bucket = bucket.bucket
@@ -84,9 +86,9 @@ def encrypted(kms_key: str) -> aws.s3.BucketServerSideEncryptionConfigurationRul
     return rule(apply_server_side_encryption_by_default=by_key, bucket_key_enabled=True)
 
 
-def expiry(retention: Retention, *, life_minutes: int) -> list[Any]:
+def expiry(retention: Retention, *, life_minutes: int, nodes: bool = False) -> list[Any]:
     """Return the expiry rules; models of runs have one only where days are set. If two rules match an object,
-    S3 applies the shorter time. `life_minutes`: of the longest run.
+    S3 applies the shorter time. `life_minutes`: of the longest run; `nodes`: runs may have several.
     """
 
     def rule(name: str, prefix: str, **ends: dict[str, Any]) -> dict[str, Any]:
@@ -95,6 +97,9 @@ def expiry(retention: Retention, *, life_minutes: int) -> list[Any]:
     days = retention.experiment_days
     # From its upload on, which may be as long before the end of the run as that lives.
     kept = {"days": retention.checkpoint_days + math.ceil(life_minutes / (24 * 60))}
+    # Each is deleted once its nodes are gone; this is for runs that nobody closes.
+    ends = {"expiration": {"days": 1}, "noncurrent_version_expiration": {"noncurrent_days": 1}}
+    tokens = [rule("tokens", "tokens/", **ends)] if nodes else []
     models = [rule("experiments", "models/experiments/", expiration={"days": days})] if days else []
     return [
         rule(
@@ -116,5 +121,6 @@ def expiry(retention: Retention, *, life_minutes: int) -> list[Any]:
             rule(name, f"{name}/", expiration=kept, noncurrent_version_expiration={"noncurrent_days": 1})
             for name in ("checkpoints", "resumed")
         ),
+        *tokens,
         *models,
     ]

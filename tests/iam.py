@@ -40,10 +40,10 @@ BEYOND_REFERENCE = {
 }
 
 
-def instance_policy(bucket: str, *also: policies.Document) -> str:
+def instance_policy(bucket: str, *also: policies.Document, nodes: bool = False) -> str:
     """Return the text of the policy that a stack gives its training instances, for a bucket of a test's own."""
     stack = Stack(account="1", region="us-east-1", project="mayfly", name="dev", owner="mayfly", log_days=1)
-    return json.dumps(policies.instance(stack, *also)).replace(stack.bucket, bucket)
+    return json.dumps(policies.instance(stack, *also, nodes=nodes)).replace(stack.bucket, bucket)
 
 
 def assert_known_to_aws(document: Mapping[str, Any]) -> None:

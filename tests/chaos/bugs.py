@@ -13,6 +13,7 @@ from trainer.control import carry as carry_module
 from trainer.control import drive as drive_module
 from trainer.control import fleet as fleet_module
 from trainer.control import observe as observe_module
+from trainer.control import reported as reported_module
 from trainer.control.cloud import AwsCloud
 from trainer.control.fleet import FleetAnswer
 from trainer.control.functions import control as control_module
@@ -255,7 +256,7 @@ def listed_files_believed() -> Iterable[tuple[Any, str, Any]]:
 
 
 def models_of_the_dead_forgotten() -> Iterable[tuple[Any, str, Any]]:
-    yield observe_module, "models_seen", lambda objects, record, result: ()
+    yield observe_module, "models_seen", lambda objects, record, result, nodes: ()
 
 
 def bill_from_the_first_beat() -> Iterable[tuple[Any, str, Any]]:
@@ -413,12 +414,12 @@ def remembered_ids_trusted() -> Iterable[tuple[Any, str, Any]]:
 
 def zombies_upload_read() -> Iterable[tuple[Any, str, Any]]:
     """The result of any attempt's machine counts, whenever it was written."""
-    right = observe_module._result
+    right = reported_module._result
 
     def result(objects: Any, record: Any) -> Any:
         return next(filter(None, (right(objects, keys, record) for keys in record.all_nodes)), None)
 
-    yield observe_module, "_node_result", result
+    yield reported_module, "node_result", result
 
 
 def promoted_without_a_condition() -> Iterable[tuple[Any, str, Any]]:

@@ -16,8 +16,9 @@ from tests.chaos.schedule import Schedule
 from trainer.base.strict_json import Fields, read_object
 from trainer.control import carry as carry_module
 from trainer.control import cloud as cloud_module
-from trainer.control import observe as observe_module
+from trainer.control import reported as reported_module
 from trainer.control import settle as settle_module
+from trainer.control import tokens as tokens_module
 from trainer.control.functions import sweep as sweep_module
 from trainer.node import snapshots as sender_module
 from trainer.runs import capacity as capacity_module
@@ -31,7 +32,7 @@ from trainer.runs.record import RunRecord
 from trainer.runs.record_json import record_from_json
 from trainer.store import production as production_module
 
-POOLED = (carry_module, observe_module, settle_module)  # which ask several things at once
+POOLED = (carry_module, reported_module, settle_module, tokens_module)  # which ask several things at once
 
 
 class InLine:

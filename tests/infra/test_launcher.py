@@ -28,7 +28,7 @@ from infra.launcher import (
 )
 from infra.stack import Stack
 from tests.aws.iam_policies import Authorization, decide, read_policy
-from tests.iam import listed
+from tests.iam import assert_known_to_aws, listed
 
 if TYPE_CHECKING:
     from tests.infra.program import Recorded
@@ -233,3 +233,13 @@ def test_it_names_own_resources_and_is_attached_to_nobody(program: Recorded) -> 
     passed = [one.rpartition("-")[2] for one in statements["PassInstanceRole"]["Resource"]]
     assert passed == ["instance", "script"]
     assert statements["PassSchedulerRole"]["Resource"].endswith(":role/mayfly-dev-eu-west-1-scheduler")
+
+
+def test_tokens_are_kept_where_runs_may_have_several_nodes() -> None:
+    before = launcher(WIDEST, MADE_FROM)
+    with_nodes = launcher(WIDEST, replace(MADE_FROM, cluster_groups=("sg-1", "sg-2")))
+    (added,) = [one for one in with_nodes["Statement"] if one["Sid"] == "KeepTokens"]
+    assert added["Action"] == ["s3:PutObject", "s3:DeleteObjectVersion"]
+    assert added["Resource"] == f"arn:aws:s3:::{WIDEST.bucket}/tokens/*"
+    assert "s3:Delete" not in json.dumps(before)
+    assert_known_to_aws(with_nodes)

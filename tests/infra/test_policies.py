@@ -288,3 +288,16 @@ def test_security_page_names_an_instances_writes_and_real_files() -> None:
 def test_an_instance_can_not_write_the_memory() -> None:
     resources = [pattern for one in INSTANCE["Statement"] for pattern in listed(one["Resource"])]
     assert not any(fnmatchcase(f"{BUCKET}/memory/measurements.json", resource) for resource in resources)
+
+
+@pytest.mark.parametrize("role", [policies.instance, policies.script])
+def test_a_node_reads_its_own_copy_of_a_token_alone(role: Any) -> None:
+    before, with_nodes = role(STACK)["Statement"], role(STACK, nodes=True)["Statement"]
+    (added,) = [one for one in with_nodes if one not in before]
+    assert added["Action"] == "s3:GetObject" and added["Resource"] == f"{BUCKET}/tokens/${{aws:userid}}/*"
+    keys = NodeKeys(role_id="AROA1", instance_id="i-1", run_id="r", attempt=1)
+    mine = added["Resource"].replace("${aws:userid}", "AROA1:i-1")
+    assert fnmatchcase(f"{BUCKET}/{keys.token}", mine)
+    assert not fnmatchcase(f"{BUCKET}/{replace(keys, instance_id='i-12').token}", mine)
+    assert not may_write(keys.token, "AROA1:i-1")
+    assert_known_to_aws(policies.document(*with_nodes))

@@ -116,3 +116,17 @@ def test_models_of_runs_expire_where_days_are_set() -> None:
     assert list(more) == ["experiments"]
     assert more["experiments"]["filter"] == {"prefix": "models/experiments/"}
     assert more["experiments"]["expiration"] == {"days": 30}
+
+
+def test_tokens_that_nobody_deletes_end_within_two_days() -> None:
+    def tokens(**by: bool) -> list[Any]:
+        return [
+            rule
+            for rule in expiry(Retention(), life_minutes=60, **by)
+            if rule["filter"]["prefix"] == "tokens/"
+        ]
+
+    (rule,) = tokens(nodes=True)
+    assert rule["expiration"] == {"days": 1}
+    assert rule["noncurrent_version_expiration"] == {"noncurrent_days": 1}
+    assert not tokens()

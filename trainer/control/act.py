@@ -14,6 +14,7 @@ from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn_boot, learn_full, learn_time
+from trainer.control.tokens import delete_tokens, give_token
 from trainer.runs.actions import (
     Action,
     ArmKill,
@@ -21,7 +22,10 @@ from trainer.runs.actions import (
     Carry,
     Close,
     Create,
+    DeletePlacementGroup,
     DeleteSchedule,
+    DeleteTokens,
+    MakePlacementGroup,
     Store,
     Terminate,
     Wait,
@@ -49,10 +53,17 @@ def act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Ob
         case Carry():
             carry(cloud.objects, record, action.attempt)
         case WriteIds():
-            write_ids(cloud.objects, run_id, action.attempt, action.instance_ids)
+            if action.addresses:
+                give_token(cloud.objects, record.nodes)
+            write_ids(cloud.objects, run_id, action.attempt, action.instance_ids, action.addresses)
         case ArmKill():
             name = kill_schedule(run_id, action.attempt)
             cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)
+            return False  # the record's Store follows, or a wait for the addresses of its nodes
+        case MakePlacementGroup():
+            cloud.make_placement_group(name=action.name)
+        case DeletePlacementGroup():
+            cloud.delete_placement_group(name=action.name)
         case Create():
             _create(cloud, record, etag, action.launch)
         case WriteStop():
@@ -61,6 +72,8 @@ def act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Ob
         case Terminate():
             cloud.terminate(instance_ids=action.instance_ids)
             return False  # takes minutes: no use in observing at once
+        case DeleteTokens():
+            delete_tokens(cloud.objects, action.nodes)
         case DeleteSchedule():
             cloud.delete_schedule(name=action.name)
         case Close():
@@ -98,6 +111,7 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
             outcome="refused",
             error_code=answer.code,
             error_message=answer.message,
+            instance_ids=answer.instance_ids,
             unanswered=answer.of_the_call and launch.calls > 1,
         )
     _store_answer(cloud, record, etag, answered)

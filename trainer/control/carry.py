@@ -10,7 +10,7 @@ first attempt of a run that continues another one (`control.resume`) begins with
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -21,11 +21,12 @@ from trainer.base.strict_json import Unsound
 from trainer.control.observe import left_behind
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.keys import NodeKeys
+from trainer.runs.nodes import owner_of
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import models_of, outputs_of, scripts_of
 from trainer.runs.record import RunRecord
 from trainer.runs.repeated import reached_steps, steps_twice
-from trainer.runs.reports import CHECKPOINT_COUNTS, MOST_PROGRESS_BYTES, MOST_SENT, sent_by
+from trainer.runs.reports import CHECKPOINT_COUNTS, MOST_PROGRESS_BYTES, MOST_SENT, UNFINISHED, sent_by
 from trainer.runs.snapshots import (
     MOST_SNAPSHOT_BYTES,
     Snapshot,
@@ -66,16 +67,24 @@ def carry(objects: Objects, record: RunRecord, attempt: int) -> None:
         objects.put(key=start_key(record.run_id, attempt), body=start_to_json(start), create=True)
 
 
-def write_ids(objects: Objects, run_id: str, attempt: int, instance_ids: tuple[str, ...]) -> None:
-    """Add the ids of an attempt's instances to its start file. Raises Conflict after a lost race."""
+def write_ids(
+    objects: Objects,
+    run_id: str,
+    attempt: int,
+    instance_ids: tuple[str, ...],
+    addresses: tuple[str, ...] = (),
+) -> None:
+    """Add the ids of an attempt's instances to its start file, and the addresses of several. Raises Conflict
+    after a lost race.
+    """
     key = start_key(run_id, attempt)
     stored = objects.get(key=key)
     start = stored_start(stored, run_id, attempt)
     if stored is None or start is None:
         do = "Look again in a few minutes; the machine ends at its boot allowance if it stays away."
         raise RecordMissing(f"{key} is not found now", why="S3 does not return what was written", do=do)
-    if set(instance_ids) - set(start.instances):
-        named = replace(start, instances=instance_ids)
+    if set(instance_ids) - set(start.instances) or addresses != start.addresses:
+        named = replace(start, instances=instance_ids, addresses=addresses)
         objects.put(key=key, body=start_to_json(named), if_match=stored.etag)
 
 
@@ -92,14 +101,18 @@ def _going_on(objects: Objects, before: RunRecord, start: StartFile) -> StartFil
         reached=reached_steps(left.start, left.heartbeat, pieces=[one.piece for one in before.pieces]),
         steps_twice=steps_twice(left.start, left.heartbeat),
     )
-    return _with_checkpoints(objects, before, left.start, start)
+    return _with_checkpoints(objects, before, left, start)
 
 
 def _failed(before: RunRecord, left: Observation, *, but: Collection[str]) -> tuple[Mapping[str, Any], ...]:
     """Return the pieces that failed in the attempts of a record, by the words of their nodes: machines that
     are lost give none a further try.
     """
-    reasons = {str(entry["piece"]): entry["reason"] for entry in left.result.failed} if left.result else {}
+    results = [left.result, *(node.result for node in left.nodes)]
+    entries = [entry for result in results if result for entry in result.failed]
+    # of several nodes the word of the one that tried
+    entries.sort(key=lambda entry: entry["reason"] not in UNFINISHED)
+    reasons = {str(entry["piece"]): entry["reason"] for entry in entries}
     told = left.heartbeat.progress if left.heartbeat else {}
     earlier = {str(entry["piece"]): entry for entry in left.start.failed} if left.start else {}
     unknown = "it failed on a machine that was lost later: its log has the reason"
@@ -113,13 +126,21 @@ def _failed(before: RunRecord, left: Observation, *, but: Collection[str]) -> tu
 
 def _sent(objects: Objects, before: RunRecord, left: Observation) -> dict[str, int]:
     """Return how much the attempts of a record sent of CHECKPOINTS, by the words of their nodes."""
-    own = dict(left.result.checkpoints) if left.result else {}
-    for keys in () if own else before.nodes:
-        stored = given(partial(objects.get, key=keys.progress, first_bytes=MOST_PROGRESS_BYTES + 1))
-        own = own or sent_by(stored.body if stored else b"")
-    earlier = left.start.sent if left.start else {}
-    counts = {name: min(earlier.get(name, 0) + own.get(name, 0), MOST_SENT) for name in CHECKPOINT_COUNTS}
+    results = {node.instance_id: node.result for node in left.nodes}
+    if left.result is not None and not left.nodes:
+        results = {keys.instance_id: left.result for keys in before.nodes[:1]}
+    told = [left.start.sent if left.start else {}]
+    for keys in before.nodes:
+        result = results.get(keys.instance_id)
+        told.append(result.checkpoints if result and result.checkpoints else _sent_by(objects, keys))
+    counts = {name: min(sum(one.get(name, 0) for one in told), MOST_SENT) for name in CHECKPOINT_COUNTS}
     return counts if any(counts.values()) else {}
+
+
+def _sent_by(objects: Objects, keys: NodeKeys) -> dict[str, Any]:
+    """Return how much a node sent of CHECKPOINTS, by its progress."""
+    stored = given(partial(objects.get, key=keys.progress, first_bytes=MOST_PROGRESS_BYTES + 1))
+    return sent_by(stored.body if stored else b"")
 
 
 def _continuing(objects: Objects, record: RunRecord, start: StartFile) -> StartFile:
@@ -131,7 +152,7 @@ def _continuing(objects: Objects, record: RunRecord, start: StartFile) -> StartF
         pieces = {piece.piece for piece in record.pieces}
         done = tuple(entry for entry in finished_of(objects, before, left) if entry["piece"] in pieces)
         start = replace(start, finished=done, outputs=tuple(_there(objects, outputs_of(left))))
-    return _with_checkpoints(objects, before, left.start, start)
+    return _with_checkpoints(objects, before, left, start)
 
 
 def last_begun(objects: Objects, parent: RunRecord) -> RunRecord:
@@ -160,7 +181,7 @@ def has_checkpoints(objects: Objects, before: RunRecord, earlier: StartFile | No
     """Return whether S3 still holds a snapshot with files that a run would begin with."""
     return any(
         files and all(_verified(objects, source) for source in sources)
-        for sources, files in _candidates(objects, before, earlier)
+        for sources, files in _candidates(objects, before, Observation(start=earlier))
     )
 
 
@@ -175,15 +196,13 @@ def _there(objects: Objects, entries: list[dict[str, Any]]) -> list[dict[str, An
         return [entry for entry, there in zip(entries, pool.map(is_there, entries), strict=True) if there]
 
 
-def _with_checkpoints(
-    objects: Objects, before: RunRecord, earlier: StartFile | None, start: StartFile
-) -> StartFile:
+def _with_checkpoints(objects: Objects, before: RunRecord, left: Observation, start: StartFile) -> StartFile:
     """Return a start file with copies of the objects of the newest snapshot that verifies, else of those that
     the earlier attempt began with, and the files in them. Finished models go on from nothing.
     """
     made = {str(model["key"]).rpartition("/")[2].removesuffix(MODEL_SUFFIX) for model in start.models}
-    for sources, files in _candidates(objects, before, earlier):
-        needed = tuple(file for file in files if file.path.partition("/")[0] not in made)
+    for sources, files in _candidates(objects, before, left):
+        needed = tuple(file for file in files if _folder(file) not in made)
         held = {file.object for file in needed}
         copied = _copied(objects, [source for source in sources if source.sha256 in held], start)
         if copied is not None:
@@ -192,21 +211,62 @@ def _with_checkpoints(
     return start
 
 
-def _candidates(objects: Objects, before: RunRecord, earlier: StartFile | None) -> list[Candidate]:
-    """Return the snapshots to begin with: the last attempt's, the newest first, then its own start."""
-    began = [(earlier.objects, earlier.files)] if earlier is not None and earlier.files else []
-    return [*_snapshots(objects, before), *began]
+def _candidates(objects: Objects, before: RunRecord, left: Observation) -> list[Candidate]:
+    """Return the snapshots to begin with: the last attempt's, the newest first, then its own start. Those of
+    several nodes are joined to one.
+    """
+    began = [(left.start.objects, left.start.files)] if left.start is not None and left.start.files else []
+    if len(before.nodes) > 1:
+        return [*_joined(objects, before, left, began), *began]
+    return [*(one for keys in before.nodes for one in _snapshots(objects, keys)), *began]
 
 
-def _snapshots(objects: Objects, before: RunRecord) -> Iterator[Candidate]:
-    """Yield objects and files of the last attempt's snapshots, the newest first."""
-    for keys in before.nodes:
-        prefix = keys.checkpoints
-        names = [item.key.removeprefix(prefix) for item in objects.list(prefix=prefix)]
-        for number in snapshot_numbers(names)[:MOST_SNAPSHOTS]:
-            snapshot = _snapshot(objects, keys, number)
-            if snapshot is not None:
-                yield tuple(_source(keys, item) for item in snapshot.objects), snapshot.files
+def _joined(
+    objects: Objects, before: RunRecord, left: Observation, began: Sequence[Candidate]
+) -> Iterator[Candidate]:
+    """Yield the newest snapshots that verify of several nodes as one, if there are any: of a piece the files
+    of the node that worked on it last, else of any other, else of the attempt's start; of one model the parts
+    of all nodes.
+    """
+    newest = [next(_whole(objects, _snapshots(objects, keys)), ((), ())) for keys in before.nodes]
+    candidates = [*newest, *_whole(objects, iter(began))]
+    pieces = {name: piece.piece for piece in before.pieces for name in (piece.model, piece.piece)}
+    files: dict[str, SnapshotFile] = {}
+    for folder in sorted({_folder(file) for _, held in candidates for file in held}):
+        owner = owner_of(left.nodes, pieces.get(folder, folder))
+        ordered = [newest[owner], *newest, *candidates[len(newest) :]]
+        held = [{file.path: file for file in one if _folder(file) == folder} for _, one in ordered]
+        found = next(filter(None, held))
+        for other in held[: len(newest) + 1] if before.one_model else ():
+            found = other | found
+        files |= found
+    sources = {source.sha256: source for one, _ in reversed(candidates) for source in one}
+    if files:
+        needed = dict.fromkeys(file.object for file in files.values())
+        yield tuple(sources[name] for name in needed), tuple(files.values())
+
+
+def _whole(objects: Objects, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
+    """Yield those of which S3 has every object as listed."""
+    for sources, files in candidates:
+        with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
+            if all(pool.map(partial(_verified, objects), sources)):
+                yield sources, files
+
+
+def _folder(file: SnapshotFile) -> str:
+    """Return the first part of a file's path: a model's name, or a value's."""
+    return file.path.partition("/")[0]
+
+
+def _snapshots(objects: Objects, keys: NodeKeys) -> Iterator[Candidate]:
+    """Yield objects and files of a node's snapshots, the newest first."""
+    prefix = keys.checkpoints
+    names = [item.key.removeprefix(prefix) for item in objects.list(prefix=prefix)]
+    for number in snapshot_numbers(names)[:MOST_SNAPSHOTS]:
+        snapshot = _snapshot(objects, keys, number)
+        if snapshot is not None:
+            yield tuple(_source(keys, item) for item in snapshot.objects), snapshot.files
 
 
 def _source(keys: NodeKeys, item: SnapshotObject) -> CarriedObject:

@@ -4,35 +4,32 @@ Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
-from trainer.base.strict_json import Unsound, read_object
+from trainer.base.errors import TrainerError
 from trainer.base.symbols import folders_of
 from trainer.control.cloud import Cloud
+from trainer.control.reported import (
+    at_once,
+    body_of,
+    last_report,
+    listed,
+    read_reports,
+    with_what_they_left,
+)
 from trainer.runs import capacity
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.keys import NodeKeys
-from trainer.runs.lease import MOST_LEASE_BYTES, read_lease
-from trainer.runs.observation import ALIVE, ModelSeen, Observation, all_gone, merge
+from trainer.runs.observation import ALIVE, ModelSeen, NodeSeen, Observation, all_gone, merge
 from trainer.runs.receipt import outputs_of
 from trainer.runs.record import RunRecord
 from trainer.runs.repeated import reached_steps, steps_twice
 from trainer.runs.reports import (
-    MOST_OUTPUTS_BYTES,
-    MOST_PROGRESS_BYTES,
-    MOST_RESULT_BYTES,
-    Heartbeat,
     NodeResult,
-    heartbeat,
-    read_outputs,
-    read_result,
-    read_scripts,
 )
 from trainer.runs.start_file import StartFile, check_keys, stored_start
 from trainer.runs.store import Objects, Stored, given, start_key, stop_key
@@ -40,8 +37,6 @@ from trainer.store.listing import card_of, stored_models
 
 T = TypeVar("T")
 R = TypeVar("R")
-ASKED_AT_ONCE = 10  # as many connections as boto3 keeps open
-S3_SECONDS = 120.0  # for asking about the models or files of one run; 2,000 take 16 s at 80 ms each
 AT_ANY_TIME = datetime(9999, 1, 1, tzinfo=timezone.utc)  # of a report that is read for its counts alone
 MOST_BOOT_LOG_BYTES = 256 * 1024  # bootstrap.sh sends no more; EC2 keeps 64 KB of a console
 
@@ -59,11 +54,11 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
     now = cloud.now()
     launching = record.state == "starting" and record.has_instances and may_start
     start = _start(objects, record) if launching else None
-    seen = Observation(
+    told = with_what_they_left(objects, record, read_reports(objects, record, now))
+    seen = replace(
+        told,
         instances=instances,
         schedules={name: at for name, at in armed.items() if at is not None},
-        heartbeat=_last_report(objects, record, now),
-        result=_node_result(objects, record),
         stop_written=bool(
             attempt
             and record.stop_requested_at
@@ -74,28 +69,31 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
         start_missing=launching and start is None,
         may_start=may_start,
     )
-    if record.state in ("running", "ending") and not alive and seen.result is None and record.has_instances:
-        seen = replace(seen, boot_log=_boot_log(cloud, record))
+    if record.state in ("running", "ending") and record.has_instances:
+        seen = _with_boot_logs(cloud, record, seen)
     if not _to_be_closed(record, seen, now):
         return seen
-    left = left_behind(objects, record, seen.result)
-    found = ("result", "start", "models", "outputs", "scripts", "missing")
+    left = left_behind(objects, record, seen)
+    found = ("result", "nodes", "start", "models", "outputs", "scripts", "missing")
     return replace(seen, **{name: getattr(left, name) for name in found})
 
 
-def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None = None) -> Observation:
+def left_behind(objects: Objects, record: RunRecord, seen: Observation | None = None) -> Observation:
     """Return what the record's last attempt left in S3, and the start file with what earlier ones did.
 
-    Of its result, which is read unless it is given, the models count that S3 has as reported. An attempt
-    without a start file has launched nothing: then the one before it counts.
+    Of its result, which is read unless this look has `seen` it, the models count that S3 has as reported. An
+    attempt without a start file has launched nothing: then the one before it counts.
     """
     start = _start(objects, record)
     if start is None and record.attempt is not None and record.attempt.number > 1:
         left = left_behind(objects, record.as_of(record.attempt.number - 1))
         return replace(left, start=_folded(record, left), heartbeat=None)
-    if unread := result is None:
-        result = _node_result(objects, record)
-    models = models_seen(objects, record, result)
+    if unread := seen is None or seen.result is None:
+        told = read_reports(objects, record, AT_ANY_TIME)
+    else:
+        told = seen if seen.nodes else replace(seen, heartbeat=last_report(objects, record, AT_ANY_TIME))
+    result, nodes = told.result, told.nodes
+    models = models_seen(objects, record, result, nodes)
     if result is not None and unread:
         there = {(model.key, model.version_id, model.sha256) for model in models}
         sound = [item for item in result.models if (item["key"], item["version_id"], item["sha256"]) in there]
@@ -103,7 +101,8 @@ def left_behind(objects: Objects, record: RunRecord, result: NodeResult | None =
     return replace(
         outputs_seen(objects, record),
         result=result,
-        heartbeat=_last_report(objects, record, AT_ANY_TIME),
+        heartbeat=told.heartbeat,
+        nodes=nodes,
         models=models,
         start=start,
     )
@@ -136,10 +135,6 @@ def _start(objects: Objects, record: RunRecord) -> StartFile | None:
     return start
 
 
-def _node_result(objects: Objects, record: RunRecord) -> NodeResult | None:
-    return next(filter(None, (_result(objects, keys, record) for keys in record.nodes)), None)
-
-
 def _full(objects: Objects, now: datetime) -> frozenset[str]:
     """Return the pools that were full a moment ago; none if they can't be read."""
     with suppress(TrainerError):
@@ -148,12 +143,28 @@ def _full(objects: Objects, now: datetime) -> frozenset[str]:
     return frozenset()
 
 
-def _boot_log(cloud: Cloud, record: RunRecord) -> str:
-    """Return the boot log of the run's last instance; '' if AWS has none or fails: a run can end
-    without it.
+def _with_boot_logs(cloud: Cloud, record: RunRecord, seen: Observation) -> Observation:
+    """Return a look with the boot log of the run's last instance if none is alive and it has no result; of
+    several nodes with that of each that ended without one.
     """
+    if not seen.nodes:
+        needed = seen.result is None and not any(item.state in ALIVE for item in seen.instances)
+        return replace(seen, boot_log=_boot_log(cloud, record.nodes[-1])) if needed and record.nodes else seen
+    alive = {item.instance_id for item in seen.instances if item.state in ALIVE}
+    known = {keys.instance_id: keys for keys in record.nodes}
+    nodes = tuple(
+        node
+        if node.result is not None or node.instance_id in alive
+        else replace(node, boot_log=_boot_log(cloud, known[node.instance_id]))
+        for node in seen.nodes
+    )
+    return replace(seen, nodes=nodes, boot_log=next((node.boot_log for node in nodes if node.boot_log), ""))
+
+
+def _boot_log(cloud: Cloud, keys: NodeKeys) -> str:
+    """Return the boot log of an instance; '' if AWS has none or fails: a run can end without it."""
     with suppress(TrainerError):
-        return boot_log(cloud, record.nodes[-1]) if record.nodes else ""
+        return boot_log(cloud, keys)
     return ""
 
 
@@ -166,7 +177,7 @@ def boot_log(cloud: Cloud, keys: NodeKeys) -> str:
 
 def bootstrap_log(objects: Objects, keys: NodeKeys) -> str:
     """Return the log that the bootstrap sent to S3, '' if it sent none."""
-    return (_body(objects, keys.bootstrap_log, MOST_BOOT_LOG_BYTES) or b"").decode(errors="replace")
+    return (body_of(objects, keys.bootstrap_log, MOST_BOOT_LOG_BYTES) or b"").decode(errors="replace")
 
 
 def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:
@@ -177,16 +188,21 @@ def _to_be_closed(record: RunRecord, seen: Observation, now: datetime) -> bool:
     return is_known and all_gone(record, seen)
 
 
-def models_seen(objects: Objects, record: RunRecord, result: NodeResult | None) -> tuple[ModelSeen, ...]:
+def models_seen(
+    objects: Objects, record: RunRecord, result: NodeResult | None, nodes: Sequence[NodeSeen] = ()
+) -> tuple[ModelSeen, ...]:
     """Return the models of the run's attempt in S3: those that the result names, else those directly in its
-    folder.
+    folder. Of several nodes both, where some have no result.
     """
+    what, named, keys = f"models of {record.run_id}", list[tuple[str, str]](), list[str]()
     if result is not None:
         named = [(str(model["key"]), str(model["version_id"])) for model in result.models]
-        found = _at_once(named, lambda model: _head(objects, *model), f"models of {record.run_id}")
-    else:
+    if result is None or any(node.result is None for node in nodes):
+        files = {key.rpartition("/")[2] for key, _ in named}
         keys = [item.key for item in stored_models(objects, record)]
-        found = _at_once(keys, lambda key: _with_card(objects, key), f"models of {record.run_id}")
+        keys = [key for key in keys if key.rpartition("/")[2] not in files]
+    found = at_once(named, lambda model: _head(objects, *model), what)
+    found += at_once(keys, lambda key: _with_card(objects, key), what)
     return tuple(model for model in found if model is not None)
 
 
@@ -196,54 +212,24 @@ def outputs_seen(objects: Objects, record: RunRecord) -> Observation:
     """
     if record.leaves != "files":
         return Observation()
-    lists = [_listed(objects, keys) for keys in record.nodes]
+    lists = [listed(objects, keys) for keys in record.nodes]
     read = [one for one in lists if one is not None]
-    listed = {item["file"]: item for files, _ in read for item in files}
-    above = folders_of(listed)  # which may be files of another node
-    files = [item for path, item in listed.items() if path not in above]
-    there = _at_once(files, lambda item: _is_there(objects, item), f"files of {record.run_id}")
-    found = list(zip(files, there, strict=True))
+    found = {item["file"]: item for files, _ in read for item in files}
+    above = folders_of(found)  # which may be files of another node
+    files = [item for path, item in found.items() if path not in above]
+    there = at_once(files, lambda item: _is_there(objects, item), f"files of {record.run_id}")
+    known = list(zip(files, there, strict=True))
     return Observation(
-        outputs=tuple(item for item, is_there in found if is_there),
+        outputs=tuple(item for item, is_there in known if is_there),
         missing=("",) * (len(read) < len(lists))
-        + tuple(item["file"] for item, is_there in found if not is_there),
+        + tuple(item["file"] for item, is_there in known if not is_there),
         scripts=tuple(item for _, scripts in read for item in scripts),
     )
-
-
-def _listed(
-    objects: Objects, keys: NodeKeys
-) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]] | None:
-    """Return the files that a node lists, and the ended pieces; empty without a list, None for one that can't
-    be read.
-    """
-    body = _body(objects, keys.output_index, MOST_OUTPUTS_BYTES + 1)
-    if body is None:
-        return (), ()
-    try:
-        listed = read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="the list")
-        return read_outputs(listed, prefix=keys.outputs), read_scripts(listed)
-    except Unsound:
-        return None
 
 
 def _is_there(objects: Objects, item: Mapping[str, Any]) -> bool:
     stored = given(lambda: objects.head(key=item["key"], version_id=item["version_id"]))
     return stored is not None and (stored.checksum, stored.size) == (item["sha256"], item["bytes"])
-
-
-def _at_once(items: Sequence[T], look: Callable[[T], R], what: str) -> list[R]:
-    """Ask S3 about each item, several at a time. Raises ConnectionFailed if it takes longer than
-    S3_SECONDS; the next look starts over.
-    """
-    pool = ThreadPoolExecutor(ASKED_AT_ONCE)
-    try:
-        return list(pool.map(look, items, timeout=S3_SECONDS))
-    except TimeoutError as error:
-        late = f"S3 did not describe the {len(items)} {what} within {S3_SECONDS:.0f} s"
-        raise ConnectionFailed(late, do="Try again later.") from error
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _head(objects: Objects, key: str, version_id: str) -> ModelSeen | None:
@@ -264,48 +250,6 @@ def _seen(stored: Stored) -> ModelSeen:
     return ModelSeen(key=stored.key, version_id=stored.version_id, sha256=stored.sha256)
 
 
-def _last_report(objects: Objects, record: RunRecord, now: datetime) -> Heartbeat | None:
-    beats = filter(None, (_heartbeat(objects, keys, now) for keys in record.nodes))
-    return max(beats, key=lambda beat: beat.at, default=None)
-
-
-def _heartbeat(objects: Objects, keys: NodeKeys, now: datetime) -> Heartbeat | None:
-    """Return a node's last report. A malformed lease or progress counts as missing: then the boot allowance
-    decides.
-    """
-    body = _body(objects, keys.lease, MOST_LEASE_BYTES + 1)
-    if body is None:
-        return None
-    try:
-        lease = read_lease(body, now)
-    except Unsound:
-        return None
-    try:
-        return heartbeat(lease, _body(objects, keys.progress, MOST_PROGRESS_BYTES + 1) or b"")
-    except Unsound as error:
-        return replace(heartbeat(lease), message=f"the node's progress can't be read: {error}")
-
-
-def _result(objects: Objects, keys: NodeKeys, record: RunRecord) -> NodeResult | None:
-    body = _body(objects, keys.result, MOST_RESULT_BYTES + 1)
-    if body is None:
-        return None
-    try:
-        names = [piece.model for piece in record.pieces]
-        return read_result(body, models_prefix=keys.models, names=names)
-    except Unsound as error:
-        unread = TrainingFailed(
-            f"the node's result {keys.result} can't be read", why=str(error), do="Launch again."
-        )
-        return NodeResult(state="failed", exit_code=unread.exit_code, error=unread.as_dict())
-
-
-def _body(objects: Objects, key: str, first_bytes: int) -> bytes | None:
-    """Return the first bytes of a node's object; b"" if S3 refuses it."""
-    stored = given(lambda: objects.get(key=key, first_bytes=first_bytes))
-    return None if stored is None else stored.body
-
-
 def reports(cloud: Cloud, record: RunRecord) -> dict[int, Observation]:
     """Return what each attempt began with and what its nodes reported, by its number: start file, last
     heartbeat and result. Raises TrainerError.
@@ -313,9 +257,6 @@ def reports(cloud: Cloud, record: RunRecord) -> dict[int, Observation]:
     seen, now = {}, cloud.now()
     for number, attempt in enumerate(record.attempts, 1):
         until = replace(record, attempts=record.attempts[:number])  # whose last attempt is this one
-        seen[attempt.number] = Observation(
-            heartbeat=_last_report(cloud.objects, until, now),
-            result=_node_result(cloud.objects, until),
-            start=_start(cloud.objects, until),
-        )
+        told = read_reports(cloud.objects, until, now)
+        seen[attempt.number] = replace(told, start=_start(cloud.objects, until))
     return seen

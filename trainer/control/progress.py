@@ -14,6 +14,7 @@ from trainer.base.errors import Stopped, TerminationUnconfirmed, TrainerError
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
 from trainer.runs.launching import pool_name
+from trainer.runs.node_ends import NodeEnd, node_ends
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt, seconds
 from trainer.runs.record import InstanceSeen, RunRecord, iso
@@ -70,6 +71,7 @@ class RunProgress:
     attempt: int = 1  # that works, or is launched
     durable: Mapping[str, Any] = field(default_factory=dict)  # its newest checkpoints in S3; {}: none
     lost: tuple[str, ...] = ()  # a line for each attempt before it, which lost its machine
+    nodes: tuple[NodeEnd, ...] = ()  # of several: each one's state
     message: str = ""  # the node's own, the reason for waiting, or how long the node has been silent
     is_silent: bool = False  # the node has not reported for a while: its progress is that of then
     last_error: str = ""  # the last AWS error, while it lasts
@@ -125,6 +127,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         parent=record.parent,
         attempt=record.next_number,
         lost=tuple(map(lost_machine, record.lost)),
+        nodes=node_ends(record, observed, now) if record.state == "running" else (),
         **_reported(observed.heartbeat),
         message=silence or (heartbeat.message if heartbeat else "") or waiting,
         is_silent=bool(silence),

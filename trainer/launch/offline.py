@@ -68,6 +68,9 @@ class NoBucket:
     ) -> None:
         raise NotImplementedError("a plan writes nothing")
 
+    def delete(self, *, key: str, version_id: str) -> None:
+        raise NotImplementedError("a plan deletes nothing")
+
     def digest(self, *, key: str, version_id: str) -> str:
         raise NotImplementedError("a plan reads no data")
 

@@ -38,6 +38,7 @@ TRAINER = (
     *("--finished", "$GIVEN/finished.json"),
     *("--workers", "$MAYFLY_DEVICES", "--device", "$DEVICE"),
 )
+CLUSTER = ("--cluster", "$CLUSTER")  # the file by which one of several nodes knows the others
 _BY_GIVEN = ("--data", "$MAYFLY_DATA", *_EVENTS, "--given", "$GIVEN")
 REFRESH = ("$PYTHON", "-m", "trainer.node.refresh", *_BY_GIVEN)
 SCORE = ("$PYTHON", "-m", "trainer.train.score", *_BY_GIVEN)
@@ -80,7 +81,11 @@ def training_task(
     command = Command(
         name="train",
         title="the trainer",
-        words=(*TRAINER, *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.bars_plan else ())),
+        words=(
+            *TRAINER,
+            *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.bars_plan else ()),
+            *(CLUSTER if record.num_nodes > 1 else ()),
+        ),
         user="agent",
         network="internet and metadata",
         variables={},

@@ -17,6 +17,9 @@ instances.csv has the link and NVLink's nominal rate. NVLink: 230 of 600 GB/s no
 PCIe: 5 to 10 GB/s on an A10G, whose gradients go through host memory; others by the generation of their PCIe.
 Published figures as read on 2026-11-20 and estimates from them: none is measured by us. Standard library
 only.
+
+Over several machines a ring passes each machine's network once in each direction, so its bus rate is that of
+the network where that is slower: half of the type's baseline over TCP.
 """
 
 from __future__ import annotations
@@ -38,7 +41,12 @@ NVLINK_SHARE = 230 / 600
 # GB/s by the beginning of the compute capability of AWS's PCIe types: Turing has PCIe 3, Ampere and Ada 4,
 # Blackwell 5.
 PCIE_GB_PER_S = {"7": 4.0, "8": 7.0, "12": 14.0}
-PCIE, ALONE = "PCIe", "none"
+PCIE, ALONE, TCP = "PCIe", "none", "TCP"
+# Of a type's network, what an all-reduce over TCP reaches: an estimate of 2026-11-27, not measured. One flow
+# has 10 Gbit/s at most within a cluster placement group (EC2 user guide, "Instance network bandwidth"), and
+# NCCL opens several.
+TCP_SHARE = 0.5
+LEAST_GBPS = 5.0  # of a type whose network is not in the table: that of a small one
 NAMES = {"nvlink": "NVLink", "nvswitch": "NVSwitch", "pcie": PCIE}
 
 
@@ -63,6 +71,15 @@ def link_of(machine: InstanceType) -> Link:
     if machine.nvlink_gb_per_s:
         return Link(name=name, bus_gb_per_s=NVLINK_SHARE * machine.nvlink_gb_per_s)
     return Link(name=name, bus_gb_per_s=PCIE_GB_PER_S[machine.compute_capability.split(".")[0]])
+
+
+def link_between(machine: InstanceType, nodes: int) -> Link:
+    """Return the link between all GPUs of so many machines of a type."""
+    own = link_of(machine)
+    if nodes == 1:
+        return own
+    network = TCP_SHARE * (machine.network_gbps or LEAST_GBPS) / 8
+    return Link(name=TCP, bus_gb_per_s=min(network, own.bus_gb_per_s or network))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,7 @@ from trainer.node.uplink import AWS_ERRORS, Uplink
 from trainer.runs import store
 from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.record import utc_now
+from trainer.runs.reports import UNFINISHED
 
 log = logging.getLogger("trainer.node")
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -193,7 +194,7 @@ def finish(node: Node, error: TrainerError | None) -> int:
     if error and node.failure:
         error, reason = node.failure, ""
     ended = report.ending(status=status, stop_reason=reason, error=error, now=utc_now())
-    unfinished = "stopped before it was done" if node.end_reason else "the run ended before it was done"
+    unfinished = UNFINISHED[0 if node.end_reason else 1]
     value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
     try:
         node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)

@@ -27,6 +27,7 @@ from typing import Any
 
 import trainer
 from trainer.base import environment
+from trainer.base.cluster import MOST_NODES
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.files import whole_file
 from trainer.job.pieces.queue import places_on
@@ -34,6 +35,7 @@ from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
 from trainer.job.script_values import variables_of
 from trainer.node.command_run import CommandRun
 from trainer.node.device_service import Devices
+from trainer.node.firewall import admit_only
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
 from trainer.node.piece_run import PieceToRun
@@ -43,7 +45,7 @@ from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
-from trainer.node.start import await_own_id, lay_out_checkpoints, read_start_file
+from trainer.node.start import await_own_id, lay_out_checkpoints, read_start_file, write_down_nodes
 from trainer.node.work_folder import make_scratch, remove_scratch
 from trainer.runs.manifest import DATA, FINISHED_FILE, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
 from trainer.runs.record import utc_now
@@ -51,6 +53,7 @@ from trainer.runs.snapshots import MOST_SECONDS, TRAINING_SECONDS
 from trainer.runs.start_file import StartFile
 
 log = logging.getLogger("trainer.node")
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # Ray reads the nodes' token from the file that it names
 
 
 class CommandFolders:
@@ -98,7 +101,8 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         secrets = read_secrets(node, command.secrets)
     else:
         secrets = own_secrets(list(command.secrets))
-    node.redaction = Redaction(secrets)
+    of_cluster = _cluster_variables(node)
+    node.redaction = Redaction({**secrets, **({"RAY_AUTH_TOKEN": node.token} if node.token else {})})
     programs = str(_packages(node, command, folders)) if apart else ""
     pieces = _pieces(manifest, folders, over=start.over)
     found = node.status.devices.found if node.status.devices else 1
@@ -115,6 +119,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         "DEVICE": node.status.devices.kind if node.status.devices else "cpu",
         "GIVEN": str(folders.given),
         "EVENTS": str(folders.own),
+        **({"CLUSTER": str(node.cluster_file)} if node.cluster else {}),
     }
     allowed = None if node.place.has_instances else environment.visible_gpus()  # by the machine's owner
     gpu_names = [str(gpu) for gpu in range(found)]
@@ -126,6 +131,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             **command.variables,
             **_contract(folders, piece, gpus),
             "MAYFLY_NOTICE": str(node.notice_file),
+            **of_cluster,
             **variables_of(dict(piece.values)),
         }
         variables = {**home, **contract, **secrets}
@@ -134,12 +140,25 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         if apart:
             variables = environment.for_script(variables, path=programs)
         else:
+            if node.cluster:
+                variables[TOKEN_PATH] = str(node.token_file)
             variables = environment.for_program(variables, profiles=folders.given / "gpu_profiles.json")
         return words_of(command, {**of_agent, **contract}), variables
 
     outputs = Outputs(folder=folders.out, node=node, command=command)
     with _snapshots(node, manifest, folders):
         CommandRun(node, command, pieces, places, start_of, outputs, own_user=own_user).to_the_end()
+
+
+def _cluster_variables(node: Node) -> dict[str, str]:
+    """Return the variables by which a command knows the attempt's nodes; {} for one node."""
+    if node.cluster is None:
+        return {}
+    return {
+        "MAYFLY_NODE": str(node.cluster.node),
+        "MAYFLY_NODES": str(len(node.cluster.addresses)),
+        "MAYFLY_ADDRESSES": ",".join(node.cluster.addresses),
+    }
 
 
 def _snapshots(node: Node, manifest: Manifest, folders: CommandFolders) -> AbstractContextManager[object]:
@@ -247,7 +266,12 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
     """Copy the command's files from the bundle, fetch its inputs and earlier checkpoints, and write what it
     is given. Return the attempt's start file, once it names this machine. Raises a TrainerError.
     """
-    start = read_start_file(node)
+    start, nodes = read_start_file(node), nodes_of(manifest)
+    if nodes > 1:  # nothing is staged before it is known who the others are
+        start = await_own_id(node, start, nodes=nodes)
+        write_down_nodes(node, start)
+        if node.cluster and node.place.own_user and os.geteuid() == 0:
+            admit_only(node.cluster.addresses)
     packed = Path(trainer.__file__).parent / FOLDER
     for path in manifest.command.files:
         target = folders.files / path
@@ -262,7 +286,8 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(fetched / item.stored_as, target)
     lay_out_checkpoints(node, start, folders.checkpoints)
-    start = await_own_id(node, start)
+    if nodes == 1:
+        start = await_own_id(node, start)
     given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
     given[FINISHED_FILE] = list(start.over)
     node.status.failed_before = [dict(entry) for entry in start.failed]
@@ -271,6 +296,16 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
     if node.is_stopping():
         raise Stopped(f"stopped before {manifest.command.title} began")
     return start
+
+
+def nodes_of(manifest: Manifest) -> int:
+    """Return the number of nodes that the run has. Raises TrainingFailed for another than there may be."""
+    table = manifest.job.get("machine")
+    nodes = table.get("nodes", 1) if isinstance(table, Mapping) else 1
+    if not isinstance(nodes, int) or not 1 <= nodes <= MOST_NODES:
+        do = "Launch again, with one version of Mayfly."
+        raise TrainingFailed(f"a run can't have {str(nodes)[:40]} nodes", do=do)
+    return nodes
 
 
 def machine_document(node: Node, manifest: Manifest) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trainer.aws.place import Place
+from trainer.base.cluster import Cluster
 from trainer.base.errors import TrainerError
 from trainer.node import report
 from trainer.node.origins import Origins
@@ -38,6 +39,8 @@ class Node:
     taken_at: datetime | None = None  # when AWS takes this spot machine, once it has given notice
     clock: Callable[[], float] = time.monotonic  # of its commands' progress
     failure: TrainerError | None = None  # why the node ended its work itself
+    cluster: Cluster | None = None  # the attempt's nodes, if there are several
+    token: str = field(default="", repr=False)  # that they share
 
     def stop(self, reason: str) -> None:
         """Ask the node to end its work; the first reason counts.
@@ -80,6 +83,16 @@ class Node:
     def notice_file(self) -> Path:
         """Return the file of a notice to the command; it exists once there is one (`spot_notice`)."""
         return self.work / COMMAND / "notice"
+
+    @property
+    def cluster_file(self) -> Path:
+        """Return the file that tells the command of the other nodes; it exists if there are any."""
+        return self.work / "cluster.json"
+
+    @property
+    def token_file(self) -> Path:
+        """Return the file of the token that the nodes share, which only the agent's user can read."""
+        return self.work / "cluster-token"
 
     @property
     def patience_seconds(self) -> float:

@@ -1,11 +1,13 @@
-"""The start of an attempt: wait until its start file (`runs.start_file`) names this machine, and lay out the
-checkpoints that it begins with.
+"""The start of an attempt: wait until its start file (`runs.start_file`) names this machine, write down the
+other nodes and the token that they share, and lay out the checkpoints that it begins with.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.aws.access import aws_error
+from trainer.base.cluster import write_cluster
 from trainer.base.errors import DataError, Stopped, TrainingFailed
 from trainer.base.strict_json import Unsound
 from trainer.base.text import counted
@@ -28,6 +31,7 @@ from trainer.runs.store import start_key
 log = logging.getLogger("trainer.node")
 LOOK_SECONDS = 2.0  # between two looks for the own id
 AGAIN = "Launch again, with one version of Mayfly."
+TOKEN = b"[0-9a-f]{64}"
 
 
 def read_start_file(node: Node) -> StartFile:
@@ -47,24 +51,60 @@ def read_start_file(node: Node) -> StartFile:
         raise TrainingFailed("the start file can't be read", why=str(error), do=AGAIN) from error
 
 
-def await_own_id(node: Node, start: StartFile, *, pause: Callable[[float], None] = time.sleep) -> StartFile:
-    """Return the start file once it names this machine. Raises TrainingFailed if it does not by the end of
-    the boot's time: no caller counts on this machine.
+def await_own_id(
+    node: Node, start: StartFile, *, nodes: int = 1, pause: Callable[[float], None] = time.sleep
+) -> StartFile:
+    """Return the start file once it names this machine, and the addresses of as many `nodes` if they are
+    several. Raises TrainingFailed if it does not by the end of the boot's time: no caller counts on this
+    machine.
     """
     if not node.place.has_instances:
         return start
     identity = node.status.identity
     ends = identity.boot_ends(node.status.phases["boot"])
-    while identity.instance_id not in start.instances:
+    while identity.instance_id not in start.instances or len(start.addresses) != (nodes if nodes > 1 else 0):
         if utc_now() >= ends:
             what = f"attempt {identity.attempt} of {identity.run_id} does not count on this machine"
-            why = f"its start file names {', '.join(start.instances) or 'none'}, not {identity.instance_id}"
+            named = ", ".join(start.instances) or "none"
+            why = f"its start file names {named}, not {identity.instance_id}"
+            if identity.instance_id in start.instances:
+                why = f"its start file names the addresses of {len(start.addresses)} of {nodes} nodes"
             raise TrainingFailed(what, why=why, do="Nothing: its caller has another, or gave it up.")
         if node.is_stopping():
             raise Stopped("stopped before its attempt began")
         pause(LOOK_SECONDS)
         start = read_start_file(node)
     return start
+
+
+def write_down_nodes(node: Node, start: StartFile) -> Path | None:
+    """Write the file of the attempt's nodes and the token that they share into the work folder, and return
+    the file; None for one node. Raises a TrainerError if S3 does not return the token.
+    """
+    cluster = start.cluster_of(node.status.identity.instance_id)
+    if cluster is None:
+        return None
+    node.cluster = cluster
+    node.token = read_token(node)
+    with os.fdopen(os.open(node.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(node.token)
+    write_cluster(node.cluster_file, cluster)
+    log.info("node %d of %s", cluster.node, ", ".join(cluster.addresses))
+    return node.cluster_file
+
+
+def read_token(node: Node) -> str:
+    """Return the token of the node's attempt. Raises a TrainerError if S3 does not return it or it is
+    malformed.
+    """
+    key = node.status.identity.keys.token
+    try:
+        body = read_patiently(lambda: node.uplink.read(key), key, stopped=node.is_stopping)
+    except AWS_ERRORS as error:
+        raise aws_error(error, "the nodes' token can't be read") from error
+    if not re.fullmatch(TOKEN, body):
+        raise TrainingFailed("the nodes' token can't be read", why="it is malformed", do=AGAIN)
+    return body.decode()
 
 
 def lay_out_checkpoints(node: Node, start: StartFile, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from trainer.runs.keys import NodeKeys
 from trainer.runs.record import Launch, RunRecord
 
 
@@ -39,6 +40,20 @@ class ArmKill:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MakePlacementGroup:
+    """Create the placement group of nodes that train one model, unless it exists. Precedes every create."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletePlacementGroup:
+    """Delete the placement group of a run whose instances are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Create:
     """Call CreateFleet for a stored intent; repeated calls use the same token."""
 
@@ -56,10 +71,13 @@ class Carry:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteIds:
-    """Add the ids whose word counts to an attempt's start file; a node that is not named ends itself."""
+    """Add the ids whose word counts to an attempt's start file; a node that is not named ends itself. Several
+    nodes also get each other's addresses there, and their token, each under a key of its own.
+    """
 
     attempt: int
     instance_ids: tuple[str, ...]
+    addresses: tuple[str, ...] = ()  # private, in the same order; (): of one node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +94,13 @@ class Terminate:
 
     instance_ids: tuple[str, ...]
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteTokens:
+    """Delete the tokens of nodes that are gone, with every version."""
+
+    nodes: tuple[NodeKeys, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +129,13 @@ Action = (
     | Carry
     | ArmSweep
     | ArmKill
+    | MakePlacementGroup
+    | DeletePlacementGroup
     | Create
     | WriteIds
     | WriteStop
     | Terminate
+    | DeleteTokens
     | DeleteSchedule
     | Close
     | Wait

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
 CHECKPOINTS = "checkpoints/"
+TOKENS = "tokens/"  # of attempts of several nodes: callers write them, and each node reads its own alone
 RESUMED = "resumed/"  # copies of checkpoints for a later attempt, which callers make and nodes only read
 OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS, CHECKPOINTS)
 
@@ -100,6 +101,13 @@ class NodeKeys:
     def snapshot_data(self, slot: int) -> str:
         """Return the key of a slot, whose versions are objects of snapshots."""
         return f"{self.checkpoints}data/{slot:06d}"
+
+    @property
+    def token(self) -> str:
+        """Return the key of the token that its attempt's nodes share; each has a copy, which no other node
+        can read.
+        """
+        return f"{TOKENS}{self._own}".rstrip("/")
 
     @property
     def _own(self) -> str:

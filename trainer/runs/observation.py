@@ -19,6 +19,7 @@ from trainer.runs.start_file import StartFile
 
 ALIVE = ("pending", "running")  # states that bill; `shutting-down` bills nothing
 ENDED = ("shutting-down", "terminated")
+ANNOUNCED = "announced"  # named by CreateFleet, and not shown yet
 DESCRIBED = "described terminated"
 MISSING = "not found, deadline an hour past"
 FORGOTTEN_AFTER = timedelta(hours=1)
@@ -39,6 +40,8 @@ class DescribedInstance:
     launched_at: datetime
     ended_at: datetime | None = None  # where AWS dates the request to terminate it
     reason: str = ""  # EC2's state reason code, such as Client.InstanceInitiatedShutdown
+    private_address: str = ""  # IPv4; "" before it has one, and once it is terminated
+    fleet: str = ""  # id of the fleet that made it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,19 @@ class ModelSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeSeen:
+    """One of several nodes of the last attempt, by its own reports."""
+
+    instance_id: str
+    heard_at: datetime | None = None  # when S3 took its last lease, by S3's clock; None: it sent none
+    heartbeat: Heartbeat | None = None
+    result: NodeResult | None = None
+    # pieces that it made, by what S3 has; of one without a result, once the head has one
+    left: tuple[str, ...] = ()
+    boot_log: str = ""  # of one whose instance ended without a result
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """One look at a run. Instances come first, so that a result that is read later is final for an ended
     node.
@@ -69,8 +85,10 @@ class Observation:
     instances: tuple[DescribedInstance, ...] = ()
     # armed one-time schedules of the run: name -> instant
     schedules: Mapping[str, datetime] = field(default_factory=dict)
+    # Of several nodes joined as one (`runs.nodes`).
     heartbeat: Heartbeat | None = None
     result: NodeResult | None = None
+    nodes: tuple[NodeSeen, ...] = ()  # of the last attempt if it has several, the head first
     boot_log: str = ""  # boot log of an instance that ended without a result
     stop_written: bool = False
     start: StartFile | None = None  # of the last attempt; looked at with the models
@@ -121,6 +139,22 @@ def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[Inst
     return tuple(merged.values())
 
 
+def unnamed(record: RunRecord, observed: Observation) -> tuple[DescribedInstance, ...]:
+    """Return the instances of the last attempt that no answer named, those that are alive first: they may be
+    of its last launch, whose answer was lost.
+    """
+    attempt = record.attempt
+    if attempt is None:
+        return ()
+    named = {instance_id for launch in attempt.launches for instance_id in launch.instance_ids}
+    ours = [
+        item
+        for item in observed.instances
+        if item.attempt == attempt.number and item.instance_id not in named
+    ]
+    return tuple(sorted(ours, key=lambda item: item.state in ENDED))
+
+
 def all_gone(record: RunRecord, observed: Observation) -> bool:
     """Return whether every instance of the run is proven gone, by the record and this look."""
     return not observed.alive and all(seen.proof for seen in record.instances)
@@ -138,7 +172,7 @@ def _announced(instance_id: str, attempt: int, launch: Launch, rung: Rung) -> In
         instance_type=rung.instance_type,
         market=rung.market,
         availability_zone=rung.availability_zone,
-        state="announced",
+        state=ANNOUNCED,
         launched_at=launch.intended_at,
     )
 

@@ -85,19 +85,26 @@ def ending_of(record: RunRecord, observed: Observation, now: datetime) -> Ending
         return _before_an_instance(record, observed, launch, now)
     instances = _of_attempt(record)
     if instances and all(seen.state in (*ENDED, "gone") for seen in instances):
-        return _gone_without_result(record, observed, instances[-1])
-    if now >= launch.deadline:
+        return gone_without_result(record, observed, instances[-1])
+    if limit := by_limits(record, observed, now):
+        return limit
+    launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
+    return silent_node(observed) if is_silent(record, observed, launched_at=launched_at, now=now) else None
+
+
+def by_limits(record: RunRecord, observed: Observation, now: datetime) -> Ending | None:
+    """Return the end of a run by its deadline or by a request, or None before either."""
+    launch, stop_at = record.last_launch, record.stop_requested_at
+    if launch is not None and now >= launch.deadline:
         return expired(record)
-    stop_at = record.stop_requested_at
     # without one, there is no agent to stop yet
     works = observed.heartbeat is not None and observed.heartbeat.phase
     if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
         return stopped()
-    launched_at = min((seen.launched_at for seen in instances), default=launch.intended_at)
-    return _silent(observed) if _is_silent(record, observed, launched_at=launched_at, now=now) else None
+    return None
 
 
-def _is_silent(record: RunRecord, observed: Observation, *, launched_at: datetime, now: datetime) -> bool:
+def is_silent(record: RunRecord, observed: Observation, *, launched_at: datetime, now: datetime) -> bool:
     """Return whether the node missed its lease by then, sent none within the boot allowance of its type, or
     renewed it for twice its bound without progress.
     """
@@ -165,7 +172,7 @@ def _before_an_instance(
     if record.stop_requested_at is not None:
         return stopped()
     # whether it looks for its instance, or did so before
-    looks = launch is not None and (launch.is_open or launch.had_no_answer)
+    looks = launch is not None and (launch.is_open or launch.had_no_answer or launch.is_partial)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     is_gone = record.driver == "desk" and not observed.may_start and now > record.last_sign + silent_for
     if is_gone and not record.outlives_its_desk:  # else control goes on
@@ -175,7 +182,8 @@ def _before_an_instance(
     return expired(record) if now >= record.effective_deadline.at else None
 
 
-def _gone_without_result(record: RunRecord, observed: Observation, seen: InstanceSeen) -> Ending:
+def gone_without_result(record: RunRecord, observed: Observation, seen: InstanceSeen) -> Ending:
+    """Return how a run ended whose instance ended before its node reported."""
     ended_at = seen.terminated_at or record.deadline
     if ended_at >= record.effective_deadline.at - DEADLINE_SLACK:
         return expired(record)
@@ -186,9 +194,9 @@ def _gone_without_result(record: RunRecord, observed: Observation, seen: Instanc
     if (
         (observed.heartbeat or by_api)
         and not by_aws
-        and _is_silent(record, observed, launched_at=seen.launched_at, now=ended_at)
+        and is_silent(record, observed, launched_at=seen.launched_at, now=ended_at)
     ):
-        return _silent(observed)
+        return silent_node(observed)
     refused = meaning(seen.reason)
     if refused.error_class in AT_START:
         what = f"AWS ended instance {seen.instance_id} as it started"
@@ -254,7 +262,8 @@ def _taken(what: str, why: str) -> Ending:
     return replace(interrupted(what, why), loss="taken")
 
 
-def _silent(observed: Observation) -> Ending:
+def silent_node(observed: Observation) -> Ending:
+    """Return the loss of a machine whose node no longer reports."""
     heard = (
         f"its last heartbeat came at {iso(observed.heartbeat.at)}"
         if observed.heartbeat

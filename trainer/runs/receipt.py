@@ -16,6 +16,7 @@ from trainer.aws.place import place_named
 from trainer.base.symbols import folders_of
 from trainer.job.model_names import MODEL_SUFFIX, read_name
 from trainer.runs.boot import boot_steps
+from trainer.runs.node_ends import node_ends
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
@@ -58,6 +59,7 @@ def make_receipt(
         "closed_at": iso(record.closed_at) if record.closed_at else None,
         "attempts": [_attempt(record, observed, attempt) for attempt in record.attempts],
         "instances": [_instance(record, seen) for seen in record.instances],
+        "nodes": _nodes(record, observed),
         "left": None if observed.left is None else [vars(item) for item in observed.left],
         "models": models,
         "verdict": verdict(models),
@@ -86,6 +88,12 @@ def make_receipt(
         "log_tail": log_tail(observed.boot_log) if result is None else "",
         "python_packages": result.python_packages if result else "",
     }
+
+
+def _nodes(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
+    """Return what became of each node of the last attempt; [] if it had one."""
+    latest = max((node.heard_at for node in observed.nodes if node.heard_at), default=record.created_at)
+    return [end.to_dict() for end in node_ends(record, observed, record.closed_at or latest)]
 
 
 def _retries(record: RunRecord, observed: Observation) -> int:
@@ -121,6 +129,10 @@ def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:
     earlier = observed.start.scripts if observed.start else ()
     done = {item["piece"] for item in earlier}
     own = observed.result.scripts if observed.result else observed.scripts
+    if observed.nodes and observed.result:  # of a node that was lost, beside others that reported
+        reported = {item["piece"] for item in own if item["done"]}
+        left = [item for item in observed.scripts if item["piece"] not in reported]
+        own = (*(item for item in own if item["piece"] not in {one["piece"] for one in left}), *left)
     kept = [item if _has_its_files(item, observed) else {**item, "done": False} for item in own]
     return [*earlier, *(item for item in kept if item["piece"] not in done)]
 
@@ -174,7 +186,14 @@ def models_of(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
         left = [model for model in observed.models or () if _name_of(model.key) not in done]
         return earlier + [_model_in_bucket(pieces[_name_of(model.key)], model) for model in left]
     reported = [model for model in observed.result.models if _name_of(model["key"]) not in done]
-    return earlier + [{**model, **pieces[_name_of(model["key"])].identity} for model in reported]
+    done |= {_name_of(model["key"]) for model in reported}
+    # of a node that was lost, beside others that reported
+    left = [model for model in observed.models or () if observed.nodes and _name_of(model.key) not in done]
+    return (
+        earlier
+        + [{**model, **pieces[_name_of(model["key"])].identity} for model in reported]
+        + [_model_in_bucket(pieces[_name_of(model.key)], model) for model in left]
+    )
 
 
 def seconds(record: RunRecord, observed: Observation, now: datetime | None = None) -> dict[str, float]:

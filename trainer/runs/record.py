@@ -20,7 +20,7 @@ from trainer.base.strict_json import instant
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 
-FORMAT = 11
+FORMAT = 12
 Driver = Literal["desk", "control"]
 State = Literal["starting", "running", "recovering", "ending", "closed"]
 Outcome = Literal["done", "failed", "expired", "interrupted", "unconfirmed", "stopped"]
@@ -95,6 +95,7 @@ class Launch:
     called_at: datetime | None = None  # of the last CreateFleet call under this token, stored right before it
     calls: int = 0
     outcome: LaunchOutcome = "intended"  # abandoned: the run ended before AWS gave a clear answer
+    # in the answer's order, which is that of the nodes; of a refusal those of a fleet that is not whole
     instance_ids: tuple[str, ...] = ()
     error_code: str = ""  # AWS's, of a refusal
     error_message: str = ""
@@ -122,6 +123,11 @@ class Launch:
         return self.error_code == NO_CLEAR_ANSWER or (
             self.outcome == "abandoned" and self.called_at is not None
         )
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether it made fewer instances than were asked for: all of them are ended."""
+        return self.outcome == "refused" and bool(self.instance_ids)
 
     @property
     def refusal(self) -> Meaning:
@@ -243,6 +249,10 @@ class RunRecord:
     deadline: datetime  # of the run; each launch has its own, which is never later
     deadline_cause: Cause
     pieces: tuple[RunPiece, ...] = ()  # that it makes; (): it makes none
+    num_nodes: int = 1  # instances of an attempt; each launch makes all of them or none
+    one_model: bool = (
+        False  # over all of its nodes, so that losing any ends the attempt; else they share pieces
+    )
     # Who starts it: the command at the desk or the control function. Anyone may settle it.
     driver: Driver = "desk"
     handed_over_at: datetime | None = None  # when its desk left it to control, or control took it over
@@ -272,6 +282,13 @@ class RunRecord:
     def attempt(self) -> Attempt | None:
         """Return the last attempt, whose keys readers use, or None before the first."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def placement_group(self) -> str:
+        """Return the name of the placement group of nodes that train one model, '' for other runs. IAM knows
+        it by its beginning.
+        """
+        return f"{self.project}-{self.stack}-{self.run_id}" if self.one_model else ""
 
     @property
     def has_instances(self) -> bool:
@@ -325,9 +342,12 @@ class RunRecord:
     @property
     def all_nodes(self) -> tuple[NodeKeys, ...]:
         """Return the keys of every attempt's instances, the first attempt's first."""
-        if not self.attempts:
-            return self.nodes
-        return tuple(keys for item in self.attempts for keys in self.as_of(item.number).nodes)
+        return tuple(keys for nodes in self.nodes_by_attempt for keys in nodes)
+
+    @property
+    def nodes_by_attempt(self) -> tuple[tuple[NodeKeys, ...], ...]:
+        """Return the keys of each attempt's instances."""
+        return tuple(self.as_of(item.number).nodes for item in self.attempts) or (self.nodes,)
 
     @property
     def nodes(self) -> tuple[NodeKeys, ...]:
@@ -352,9 +372,10 @@ class RunRecord:
     @property
     def working_ids(self) -> tuple[str, ...]:
         """Return the ids of the last launch's instances, whose word counts. One that no launch names came too
-        late: it is in no start file, and ends.
+        late: it is in no start file, and ends. So is one of a fleet that is not whole.
         """
-        return self.last_launch.instance_ids if self.last_launch else ()
+        launch = self.last_launch
+        return launch.instance_ids if launch and not launch.is_partial else ()
 
     @property
     def last_launch(self) -> Launch | None:

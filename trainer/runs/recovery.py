@@ -19,9 +19,10 @@ from trainer.base.errors import Interrupted, TrainingFailed
 from trainer.base.text import counted
 from trainer.runs.actions import Action, DeleteSchedule, Store, Terminate, Wait, kill_schedule
 from trainer.runs.launching import attempt_deadline
+from trainer.runs.nodes import tokens_of
 from trainer.runs.observation import Observation, all_gone
 from trainer.runs.outcome import LAUNCHER_SILENT, Ending, ending_by_result, stopped
-from trainer.runs.record import Attempt, Outcome, Reached, RunRecord
+from trainer.runs.record import Attempt, InstanceSeen, Outcome, Reached, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 
 POWER_OFF_GRACE = timedelta(seconds=45)  # for a node that reported, before it is terminated
@@ -52,7 +53,9 @@ def recover(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     """Return the next step of a run without a machine: see its instances go, then begin the next attempt."""
     attempt = record.attempt
     assert attempt is not None
-    if observed.result is not None and observed.result.state in ("done", "failed"):  # it was slow, not lost
+    # It was slow, not lost. Of several nodes a failure may follow from the loss of another.
+    counts = ("done",) if observed.nodes else ("done", "failed")
+    if observed.result is not None and observed.result.state in counts:
         return (ending_by_result(record, observed.result).stored(record, now),)
     if record.stop_requested_at is not None:
         return (stopped().stored(record, now),)
@@ -71,7 +74,12 @@ def recover(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         return (Wait(why=f"{why}; its driver continues"),)
     kill = kill_schedule(record.run_id, attempt.number)
     deletes = (DeleteSchedule(name=kill),) if kill in observed.schedules else ()
-    return (*deletes, Store(record=record.with_next_attempt(), why=f"attempt {record.next_number} begins"))
+    tokens = tokens_of(record.nodes)
+    return (
+        *deletes,
+        *tokens,
+        Store(record=record.with_next_attempt(), why=f"attempt {record.next_number} begins"),
+    )
 
 
 def powers_itself_off(
@@ -153,15 +161,15 @@ def _no_further(reached: Reached | None, before: Reached | None) -> bool:
     return same and reached.steps <= before.steps * FURTHER
 
 
-def _signed(record: RunRecord, observed: Observation) -> tuple[Any, ...]:
-    """Return the instances with the last report of the attempt's node, by which its cost is bounded."""
-    beat = observed.heartbeat
-    if beat is None:
-        return record.instances
-    begun = min(beat.phases.values(), default=beat.at)
-    return tuple(
-        replace(seen, signed_at=beat.at, running_seen_at=seen.running_seen_at or max(begun, seen.launched_at))
-        if seen.instance_id == beat.instance_id
-        else seen
-        for seen in record.instances
-    )
+def _signed(record: RunRecord, observed: Observation) -> tuple[InstanceSeen, ...]:
+    """Return the instances with the last reports of the attempt's nodes, by which its cost is bounded."""
+    told = [node.heartbeat for node in observed.nodes] or [observed.heartbeat]
+    beats = {beat.instance_id: beat for beat in told if beat is not None}
+
+    def signed(seen: InstanceSeen) -> InstanceSeen:
+        if (beat := beats.get(seen.instance_id)) is None:
+            return seen
+        began = max(min(beat.phases.values(), default=beat.at), seen.launched_at)
+        return replace(seen, signed_at=beat.at, running_seen_at=seen.running_seen_at or began)
+
+    return tuple(map(signed, record.instances))

@@ -31,6 +31,8 @@ MOST_FILE_SIZE = 5 * 2**30  # of one PutObject, and one CopyObject
 MOST_COUNT = 10**12  # of steps, bars and the like
 SHA256 = "[0-9a-f]{64}"
 NODE_STATES = ("done", "failed", "stopped", "expired", "interrupted")
+# why a node did not make a piece, in its result: it ended before it could
+UNFINISHED = ("stopped before it was done", "the run ended before it was done")
 MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 CHECKPOINT_COUNTS = ("snapshots", "objects", "bytes")

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trainer.base.cluster import Cluster, private_address
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
@@ -58,7 +59,8 @@ class StartFile:
     objects: tuple[CarriedObject, ...] = ()
     files: tuple[SnapshotFile, ...] = ()
     sent: Mapping[str, int] = field(default_factory=dict)  # checkpoints by earlier attempts, counted
-    instances: tuple[str, ...] = ()  # whose word counts; (): CreateFleet has not answered
+    instances: tuple[str, ...] = ()  # whose word counts, node 0 first; (): CreateFleet has not answered
+    addresses: tuple[str, ...] = ()  # of several instances: their private IPv4 addresses, in the same order
     # by unfinished piece: the most steps of its training that earlier attempts reported (`runs.repeated`)
     reached: Mapping[str, int] = field(default_factory=dict)
     steps_twice: int = 0  # that those attempts computed a second time
@@ -83,10 +85,21 @@ class StartFile:
         """Return the names of the pieces that are not begun again: those that are finished, or failed."""
         return (*self.pieces, *(str(entry["piece"]) for entry in self.failed))
 
+    def cluster_of(self, instance_id: str) -> Cluster | None:
+        """Return the attempt's nodes as one of them is told of them; None for one node, and before their
+        addresses are known.
+        """
+        if not self.addresses or instance_id not in self.instances:
+            return None
+        return Cluster(node=self.instances.index(instance_id), addresses=self.addresses)
+
 
 def start_to_json(start: StartFile) -> bytes:
     """Write a start file."""
-    return json.dumps({"format": FORMAT, **asdict(start)}, indent=1).encode()
+    values = asdict(start)
+    if not start.addresses:
+        del values["addresses"]
+    return json.dumps({"format": FORMAT, **values}, indent=1).encode()
 
 
 def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
@@ -107,6 +120,7 @@ def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:
         files=tuple(map(read_file, fields.rows("files", most=MOST_FILES))),
         sent=read_checkpoints(fields.table("sent")),
         instances=tuple(_ids(fields)),
+        addresses=tuple(_addresses(fields)),
         reached={piece: steps.whole(most=MOST_COUNT) for piece, steps in reached.items()},
         steps_twice=fields.whole("steps_twice", 0, most=MOST_COUNT),
     )
@@ -165,12 +179,19 @@ def _ids(fields: Fields) -> Iterator[str]:
         yield instance_id
 
 
+def _addresses(fields: Fields) -> Iterator[str]:
+    for item in fields.value("addresses", []).items(most=MOST_INSTANCES):
+        yield private_address(item.text())
+
+
 def _check_consistency(start: StartFile) -> None:
     """Raise Unsound unless its files and objects fit, and no piece or instance occurs twice."""
     wrong = {
         **flaws_of(start.objects, start.files),
         "a piece twice": len(set(start.over)) < len(start.over),
         "an instance twice": len(set(start.instances)) < len(start.instances),
+        "an address twice": len(set(start.addresses)) < len(start.addresses),
+        "not one address for each instance": len(start.addresses) not in (0, len(start.instances)),
     }
     for what, is_so in wrong.items():
         if is_so:

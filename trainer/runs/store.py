@@ -87,6 +87,8 @@ class Objects(Protocol):
         sha256: str = "",
     ) -> None: ...
 
+    def delete(self, *, key: str, version_id: str) -> None: ...
+
     def digest(self, *, key: str, version_id: str) -> str: ...
 
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
@@ -186,6 +188,11 @@ class S3Objects:
             doing = f"cannot copy s3://{self._bucket}/{source} to {key}"
             raise _unread(error, doing, spoiled=ARCHIVED) from error
         version_of(response, f"s3://{self._bucket}/{key}")
+
+    def delete(self, *, key: str, version_id: str) -> None:
+        """Delete one version of an object for good; the one before it, if any, is the object then."""
+        with aws_errors(f"cannot delete s3://{self._bucket}/{key}"):
+            self._s3.delete_object(Bucket=self._bucket, Key=key, VersionId=version_id)
 
     def digest(self, *, key: str, version_id: str) -> str:
         """Return the SHA-256 of one version of an object, read in blocks; '' if there is none."""

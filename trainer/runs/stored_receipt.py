@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, get_args
 
+from trainer.base.cluster import MOST_NODES
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
 from trainer.runs.boot import STEPS
 from trainer.runs.keys import of_experiment
+from trainer.runs.node_ends import STATES as NODE_ENDS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.receipt import FORMAT, PHASES, Receipt
 from trainer.runs.record import RUN_ID, WORK, AttemptEnd
@@ -82,6 +84,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "deadline_cause": fields.text("deadline_cause"),
         "attempts": [_attempt(item) for item in fields.rows("attempts", most=MOST_ATTEMPTS)],
         "instances": [_instance(item) for item in fields.rows("instances", most=MOST_INSTANCES)],
+        "nodes": [_node(item) for item in fields.rows("nodes", most=MOST_NODES)],
         "left": [_remains(item) for item in fields.rows("left", most=MOST_INSTANCES)]
         if fields.values.get("left") is not None
         else None,
@@ -156,6 +159,20 @@ def _instance(fields: Fields) -> dict[str, Any]:
     texts = {name: fields.text(name) for name in names}
     fields.value("price_usd_per_hour").number(least=0)
     return {**fields.values, **texts, "proof": fields.text("proof", "")}
+
+
+def _node(fields: Fields) -> dict[str, Any]:
+    if fields.values.get("last_report") is not None:
+        fields.instant("last_report")
+    return {
+        "node": fields.whole("node", most=MOST_NODES - 1),
+        "instance_id": fields.text("instance_id"),
+        "state": fields.choice("state", NODE_ENDS),
+        "error": read_error(fields),
+        "models": fields.whole("models", most=MOST_MODELS),
+        "failed": fields.whole("failed", most=MOST_MODELS),
+        "last_report": fields.values.get("last_report"),
+    }
 
 
 def _model(fields: Fields, runs: Collection[str]) -> dict[str, Any]:

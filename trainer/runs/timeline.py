@@ -13,8 +13,10 @@ from typing import Any
 
 from trainer.base.text import counted
 from trainer.runs.launching import pool_name
+from trainer.runs.node_ends import node_ends
 from trainer.runs.observation import Observation
 from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord, iso
+from trainer.runs.reports import Heartbeat, NodeResult
 
 NODE, AWS = "node", "aws"
 DRIVER = "driver"  # in place of its name: it may have changed
@@ -24,7 +26,7 @@ Reports = Mapping[int, Observation]  # attempt -> what its nodes reported
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
     """One thing that happened. `by`: desk or control, for a decision of the run's driver; aws, for a state of
-    an instance; node, by the node's own clock.
+    an instance; node, or node 1 of several, by the node's own clock.
     """
 
     at: datetime
@@ -46,6 +48,7 @@ def timeline(record: RunRecord, reports: Reports) -> list[RunEvent]:
         *(event for attempt in record.attempts for event in _of_attempt(record, attempt)),
         *(event for seen in record.instances for event in _of_instance(seen)),
         *(event for number, seen in reports.items() for event in _reported(number, seen)),
+        *(event for number, seen in reports.items() for event in _lost_nodes(record.as_of(number), seen)),
         *_ended(record),
     ]
     named = (replace(one, by=_driver(record, one.at)) if one.by == DRIVER else one for one in events)
@@ -135,20 +138,39 @@ def _of_instance(seen: InstanceSeen) -> Iterator[RunEvent]:
 
 
 def _reported(attempt: int, seen: Observation) -> Iterator[RunEvent]:
-    """Yield the phases of an attempt's node, its last sign of life, and its result."""
-    beat, result = seen.heartbeat, seen.result
+    """Yield what an attempt's node reported, or each of several."""
+    if not seen.nodes:
+        yield from _of_node(attempt, NODE, seen.heartbeat, seen.result)
+    for number, node in enumerate(seen.nodes):
+        yield from _of_node(attempt, f"{NODE} {number}", node.heartbeat, node.result)
+
+
+def _lost_nodes(record: RunRecord, seen: Observation) -> Iterator[RunEvent]:
+    """Yield the loss of each of several nodes, when its instance ended or it was heard last."""
+    assert record.attempt is not None
+    ended = {one.instance_id: one.terminated_at for one in record.instances}
+    latest = max((node.heard_at for node in seen.nodes if node.heard_at), default=record.created_at)
+    for end in node_ends(record, seen, latest):
+        at = ended.get(end.instance_id) or end.last_report
+        if end.line and at is not None:
+            what = f"node {end.node} is lost"
+            yield RunEvent(at=at, attempt=record.attempt.number, by=DRIVER, what=what, why=_reason(end.error))
+
+
+def _of_node(attempt: int, by: str, beat: Heartbeat | None, result: NodeResult | None) -> Iterator[RunEvent]:
+    """Yield the phases of a node, its last sign of life, and its result."""
     phases = dict(beat.phases if beat else {}) | dict(result.phases if result else {})
     for name, at in phases.items():
         done = f"{beat.models_done} of {beat.models_total} done" if beat and name == "end" else ""
-        yield RunEvent(at=at, attempt=attempt, by=NODE, what=f"phase {name}", why=done)
+        yield RunEvent(at=at, attempt=attempt, by=by, what=f"phase {name}", why=done)
     if beat and result is None:
-        yield RunEvent(at=beat.at, attempt=attempt, by=NODE, what="last heartbeat", why=beat.message)
+        yield RunEvent(at=beat.at, attempt=attempt, by=by, what="last heartbeat", why=beat.message)
     if result is not None:
         ended_at = max(phases.values(), default=beat.at if beat else None)
         failed = ", ".join(str(item["piece"]) for item in result.failed)
         why = _reason(result.error) or (f"failed: {failed}" if failed else "")
         if ended_at is not None:
-            yield RunEvent(at=ended_at, attempt=attempt, by=NODE, what=f"reported {result.state}", why=why)
+            yield RunEvent(at=ended_at, attempt=attempt, by=by, what=f"reported {result.state}", why=why)
 
 
 def _ended(record: RunRecord) -> Iterator[RunEvent]:

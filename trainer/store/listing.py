@@ -19,6 +19,7 @@ from typing import Any, Literal
 from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
 from trainer.base.files import whole_file
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
+from trainer.runs.keys import NodeKeys
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import RunRecord, from_iso
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
@@ -127,13 +128,14 @@ def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
 
 def stored_models(objects: Objects, record: RunRecord) -> list[Stored]:
     """Return the models of a run's pieces that lie directly in its nodes' folders."""
+    return [item for keys in record.nodes for item in models_in(objects, record, keys)][:MOST_MODELS]
+
+
+def models_in(objects: Objects, record: RunRecord, keys: NodeKeys) -> list[Stored]:
+    """Return the models of a run's pieces that lie directly in the folder of one of its nodes."""
     files = {f"{piece.model}{MODEL_SUFFIX}" for piece in record.pieces}
-    listed = [
-        (keys.models, item)
-        for keys in record.nodes
-        for item in objects.list(prefix=keys.models, most=MOST_LISTED)
-    ]
-    return [item for folder, item in listed if item.key.removeprefix(folder) in files][:MOST_MODELS]
+    listed = objects.list(prefix=keys.models, most=MOST_LISTED)
+    return [item for item in listed if item.key.removeprefix(keys.models) in files]
 
 
 def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:

@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 
 from tests.pieces import named
-from tests.records import created, launched, piece
+from tests.records import at, created, described, launched, piece
 from tests.trainer.control.conftest import SHA256
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.cli.parts import LogReader
 from trainer.control import observe as observe_module
+from trainer.control import reported as reported_module
 from trainer.control.drive import drive
 from trainer.control.observe import left_behind, observe, outputs_seen
 from trainer.runs.receipt import models_of, scripts_of
@@ -229,7 +230,7 @@ def test_each_model_is_asked_for_once_while_a_run_closes(make_cloud, monkeypatch
 def test_asking_for_models_ends_in_time_when_s3_does_not_answer(run, monkeypatch):
     cloud, record = run
     never = threading.Event()
-    monkeypatch.setattr(observe_module, "S3_SECONDS", 0.05)
+    monkeypatch.setattr(reported_module, "S3_SECONDS", 0.05)
     monkeypatch.setattr(cloud.objects, "head", lambda **_: never.wait(), raising=False)
     model = {"key": "models/experiments/r/1/lstm_A_1m.safetensors", "version_id": "v"}
     try:
@@ -365,3 +366,79 @@ def test_a_file_and_a_folder_of_two_nodes_are_not_both_listed(make_cloud):
         entry = {"key": key, "version_id": stored.version_id, "sha256": SHA256, "bytes": stored.size}
         cloud.objects.write(keys.output_index, json.dumps({"files": [{"file": path, **entry}]}).encode())
     assert [item["file"] for item in outputs_seen(cloud.objects, record).outputs] == ["a/b"]
+
+
+@pytest.fixture
+def nodes(make_cloud):
+    """Return a cloud with a running attempt of three nodes, and its record; node 0 is i-2."""
+    launch = created(instance_ids=("i-2", "i-1", "i-3"), kill_armed_at=at(6))
+    pieces = tuple(piece(one, model=f"lstm-direction_{one}_1m") for one in ("BTC-USD", "ETH-USD"))
+    cloud, record = make_cloud(state="running", attempts=launched(launch), num_nodes=3, pieces=pieces)
+    return cloud, record
+
+
+def beat(cloud, keys, second, **progress):
+    cloud.clock = at(second)
+    cloud.objects.write(keys.lease, json.dumps({**LEASE, "instance_id": keys.instance_id}).encode())
+    told = {"phase": "train", "models_total": 2, **progress}
+    cloud.objects.write(keys.progress, json.dumps(told).encode())
+
+
+def test_each_node_is_read_by_itself_and_dated_by_s3(nodes):
+    cloud, record = nodes
+    head, second, third = record.nodes
+    beat(cloud, head, 20, message="from the head")
+    beat(cloud, second, 30, retries=2)
+    cloud.objects.write(third.lease, b"[" * 200_000)
+    cloud.objects.write(second.result, b"{}")
+    seen = observe(cloud, record)
+    assert [node.instance_id for node in seen.nodes] == ["i-2", "i-1", "i-3"]
+    assert [node.heard_at for node in seen.nodes] == [at(20), at(30), None]
+    assert seen.heartbeat is not None
+    assert (seen.heartbeat.instance_id, seen.heartbeat.message, seen.heartbeat.retries) == (
+        *("i-2", "from the head"),
+        2,
+    )
+    assert seen.result is None  # the head has none
+    spoiled = seen.nodes[1].result
+    assert spoiled is not None and spoiled.state == "failed" and "can't be read" in spoiled.error["what"]
+
+
+def test_a_node_reports_models_under_its_own_keys_alone(nodes):
+    """One node's result can't name what lies in another's folder."""
+    cloud, record = nodes
+    model = {**named("BTC-USD"), "family": "lstm", "version_id": "v", "sha256": "ab" * 32}
+    for number, owner in enumerate(record.nodes[:2]):
+        key = f"{owner.models}lstm-direction_BTC-USD_1m.safetensors"
+        told = {"state": "done", "models": [{**model, "key": key}]}
+        cloud.objects.write(record.nodes[1].result, json.dumps(told).encode())
+        result = observe(cloud, record).nodes[1].result
+        assert result is not None and result.state == ("done" if number else "failed")
+
+
+def test_what_a_lost_node_made_counts_by_what_s3_has(nodes):
+    cloud, record = nodes
+    head, second, _ = record.nodes
+    key = f"{second.models}lstm-direction_ETH-USD_1m.safetensors"
+    cloud.objects.write(key, b"weights", sha256=SHA256)
+    cloud.objects.write(f"{second.models}other_1m.safetensors", b"weights", sha256=SHA256)
+    assert observe(cloud, record).nodes[1].left == ()  # nobody asks before the head has ended
+    missing = {**named("ETH-USD"), "reason": "the run ended before it was done"}
+    cloud.objects.write(head.result, json.dumps({"state": "done", "failed": [missing]}).encode())
+    seen = observe(cloud, record)
+    assert seen.nodes[1].left == ("ETH-USD",)
+    assert seen.result is not None and (seen.result.state, seen.result.failed) == ("done", ())
+    left = left_behind(cloud.objects, record, seen)
+    assert [model["key"] for model in models_of(record, left)] == [key]
+
+
+def test_a_lost_nodes_boot_log_is_read(nodes):
+    cloud, record = nodes
+    for number, keys in enumerate(record.nodes):
+        state = "terminated" if number == 1 else "running"
+        cloud.machines[keys.instance_id] = described(state, instance_id=keys.instance_id, launched_at=at(0))
+        cloud.objects.write(keys.bootstrap_log, f"bootstrap: log of {number}".encode())
+    cloud.ended = {"i-1": (at(0), "Client.InstanceInitiatedShutdown")}
+    cloud.clock = at(60)
+    seen = observe(cloud, record)
+    assert [node.boot_log for node in seen.nodes] == ["", "bootstrap: log of 1", ""]

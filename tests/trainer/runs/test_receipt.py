@@ -228,7 +228,9 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 def test_the_documented_receipt_is_the_produced_one(ended):
     ended = replace(ended, left_out=("b.csv: high is not above zero in a bar of B",), ancestors=("r0",))
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
-    assert {*paths(failed), "files", "scripts"} == set(documented("field", after="## Fields of the receipt"))
+    assert {*paths(failed), "files", "scripts", "nodes"} == set(
+        documented("field", after="## Fields of the receipt")
+    )
 
 
 def value(piece: str, score: float | None, *, better: str = "min", **fields: Any) -> dict[str, Any]:

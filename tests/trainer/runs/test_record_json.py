@@ -21,7 +21,7 @@ def test_a_record_survives_json() -> None:
 @pytest.mark.parametrize(
     ("written", "other", "why"),
     [
-        (b'"format": 11', b'"format": 9', "has format 9, this version reads 11"),
+        (b'"format": 12', b'"format": 9', "has format 9, this version reads 12"),
         (b'"owner": "someone",', b'"owner": "someone", "later": 1,', "has an unknown field 'later'"),
         (b'"vcpus": 48,', b"", "has no field 'vcpus'"),
     ],

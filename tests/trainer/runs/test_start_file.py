@@ -62,6 +62,19 @@ def test_a_start_file_is_read_as_it_was_written():
     assert start_key(RUN, 2) == f"runs/{RUN}/attempts/2/start.json"
 
 
+def test_several_nodes_know_each_other_by_their_order():
+    two = replace(START, instances=("i-2", "i-1"), addresses=("10.0.0.4", "10.0.0.9"))
+    assert read(start_to_json(two)) == two
+    cluster = two.cluster_of("i-1")
+    assert cluster is not None and (cluster.node, cluster.head, cluster.address) == (
+        1,
+        "10.0.0.4",
+        "10.0.0.9",
+    )
+    assert two.cluster_of("i-3") is None and START.cluster_of("i-2") is None
+    assert b"addresses" not in start_to_json(START)  # one node's file is as it was
+
+
 def test_the_first_attempt_begins_with_nothing():
     empty = StartFile(run_id=RUN, attempt=1)
     assert read_start(start_to_json(empty), run_id=RUN, attempt=1) == empty
@@ -76,6 +89,10 @@ def test_the_first_attempt_begins_with_nothing():
         ({"instances": ["x"]}, "instances"),
         ({"instances": [""]}, "no instance"),
         ({"instances": ["i-2", "i-2"]}, "instance twice"),
+        ({"addresses": ["10.0.0.1", "10.0.0.2"]}, "one address for each instance"),
+        ({"instances": ["i-1", "i-2"], "addresses": ["10.0.0.1", "10.0.0.1"]}, "address twice"),
+        ({"addresses": ["8.8.8.8"]}, "not the address of a private network"),
+        ({"addresses": ["x"]}, "not an IPv4 address"),
         ({"finished": [MODEL, MODEL]}, "piece twice"),
         ({"failed": [{**named("AAA"), "reason": "x"}]}, "piece twice"),
         ({"failed": [{**named("CCC"), "reason": 5}]}, "reason"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -27,6 +28,7 @@ from trainer.control.observe import reports
 from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
 from trainer.runs.index import note_shown
+from trainer.runs.node_ends import NodeEnd
 from trainer.runs.record import from_iso, iso
 from trainer.runs.reports import share_done
 from trainer.runs.samples import NodeSample
@@ -45,6 +47,7 @@ NOTHING: dict[str, Any] = {  # what is not known of a run
     "phase": "",
     "attempt": 1,
     "lost": [],
+    "nodes": [],
     "models_done": 0,
     "models_total": 0,
     "pieces": {},
@@ -175,6 +178,7 @@ def _of_receipt(receipt: dict[str, Any]) -> dict[str, Any]:
     return {
         **NOTHING,
         **{name: receipt[name] for name in same},
+        "nodes": receipt["nodes"],
         "models_done": done,
         "models_total": done + len(receipt["failed"]),
         "elapsed_seconds": receipt["seconds"]["total"],
@@ -201,6 +205,7 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         **{name: getattr(progress, name) for name in same},
         "instances": [{name: getattr(seen, name) for name in MACHINE} for seen in progress.instances],
         "lost": list(progress.lost),
+        "nodes": [node.to_dict() for node in progress.nodes],
         "pieces": {piece: dict(values) for piece, values in progress.pieces.items()},
         "elapsed_seconds": round(progress.elapsed_seconds, 3),
         "spent_usd": round(progress.spent_usd, 6),
@@ -275,6 +280,8 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         entries.append((f"attempt {item['attempt']}" if line is item["lost"][0] else "", f"since {line}"))
     if instance:
         entries.append(("machine", Inline(str(instance[name]).replace("_", "-") for name in MACHINE)))
+    if item["nodes"]:
+        entries += _nodes_view(item["nodes"])
     if item["durable"]:
         entries.append(("in S3", durable_of(item["durable"])))
     if item["sample"]:
@@ -287,6 +294,14 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         entries += [("", ""), (title, table)]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])
+
+
+def _nodes_view(nodes: list[dict[str, Any]]) -> list[tuple[str, RenderableType]]:
+    """Return the number of nodes at work, and a line for each that is lost."""
+    ends = [NodeEnd(**{**node, "last_report": None}) for node in nodes]
+    states = Counter(end.state or "at work" for end in ends)
+    counts = ", ".join(f"{number} {state}" for state, number in states.items())
+    return [("nodes", counts), *(("", styled(end.line, BAD)) for end in ends if end.line)]
 
 
 def _piece(values: dict[str, Any]) -> dict[str, str]:

@@ -27,6 +27,7 @@ MOST_SHOWN_FILES, MOST_SHOWN_VALUES, MOST_LAST_LINES = 40, 60, 3  # --json has a
 MOST_SHOWN_NOTES = 5  # on values that are done
 ADDED = {None: "", True: "added", False: "checked"}  # what a refresh did with a file
 MOST_SHOWN_MODELS = 30
+MOST_SHOWN_NODES = 16  # above, those that were done are only counted
 
 
 def receipt_view(
@@ -48,7 +49,7 @@ def _entries(
 ) -> Iterator[tuple[str, RenderableType]]:
     made = _WORK.get(receipt["work"], _outputs)
     kept = partial(_kept, days=days, checkpoint_days=checkpoint_days)
-    for part in (_outcome, _time, _dollars, _attempts, _machines, made, kept, _ends):
+    for part in (_outcome, _time, _dollars, _attempts, _machines, _nodes, made, kept, _ends):
         if blocks := list(part(receipt)):
             yield from (blocks if part is _outcome else [("", ""), *blocks])
 
@@ -219,6 +220,29 @@ def _machine(instance: dict[str, Any]) -> dict[str, Cell]:
         "zone": instance["availability_zone"],
         "end": end,
         "proof": proof or "none",
+    }
+
+
+def _nodes(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield what became of each of several nodes; of many of those that were not done."""
+    nodes = receipt.get("nodes") or []
+    shown = nodes if len(nodes) <= MOST_SHOWN_NODES else [one for one in nodes if one["state"] != "done"]
+    if nodes:
+        yield "nodes", FittedTable(map(_node, shown), right=("node", "made"), wraps=("end",))
+    if len(shown) < len(nodes):
+        yield "", f"and {len(nodes) - len(shown)} that were done"
+
+
+def _node(node: dict[str, Any]) -> dict[str, Cell]:
+    error = node["error"] or {}
+    why = f" ({error['why']})" if error.get("why") else ""
+    bad = node["state"] in ("lost", "failed")
+    what = f": {error['what']}{why}" if bad and error else ""
+    return {
+        "node": str(node["node"]),
+        "instance": node["instance_id"],
+        "made": str(node["models"]),
+        "end": styled(f"{node['state'] or 'at work'}{what}", BAD if bad else ""),
     }
 
 

@@ -121,6 +121,10 @@ class Watch:
             self._console.line(line, BAD)
             self._settled &= {"preflight", "capacity"}
         self._lost = len(progress.lost)
+        for line in (node.line for node in progress.nodes):
+            if line and line not in self._printed:
+                self._printed.add(line)
+                self._console.line(line, BAD)
 
     def _new_instances(self, progress: RunProgress) -> list[InstanceSeen]:
         new = [seen for seen in progress.instances if seen.instance_id not in self._instances]
