@@ -274,7 +274,7 @@ def node_on(
 def task_of(node: Node, name: str) -> Task:
     """Return a small task with the command of that name, or one from outside."""
     piece = RunPiece(model="script_s", piece="s", kind="script", series=())
-    record: Any = SimpleNamespace(project="mayfly", stack="dev", run_id="r", pieces=(piece,))
+    record: Any = SimpleNamespace(project="mayfly", stack="dev", run_id="r", pieces=(piece,), num_nodes=1)
     script = {"name": "s", "script": {"command": "sh run.sh"}, "machine": {"max_duration": "1h"}}
     scripted = script_task(record, job_from(script), {}, inputs(node), sha256="")
     scores = {"name": "score", "title": "the scorer", "restarts": 0, "beside": ("scores.json",)}

@@ -125,6 +125,10 @@ class CheckedAccount(EmbeddedAccount):
         quotas.check_quota(self, pool, count)
         launches.add_root_device(request, image["RootDeviceName"])
 
+    def room(self, count: int) -> int:
+        """Return how many instances a fleet gets: fewer where a test asked for that."""
+        return self.world.room(count)
+
     def check_mount(
         self, instance: Instance, principal: Principal, file_system: str, access_point: str
     ) -> None:

@@ -31,6 +31,7 @@ class FaultyWorld(World):
 
     faults: list[Fault] = field(default_factory=list)
     refusals: list[AwsError] = field(default_factory=list)  # of the next pools that a launch tries
+    parts: list[int] = field(default_factory=list)  # instances that the next fleets get at most
     full: set[tuple[str, ...]] = field(default_factory=set)  # pools without capacity; "" means any
     # State reasons of the next instances, which end as they start.
     stillborn: list[tuple[str, str]] = field(default_factory=list)
@@ -51,6 +52,14 @@ class FaultyWorld(World):
         the token.
         """
         self.refusals.append(AwsError(code, message))
+
+    def shorten_next(self, count: int) -> None:
+        """Let the next fleet get so many instances at most, which AWS rules out for one with a least number."""
+        self.parts.append(count)
+
+    def room(self, count: int) -> int:
+        """Return how many instances the next fleet gets, of a number that it asks for."""
+        return min(self.parts.pop(0), count) if self.parts else count
 
     def raise_refusal(self) -> None:
         """Raise the refusal that is due for this pool, once."""

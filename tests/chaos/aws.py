@@ -19,6 +19,7 @@ from typing import Any
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from tests.chaos.schedule import START, Schedule
+from trainer.rehearsal.launches import loopback_address
 from trainer.rehearsal.world import AwsError, Delays, Instance, World
 from trainer.runs.observation import ENDED
 
@@ -131,7 +132,7 @@ class Aws:
         self.hidden: dict[str, datetime] = {}  # instances that descriptions do not show yet
         self.shown: dict[str, datetime] = {}  # when desk or control first saw an instance
         self.zones: dict[str, str] = {}  # of subnets whose names don't say it
-        self.tokens: dict[str, str] = {}  # of launches -> their instance
+        self.tokens: dict[str, tuple[str, ...]] = {}  # of launches -> their instances
         self.fleet_calls = 0
         self.effects: dict[str, int] = {}  # side effects so far, by role
         self.requests: dict[str, int] = {}
@@ -322,29 +323,46 @@ class Aws:
         if what == "refuse" or self._is_full(pool):
             code = detail if what == "refuse" else "InsufficientInstanceCapacity"
             return {"Instances": [], "Errors": [{**error, "ErrorCode": code}]}
+        asked = int(request["TargetCapacitySpecification"]["TotalTargetCapacity"])
+        count = min(int(detail), asked) if what == "part" else asked
+        shown_after = float(detail) if what == "late" else self.schedule.shown_after
+        group = override.get("Placement", {}).get("GroupName", "")
+        self.world.check_group(group)
         tags = [
             one["Tags"] for one in request.get("TagSpecifications", []) if one["ResourceType"] == "instance"
         ]
+        fleet = {"Key": "aws:ec2:fleet-id", "Value": f"fleet-{self.fleet_calls}"}
         description: dict[str, Any] = {
-            "InstanceId": f"i-{len(self.everything) + 1:08x}",
             "InstanceType": override["InstanceType"],
-            "Placement": {"AvailabilityZone": zone},
-            "Tags": tags[0] if tags else [],
+            "Placement": {"AvailabilityZone": zone, "GroupName": group},
+            "Tags": [*(tags[0] if tags else []), fleet],
         }
         if market == "spot":
             description["InstanceLifecycle"] = "spot"
+        made = tuple(self._begin(description, shown_after) for _ in range(count))
+        self.tokens[request["ClientToken"]] = made
+        errors = [{**error, "ErrorCode": detail or "InsufficientInstanceCapacity"}] if what == "both" else []
+        if count < asked:
+            errors = [{**error, "ErrorCode": "InsufficientInstanceCapacity"}]
+        return {"Instances": [{"InstanceIds": list(made)}], "Errors": errors}
+
+    def _begin(self, description: Mapping[str, Any], shown_after: float) -> str:
+        """Let an instance begin, and return its id."""
+        name = f"i-{len(self.everything) + 1:08x}"
+        address = loopback_address(name, {one.description["PrivateIpAddress"] for one in self.alive()})
         instance = self.world.add(
-            description, now=self.now, reservation_id="r-1", user_data=b"", shutdown_behavior="terminate"
+            {**description, "InstanceId": name, "PrivateIpAddress": address},
+            now=self.now,
+            reservation_id="r-1",
+            user_data=b"",
+            shutdown_behavior="terminate",
         )
-        self.everything[instance.id] = instance
-        shown_after = float(detail) if what == "late" else self.schedule.shown_after
-        self.tokens[request["ClientToken"]] = instance.id
-        self.hidden[instance.id] = self.now + timedelta(seconds=shown_after)
-        self.say(f"{instance.id} begins")
+        self.everything[name] = instance
+        self.hidden[name] = self.now + timedelta(seconds=shown_after)
+        self.say(f"{name} begins")
         for tell in self.on_launch:
             tell(instance)
-        errors = [{**error, "ErrorCode": detail or "InsufficientInstanceCapacity"}] if what == "both" else []
-        return {"Instances": [{"InstanceIds": [instance.id]}], "Errors": errors}
+        return name
 
     def _is_full(self, pool: str) -> bool:
         until = self.schedule.full_until

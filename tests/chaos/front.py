@@ -26,6 +26,7 @@ WORDS = (
     *(f"refuse:{code}" for code in CODES),
     "raise:RequestLimitExceeded",
     "failed:InternalError",
+    "part:2",
 )
 NAMES = ("sweep", "kill-1")
 
@@ -78,6 +79,7 @@ class Side:
     ) -> None:
         self.cloud, self.record, self.advance, self.meet = cloud, record, advance, meet
         self.ids: list[str] = []
+        self.fleets: list[str] = []
         self.etags: dict[str, str] = {}
 
     def do(self, operation: Operation) -> Any:
@@ -111,11 +113,22 @@ class Side:
     def _look(self, operation: Operation) -> Any:
         found = self.cloud.instances(run_id=self.record.run_id)
         self.ids += [one.instance_id for one in found if one.instance_id not in self.ids]
+        in_order = sorted(found, key=lambda one: self.ids.index(one.instance_id))
+        self.fleets += [one.fleet for one in in_order if one.fleet not in self.fleets]
+        alive = [one.private_address for one in found if one.private_address]
+        assert len(set(alive)) == len(alive), "two instances have one address"
         began = self.record.created_at  # EC2 shows whole seconds, of which the simulator knows the parts
         return sorted(
             (
                 self.ids.index(one.instance_id),
-                replace(one, instance_id="", launched_at=began, ended_at=None),
+                replace(
+                    one,
+                    instance_id="",
+                    launched_at=began,
+                    ended_at=None,
+                    private_address=one.private_address.partition(".")[0],
+                    fleet=str(self.fleets.index(one.fleet)),
+                ),
                 floor((one.launched_at - began).total_seconds()),
                 one.ended_at and floor((one.ended_at - began).total_seconds()),
             )

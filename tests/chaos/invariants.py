@@ -62,7 +62,7 @@ def _forgotten(end: Ending) -> dict[str, float]:
     dollars, by the instance's id or the token of a call that made none.
     """
     return {
-        end.aws.tokens.get(launch.token, launch.token): (launch.given_up_at - launch.last_call_at)
+        end.aws.tokens.get(launch.token, (launch.token,))[0]: (launch.given_up_at - launch.last_call_at)
         / timedelta(hours=1)
         * end.record.ladder[launch.rung].price_usd_per_hour
         for attempt in (end.record.attempts if end.record else ())
@@ -100,7 +100,7 @@ def no_instance_is_given_up(end: Ending) -> Iterator[str]:
         return
     for attempt in end.record.attempts:
         for launch in attempt.launches:
-            name = end.aws.tokens.get(launch.token)
+            name = next(iter(end.aws.tokens.get(launch.token, ())), "")
             if (
                 name
                 and launch.had_no_answer

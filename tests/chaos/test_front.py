@@ -41,16 +41,20 @@ def front_side(access, outputs, account, record) -> Side:
     account.world.instances.clear()
     account.world.faults.clear()
     account.world.refusals.clear()
+    account.world.parts.clear()
 
     def meet(word: str) -> None:
         account.world.faults.clear()
         account.world.refusals.clear()
+        account.world.parts.clear()
         kind, _, code = word.partition(":")
         if kind == "refuse":
             account.world.refuse_next(code)
         elif kind in ("raise", "failed"):
             status = 500 if code.startswith("Internal") else 400
             account.world.fail_next("CreateFleet", code, status=status, after=kind == "failed")
+        elif kind == "part":
+            account.world.shorten_next(int(code))
 
     return Side(AwsCloud(access, outputs), record, account.clock.advance, meet)
 
@@ -77,6 +81,7 @@ def answer_alike(applied, seed):
         created_at=now,
         deadline=now + timedelta(hours=1),
         place="rehearsal",
+        num_nodes=1 + 2 * (seed % 2),
     )
     front, simulated = front_side(access, outputs, account, record), simulated_side(outputs, record)
     said = []

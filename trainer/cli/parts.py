@@ -66,9 +66,13 @@ class LogReader:
         """
         record, _ = read_record(self._objects, self._run_id)
         return "".join(
-            self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys)
-            for keys in record.all_nodes
+            _labelled(self._read_node(keys), f"node {number} | " if len(nodes) > 1 else "")
+            for nodes in record.nodes_by_attempt
+            for number, keys in enumerate(nodes)
         )
+
+    def _read_node(self, keys: NodeKeys) -> str:
+        return self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys)
 
     def _read_boot(self, keys: NodeKeys) -> str:
         if self._parts.has_read(keys.log) or not keys.instance_id:  # without an instance there is no boot
@@ -85,6 +89,10 @@ class LogReader:
             return ""
         self._booted[source] = text
         return text[len(before) :]
+
+
+def _labelled(text: str, label: str) -> str:
+    return "".join(f"{label}{line}" for line in text.splitlines(keepends=True)) if label else text
 
 
 @dataclass(kw_only=True)

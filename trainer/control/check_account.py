@@ -34,7 +34,8 @@ def check_account(access: Access, outputs: StackOutputs, record: RunRecord, *, s
     `sweep`: invoke the sweeper, too, and require an answer.
     """
     seconds = access.place.answer_seconds
-    checks = account_checks(access, outputs, record.ladder, sweep=sweep)
+    nodes = record.num_nodes
+    checks = account_checks(access, outputs, record.ladder, sweep=sweep, num_nodes=nodes)
     checks["the request"] = partial(dry_run_note, access, outputs, record, seconds=seconds)
     return ask_all(checks, access.place)
 
@@ -73,19 +74,20 @@ def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[s
     fleet = create_fleet_request(record.with_new_launch(launch), rung, launch)
     del fleet["ClientToken"]
     (config,) = fleet["LaunchTemplateConfigs"]
+    config["Overrides"][0].pop("Placement", None)  # the group does not exist before the run
     run: dict[str, Any] = {
         "LaunchTemplate": config["LaunchTemplateSpecification"],
         "InstanceType": rung.instance_type,
         "ImageId": rung.image_id,
         **own_profile(record),
-        "MinCount": 1,
-        "MaxCount": 1,
+        "MinCount": record.num_nodes,
+        "MaxCount": record.num_nodes,
         # RunInstances takes no subnet beside a template's interface, so the interface is given again.
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,
                 "SubnetId": rung.subnet_id,
-                "Groups": [outputs.security_group],
+                "Groups": outputs.groups_for(num_nodes=record.num_nodes, one_model=record.one_model),
                 "AssociatePublicIpAddress": outputs.public_address,
                 "DeleteOnTermination": True,
             }
@@ -105,7 +107,8 @@ def _refusal(
     for operation, arguments in requests_of(record, outputs, number).items():
         error = _failure(ec2, operation, arguments)
         if error is not None:
-            return refusal(rung, *error), meaning(*error).step(exception=True) in _ANOTHER_MAY
+            refused = refusal(rung, *error, num_nodes=record.num_nodes)
+            return refused, meaning(*error).step(exception=True) in _ANOTHER_MAY
     return None
 
 

@@ -5,6 +5,9 @@ behaviour and disks are in the launch template; a run whose script gets secrets 
 instant fleet without capacity is an HTTP 200 with `Errors`, and a lost answer may hide a machine: an answer
 is created, refused or unclear. `runs.launching` takes another token only after "refused", or after it has
 looked for an instance in vain.
+
+Several nodes are one fleet: of one type in one zone, all or none. An answer with fewer is a refusal that
+names what was made, and `runs.reconcile` ends that before anything else.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainer.aws.access import error_code, error_message, meaning_of
-from trainer.aws.error_codes import EMPTY_FLEET, NextStep, meaning
+from trainer.aws.error_codes import EMPTY_FLEET, PARTIAL_FLEET, NextStep, meaning
 from trainer.runs.record import Launch, Rung, RunRecord, iso
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
@@ -26,7 +29,9 @@ _FINALITY: tuple[NextStep, ...] = ("stop", "other_quota", "new_token", "next_run
 
 @dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
-    """One answer of CreateFleet. `code` and `message` are AWS's own, empty for `created`."""
+    """One answer of CreateFleet. `code` and `message` are AWS's own, empty for `created`. A refusal names the
+    instances of a fleet that is not whole.
+    """
 
     kind: Literal["created", "refused", "unclear"]
     of_the_call: bool = False  # an exception: it tells nothing about an earlier call with the same token
@@ -36,8 +41,8 @@ class FleetAnswer:
 
 
 def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[str, Any]:
-    """Return the keyword arguments of `ec2.create_fleet` for a stored intent: one instance, one pool, one
-    token.
+    """Return the keyword arguments of `ec2.create_fleet` for a stored intent: one pool, one token, and one
+    instance or all that the run has.
 
     The same arguments give the same request, so a replay is the same call. Raises ValueError if the record
     lacks the intent.
@@ -47,7 +52,7 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
         "Type": "instant",
         "ClientToken": launch.token,
         "TargetCapacitySpecification": {
-            "TotalTargetCapacity": 1,
+            "TotalTargetCapacity": record.num_nodes,
             "DefaultTargetCapacityType": "spot" if spot else "on-demand",
         },
         "LaunchTemplateConfigs": [
@@ -62,6 +67,7 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
                         "SubnetId": rung.subnet_id,
                         "ImageId": rung.image_id,
                         **own_profile(record),
+                        **_placement(record),
                     }
                 ],
             }
@@ -82,12 +88,27 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
             "AllocationStrategy": "price-capacity-optimized",
             "InstanceInterruptionBehavior": "terminate",
         }
+    if record.num_nodes > 1:
+        options = "SpotOptions" if spot else "OnDemandOptions"
+        request[options] = {**request.get(options, {}), **_all_or_none(record.num_nodes)}
     return request
+
+
+def _all_or_none(num_nodes: int) -> dict[str, Any]:
+    """Return the options of an instant fleet that launches nothing where it can't launch all of them, of one
+    type in one zone (EC2 API, OnDemandOptionsRequest and SpotOptionsRequest, looked up 2026-11-27).
+    """
+    return {"SingleInstanceType": True, "SingleAvailabilityZone": True, "MinTargetCapacity": num_nodes}
 
 
 def own_profile(record: RunRecord) -> dict[str, Any]:
     """Return the parameter that replaces the template's instance profile; {} if the run has no profile."""
     return {"IamInstanceProfile": {"Arn": record.instance_profile}} if record.instance_profile else {}
+
+
+def _placement(record: RunRecord) -> dict[str, Any]:
+    """Return the parameter that places nodes of one model close together; {} for other runs."""
+    return {"Placement": {"GroupName": record.placement_group}} if record.placement_group else {}
 
 
 def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
@@ -110,22 +131,26 @@ def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:
     }
 
 
-def read_answer(response: Mapping[str, Any]) -> FleetAnswer:
-    """Interpret an HTTP 200 of CreateFleet. Without an instance it is a refusal, which has consumed the
-    token.
+def read_answer(response: Mapping[str, Any], num_nodes: int = 1) -> FleetAnswer:
+    """Interpret an HTTP 200 of CreateFleet. Without all instances that were asked for it is a refusal, which
+    has consumed the token. Of more than those the first ones count, and the others are ended like any that no
+    launch names.
     """
     ids = tuple(
         instance_id for entry in response.get("Instances", ()) for instance_id in entry.get("InstanceIds", ())
     )
-    if ids:
-        return FleetAnswer(kind="created", instance_ids=ids)
+    if len(ids) >= num_nodes:
+        return FleetAnswer(kind="created", instance_ids=ids[:num_nodes])
     errors = [
         (str(error.get("ErrorCode", "")), str(error.get("ErrorMessage", "")))
         for error in response.get("Errors", ())
     ]
     nothing = (EMPTY_FLEET, "CreateFleet returned neither an instance nor an error")
-    code, message = min(errors, key=_finality) if errors else nothing
-    return FleetAnswer(kind="refused", code=code, message=message)
+    some = (PARTIAL_FLEET, "CreateFleet returned no error")
+    code, message = min(errors, key=_finality) if errors else some if ids else nothing
+    if ids:
+        message = f"{len(ids)} of {num_nodes} instances; {message}"
+    return FleetAnswer(kind="refused", code=code, message=message, instance_ids=ids)
 
 
 def read_failure(error: Exception) -> FleetAnswer:

@@ -48,7 +48,7 @@ def learn_time(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) 
     with suppress(TrainerError):
         job, machine = job_from(record.job), instance_type(rung.instance_type)
         profile, pieces = profile_on(machine, place_named(record.place)), len(record.pieces)
-        shape = shape_on(job, profile, devices=machine.num_trainers, pieces=pieces)
+        shape = shape_on(job, profile, devices=machine.num_trainers * record.num_nodes, pieces=pieces)
         run = calibration.TimedRun(
             run_id=record.run_id,
             case=calibration.case_of(record.place, rung.instance_type, shape),

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+from trainer.base.cluster import MOST_NODES
 from trainer.base.errors import UsageError
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.job.variables import is_of_the_trainer, read_variables
@@ -24,6 +25,13 @@ class MachineSettings:
     instance: tuple[str, ...] = setting((), "Instance types in order of preference.")
     gpu_profile: str = setting(
         "", "GPU profile, from `mayfly profiles`; empty: the profile of the GPU found."
+    )
+    nodes: int = setting(
+        1,
+        "Machines of one type that work together: they share models, agents or values, or train one large"
+        " model.",
+        least=1,
+        most=MOST_NODES,
     )
     market: tuple[str, ...] = setting(
         ("on_demand",),

@@ -4,7 +4,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -92,6 +92,13 @@ class PlanCandidate:
     note: str = ""
     refused: str = ""
     layout: str = ""  # how its GPUs train one model together
+    nodes: int = 1  # machines of this type
+    at_risk: int = 1  # of them, whose loss ends an attempt
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return the price of all its machines."""
+        return self.nodes * self.price_usd_per_hour
 
     @property
     def pool(self) -> tuple[str, str]:
@@ -126,18 +133,19 @@ class PlanCandidate:
     @property
     def dollars_p50(self) -> float:
         """Return its cost at P50."""
-        return dollars(self.seconds_p50, self.price_usd_per_hour)
+        return dollars(self.seconds_p50, self.usd_per_hour)
 
     @property
     def dollars_p90(self) -> float:
         """Return its cost at P90."""
-        return dollars(self.seconds_p90, self.price_usd_per_hour)
+        return dollars(self.seconds_p90, self.usd_per_hour)
 
     @property
     def sagemaker_usd(self) -> float | None:
         """Return the cost of the same seconds on SageMaker, on demand; None without a quote."""
         quoted = self.machine.sagemaker_usd_per_hour
-        return dollars(self.time.phases.seconds_p50, quoted) if quoted and self.is_estimated else None
+        known = quoted and self.is_estimated
+        return dollars(self.time.phases.seconds_p50, self.nodes * quoted) if known else None
 
     def longest_attempt(self, timed: Timed) -> timedelta:
         """Return the longest attempt of a job that names no duration, by one of its times."""
@@ -155,6 +163,7 @@ class PlanCandidate:
             "zones": list(self.zones),
             "gpus": self.machine.gpus,
             "gpu_model": self.machine.gpu_model,
+            "nodes": self.nodes,
             "price_usd_per_hour": self.price_usd_per_hour,
             "price_date": self.machine.spot.as_of
             if self.is_typical and self.machine.spot
@@ -255,7 +264,7 @@ def timed(work: Workload, machine: InstanceType, *, place: Place, rate: Rate, sh
         phases=phases,
         seconds_slow=phases.seconds_p90,
         rate=rate,
-        visits=phases.training * rate.on_machine(len(work.pieces), machine.num_trainers),
+        visits=phases.training * rate.on_machine(len(work.pieces), machine.num_trainers * work.nodes),
     )
 
 
@@ -299,6 +308,7 @@ class _Weighing:
                 seconds=time.phases.seconds_p50,
                 restart_seconds=restart_seconds(machine, checkpoints),
                 keeps_checkpoints=self.keeps_checkpoints,
+                machines=machines_at_risk(work),
             )
         return PlanCandidate(
             machine=machine,
@@ -313,6 +323,8 @@ class _Weighing:
             note="" if refused else "; ".join(notes),
             refused=refused,
             layout=together.note if together and not together.refused else "",
+            nodes=work.nodes,
+            at_risk=machines_at_risk(work),
         )
 
     def _verdict(self, machine: InstanceType, together: OnGpus | None) -> tuple[str, list[str]]:
@@ -335,12 +347,19 @@ class _Weighing:
             return "", ["retired by AWS in 2026: rehearsals only"]
         verdict = judge(machine.name, offers.image_line)
         refused = verdict.why if place.binding and not verdict.works else ""
+        refused = refused or self._not_grouped(machine)
         refused = refused or (together.refused if together else self._too_large(machine))
         refused = refused or ("" if machine.launchable else "AWS starts none of them any more")
         if refused:
             return (refused, []) if place.binding else ("", [f"AWS would skip it: {refused}"])
         is_doubtful = verdict.unproven and machine.gpus and not machine.seller
         return "", [UNPROVEN] if place.binding and is_doubtful else []
+
+    def _not_grouped(self, machine: InstanceType) -> str:
+        """Return why machines of a type can't train one model together, '' if they can."""
+        if self.work.nodes == 1 or not self.work.together or machine.can_be_grouped:
+            return ""
+        return "no cluster placement group takes it, in which machines train one model together"
 
     def _too_large(self, machine: InstanceType) -> str:
         job, work = self.job, self.work
@@ -364,13 +383,29 @@ class _Weighing:
         gpus = self.work.gpus
         return None if gpus is None else [tuple(place) for place in places_on(machine.num_workers, gpus)]
 
+    def _used_by(self, places: Sequence[tuple[int, ...]], at_once: int) -> int:
+        """Return the GPUs of all machines that so many values at a time take."""
+        whole, rest = divmod(min(at_once, len(places) * self.work.nodes), max(1, len(places)))
+        taken = [len({gpu for place in places[:some] for gpu in place}) for some in (len(places), rest)]
+        return whole * taken[0] + taken[1]
+
     def _idle(self, machine: InstanceType) -> list[str]:
         """Return notes on values at a time and on GPUs without work."""
         places, at_once = self._places(machine), len(self.work.pieces)
-        used = at_once if places is None else len({gpu for place in places[:at_once] for gpu in place})
-        notes = [f"{min(len(places), at_once)} at a time"] if places and self.work.gpus else []
-        idle = 0 if self.work.together or not machine.gpus else machine.num_workers - used
-        return [*notes, *([f"{idle} of {machine.num_workers} GPUs idle"] if idle > 0 else [])]
+        used = at_once if places is None else self._used_by(places, at_once)
+        notes = (
+            [f"{min(len(places) * self.work.nodes, at_once)} at a time"] if places and self.work.gpus else []
+        )
+        gpus = machine.num_workers * self.work.nodes
+        idle = 0 if self.work.together or not machine.gpus else gpus - used
+        return [*notes, *([f"{idle} of {gpus} GPUs idle"] if idle > 0 else [])]
+
+
+def machines_at_risk(work: Workload) -> int:
+    """Return how many machines may end an attempt by their loss: all where they train one model, else the
+    head, whose queue the others share.
+    """
+    return work.nodes if work.together else 1
 
 
 def _price(machine: InstanceType, market: str, offers: Offers) -> tuple[float, bool]:

@@ -36,14 +36,15 @@ def ask_all(checks: Checks, place: Place) -> list[str]:
 
 
 def account_checks(
-    access: Access, outputs: StackOutputs, ladder: Sequence[Rung], *, sweep: bool
+    access: Access, outputs: StackOutputs, ladder: Sequence[Rung], *, sweep: bool, num_nodes: int = 1
 ) -> dict[str, Callable[[], str]]:
-    """Return the checks of the account; those that invoke the sweeper only with `sweep`, since it may end
-    overdue instances.
+    """Return the checks of the account for so many instances; those that invoke the sweeper only with
+    `sweep`, since it may end overdue instances.
     """
+    seconds = access.place.answer_seconds
     checks: dict[str, Callable[[], str]] = {
         "the bucket's versioning": partial(versioning, access, outputs),
-        "the quotas": partial(quota_note, access, ladder, seconds=access.place.answer_seconds),
+        "the quotas": partial(quota_note, access, ladder, seconds=seconds, nodes=num_nodes),
     }
     if sweep:
         checks[SWEEPER] = partial(sweeper, access, outputs)

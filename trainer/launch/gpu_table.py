@@ -20,7 +20,7 @@ from trainer.machines.memory import fit
 from trainer.machines.planner import Workload, dollars, estimate, profile_on
 from trainer.machines.ranks import Placement, place_on_gpus
 from trainer.machines.rates import Rate, rate_of
-from trainer.machines.scaling import ALONE, POINTLESS, link_of, speedup
+from trainer.machines.scaling import ALONE, POINTLESS, link_between, speedup
 
 COUNTS = (1, 2, 4, 8)
 
@@ -38,11 +38,12 @@ class OnGpus:
     seconds_p50: float = 0.0
     dollars_p50: float = 0.0
     refused: str = ""
+    nodes: int = 1  # machines
 
     @property
     def devices(self) -> int:
         """Return the number of GPUs."""
-        return self.machine.num_workers
+        return self.machine.num_workers * self.nodes
 
     @property
     def is_pointless(self) -> bool:
@@ -57,11 +58,12 @@ class OnGpus:
         if self.devices == 1:
             needed = f"{self.placement.memory_gib:.1f} GiB by the memory formula"
             return f"the model fits its one GPU, {self.placement.words} ({needed})"
-        law = f"{self.devices} GPUs train it {self.speedup:.1f} times as fast as one by the scaling law"
+        of = f" of {self.nodes} machines" if self.nodes > 1 else ""
+        law = f"{self.devices} GPUs{of} train it {self.speedup:.1f} times as fast as one by the scaling law"
         return (
             f"{law}: not worthwhile over {self.link}"
             if self.is_pointless
-            else f"{law}, {self.placement.words}"
+            else f"{law}{f' over {self.link}' if of else ''}, {self.placement.words}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,24 +86,25 @@ class OnGpus:
 
 
 def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None = None) -> OnGpus:
-    """Return a job's models on all GPUs of a type, at the rate of one of them."""
-    models = math.ceil(len(work.pieces) / machine.num_workers)
+    """Return a job's models on all GPUs of its machines, of a type, at the rate of one of them."""
+    models = math.ceil(len(work.pieces) / (machine.num_workers * work.nodes))
     rate = rate or rate_of(profile_on(machine, ACCOUNT), job, models=models)
     if work.together is None:
         return _each_alone(job, work, machine, rate)
-    profile, link = profile_on(machine, ACCOUNT), link_of(machine)
+    profile, link = profile_on(machine, ACCOUNT), link_between(machine, work.nodes)
     bars = max((piece.bars for piece in work.pieces), default=0)
     try:
         placement = place_on_gpus(
             profile,
             job,
-            devices=machine.num_workers,
+            devices=machine.num_workers * work.nodes,
             memory_gib=machine.gpu_memory_gib,
             features=len(job.data.inputs),
             bars=bars,
         )
     except UsageError as error:
-        return OnGpus(machine=machine, link=link.name, refused=f"{error.what} ({error.why})")
+        refused = f"{error.what} ({error.why})"
+        return OnGpus(machine=machine, link=link.name, refused=refused, nodes=work.nodes)
     time = estimate(work, machine, place=ACCOUNT, rate=rate, sharded=placement.sharded)
     return OnGpus(
         machine=machine,
@@ -109,13 +112,14 @@ def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None =
         placement=placement,
         speedup=speedup(
             work.together,
-            devices=machine.num_workers,
+            devices=machine.num_workers * work.nodes,
             visits_per_second=rate.per_second,
             link=link,
             sharded=placement.sharded,
         ),
         seconds_p50=time.seconds_p50,
-        dollars_p50=dollars(time.seconds_p50, machine.price_usd_per_hour or 0.0),
+        dollars_p50=dollars(time.seconds_p50, work.nodes * (machine.price_usd_per_hour or 0.0)),
+        nodes=work.nodes,
     )
 
 
@@ -124,12 +128,13 @@ def _each_alone(job: Job, work: Workload, machine: InstanceType, rate: Rate) -> 
     if refused := too_large(job, work, machine):
         return OnGpus(machine=machine, refused=refused)
     time = estimate(work, machine, place=ACCOUNT, rate=rate)
-    alone = estimate(work, replace(machine, gpus=1.0), place=ACCOUNT, rate=rate)
+    alone = estimate(replace(work, nodes=1), replace(machine, gpus=1.0), place=ACCOUNT, rate=rate)
     return OnGpus(
         machine=machine,
         speedup=alone.training / time.training if time.training else 1.0,
         seconds_p50=time.seconds_p50,
-        dollars_p50=dollars(time.seconds_p50, machine.price_usd_per_hour or 0.0),
+        dollars_p50=dollars(time.seconds_p50, work.nodes * (machine.price_usd_per_hour or 0.0)),
+        nodes=work.nodes,
     )
 
 
@@ -139,10 +144,11 @@ def gpu_table(
     """Return a row for each chip and number of GPUs, cheapest type each, by chip in the catalogue's order.
 
     `asked` are the candidates with their region's prices. Empty for a script, and for a user's own model
-    without a trial.
+    without a trial. Each row is one machine, however many the job has.
     """
     if work.gpus is not None or not job.cost.is_measured:
         return ()
+    work = replace(work, nodes=1)
     known = {**catalogue(), **{one.name: one for one in asked if not one.seller}}
     return tuple(
         on_gpus(job, work, machine, rates.get(machine.name))

@@ -59,7 +59,9 @@ def known_rates(
     """
     return {
         machine.name: rate_of(
-            profile_on(machine, place), job, models=math.ceil(pieces / machine.num_trainers)
+            profile_on(machine, place),
+            job,
+            models=math.ceil(pieces / (machine.num_trainers * job.machine.nodes)),
         )
         for machine in machines
     }
@@ -81,7 +83,7 @@ def known_calibration(
     found = {}
     for machine in machines:
         profile = profile_on(machine, place)
-        shape = shape_on(job, profile, devices=machine.num_trainers, pieces=pieces)
+        shape = shape_on(job, profile, devices=machine.num_trainers * job.machine.nodes, pieces=pieces)
         found[machine.name] = calibrated(runs, case_of(place.name, machine.name, shape))
     return {name: one for name, one in found.items() if one is not None}
 

@@ -145,7 +145,10 @@ def make_plan(
     rungs = {one.pool: _rungs_of(one, one.run, offers, subnets, by_job=by_job) for one in usable}
     stops = {
         one.pool: rung_limit(
-            _rungs_of(one, one.time, offers, subnets, by_job=by_job)[0], run=on_aws, budget_usd=machine.budget
+            _rungs_of(one, one.time, offers, subnets, by_job=by_job)[0],
+            run=on_aws,
+            budget_usd=machine.budget,
+            nodes=machine.nodes,
         )
         for one in usable
     }
@@ -158,7 +161,9 @@ def make_plan(
         candidates = _noted(candidates, marked)
     usable = [candidate for candidate in candidates if not candidate.refused]
     ladder = tuple(rung for candidate in usable for rung in rungs[candidate.pool])
-    limits = [rung_limit(rung, run=run_limit, budget_usd=machine.budget) for rung in ladder]
+    limits = [
+        rung_limit(rung, run=run_limit, budget_usd=machine.budget, nodes=machine.nodes) for rung in ladder
+    ]
     return LaunchPlan(
         pieces=weighed.pieces,
         candidates=candidates,
@@ -166,7 +171,7 @@ def make_plan(
         run_limit=run_limit,
         hard_stop=limits[0],
         hard_stop_usd=max(
-            dollars(limit.duration.total_seconds(), rung.on_demand_usd_per_hour)
+            dollars(limit.duration.total_seconds(), machine.nodes * rung.on_demand_usd_per_hour)
             for limit, rung in zip(limits, ladder, strict=True)
         ),
         budget_usd=machine.budget,
@@ -201,7 +206,7 @@ def _estimated_usd(first: PlanCandidate, rung: Rung) -> float:
     if not first.run.is_estimated:
         return 0.0
     seconds = first.here.phases.seconds_p50 if first.here else first.seconds_p50
-    return dollars(seconds, rung.price_usd_per_hour)
+    return dollars(seconds, first.nodes * rung.price_usd_per_hour)
 
 
 def _rungs_of(
@@ -270,12 +275,12 @@ def rungs_of_type(
     )
 
 
-def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float) -> TimeLimit:
-    """Return the time limit of an attempt on a rung that begins with the run."""
+def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float, nodes: int = 1) -> TimeLimit:
+    """Return the time limit of an attempt of so many machines on a rung that begins with the run."""
     return time_limit(
         run=run,
         budget_usd=budget_usd,
-        on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
+        on_demand_usd_per_hour=nodes * rung.on_demand_usd_per_hour,
         default_seconds=rung.default_seconds,
         estimate_seconds=rung.estimate_seconds,
     )

@@ -27,27 +27,32 @@ class Quota:
     value: float
     used: int
 
-    def allows(self, rung: Rung) -> bool:
-        """Return whether an instance of a rung's type may be added."""
-        return self.used + rung.vcpus <= self.value
+    def allows(self, rung: Rung, nodes: int = 1) -> bool:
+        """Return whether so many instances of a rung's type may be added."""
+        return self.used + nodes * rung.vcpus <= self.value
 
-    def refusal(self, rung: Rung) -> str:
+    def refusal(self, rung: Rung, nodes: int = 1) -> str:
         """Return the numbers that show why a rung's type does not fit."""
-        return (
-            f"{self.name} ({self.code}) is {self.value:g} vCPUs, {self.used} in use; {rung.instance_type}"
-            f" needs {rung.vcpus}"
-        )
+        needed = f"{rung.instance_type} needs {rung.vcpus}"
+        if nodes > 1:
+            needed = f"{nodes} {rung.instance_type} need {nodes * rung.vcpus}"
+        return f"{self.name} ({self.code}) is {self.value:g} vCPUs, {self.used} in use; {needed}"
 
 
-def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str:
-    """Check the quotas of a ladder. Returns a note if some types do not fit; raises QuotaError if none does.
+def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float, nodes: int = 1) -> str:
+    """Check the quotas of a ladder for so many instances. Returns a note if some types do not fit; raises
+    QuotaError if none does.
 
     A quota that can't be read is only a note.
     """
     codes = sorted({rung.quota_code for rung in ladder if rung.quota_code})
     quotas, unread = read_quotas(access, codes, seconds=seconds)
     types = {(rung.instance_type, rung.market): rung for rung in ladder}.values()
-    over = [rung for rung in types if rung.quota_code in quotas and not quotas[rung.quota_code].allows(rung)]
+    over = [
+        rung
+        for rung in types
+        if rung.quota_code in quotas and not quotas[rung.quota_code].allows(rung, nodes)
+    ]
     if len(over) == len(types):
         first = over[0]
         links = ", ".join(
@@ -55,10 +60,10 @@ def quota_note(access: Access, ladder: Sequence[Rung], *, seconds: float) -> str
         )
         raise QuotaError(
             f"the account's quota does not allow {first.instance_type} {first.market.replace('_', '-')}",
-            why="; ".join(quotas[rung.quota_code].refusal(rung) for rung in over),
+            why="; ".join(quotas[rung.quota_code].refusal(rung, nodes) for rung in over),
             do=f"Ask for more at {links}, end what uses it, or name a smaller --instance.",
         )
-    notes = [f"will not fit: {quotas[rung.quota_code].refusal(rung)}" for rung in over]
+    notes = [f"will not fit: {quotas[rung.quota_code].refusal(rung, nodes)}" for rung in over]
     return "; ".join([*notes, *(f"quota {code} can't be read ({error})" for code, error in unread.items())])
 
 

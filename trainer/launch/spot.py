@@ -83,6 +83,7 @@ def _chance(candidate: PlanCandidate, limit: TimeLimit) -> float:
         restart_seconds=restart_seconds(candidate.machine, candidate.checkpoints),
         most_losses=MOST_LOSSES,
         keeps_checkpoints=candidate.checkpoints is not None,
+        per_hour=INTERRUPTIONS_PER_HOUR * candidate.at_risk,
     )
 
 
@@ -90,8 +91,9 @@ def _unlikely(candidate: PlanCandidate, limit: TimeLimit, chance: float) -> Budg
     restart = restart_seconds(candidate.machine, candidate.checkpoints)
     loss = f"{restart / 60:.0f} min each" if candidate.checkpoints else "all work so far each"
     needs = hours(candidate.time.phases.seconds_p50)
+    per_hour = INTERRUPTIONS_PER_HOUR * candidate.at_risk
     numbers = (
-        f"{candidate.machine.name} needs {needs}; with {INTERRUPTIONS_PER_HOUR:.0%} interruptions an hour,"
+        f"{candidate.machine.name} needs {needs}; with {per_hour:.0%} interruptions an hour,"
         f" an assumption, that cost {loss} and of which {MOST_LOSSES} are survived,"
         f" its chance to end in time is {chance:.0%}, and {LEAST_CHANCE:.0%} is the least"
     )

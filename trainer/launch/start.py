@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trainer.job.pieces import takes_all_devices
 from trainer.job.pieces.piece import Piece
 from trainer.launch.bundle import BundleName
 from trainer.launch.manifest import build_manifest, write_manifest
@@ -54,6 +55,8 @@ def record_of(
         instance_profile=profile,
         job=work.job.to_dict(),
         pieces=recorded(plan.pieces),
+        num_nodes=work.num_nodes,
+        one_model=work.num_nodes > 1 and takes_all_devices(work.job),
         left_out=work.refused,
         ladder=plan.ladder,
         bundle_key=work.code.key,

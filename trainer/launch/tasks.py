@@ -38,7 +38,8 @@ TRAINER = (
     *("--finished", "$GIVEN/finished.json"),
     *("--workers", "$MAYFLY_DEVICES", "--device", "$DEVICE"),
 )
-OF_SEVERAL = ("--cluster", "$CLUSTER", "--carried", "$GIVEN/carried.json")  # for a run on several machines
+# The files by which one of several nodes knows the others, and what was fetched of their models.
+CLUSTER = ("--cluster", "$CLUSTER", "--carried", "$GIVEN/carried.json")
 _BY_GIVEN = ("--data", "$MAYFLY_DATA", *_EVENTS, "--given", "$GIVEN")
 REFRESH = ("$PYTHON", "-m", "trainer.node.refresh", *_BY_GIVEN)
 SCORE = ("$PYTHON", "-m", "trainer.train.score", *_BY_GIVEN)
@@ -78,13 +79,14 @@ def training_task(
     if (start := start_model_of(job)) and (entry := pinned_start_model(start, objects, start_model)):
         job = start.put(job, path=entry["sha256"])
         inputs.append(ManifestInput(path=f"{GIVEN}/{entry['sha256']}", **entry))
-    words = (*TRAINER, *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.bars_plan else ()))
-    if getattr(job.machine, "nodes", 1) > 1:
-        words = (*words, *OF_SEVERAL)
     command = Command(
         name="train",
         title="the trainer",
-        words=words,
+        words=(
+            *TRAINER,
+            *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.bars_plan else ()),
+            *(CLUSTER if record.num_nodes > 1 else ()),
+        ),
         user="agent",
         network="internet and metadata",
         variables={},

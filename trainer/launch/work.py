@@ -77,6 +77,11 @@ class Work(ABC):
         """Return why symbols of its data were left out."""
         return ()
 
+    @property
+    def num_nodes(self) -> int:
+        """Return how many machines of an attempt do it."""
+        return 1
+
     def role(self, outputs: StackOutputs) -> tuple[str, str]:
         """Return the unique id of its machine's role, and the ARN of its profile if the template has
         another.
@@ -93,6 +98,10 @@ class Work(ABC):
 @dataclass(frozen=True, kw_only=True)
 class WeighedWork(Work):
     """Work whose types are chosen by time and price."""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.job.machine.nodes
 
     @property
     @abstractmethod
@@ -244,7 +253,8 @@ class ScriptWork(WeighedWork):
         if place.binding and self.job.machine.instance:
             refuse_retired(machines, None)
         refuse_small_disks(machines, self.input_bytes, volume_gib=offers.disk.gib)
-        work = Workload(pieces=self.pieces(), gpus=self.job.script.gpus_each)
+        gpus, nodes = self.job.script.gpus_each, self.job.machine.nodes
+        work = Workload(pieces=self.pieces(), gpus=gpus, nodes=nodes)
 
         def known(at: Place) -> KnownTimes:
             return known_times(account.objects, self.names, self.sha256, at)

@@ -106,6 +106,13 @@ class InstanceType:
         return self.num_workers if self.gpus else max(1, self.vcpus // 2)
 
     @property
+    def can_be_grouped(self) -> bool:
+        """Return whether a cluster placement group takes it: every type of these tables but the burstable
+        ones (EC2 user guide, "Placement strategies", looked up 2026-11-27).
+        """
+        return not self.name.startswith("t")
+
+    @property
     def launchable(self) -> bool:
         """Return whether AWS still starts this type and current images run on it."""
         return self.status in ("current", "previous_generation")

@@ -6,6 +6,7 @@ measured.
     training seconds = windows x epochs x cost of a window / windows a second,
                        packed over the machine's GPUs, longest first,
                        or one after another where all GPUs train each model together (`scaling`)
+    several machines are one set of GPUs that begins when the last of them has booted and joined
 
 Rates are the profile's, which are estimates. Makes no AWS calls: prices come in, dollars come out.
 """
@@ -29,7 +30,7 @@ from trainer.machines.instances import InstanceType
 from trainer.machines.kernels import window_costs
 from trainer.machines.memory import CPU
 from trainer.machines.rates import Rate, reference_rate
-from trainer.machines.scaling import Together, link_of, speedup, together_of
+from trainer.machines.scaling import Together, link_between, speedup, together_of
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
@@ -42,6 +43,9 @@ BYTES_OF_A_BAR = 12  # of candles in compressed parquet, about half of six float
 MINIMUM_BILLED_SECONDS = 60.0  # EC2, Linux, each start (EC2 guide, looked up 2026-11-20)
 SHORTEST_ATTEMPT, SHORTEST_WORK = timedelta(minutes=30), timedelta(minutes=15)
 LONGEST_DEADLINE = timedelta(hours=12)
+# Of several machines: from the boot of one until the last of them has booted and all have found each other.
+# An estimate of 2026-11-27: no fleet has been measured.
+JOIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,8 @@ class Workload:
     window_cost_gpu: float = 1.0
     window_cost_cpu: float = 1.0
     gpus: float | None = None  # of each piece that a node's agent starts; 0: all; None: workers train them
-    together: Together | None = None  # where all GPUs of a machine train each piece together
+    together: Together | None = None  # where all GPUs train each piece together
+    nodes: int = 1  # machines that share the pieces, or train each together
     input_bytes: float = 0.0
     output_bytes: float = 0.0  # of the models
 
@@ -88,7 +93,13 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     cost_cpu, cost_gpu = window_costs(job.cost)
     pieces = pieces_of(job, series, timeframe=job.data.timeframe)
     together = together_of(job) if takes_all_devices(job) else None
-    return Workload(pieces=pieces, window_cost_gpu=cost_gpu, window_cost_cpu=cost_cpu, together=together)
+    return Workload(
+        pieces=pieces,
+        window_cost_gpu=cost_gpu,
+        window_cost_cpu=cost_cpu,
+        together=together,
+        nodes=job.machine.nodes,
+    )
 
 
 def with_bytes(work: Workload, job: Job, *, input_bytes: int) -> Workload:
@@ -124,28 +135,29 @@ def estimate(
     rate: Rate | None = None,
     sharded: bool = False,
 ) -> Estimate:
-    """Estimate a run on one machine of a place, whose GPUs may be processes on this machine's `cores`.
+    """Estimate a run on the machines of a place, whose GPUs may be processes on this machine's `cores`.
 
     `rate` is that of one GPU (or of one core) for the job's own models; without one it is the
     profile's. Where the agent starts the pieces it is that of one place, in pieces a second. `sharded`: a
     model that all GPUs train together is divided among them.
     """
-    trainers = machine.num_trainers
+    trainers = machine.num_trainers * work.nodes
     workers = trainers if work.together else min(trainers, max(1, len(work.pieces)))
     if work.gpus is not None:
-        slots = max(1, len(places_on(machine.num_workers, work.gpus)))
+        slots = max(1, len(places_on(machine.num_workers, work.gpus))) * work.nodes
     else:
         slots = min(workers, cores or os.cpu_count() or 1) if place.chip else workers
     device_rate = rate.per_second if rate else _by_profile(work, machine, place)
     seconds = [piece.estimate / device_rate for piece in work.pieces]
     if work.together:
-        link = None if place.chip else link_of(machine)
+        link = None if place.chip else link_between(machine, work.nodes)
         training = sum(seconds) / speedup(
             work.together, devices=slots, visits_per_second=device_rate, link=link, sharded=sharded
         )
     else:
         training = longest_first(seconds, min(slots, max(1, len(seconds))))
     boot, after = around(machine, place)
+    boot += JOIN_SECONDS if work.nodes > 1 else 0.0
     stage, upload = (0.0, 0.0) if place.chip else _moved(work, machine)
     return Estimate(boot=boot, stage=stage, training=training, upload=after + upload)
 

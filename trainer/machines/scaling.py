@@ -17,6 +17,9 @@ instances.csv has the link and NVLink's nominal rate. NVLink: 230 of 600 GB/s no
 PCIe: 5 to 10 GB/s on an A10G, whose gradients go through host memory; others by the generation of their PCIe.
 Published figures as read on 2026-11-20 and estimates from them: none is measured by us. Standard library
 only.
+
+Over several machines a ring passes each machine's network once in each direction, so its bus rate is that of
+the network where that is slower: half of the type's baseline over TCP.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from trainer.base.settings import FLOAT, HALF
 from trainer.job.job import Job
 from trainer.machines.instances import InstanceType
 from trainer.machines.memory import is_half
-from trainer.machines.rates import STEP_SECONDS
 
+# Least seconds of a rank's step, which is not recorded and waits for its launches: 151 M weights on an H100's
+# host, 64 windows (docs/benchmarks.md, 2026-11-26). An estimate for every other model and host.
+STEP_SECONDS = 0.027
 BACKWARD_SHARE = 2 / 3  # of a step's multiplications: 2 a weight forward, 4 backward
 BUCKET_BYTES = 25 * 2**20  # DDP's default (bucket_cap_mb)
 POINTLESS = 0.5  # of the GPUs' speed is left: half of them would be as fast
@@ -36,7 +41,12 @@ NVLINK_SHARE = 230 / 600
 # GB/s by the beginning of the compute capability of AWS's PCIe types: Turing has PCIe 3, Ampere and Ada 4,
 # Blackwell 5.
 PCIE_GB_PER_S = {"7": 4.0, "8": 7.0, "12": 14.0}
-PCIE, ALONE = "PCIe", "none"
+PCIE, ALONE, TCP = "PCIe", "none", "TCP"
+# Of a type's network, what an all-reduce over TCP reaches: an estimate of 2026-11-27, not measured. One flow
+# has 10 Gbit/s at most within a cluster placement group (EC2 user guide, "Instance network bandwidth"), and
+# NCCL opens several.
+TCP_SHARE = 0.5
+LEAST_GBPS = 5.0  # of a type whose network is not in the table: that of a small one
 NAMES = {"nvlink": "NVLink", "nvswitch": "NVSwitch", "pcie": PCIE}
 
 
@@ -61,6 +71,15 @@ def link_of(machine: InstanceType) -> Link:
     if machine.nvlink_gb_per_s:
         return Link(name=name, bus_gb_per_s=NVLINK_SHARE * machine.nvlink_gb_per_s)
     return Link(name=name, bus_gb_per_s=PCIE_GB_PER_S[machine.compute_capability.split(".")[0]])
+
+
+def link_between(machine: InstanceType, nodes: int) -> Link:
+    """Return the link between all GPUs of so many machines of a type."""
+    own = link_of(machine)
+    if nodes == 1:
+        return own
+    network = TCP_SHARE * (machine.network_gbps or LEAST_GBPS) / 8
+    return Link(name=TCP, bus_gb_per_s=min(network, own.bus_gb_per_s or network))
 
 
 @dataclass(frozen=True, kw_only=True)

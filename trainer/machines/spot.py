@@ -41,14 +41,18 @@ def chance_to_finish(
     return 1 - (1 - math.exp(-expected)) ** tries
 
 
-def expected_loss(*, seconds: float, restart_seconds: float, keeps_checkpoints: bool) -> float:
-    """Return the seconds that work of `seconds` is expected to lose to interruptions.
+def expected_loss(
+    *, seconds: float, restart_seconds: float, keeps_checkpoints: bool, machines: int = 1
+) -> float:
+    """Return the seconds that work of `seconds` is expected to lose to interruptions of any of so many
+    machines.
 
     With checkpoints each interruption costs `restart_seconds`. Without, work starts over (Daly, FGCS 22(3),
     2006, for no checkpoint): seconds x (e^x - 1) / x in all, where x interruptions are expected.
     """
-    expected = min(INTERRUPTIONS_PER_HOUR * seconds / 3600, MOST_EXPECTED)
+    per_hour = INTERRUPTIONS_PER_HOUR * machines
+    expected = min(per_hour * seconds / 3600, MOST_EXPECTED)
     if keeps_checkpoints:
         return expected * restart_seconds
     again = math.expm1(expected)
-    return again * 3600 / INTERRUPTIONS_PER_HOUR - seconds + again * restart_seconds
+    return again * 3600 / per_hour - seconds + again * restart_seconds

@@ -318,7 +318,7 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
 
 
 def nodes_of(manifest: Manifest) -> int:
-    """Return the number of nodes that the job asks for."""
+    """Return the number of nodes that the run has. Raises TrainingFailed for another than there may be."""
     table = manifest.job.get("machine")
     nodes = table.get("nodes", 1) if isinstance(table, Mapping) else 1
     if not isinstance(nodes, int) or not 1 <= nodes <= MOST_NODES:

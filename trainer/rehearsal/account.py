@@ -171,6 +171,10 @@ class EmbeddedAccount:
     def check_launch(self, request: dict[str, Any], image: dict[str, Any], pool: Pool, count: int) -> None:
         """Raise AwsError for a launch that is refused. The caller holds the lock."""
 
+    def room(self, count: int) -> int:
+        """Return how many instances a fleet gets of those that it asks for. The caller holds the lock."""
+        return count
+
     def check_mount(
         self, instance: Instance, principal: Principal, file_system: str, access_point: str
     ) -> None:

@@ -7,7 +7,9 @@ moto creates the machines. Every field is passed explicitly, because moto drops 
 from __future__ import annotations
 
 import base64
+import hashlib
 import uuid
+from collections.abc import Container
 from typing import Any
 
 from trainer.rehearsal.account import REGION, EmbeddedAccount
@@ -21,11 +23,12 @@ _FLEET_ONLY = ("Priority", "WeightedCapacity", "MaxPrice", "AvailabilityZone")
 
 def launch_fleet(cloud: EmbeddedAccount, params: dict[str, Any]) -> dict[str, Any]:
     """Answer CreateFleet: launch from the first pool with capacity, with the errors of the pools
-    before it.
+    before it. No pool here has room for a part of what is asked for, unless a test says so.
     """
     capacity = params["TargetCapacitySpecification"]
     market = capacity.get("DefaultTargetCapacityType", "on-demand")
     missing = int(capacity["TotalTargetCapacity"])
+    _check_least(params, market, missing)
     fleet_id = f"fleet-{uuid.uuid4()}"
     launched: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
@@ -36,17 +39,33 @@ def launch_fleet(cloud: EmbeddedAccount, params: dict[str, Any]) -> dict[str, An
             own = own_request(override, spot=market == "spot")
             tags = [one for one in params.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
             request = merged_request(template_data(cloud, specification), own, tags)
-            instances = launch(cloud, request, missing, fleet_id=fleet_id)
+            instances = launch(cloud, request, cloud.room(missing), fleet_id=fleet_id)
         except AwsError as error:
             errors.append({**pool_entry, "ErrorCode": error.code, "ErrorMessage": error.message})
             continue
         kind = {"InstanceType": instances[0].description["InstanceType"]}
         launched.append({**pool_entry, **kind, "InstanceIds": [one.id for one in instances]})
+        if len(instances) < missing:
+            what = "We currently do not have sufficient capacity in the zone you requested."
+            error = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": what}
+            errors.append({**pool_entry, **error})
         break
     own_tags = [one["Tags"] for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet"]
     if own_tags and launched:
         cloud.moto("ec2", "CreateTags", {"Resources": [fleet_id], "Tags": own_tags[0]})
     return {"FleetId": fleet_id, "Errors": errors, "Instances": launched}
+
+
+def _check_least(params: dict[str, Any], market: str, total: int) -> None:
+    """Refuse a least capacity as AWS does: above the target, or of several types and zones (EC2 API,
+    OnDemandOptionsRequest and SpotOptionsRequest, looked up 2026-11-27).
+    """
+    options = params.get("SpotOptions" if market == "spot" else "OnDemandOptions", {})
+    least = options.get("MinTargetCapacity")
+    single = options.get("SingleInstanceType") or options.get("SingleAvailabilityZone")
+    if least is not None and (int(least) > total or not single):
+        what = "MinTargetCapacity is at most TotalTargetCapacity, of a single type or zone."
+        raise AwsError("InvalidParameterCombination", what)
 
 
 def _candidates(params: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -125,6 +144,11 @@ def launch(
     pool = Pool(instance_type=kind, availability_zone=zone, market=market)
     _check_offered(pool)
     _check_reservation(request, pool)
+    group = request.get("Placement", {}).get("GroupName", "")
+    cloud.world.check_group(group)
+    if group and not _can_be_grouped(kind):
+        what = f"The instance type '{kind}' can't be launched in a cluster placement group."
+        raise AwsError("InvalidParameterCombination", what)
     cloud.check_launch(request, image, pool, count)
     now = cloud.clock.now()
     answer = cloud.moto("ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count})
@@ -132,7 +156,12 @@ def launch(
     shown = cloud.moto("ec2", "DescribeInstances", {"InstanceIds": ids})["Reservations"]
     descriptions = [one for reservation in shown for one in reservation["Instances"]]
     _tag_parts(cloud, request, descriptions)
+    addresses = {str(one.description.get("PrivateIpAddress")) for one in cloud.world.alive(now)}
     for one in descriptions:
+        if group:
+            one["Placement"] = {**one["Placement"], "GroupName": group}
+        one["PrivateIpAddress"] = loopback_address(one["InstanceId"], addresses)
+        addresses.add(one["PrivateIpAddress"])
         one["Tags"] = [*(tag for tag in one.get("Tags", []) if not tag["Key"].startswith("aws:")), *marks]
         one.pop("StateReason", None)
         interfaces = one.get("NetworkInterfaces") or [{}]
@@ -145,6 +174,18 @@ def launch(
         "shutdown_behavior": request.get("InstanceInitiatedShutdownBehavior", "stop"),
     }
     return [cloud.world.add(one, now=now, **own) for one in descriptions]
+
+
+def loopback_address(instance_id: str, taken: Container[str] = ()) -> str:
+    """Return an address of this machine alone for an instance, whose processes run here: one in 127/8 that
+    follows from its id, never in 127.0.0/24, and none that is taken.
+    """
+    for number in range(1 << 16):
+        digest = hashlib.sha256(f"{instance_id}/{number}".encode()).digest()
+        address = f"127.{1 + digest[0] % 254}.{digest[1]}.{1 + digest[2] % 254}"
+        if address not in taken:
+            return address
+    raise AwsError("InsufficientFreeAddressesInSubnet", "This machine has no loopback address left.")
 
 
 def find_image(cloud: EmbeddedAccount, request: dict[str, Any]) -> dict[str, Any]:
@@ -182,6 +223,13 @@ def _check_offered(pool: Pool) -> None:
             f"Your requested instance type ({pool.instance_type}) is not supported in your requested"
             f" Availability Zone ({pool.availability_zone}).",
         )
+
+
+def _can_be_grouped(instance_type: str) -> bool:
+    """Return whether moto's table has a type's cluster strategy; a retired type is not in it."""
+    return "cluster" in types().get(instance_type, {}).get("PlacementGroupInfo", {}).get(
+        "SupportedStrategies", ["cluster"]
+    )
 
 
 def _check_reservation(request: dict[str, Any], pool: Pool) -> None:

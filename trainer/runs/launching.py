@@ -17,7 +17,16 @@ from datetime import datetime, timedelta
 
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
 from trainer.base.errors import BudgetError, TrainerError
-from trainer.runs.actions import Action, ArmSweep, Carry, Create, Store, Wait, sweep_schedule
+from trainer.runs.actions import (
+    Action,
+    ArmSweep,
+    Carry,
+    Create,
+    MakePlacementGroup,
+    Store,
+    Wait,
+    sweep_schedule,
+)
 from trainer.runs.capacity import FULL_FOR
 from trainer.runs.deadline import (
     REMEDIES,
@@ -28,7 +37,7 @@ from trainer.runs.deadline import (
     time_limit,
 )
 from trainer.runs.ladder import next_rung
-from trainer.runs.observation import UNANSWERED, Observation, may_still_appear
+from trainer.runs.observation import UNANSWERED, Observation, may_still_appear, unnamed
 from trainer.runs.record import Launch, Queue, Rung, RunRecord, client_token, iso
 from trainer.runs.spending import budget_left, worked_seconds
 
@@ -72,7 +81,7 @@ def next_launch(record: RunRecord, observed: Observation, now: datetime) -> tupl
         return _call(record, launch, observed, now)
     step = launch.refusal.next_step
     if launch.is_open and step != "stop":
-        return (_look(record, launch, now),)
+        return (_look(record, launch, observed, now),)
     if step == "new_token":
         return (_same_rung(record, launch, observed, now),)
     if step not in ("next_rung", "other_quota"):
@@ -102,7 +111,7 @@ def attempt_deadline(record: RunRecord, rung: Rung, now: datetime) -> Deadline:
     limit = time_limit(
         run=TimeLimit(duration=record.deadline - now, cause=record.deadline_cause),
         budget_usd=max(budget_left(record, now), _NOTHING) if record.budget_usd else 0.0,
-        on_demand_usd_per_hour=rung.on_demand_usd_per_hour,
+        on_demand_usd_per_hour=rung.on_demand_usd_per_hour * record.num_nodes,
         default_seconds=max(rung.default_seconds - worked, _NOTHING) if rung.default_seconds else 0.0,
         estimate_seconds=max(rung.estimate_seconds - worked, _NOTHING) if rung.estimate_seconds else 0.0,
     )
@@ -134,15 +143,16 @@ def pool_name(rung: Rung) -> str:
     return f"{rung.instance_type} {rung.market.replace('_', '-')} in {rung.availability_zone}"
 
 
-def refusal(rung: Rung, code: str, message: str) -> TrainerError:
-    """Return the error of a rung that AWS refused."""
+def refusal(rung: Rung, code: str, message: str, *, num_nodes: int = 1) -> TrainerError:
+    """Return the error of a rung that AWS refused, for so many instances."""
     known = meaning(code, message)
-    pool = pool_name(rung)
+    pool = pool_name(rung) if num_nodes == 1 else f"{num_nodes} machines of {pool_name(rung)}"
     why = f"{code}: {message}" if message else code
     if known.error_class == "capacity":
-        return known.error(f"no capacity for {pool}", why=code, do=known.remedy)
+        why = code if num_nodes == 1 else why  # how many it made
+        return known.error(f"no capacity for {pool}", why=why, do=known.remedy)
     if known.error_class == "quota":
-        need = f" It needs {rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
+        need = f" It needs {num_nodes * rung.vcpus} vCPUs of this quota: {QUOTA_CONSOLE}/{rung.quota_code}."
         named = known is QUOTA and rung.quota_code
         return known.error(
             f"the account's quota does not allow {pool}", why=why, do=known.remedy + (need if named else "")
@@ -186,38 +196,43 @@ def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetim
         launch.intended_at + PATIENCE["throttling"], latest_start(record, record.ladder[launch.rung])
     )
     if launch.calls >= MOST_CALLS or (launch.calls and too_late):
-        return (_look(record, launch, now),)
+        return (_look(record, launch, observed, now),)
     if launch.called_at is not None and now < launch.called_at + pause_after(launch.calls, launch.token):
         return (Wait(why="CreateFleet gave no clear answer; it is called once more under the same token"),)
     called = replace(launch, called_at=now, calls=launch.calls + 1)
     armed = observed.schedules.get(sweep_schedule(record.run_id)) == armed_for(launch.deadline)
     arm: tuple[Action, ...] = () if armed else (ArmSweep(at=launch.deadline),)
+    group = record.placement_group
     return (
         *arm,
+        *((MakePlacementGroup(name=group),) if group else ()),
         Store(record=record.with_launch(called, now), why="CreateFleet is called"),
         Create(launch=called),
     )
 
 
-def _look(record: RunRecord, launch: Launch, now: datetime) -> Action:
+def _look(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> Action:
     """Wait for an instance of an unanswered launch, which `reconcile` adopts; if none appears in time, close
-    the launch.
+    the launch. Of several nodes all have to appear: fewer are a fleet that is not whole.
 
     Only then may another token be used: it could make a second instance.
     """
     if may_still_appear(launch, now):
         return Wait(why="CreateFleet gave no clear answer; looking for an instance with the run's tag")
     calls = "1 call" if launch.calls == 1 else f"{launch.calls} calls"
-    message = f"{calls} brought no instance within {UNANSWERED // timedelta(minutes=1)} minutes"
+    appeared = tuple(item.instance_id for item in unnamed(record, observed))
+    brought = f"{len(appeared)} of {record.num_nodes} instances" if appeared else "no instance"
+    message = f"{calls} brought {brought} within {UNANSWERED // timedelta(minutes=1)} minutes"
     closed = replace(
         launch,
         outcome="refused",
         unanswered=False,
+        instance_ids=appeared,
         error_code=NO_CLEAR_ANSWER,
         error_message=message,
         given_up_at=now,
     )
-    return Store(record=record.with_launch(closed, now), why="no clear answer, and no instance")
+    return Store(record=record.with_launch(closed, now), why=f"no clear answer, and {brought}")
 
 
 def _same_rung(record: RunRecord, launch: Launch, observed: Observation, now: datetime) -> Action:
@@ -307,7 +322,8 @@ def _give_up(record: RunRecord, last: Launch, now: datetime) -> Store:
     launches, queue = (record.attempt.launches, record.attempt.queue) if record.attempt else ((), None)
     if queue is not None and last.refusal.next_step in ("next_rung", "other_quota"):  # it waited for capacity
         last = next(one for one in reversed(launches) if one.refusal.error_class == "capacity")
-    error = refusal(record.ladder[last.rung], last.error_code, last.error_message).as_dict()
+    rung, num_nodes = record.ladder[last.rung], record.num_nodes
+    error = refusal(rung, last.error_code, last.error_message, num_nodes=num_nodes).as_dict()
     if queue is not None:
         minutes = (now - queue.since) / timedelta(minutes=1)
         error["why"] = f"{error['why']}, in {queue.walks} tries of the whole ladder within {minutes:.0f} min"

@@ -44,7 +44,7 @@ class Command:
     name: str  # of this kind of work, in record and receipt
     title: str  # in messages, such as "the script"
     # $NAME is a variable of the contract (docs/scripts-and-machines.md), or the agent's PYTHON, DEVICE,
-    # GIVEN, EVENTS.
+    # GIVEN, EVENTS and, for several nodes, CLUSTER.
     words: tuple[str, ...]
     user: Literal["agent", "own"]  # own: a user of its own, and none of the agent's packages and variables
     network: Literal["internet", "internet and metadata"]  # metadata: the credentials of its machine's role

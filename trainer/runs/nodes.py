@@ -97,7 +97,7 @@ def joined_result(record: RunRecord, nodes: Sequence[NodeSeen]) -> NodeResult | 
         phases=_joined_phases(results),
         inputs=_joined_inputs(results),
         devices=_joined_devices(nodes),
-        checkpoints=_summed([result.checkpoints for result in results], CHECKPOINT_COUNTS),
+        checkpoints=_summed([_sent(node) for node in nodes], CHECKPOINT_COUNTS),
     )
     if head.state != "done" or not failed:
         return joined
@@ -154,6 +154,13 @@ def _joined_durable(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     last = min(told, key=lambda one: one["at"])
     lag = max(one["lag_seconds"] for one in told)
     return {**last, "lag_seconds": lag, **_summed(told, CHECKPOINT_COUNTS)}
+
+
+def _sent(node: NodeSeen) -> Mapping[str, Any]:
+    """Return how much a node sent of its CHECKPOINTS, by its result or its last report."""
+    if node.result is not None and node.result.checkpoints:
+        return node.result.checkpoints
+    return node.heartbeat.durable if node.heartbeat else {}
 
 
 def _joined_inputs(results: Sequence[NodeResult]) -> dict[str, Any]:

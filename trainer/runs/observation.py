@@ -19,6 +19,7 @@ from trainer.runs.start_file import StartFile
 
 ALIVE = ("pending", "running")  # states that bill; `shutting-down` bills nothing
 ENDED = ("shutting-down", "terminated")
+ANNOUNCED = "announced"  # named by CreateFleet, and not shown yet
 DESCRIBED = "described terminated"
 MISSING = "not found, deadline an hour past"
 FORGOTTEN_AFTER = timedelta(hours=1)
@@ -138,6 +139,22 @@ def merge(record: RunRecord, observed: Observation, now: datetime) -> tuple[Inst
     return tuple(merged.values())
 
 
+def unnamed(record: RunRecord, observed: Observation) -> tuple[DescribedInstance, ...]:
+    """Return the instances of the last attempt that no answer named, those that are alive first: they may be
+    of its last launch, whose answer was lost.
+    """
+    attempt = record.attempt
+    if attempt is None:
+        return ()
+    named = {instance_id for launch in attempt.launches for instance_id in launch.instance_ids}
+    ours = [
+        item
+        for item in observed.instances
+        if item.attempt == attempt.number and item.instance_id not in named
+    ]
+    return tuple(sorted(ours, key=lambda item: item.state in ENDED))
+
+
 def all_gone(record: RunRecord, observed: Observation) -> bool:
     """Return whether every instance of the run is proven gone, by the record and this look."""
     return not observed.alive and all(seen.proof for seen in record.instances)
@@ -155,7 +172,7 @@ def _announced(instance_id: str, attempt: int, launch: Launch, rung: Rung) -> In
         instance_type=rung.instance_type,
         market=rung.market,
         availability_zone=rung.availability_zone,
-        state="announced",
+        state=ANNOUNCED,
         launched_at=launch.intended_at,
     )
 

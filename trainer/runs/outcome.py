@@ -172,7 +172,7 @@ def _before_an_instance(
     if record.stop_requested_at is not None:
         return stopped()
     # whether it looks for its instance, or did so before
-    looks = launch is not None and (launch.is_open or launch.had_no_answer)
+    looks = launch is not None and (launch.is_open or launch.had_no_answer or launch.is_partial)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     is_gone = record.driver == "desk" and not observed.may_start and now > record.last_sign + silent_for
     if is_gone and not record.outlives_its_desk:  # else control goes on

@@ -14,13 +14,15 @@ on a machine of the caller's own has a shorter one (`here`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from trainer.runs.actions import (
     Action,
     ArmKill,
     Close,
+    DeletePlacementGroup,
     DeleteSchedule,
     Store,
     Terminate,
@@ -33,10 +35,24 @@ from trainer.runs.here import next_of_here
 from trainer.runs.launching import next_launch
 from trainer.runs.node_ends import ending_of_nodes
 from trainer.runs.nodes import addresses_of, tokens_of
-from trainer.runs.observation import Observation, all_gone, may_still_appear, merge
+from trainer.runs.observation import (
+    ANNOUNCED,
+    ENDED,
+    UNANSWERED,
+    DescribedInstance,
+    Observation,
+    all_gone,
+    may_still_appear,
+    merge,
+    unnamed,
+)
 from trainer.runs.outcome import correction
 from trainer.runs.record import RunRecord
 from trainer.runs.recovery import after, powers_itself_off, recover, taken_over, without_a_machine
+
+# For which a run's end waits for AWS to free its placement group, which costs nothing. Instances that are
+# terminated may count as its members for a while.
+LONGEST_IN_USE = timedelta(minutes=30)
 
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -47,7 +63,8 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         return next_of_here(record, observed, now)
     instances = merge(record, observed, now)
     if instances != record.instances:
-        return (Store(record=replace(record, instances=instances), why="instances changed"),)
+        seen = replace(record, instances=instances)
+        return (Store(record=seen, why="instances changed"), *_kill_the_rest(record, seen))
     if answered := _answered_by_tag(record, observed, now):
         return (Store(record=answered, why="the instance of an unanswered call was found by its tag"),)
     if record.state == "ending":
@@ -61,36 +78,82 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
     return _watch(record, observed, now)
 
 
-def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:
-    """Return the record with an unanswered launch marked as created if an instance carries the run's tag,
-    else None.
+def _kill_the_rest(before: RunRecord, record: RunRecord) -> tuple[ArmKill, ...]:
+    """Arm the second schedule of several nodes for those that are left, once one has ended: AWS forgets its
+    id within an hour, and one id that it does not know fails the schedule's call for all.
 
-    If tokens without an answer made several instances, the first that is alive is adopted; `_watch` ends the
-    others.
+    After the record's Store: if it fails, the other layers end the nodes.
+    """
+    attempt, launch = record.attempt, record.last_launch
+    if record.num_nodes == 1 or record.state != "running" or attempt is None or launch is None:
+        return ()
+
+    def left(record: RunRecord) -> tuple[str, ...]:
+        ended = {seen.instance_id for seen in record.instances if seen.state in (*ENDED, "gone")}
+        return tuple(one for one in record.working_ids if one not in ended)
+
+    if launch.kill_armed_at is None or not left(record) or left(record) == left(before):
+        return ()
+    return (ArmKill(attempt=attempt.number, instance_ids=left(record), at=launch.deadline),)
+
+
+def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:
+    """Return the record with an unanswered launch marked as created if its instances, as many as were asked
+    for, carry the run's tag, else None.
+
+    If tokens without an answer made more, the first that are alive are adopted; `_watch` ends the others.
     """
     attempt, launch = record.attempt, record.last_launch
     if attempt is None or launch is None or not (launch.outcome == "intended" or launch.is_open):
         return None
-    instances = [
-        instance for instance in (*observed.alive, *observed.instances) if instance.attempt == attempt.number
-    ]
-    if not instances:
+    ids = _of_one_fleet(record, unnamed(record, observed))
+    if not ids:
         return None
-    ids = (instances[0].instance_id,)
     return record.with_launch(replace(launch, outcome="created", unanswered=False, instance_ids=ids), now)
 
 
+def _of_one_fleet(record: RunRecord, instances: Iterable[DescribedInstance]) -> tuple[str, ...]:
+    """Return the ids of the first instances, as many as the run has nodes, that one fleet made; () without.
+
+    Nodes work together, so instances of two fleets never make one set: they may lie in two zones.
+    """
+    fleets: dict[str, list[str]] = {}
+    for item in instances:
+        fleets.setdefault(item.fleet if record.num_nodes > 1 else "", []).append(item.instance_id)
+    whole = (ids for ids in fleets.values() if len(ids) >= record.num_nodes)
+    return tuple(next(whole, ())[: record.num_nodes])
+
+
 def _start(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
-    """Launch an attempt's instance, never beside one of an earlier attempt."""
+    """Launch an attempt's instances, never beside one of an earlier attempt, or of a fleet that is not
+    whole.
+    """
     number = record.next_number
     late = tuple(item.instance_id for item in observed.alive if item.attempt < number)
     if late:
         return (Terminate(instance_ids=late, why=f"attempt {number} does the run's work"),)
+    if partial := _of_partial_fleets(record, now):
+        return (Terminate(instance_ids=partial, why="the fleet is not whole"),)
     if taken := taken_over(record, observed, now):
         return (taken,)
     if ending := without_a_machine(record, observed):
         return (ending.stored(record, now),)
     return next_launch(record, observed, now)
+
+
+def _of_partial_fleets(record: RunRecord, now: datetime) -> tuple[str, ...]:
+    """Return the instances of fleets that are not whole, until each is seen to end. AWS may show one late: so
+    long, five minutes at most, it is ended again by its id.
+    """
+    states = {seen.instance_id: seen.state for seen in record.instances}
+    launches = [launch for launch in record.attempt.launches if launch.is_partial] if record.attempt else []
+    return tuple(
+        instance_id
+        for launch in launches
+        for instance_id in launch.instance_ids
+        if states.get(instance_id) not in (*ENDED, "gone")
+        and (states.get(instance_id) != ANNOUNCED or now < launch.last_call_at + UNANSWERED)
+    )
 
 
 def _watch(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
@@ -135,14 +198,13 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
         return (ending.stored(record, now),)
-    deletes = tuple(
+    deletes: tuple[Action, ...] = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
-    return (
-        *deletes,
-        *tokens_of(record.all_nodes),
-        Close(record=replace(record, state="closed", closed_at=now)),
-    )
+    group, tokens = record.placement_group, tokens_of(record.all_nodes)
+    if group and now < (record.ending_at or now) + LONGEST_IN_USE:
+        tokens = (*tokens, DeletePlacementGroup(name=group))
+    return (*deletes, *tokens, Close(record=replace(record, state="closed", closed_at=now)))
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:

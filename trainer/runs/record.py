@@ -95,6 +95,7 @@ class Launch:
     called_at: datetime | None = None  # of the last CreateFleet call under this token, stored right before it
     calls: int = 0
     outcome: LaunchOutcome = "intended"  # abandoned: the run ended before AWS gave a clear answer
+    # in the answer's order, which is that of the nodes; of a refusal those of a fleet that is not whole
     instance_ids: tuple[str, ...] = ()
     error_code: str = ""  # AWS's, of a refusal
     error_message: str = ""
@@ -122,6 +123,11 @@ class Launch:
         return self.error_code == NO_CLEAR_ANSWER or (
             self.outcome == "abandoned" and self.called_at is not None
         )
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether it made fewer instances than were asked for: all of them are ended."""
+        return self.outcome == "refused" and bool(self.instance_ids)
 
     @property
     def refusal(self) -> Meaning:
@@ -278,6 +284,13 @@ class RunRecord:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def placement_group(self) -> str:
+        """Return the name of the placement group of nodes that train one model, '' for other runs. IAM knows
+        it by its beginning.
+        """
+        return f"{self.project}-{self.stack}-{self.run_id}" if self.one_model else ""
+
+    @property
     def has_instances(self) -> bool:
         """Return whether instances do the work: what launches them, and whose end has to be seen."""
         return place_named(self.place).has_instances
@@ -329,9 +342,12 @@ class RunRecord:
     @property
     def all_nodes(self) -> tuple[NodeKeys, ...]:
         """Return the keys of every attempt's instances, the first attempt's first."""
-        if not self.attempts:
-            return self.nodes
-        return tuple(keys for item in self.attempts for keys in self.as_of(item.number).nodes)
+        return tuple(keys for nodes in self.nodes_by_attempt for keys in nodes)
+
+    @property
+    def nodes_by_attempt(self) -> tuple[tuple[NodeKeys, ...], ...]:
+        """Return the keys of each attempt's instances."""
+        return tuple(self.as_of(item.number).nodes for item in self.attempts) or (self.nodes,)
 
     @property
     def nodes(self) -> tuple[NodeKeys, ...]:
@@ -356,9 +372,10 @@ class RunRecord:
     @property
     def working_ids(self) -> tuple[str, ...]:
         """Return the ids of the last launch's instances, whose word counts. One that no launch names came too
-        late: it is in no start file, and ends.
+        late: it is in no start file, and ends. So is one of a fleet that is not whole.
         """
-        return self.last_launch.instance_ids if self.last_launch else ()
+        launch = self.last_launch
+        return launch.instance_ids if launch and not launch.is_partial else ()
 
     @property
     def last_launch(self) -> Launch | None:

@@ -44,6 +44,7 @@ def _perhaps_spent(record: RunRecord) -> float:
         (min(launch.given_up_at, launch.deadline + LATEST_END) - launch.last_call_at).total_seconds()
         / 3600
         * record.ladder[launch.rung].price_usd_per_hour
+        * record.num_nodes
         for launch in launches
         if launch.given_up_at is not None and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
     )
@@ -95,8 +96,11 @@ def budget_left(record: RunRecord, now: datetime) -> float:
 
 
 def worked_seconds(record: RunRecord, now: datetime) -> float:
-    """Return the longest that the run's instances can have worked."""
-    return sum(billed_seconds(record, seen, Observation(), now)[1] for seen in record.instances)
+    """Return the longest that the run can have worked: its instances' seconds, of several nodes their
+    mean.
+    """
+    billed = sum(billed_seconds(record, seen, Observation(), now)[1] for seen in record.instances)
+    return billed / record.num_nodes
 
 
 def billed_seconds(
@@ -121,12 +125,13 @@ def _signs_of_life(record: RunRecord, seen: InstanceSeen, observed: Observation)
     launches = [launch for attempt in record.attempts for launch in attempt.launches]
     if not any(seen.instance_id in launch.instance_ids for launch in launches):
         return signs  # it has no word
-    heartbeat = observed.heartbeat
+    heartbeat, result = observed.heartbeat, observed.result
+    if observed.nodes:
+        mine = [node for node in observed.nodes if node.instance_id == seen.instance_id]
+        heartbeat, result = (mine[0].heartbeat, mine[0].result) if mine else (None, None)
     if heartbeat is not None and heartbeat.instance_id in ("", seen.instance_id):
         signs += [heartbeat.at, *heartbeat.phases.values()]
-    if observed.result is not None:
-        signs += observed.result.phases.values()
-    return signs
+    return [*signs, *(result.phases.values() if result else ())]
 
 
 def _lost_seconds(record: RunRecord, seen: InstanceSeen) -> float:

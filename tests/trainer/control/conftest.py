@@ -158,18 +158,21 @@ class MemoryCloud:
     def __init__(self, start: datetime) -> None:
         self.clock = start
         self.objects = MemoryObjects(self)
-        self.fleets: dict[str, str] = {}
+        self.fleets: dict[str, tuple[str, ...]] = {}  # token -> the instances that it made
         self.machines: dict[str, DescribedInstance] = {}
         self.ended: dict[str, tuple[datetime, str]] = {}  # id -> (when shutting-down began, reason)
         self.schedules: dict[str, datetime] = {}
+        self.groups: set[str] = set()  # placement groups
         self.full: set[str] = set()  # zones without capacity
         self.answers: list[FleetAnswer | None] = []  # what CreateFleet says next, instead of the truth (None)
+        self.parts: list[int] = []  # instances that the next fleets get at most
         self.lost_calls = 0  # the next calls of CreateFleet that never arrive
         self.errors: list[
             str
         ] = []  # codes that stand in the next answers of CreateFleet, in the place of an instance
         self.refused: dict[str, str] = {}  # token -> the code that answered it
         self.work = timedelta(minutes=3)
+        self.silent: set[str] = set()  # instances whose node does nothing more
         self.node_works = self.node_beats = self.node_stops = True
         # attempt -> how long its node works before it is ended from outside, and EC2's reason
         self.losses: dict[int, tuple[timedelta, str]] = {}
@@ -224,24 +227,48 @@ class MemoryCloud:
         if token in self.fleets:
             assert self.requests[token] == request, "IdempotentParameterMismatch"
         else:
-            instance_id = f"i-{len(self.fleets):04d}"
-            self.fleets[token], self.requests[token] = instance_id, request
+            asked = int(request["TargetCapacitySpecification"]["TotalTargetCapacity"])
+            count = min(self.parts.pop(0), asked) if self.parts else asked
+            first = len(self.machines)
+            made = tuple(f"i-{number:04d}" for number in range(first, first + count))
+            self.fleets[token], self.requests[token] = made, request
+            group = request["LaunchTemplateConfigs"][0]["Overrides"][0].get("Placement", {}).get("GroupName")
+            assert group is None or group in self.groups, "no such placement group"
             tags = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
             earlier = [one for one in self.machines.values() if one.attempt < int(tags["attempt"])]
             assert all(self._shown(one).state == "terminated" for one in earlier), "two live attempts"
-            self.machines[instance_id] = DescribedInstance(
-                instance_id=instance_id,
-                attempt=int(tags["attempt"]),
-                instance_type="g5.12xlarge",
-                market=request["TargetCapacitySpecification"]["DefaultTargetCapacityType"].replace("-", "_"),
-                availability_zone=zone,
-                state="pending",
-                launched_at=self.clock,
-            )
+            market = request["TargetCapacitySpecification"]["DefaultTargetCapacityType"]
+            for number, instance_id in enumerate(made, first):
+                self.machines[instance_id] = DescribedInstance(
+                    instance_id=instance_id,
+                    attempt=int(tags["attempt"]),
+                    instance_type="g5.12xlarge",
+                    market=market.replace("-", "_"),
+                    availability_zone=zone,
+                    state="pending",
+                    launched_at=self.clock,
+                    private_address=f"127.1.{number // 250}.{1 + number % 250}",
+                    fleet=f"fleet-{len(self.fleets)}",
+                )
         said = self.answers.pop(0) if self.answers else None
-        answer = said or FleetAnswer(kind="created", instance_ids=(self.fleets[token],))
+        answer = said or self._whole(self.requests[token], self.fleets[token])
         self.side_effect("create_fleet", before=False)
         return answer
+
+    def make_placement_group(self, *, name: str) -> None:
+        self.side_effect("make_placement_group", before=True)
+        self.groups.add(name)
+        self.side_effect("make_placement_group", before=False)
+
+    def delete_placement_group(self, *, name: str) -> None:
+        self.side_effect("delete_placement_group", before=True)
+        assert not self.alive(), "it is in use"
+        self.groups.discard(name)
+        self.side_effect("delete_placement_group", before=False)
+
+    def _whole(self, request: Mapping[str, Any], made: tuple[str, ...]) -> FleetAnswer:
+        asked = int(request["TargetCapacitySpecification"]["TotalTargetCapacity"])
+        return read_answer({"Instances": [{"InstanceIds": list(made)}]}, asked)
 
     def _refuse(self, token: str, code: str) -> FleetAnswer:
         self.refused[token] = code
@@ -321,6 +348,8 @@ class MemoryCloud:
             self._leave_early(run_id, machine, start)
         stop = self.node_stops and stop_key(run_id, machine.attempt) in self.objects.stored
         over = self.node_works and self.clock >= began + self.work
+        if machine.instance_id in self.silent:
+            return
         if self.node_beats and self.beats.get(machine.instance_id) != self.clock:
             self.beats[machine.instance_id] = self.clock
             self._beat(run_id, machine, began)

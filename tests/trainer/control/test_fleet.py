@@ -65,7 +65,7 @@ def test_a_script_with_secrets_launches_with_its_own_profile():
     named = replace(RECORD, instance_profile=arn, instance_role_id="AROA3")
     (config,) = create_fleet_request(named, RUNG, LAUNCH)["LaunchTemplateConfigs"]
     assert config["Overrides"][0]["IamInstanceProfile"] == {"Arn": arn}
-    outputs: Any = SimpleNamespace(security_group="sg", public_address=True)
+    outputs: Any = SimpleNamespace(groups_for=lambda **_: ["sg"], public_address=True)
     asked = requests_of(replace(named, attempts=()), outputs, 0)
     assert asked["run_instances"]["IamInstanceProfile"] == {"Arn": arn}
     assert "IamInstanceProfile" not in str(requests_of(replace(RECORD, attempts=()), outputs, 0))
@@ -81,10 +81,23 @@ def test_a_spot_request_is_one_time_and_names_no_price():
     assert "MaxPrice" not in str(request)
 
 
+@pytest.mark.parametrize(("market", "options"), [("on_demand", "OnDemandOptions"), ("spot", "SpotOptions")])
+def test_several_nodes_are_one_request_for_all_or_none(market, options):
+    pool = replace(RUNG, market=market)
+    alone = create_fleet_request(RECORD, pool, LAUNCH)
+    request = create_fleet_request(replace(RECORD, num_nodes=3), pool, LAUNCH)
+    all_or_none = {"SingleInstanceType": True, "SingleAvailabilityZone": True, "MinTargetCapacity": 3}
+    assert request.pop(options) == {**alone.pop(options, {}), **all_or_none}
+    assert request.pop("TargetCapacitySpecification")["TotalTargetCapacity"] == 3
+    assert alone.pop("TargetCapacitySpecification")["TotalTargetCapacity"] == 1
+    assert request == alone
+
+
 def test_aws_knows_every_name_in_the_request():
     operation = botocore.session.get_session().get_service_model("ec2").operation_model("CreateFleet")
-    for market in ("spot", "on_demand"):
-        request = create_fleet_request(RECORD, replace(RUNG, market=market), LAUNCH)
+    for market, nodes in (("spot", 1), ("on_demand", 1), ("spot", 3), ("on_demand", 3)):
+        record = replace(RECORD, num_nodes=nodes)
+        request = create_fleet_request(record, replace(RUNG, market=market), LAUNCH)
         assert not ParamValidator().validate(request, operation.input_shape).has_errors()
 
 
@@ -113,6 +126,17 @@ def test_an_answer_with_an_instance_is_created_despite_errors():
         {"Instances": [{"InstanceIds": ["i-1"]}], "Errors": [{"ErrorCode": "InsufficientInstanceCapacity"}]}
     )
     assert (answer.kind, answer.instance_ids) == ("created", ("i-1",))
+
+
+def test_an_answer_with_fewer_instances_is_a_refusal_that_names_them():
+    two = [{"InstanceIds": ["i-1", "i-2"]}]
+    answer = read_answer({"Instances": two, "Errors": []}, 3)
+    assert (answer.kind, answer.code, answer.instance_ids) == ("refused", "PartialFleet", ("i-1", "i-2"))
+    assert answer.message.startswith("2 of 3 instances")
+    full = read_answer({"Instances": two, "Errors": refusing("VcpuLimitExceeded")["Errors"]}, 3)
+    assert (full.code, full.instance_ids) == ("VcpuLimitExceeded", ("i-1", "i-2"))
+    assert read_answer({"Instances": two}, 2).kind == "created"
+    assert read_answer({"Instances": two}, 1).instance_ids == ("i-1",)
 
 
 @pytest.mark.parametrize(

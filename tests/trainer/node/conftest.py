@@ -111,7 +111,7 @@ def training_manifest(
 ) -> Manifest:
     """Return the manifest of a training of these inputs, which are no candles, on p3.8xlarge."""
     candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True, inputs=tuple(inputs), bars_plan=plan)
-    task = training_task(cast(Any, SimpleNamespace(run_id=run_id)), job, candles, objects)
+    task = training_task(cast(Any, SimpleNamespace(run_id=run_id, num_nodes=1)), job, candles, objects)
     known = {"job": task.job.to_dict(), "documents": dict(task.documents), "command": task.command}
     machines = {"p3.8xlarge": machine}
     return manifest(run_id=run_id, inputs=task.inputs, pieces=(), machines=machines, **known)

@@ -6,13 +6,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.jobs import job_of
 from tests.nodes import bundle, listed, node, start, started_by
 from trainer.base.cluster import Cluster, read_cluster
 from trainer.base.errors import TrainingFailed
+from trainer.launch.inputs import ChosenCandles
+from trainer.launch.tasks import training_task
 from trainer.node import command, stage
 from trainer.node.shared import COMMAND, Node
 from trainer.node.start import await_own_id, read_start_file, write_down_nodes
@@ -128,3 +132,14 @@ def test_a_machine_of_its_own_admits_the_nodes_alone(
     second.work.mkdir()
     start("true")
     assert made == admitted
+
+
+def test_the_trainer_is_told_of_the_others_by_their_file(second: Node) -> None:
+    for nodes, told in ((2, [str(second.cluster_file)]), (1, [])):
+        record: Any = SimpleNamespace(run_id="r", ladder=(), place="rehearsal", num_nodes=nodes)
+        candles = ChosenCandles(timeframe="1m", bars={}, synthetic=True)
+        task = training_task(record, job_of(), candles, cast(Any, None))
+        variables = dict.fromkeys(("PYTHON", "GIVEN", "EVENTS", "DEVICE"), "x")
+        variables |= dict.fromkeys(("MAYFLY_DATA", "MAYFLY_OUT", "MAYFLY_CHECKPOINTS", "MAYFLY_DEVICES"), "x")
+        words = command.words_of(task.command, {**variables, "CLUSTER": str(second.cluster_file)})
+        assert words[words.index("--cluster") + 1 :][:1] == told if told else "--cluster" not in words

@@ -51,6 +51,8 @@ class FleetCaller:
         zones: tuple[str, ...] = ("us-east-1a",),
         tags: dict[str, str] | None = None,
         market: str = "on-demand",
+        count: int = 1,
+        options: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         pairs = [{"Key": key, "Value": value} for key, value in (tags or {"run_id": "r1"}).items()]
         overrides = [
@@ -63,7 +65,8 @@ class FleetCaller:
         answer: dict[str, Any] = self.ec2.create_fleet(
             Type="instant",
             ClientToken=token,
-            TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": market},
+            TargetCapacitySpecification={"TotalTargetCapacity": count, "DefaultTargetCapacityType": market},
+            **({"OnDemandOptions": options} if options else {}),
             LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template, "Overrides": overrides}],
             TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in parts],
         )

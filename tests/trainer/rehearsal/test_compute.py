@@ -19,6 +19,7 @@ from trainer.rehearsal.launches import _check_reservation
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import AwsError, Delays, Pool
 
+WHOLE = {"SingleInstanceType": True, "SingleAvailabilityZone": True, "MinTargetCapacity": 3}
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 
 
@@ -31,6 +32,23 @@ def test_the_same_client_token_launches_one_instance(desk: Any) -> None:
     assert first["FleetId"] == second["FleetId"]
     assert first["Instances"][0]["InstanceIds"] == second["Instances"][0]["InstanceIds"]
     assert len(desk.ec2.describe_instances()["Reservations"]) == 1
+
+
+def test_a_fleet_of_three_has_an_address_each_and_one_mark(desk: Any) -> None:
+    ids = desk.fleet(options=WHOLE, count=3)["Instances"][0]["InstanceIds"]
+    shown = [desk.instance(one) for one in ids]
+    addresses = {one["PrivateIpAddress"] for one in shown}
+    assert len(addresses) == len(set(ids)) == 3 and all(one.startswith("127.") for one in addresses)
+    assert not any(one.startswith("127.0.0.") for one in addresses)
+    marks = [tag["Value"] for one in shown for tag in one["Tags"] if tag["Key"] == "aws:ec2:fleet-id"]
+    assert len(marks) == 3 and len(set(marks)) == 1
+
+
+def test_a_least_capacity_needs_a_single_type_or_zone(desk: Any) -> None:
+    for options in ({"MinTargetCapacity": 3}, {**WHOLE, "MinTargetCapacity": 4}):
+        with pytest.raises(ClientError) as failed:
+            desk.fleet(options=options, count=3)
+        assert code_of(failed) == "InvalidParameterCombination"
 
 
 def test_another_request_under_a_used_token_is_refused(desk: Any) -> None:

@@ -79,7 +79,7 @@ def find_machine(access: Access, outputs: StackOutputs, cloud: Cloud, run_id: st
     if not nodes:
         do = f"mayfly status {run_id} shows where it is; then try again."
         raise UsageError(f"{run_id} has no running machine yet", do=do)
-    return nodes[-1]
+    return nodes[0]  # of several the head
 
 
 def _announce(forward: Forward) -> None:

@@ -21,7 +21,8 @@ from trainer.launch.plan import LaunchPlan
 from trainer.launch.work import TrainingWork, Work
 from trainer.machines.baking import Baking
 from trainer.machines.instances import InstanceType
-from trainer.machines.scaling import ALONE
+from trainer.machines.planner import JOIN_SECONDS
+from trainer.machines.scaling import ALONE, TCP_SHARE
 from trainer.machines.spot import INTERRUPTIONS_PER_HOUR
 from trainer.machines.storage import StorageCost
 from trainer.runs.deadline import CAUSES
@@ -168,13 +169,13 @@ def _row(number: int, candidate: PlanCandidate) -> dict[str, Cell]:
         cost = f"{money(candidate.dollars_p50)} ({money(candidate.dollars_p90)})"
     row = {
         "": str(number),
-        "instance": machine.name,
+        "instance": machine.name if candidate.nodes == 1 else f"{candidate.nodes} × {machine.name}",
         "market": candidate.market.replace("_", "-"),
         "zones": str(len(candidate.zones)),
-        "GPUs": f"{machine.gpus:g}×{chip_name(machine)}"
+        "GPUs": f"{candidate.nodes * machine.gpus:g}×{chip_name(machine)}"
         if machine.gpus
-        else f"none, {counted(machine.vcpus, 'vCPU')}",
-        "$/h": f"{candidate.price_usd_per_hour:.2f}",
+        else f"none, {counted(candidate.nodes * machine.vcpus, 'vCPU')}",
+        "$/h": f"{candidate.usd_per_hour:.2f}",
         "est. time": time,
         "est. cost": cost,
         "taken a month": machine.spot.interruptions if candidate.is_typical and machine.spot else "",
@@ -213,6 +214,8 @@ def _basis(plan: LaunchPlan) -> Iterator[RenderableType]:
         yield styled(_checkpoints(plan.checkpoints), "dim")
     if plan.baking:
         yield styled(_baking(plan.baking), "dim")
+    if plan.first.nodes > 1:
+        yield styled(_nodes(plan.first), "dim")
     if plan.place.plan_note:
         yield styled(plan.place.plan_note, "dim")
         run = plan.first.run
@@ -274,6 +277,17 @@ def _baking(baking: Baking) -> str:
         " month on."
     )
     return f"{what} {saved}. {pays}"
+
+
+def _nodes(first: PlanCandidate) -> str:
+    """Return what several machines are, and the figures behind their time."""
+    boot = f"the boot counts {JOIN_SECONDS:.0f} s until the last has joined, an estimate"
+    price = "prices are of all of them" + (", but that of checkpoints of each" if first.checkpoints else "")
+    words = f"Nodes: {first.nodes} machines of one type in one zone, all or none; {price}; {boot}."
+    if first.at_risk == 1:
+        return f"{words} A lost one's work goes to the others, but the first one's loss ends the attempt."
+    exchange = f"exchange gradients over TCP, not EFA, at {TCP_SHARE:.0%} of the type's network"
+    return f"{words} They {exchange}, an estimate; the loss of any ends the attempt."
 
 
 def _hard_stop(plan: LaunchPlan) -> str:
