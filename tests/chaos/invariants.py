@@ -38,6 +38,14 @@ def ends_in_time(end: Ending) -> Iterator[str]:
             yield f"{instance.id} is still alive"
 
 
+def fleets_are_whole(end: Ending) -> Iterator[str]:
+    """A launch that counts as answered names as many instances as an attempt has."""
+    for attempt in end.record.attempts if end.record else ():
+        for launch in attempt.launches:
+            if launch.outcome == "created" and len(launch.instance_ids) != end.sim.schedule.cluster:
+                yield f"attempt {attempt.number} works with {launch.instance_ids}"
+
+
 def partial_fleets_are_ended_first(end: Ending) -> Iterator[str]:
     """No other instance of a run begins while one of a fleet that is not whole is alive, unless AWS hid it."""
     for attempt in end.record.attempts if end.record else ():
@@ -313,6 +321,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     deadlines_are_armed,
     one_at_a_time,
     one_for_each_intent,
+    fleets_are_whole,
     partial_fleets_are_ended_first,
     nothing_of_nodes_is_left,
     no_instance_is_given_up,
