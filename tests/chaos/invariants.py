@@ -91,14 +91,19 @@ def _forgotten(end: Ending) -> dict[str, float]:
     """Return what the receipt allows for calls whose instance AWS can have forgotten before anybody looked, in
     dollars, by the instance's id or the token of a call that made none.
     """
-    return {
-        end.aws.tokens.get(launch.token, (launch.token,))[0]: (launch.given_up_at - launch.last_call_at)
-        / timedelta(hours=1)
-        * end.record.ladder[launch.rung].price_usd_per_hour
-        for attempt in (end.record.attempts if end.record else ())
-        for launch in attempt.launches
-        if end.record and launch.given_up_at and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
-    }
+    found: dict[str, float] = {}
+    for launch in (
+        one for attempt in (end.record.attempts if end.record else ()) for one in attempt.launches
+    ):
+        if not (
+            end.record and launch.given_up_at and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
+        ):
+            continue
+        hours = (launch.given_up_at - launch.last_call_at) / timedelta(hours=1)
+        usd = hours * end.record.ladder[launch.rung].price_usd_per_hour * end.sim.schedule.cluster
+        names = end.aws.tokens.get(launch.token) or (launch.token,)
+        found |= dict.fromkeys(names, usd / len(names))
+    return found
 
 
 def one_at_a_time(end: Ending) -> Iterator[str]:
