@@ -33,8 +33,20 @@ builds = bool(settings.image_pipeline)
 existing = look_up_vpc(settings.subnets, zones=stack.zones, builds=builds) if settings.subnets else None
 line = read_image_line(settings.image_line)
 
-store = ModelStore("store", stack, retention=settings.retention, life_minutes=settings.max_lifetime_minutes)
-identity = Identity("identity", stack, sessions=settings.sessions, retrains=bool(settings.retrains))
+store = ModelStore(
+    "store",
+    stack,
+    retention=settings.retention,
+    life_minutes=settings.max_lifetime_minutes,
+    nodes=settings.cluster,
+)
+identity = Identity(
+    "identity",
+    stack,
+    sessions=settings.sessions,
+    retrains=bool(settings.retrains),
+    nodes=settings.cluster,
+)
 letters = DeadLetters("dead-letters", stack).arn
 caller = Caller(role_arn=identity.scheduler.arn, dead_letters_arn=letters)
 
@@ -51,6 +63,7 @@ network = Network(
     cidr=settings.vpc_cidr,
     ssh_from=settings.ssh_from,
     file_system=bool(settings.efs_throughput),
+    cluster=settings.cluster,
     public_addresses=builds,
 )
 cache = None
@@ -79,11 +92,13 @@ if builds:
         network=network,
     )
 
+trains_from = (templates.training, *templates.cluster.values())
 launched_from = LaunchedFrom(
     line=line,
     baked=builds,
-    launch_templates=(templates.training,),
+    launch_templates=trains_from,
     security_group=network.security_group_id,
+    cluster_groups=tuple(network.cluster_group_ids.values()),
     vpc=network.vpc_id,
     subnets=existing.subnet_ids if existing else (),
     reservation=settings.capacity_reservation,
@@ -93,9 +108,7 @@ control = ControlFunction(
     "control",
     stack,
     minutes=CONTROL_MINUTES,
-    launched_from=replace(
-        launched_from, launch_templates=(templates.training, templates.prepare, templates.score)
-    ),
+    launched_from=replace(launched_from, launch_templates=(*trains_from, templates.prepare, templates.score)),
     limits=control_limits(
         (*settings.control_types, settings.prepare_type), own_templates=settings.template_condition
     ),

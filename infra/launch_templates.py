@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,11 +61,14 @@ def read_image_line(name: str) -> ImageLine:
 
 
 class LaunchTemplates(Component):
-    """The launch templates of trainings, of prepare runs and of score runs."""
+    """The launch templates of trainings, of prepare runs and of score runs, and those of trainings on several
+    machines.
+    """
 
     training: pulumi.Output[str]  # its id
     prepare: pulumi.Output[str]
     score: pulumi.Output[str]
+    cluster: dict[str, pulumi.Output[str]]  # by the names of the network's cluster groups
 
     def __init__(
         self,
@@ -83,17 +86,27 @@ class LaunchTemplates(Component):
     ) -> None:
         super().__init__(name, stack, opts)
         boot = partial(user_data, stack, cap_minutes=cap_minutes, lock="requirements.lock")
-        self.training = self._template(
-            "training",
-            stack,
-            line,
-            description=f"Training instances on {line.name}",
-            user_data=cache.source.apply(lambda source: boot(file_system=source)) if cache else boot(),
-            profile=identity.instance_profile,
-            network=network,
-            disk=root_disk(volume_gib, **TRAINING_RATES),
+        training: dict[str, Any] = {
+            "user_data": cache.source.apply(lambda source: boot(file_system=source)) if cache else boot(),
+            "profile": identity.instance_profile,
+            "network": network,
+            "disk": root_disk(volume_gib, **TRAINING_RATES),
             **in_reservation(reservation),
+        }
+        self.training = self._template(
+            "training", stack, line, description=f"Training instances on {line.name}", **training
         )
+        self.cluster = {
+            name: self._template(
+                f"cluster-{name}",
+                stack,
+                line,
+                description=f"Training instances of several machines a run on {line.name}",
+                also_in=(group,),
+                **training,
+            )
+            for name, group in network.cluster_group_ids.items()
+        }
         self.prepare = self._template(
             "prepare",
             stack,
@@ -114,7 +127,7 @@ class LaunchTemplates(Component):
             network=network,
             disk=root_disk(volume_gib),
         )
-        made = {"training": self.training, "prepare": self.prepare, "score": self.score}
+        made = {"training": self.training, "prepare": self.prepare, "score": self.score, **self.cluster}
         self.register_outputs(made)
 
     def _template(
@@ -128,6 +141,7 @@ class LaunchTemplates(Component):
         profile: aws.iam.InstanceProfile,
         network: Network,
         disk: Any,
+        also_in: Sequence[pulumi.Input[str]] = (),  # further security groups
         **more: Any,
     ) -> pulumi.Output[str]:
         infix = "" if purpose == "training" else f"-{purpose}"
@@ -154,7 +168,7 @@ class LaunchTemplates(Component):
                     "device_index": 0,
                     "associate_public_ip_address": "true" if network.public_address else "false",
                     "delete_on_termination": "true",
-                    "security_groups": [network.security_group_id],
+                    "security_groups": [network.security_group_id, *also_in],
                 }
             ],
             # A launch adds the run's tags to these. What is started by hand from this template is still found

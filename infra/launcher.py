@@ -28,6 +28,7 @@ MOST_CHARACTERS = 6144
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 RATES_OF_SAVINGS_PLANS = "savingsplans:DescribeSavingsPlansOfferingRates"
 TOKEN_ACTIONS = ["s3:PutObject", "s3:DeleteObjectVersion"]
+PLACES = ["ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"]
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -60,7 +61,7 @@ class LaunchedFrom:
     vpc: pulumi.Input[str]
     subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     reservation: str = OPEN  # the setting capacity_reservation
-    nodes: bool = False  # whether runs may have several, which share a token
+    cluster_groups: tuple[pulumi.Input[str], ...] = ()  # ids, of runs of several machines; (): there are none
 
 
 class LauncherPolicy(Component):
@@ -88,7 +89,9 @@ def check_length(stack: Stack, launched_from: LaunchedFrom) -> None:
     """Raise pulumi.RunError if the policy of people exceeds a managed policy; names what makes it long."""
     ids: dict[str, Any] = {"security_group": f"sg-{'0' * 17}", "vpc": f"vpc-{'0' * 17}"}
     # Not known yet, but for their length.
-    known = replace(launched_from, launch_templates=(f"lt-{'0' * 17}",), **ids)
+    groups = tuple(f"sg-{'0' * 17}" for _ in launched_from.cluster_groups)
+    templates = (f"lt-{'0' * 17}",) * len(launched_from.launch_templates)
+    known = replace(launched_from, launch_templates=templates, cluster_groups=groups, **ids)
     length = _length(stack, known)
     if length <= MOST_CHARACTERS:
         return
@@ -98,6 +101,7 @@ def check_length(stack: Stack, launched_from: LaunchedFrom) -> None:
         "the names of project and stack": (replace(stack, project="", name=""), known),
         "'kms_key'": (replace(stack, kms_key=""), known),
         "'capacity_reservation'": (stack, replace(known, reservation=OPEN)),
+        "'cluster'": (stack, replace(known, launch_templates=templates[:1], cluster_groups=())),
     }
     parts = sorted(((length - _length(*one), name) for name, one in less.items()), reverse=True)
     takes = ", ".join(f"{name} ({characters:,})" for characters, name in parts if characters > 0)
@@ -142,7 +146,8 @@ def launch_policy_text(
         policy = launcher(stack, replace(launched_from, **ids), limits)
         return as_text(document(*policy["Statement"], *also))
 
-    ids = {name: getattr(launched_from, name) for name in ("launch_templates", "security_group", "vpc")}
+    names = ("launch_templates", "security_group", "cluster_groups", "vpc")
+    ids = {name: getattr(launched_from, name) for name in names}
     return pulumi.Output.all(**ids).apply(text)
 
 
@@ -150,7 +155,7 @@ def launcher(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits = P
     """Return the policy of a caller who launches from the stack's resources, whose ids are known."""
     return document(
         *_looks(stack, launched_from, limits),
-        *_objects(stack, limits, nodes=launched_from.nodes),
+        *_objects(stack, limits, nodes=bool(launched_from.cluster_groups)),
         *use_key(stack),
         *_launches(stack, launched_from, limits),
         end_own_instances(stack, "ec2:GetConsoleOutput"),  # where a boot left no log
@@ -224,13 +229,19 @@ def _launches(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -
         tagged["Null"] = {f"aws:RequestTag/{name}": "false" for name in limits.tags}
     made, fleet = [stack.arn("ec2", f"{kind}/*") for kind in _IN_TAGS], stack.arn("ec2", "fleet/*")
     templates = [stack.arn("ec2", f"launch-template/{one}") for one in launched_from.launch_templates]
+    groups = (launched_from.security_group, *launched_from.cluster_groups)
+    # Of runs that train one model: each has a group of its own name (runs.record).
+    placement = (
+        [stack.arn("ec2", f"placement-group/{stack.prefix}-*")] if launched_from.cluster_groups else []
+    )
     return [
         allow(
             "LaunchFromTheStack",
             launch,
             [
                 *templates,
-                stack.arn("ec2", f"security-group/{launched_from.security_group}"),
+                *(stack.arn("ec2", f"security-group/{one}") for one in groups),
+                *placement,
                 stack.arn("ec2", "spot-instances-request/*"),  # on spot, whose request is not tagged
                 # An existing VPC's subnets by id, which is unique; a shared VPC's belong to another account.
                 *(f"arn:aws:ec2:*:*:subnet/{subnet}" for subnet in launched_from.subnets),
@@ -245,6 +256,7 @@ def _launches(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -
             {"StringEquals": {"ec2:Owner": ["amazon", stack.account] if launched_from.baked else "amazon"}},
         ),
         *_launch_tagged(limits, made, tagged, templates),
+        *([allow("PlaceTogether", PLACES, placement)] if placement else []),
         allow("LaunchFleets", "ec2:CreateFleet", fleet, tagged),
         allow(
             "TagLaunches",

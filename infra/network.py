@@ -15,8 +15,11 @@ import pulumi_aws as aws
 from infra.attach import ssh_ingress
 from infra.stack import Component, Stack
 from infra.subnets import DEFAULT_ROUTE, ExistingVpc
+from trainer.aws.stack_outputs import ONE_MODEL, PIECES
 
 NFS_PORT = 2049
+# Security groups of runs of several machines: a model's ranks have no password, and share with no other work.
+CLUSTER_GROUPS = {PIECES: "that share models, agents or values", ONE_MODEL: "that train one model together"}
 SUBNETS_PER_VPC = 16  # the VPC's range is cut in sixteenths, one a zone
 
 
@@ -28,6 +31,7 @@ class Network(Component):
     public_address: bool  # of an instance: the way out of a subnet that routes to an internet gateway
     security_group_id: pulumi.Output[str]
     file_system_group_id: pulumi.Output[str] | None  # of its mount targets
+    cluster_group_ids: dict[str, pulumi.Output[str]]  # by what machines of one run share; {}: runs have one
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class Network(Component):
         cidr: str,  # of a VPC of its own
         ssh_from: str,  # the one address that may connect; "": nobody
         file_system: bool,  # whether instances mount one
+        cluster: bool,  # whether a run may have several machines
         public_addresses: bool,  # to whatever lands in a subnet: image builds can't ask for one
     ) -> None:
         super().__init__(name, stack, opts)
@@ -75,7 +80,28 @@ class Network(Component):
             )
         self.security_group_id = group.id
         self.file_system_group_id = files.id if files else None
+        self.cluster_group_ids = {
+            name: self._cluster_group(stack, name, words)
+            for name, words in (CLUSTER_GROUPS.items() if cluster else ())
+        }
         self.register_outputs({"subnet_ids": self.subnet_ids, "security_group_id": self.security_group_id})
+
+    def _cluster_group(self, stack: Stack, name: str, words: str) -> pulumi.Output[str]:
+        """Return a group whose members reach one another on every port; its machines have the first group,
+        too. Between two runs only the machines' own firewalls stand, so no third group of machines joins it.
+        """
+        among = {"protocol": "-1", "from_port": 0, "to_port": 0, "self": True}
+        group = aws.ec2.SecurityGroup(
+            f"cluster-{name}",
+            name=f"{stack.prefix}-cluster-{name}",
+            description=f"Machines of a run {words}: each reaches the others.",
+            vpc_id=self.vpc_id,
+            ingress=[aws.ec2.SecurityGroupIngressArgs(**among)],
+            egress=[aws.ec2.SecurityGroupEgressArgs(**among)],
+            tags={"Name": f"{stack.prefix}-cluster-{name}"},
+            opts=self.child,
+        )
+        return group.id
 
     def _file_system_group(self, stack: Stack) -> aws.ec2.SecurityGroup:
         return aws.ec2.SecurityGroup(

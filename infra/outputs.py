@@ -41,6 +41,8 @@ def publish(
         "image_parameter": line.parameter,
         "subnets": network.subnet_ids,
         "security_group": network.security_group_id,
+        "cluster_templates": templates.cluster,
+        "cluster_groups": network.cluster_group_ids,
         "public_address": network.public_address,
         "instance_role_id": identity.instance.unique_id,
         "prepare_template": templates.prepare,

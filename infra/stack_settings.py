@@ -145,6 +145,7 @@ class Settings:
     control_types: tuple[str, ...]
     template_condition: bool
     capacity_reservation: str  # open, an id or a group's ARN
+    cluster: bool  # whether a run may have several machines
     prepare_type: str
     notify_email: str  # "": nobody
     account_budget: int  # dollars a month; 0: none

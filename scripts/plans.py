@@ -69,6 +69,28 @@ def _cheapest(candidates: Sequence[PlanCandidate], gpus: int) -> str:
     return f"{one.machine.name}, {duration(one.seconds_p50)}, {money(one.dollars_p50)}{busy}"
 
 
+MACHINES = (1, 2, 4, 8)
+
+
+def plans_of_machines() -> str:
+    """Return a row for each job: of so many machines on demand, those whose dollars x hours are the least."""
+    titles = ["job", *(f"{count} machine{'s' if count > 1 else ''}" for count in MACHINES)]
+    rows = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
+    for name, words in list(AGENT_JOBS.items())[1:]:  # the first is done in minutes on one
+        cells = [_best_of(words, count) for count in MACHINES]
+        rows.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _best_of(words: str, nodes: int) -> str:
+    asked = ["plan", *words.split(), "--on-demand", "--set", f"machine.nodes={nodes}"]
+    choice = advise(build_parser().parse_args(asked)).choice
+    assert choice is not None
+    one = choice.recommended
+    several = f"{nodes} × " if nodes > 1 else ""
+    return f"{several}{one.machine.name}, {duration(one.seconds_p50)}, {money(one.dollars_p50)}"
+
+
 def _cell(one: PlanCandidate) -> str:
     market = one.market.replace("_", "-")
     return f"{one.machine.name} {market}, {duration(one.seconds_p50)}, {money(one.dollars_p50)}"

@@ -63,6 +63,7 @@ def renewed(page: str) -> str:
     makers = {
         "plans": lambda _: plans.plans_of_jobs(),
         "plans of agents": lambda _: plans.plans_of_agents(),
+        "plans of machines": lambda _: plans.plans_of_machines(),
         "commands": commands,
         "job keys": job_keys,
         "stack settings": stack_settings,

@@ -149,6 +149,10 @@ def metric_data(cloud: CheckedAccount, call: Call) -> Asked:
     return [Authorization(action="cloudwatch:PutMetricData", resource="*", context=context)]
 
 
+def placement_group(cloud: CheckedAccount, call: Call) -> Asked:
+    return [_on(cloud, call, "ec2", f"placement-group/{call.params['GroupName']}")]
+
+
 def alarms(cloud: CheckedAccount, call: Call) -> Asked:
     names = call.params.get("AlarmNames") or ["*"]
     return [_on(cloud, call, "cloudwatch", f"alarm:{name}") for name in names]
@@ -232,6 +236,7 @@ def _table() -> Iterator[tuple[tuple[str, str], Callable[[CheckedAccount, Call],
         ("ec2", run_instances, "RunInstances"),
         ("ec2", instances_by_id, "TerminateInstances GetConsoleOutput"),
         ("ec2", resource_by_id, " ".join(BY_ID)),
+        ("ec2", placement_group, "CreatePlacementGroup DeletePlacementGroup"),
         ("scheduler", schedule, "CreateSchedule UpdateSchedule GetSchedule DeleteSchedule"),
         ("lambda", invoke, "Invoke"),
         ("cloudwatch", metric_data, "PutMetricData"),

@@ -93,6 +93,7 @@ def _used(cloud: CheckedAccount, call: Call, action: str, request: dict[str, Any
     asked += [_subnet(cloud, call, action, one["SubnetId"]) for one in interfaces if one.get("SubnetId")]
     groups = [group for one in interfaces for group in one.get("Groups") or one.get("SecurityGroupIds") or []]
     names += [f"security-group/{group}" for group in groups]
+    names += [f"placement-group/{one}" for one in [request.get("Placement", {}).get("GroupName")] if one]
     return asked + [Authorization(action=action, resource=ec2_arn(cloud, call, name)) for name in names]
 
 

@@ -326,13 +326,15 @@ class Aws:
         asked = int(request["TargetCapacitySpecification"]["TotalTargetCapacity"])
         count = min(int(detail), asked) if what == "part" else asked
         shown_after = float(detail) if what == "late" else self.schedule.shown_after
+        group = override.get("Placement", {}).get("GroupName", "")
+        self.world.check_group(group)
         tags = [
             one["Tags"] for one in request.get("TagSpecifications", []) if one["ResourceType"] == "instance"
         ]
         fleet = {"Key": "aws:ec2:fleet-id", "Value": f"fleet-{self.fleet_calls}"}
         description: dict[str, Any] = {
             "InstanceType": override["InstanceType"],
-            "Placement": {"AvailabilityZone": zone},
+            "Placement": {"AvailabilityZone": zone, "GroupName": group},
             "Tags": [*(tags[0] if tags else []), fleet],
         }
         if market == "spot":

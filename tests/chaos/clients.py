@@ -41,6 +41,14 @@ class Ec2:
         create = lambda: self._aws.create_fleet(request)  # noqa: E731
         return self._aws.request("ec2", "CreateFleet", create, changes=True)
 
+    def create_placement_group(self, *, GroupName: str, Strategy: str) -> Any:
+        make = lambda: self._aws.world.make_group(GroupName)  # noqa: E731
+        return self._aws.request("ec2", "CreatePlacementGroup", make, changes=True, about=GroupName)
+
+    def delete_placement_group(self, *, GroupName: str) -> Any:
+        delete = lambda: self._aws.world.delete_group(GroupName, self._aws.now)  # noqa: E731
+        return self._aws.request("ec2", "DeletePlacementGroup", delete, changes=True, about=GroupName)
+
     def describe_instances(self, *, InstanceIds: Any = (), Filters: Any = ()) -> Any:
         describe = lambda: self._aws.describe(list(InstanceIds), list(Filters))  # noqa: E731
         return self._aws.request("ec2", "DescribeInstances", describe)

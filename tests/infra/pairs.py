@@ -36,6 +36,7 @@ VALUES: Mapping[str, Sequence[Values]] = {
         {"retention": json.dumps({"noncurrent_days": 30, "experiment_days": 30, "log_days": 90})},
     ),
     "template_condition": ({}, {"template_condition": "false"}),
+    "cluster": ({}, {"cluster": "true"}),
     "other": ({}, {"owner": "research", "max_lifetime_minutes": "60"}),
 }
 

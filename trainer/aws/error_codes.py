@@ -79,6 +79,8 @@ NO_IMAGE = frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"})
 NO_PARAMETER = frozenset({"ParameterNotFound"})
 LOST_RACE = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 SCHEDULE_EXISTS = frozenset({"ConflictException"})
+NO_PLACEMENT = frozenset({"InvalidPlacementGroup.Unknown"})
+PLACEMENT_EXISTS = frozenset({"InvalidPlacementGroup.Duplicate"})
 EMPTY_FLEET = "EmptyFleet"  # ours: CreateFleet answered with neither an instance nor an error
 PARTIAL_FLEET = "PartialFleet"  # ours: CreateFleet made fewer instances than were asked for, without an error
 NO_CLEAR_ANSWER = (  # ours: no call under a token had a clear answer, and no instance of them appeared
@@ -191,6 +193,16 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         remedy="Name another --instance: this type is not sold in this zone, or not on this market.",
     ),
     _row(PRICE, "SpotMaxPriceTooLow"),
+    # a group that was just created takes a moment to arrive
+    _row(CONSISTENCY, *sorted(NO_PLACEMENT), remedy="Launch again: the placement group of a run is its own."),
+    _row(
+        QUOTA,
+        "PlacementGroupLimitExceeded",
+        next_step="stop",
+        remedy="Delete placement groups that are not needed any more, or ask for more at Service Quotas,"
+        " Amazon EC2.",
+    ),
+    _row(CONFLICT, "InvalidPlacementGroup.InUse", remedy="AWS still counts instances in it: try again soon."),
     _row(
         CONFIG,
         "InvalidAMIID.NotFound",
@@ -329,7 +341,7 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     ),
     _row(IDEMPOTENCY, "IdempotentParameterMismatch", "IdempotentInstanceTerminated"),
     _row(NOT_FOUND, *sorted(NO_OBJECT | NO_INSTANCE | NO_SCHEDULE | NO_PARAMETER)),
-    _row(CONFLICT, *sorted(LOST_RACE | SCHEDULE_EXISTS)),
+    _row(CONFLICT, *sorted(LOST_RACE | SCHEDULE_EXISTS | PLACEMENT_EXISTS)),
 )
 _BY_CODE: dict[str, Meaning] = {code: row for row, codes in ROWS for code in codes}
 _PROFILE_NAME = re.compile(r"instance ?profile", re.IGNORECASE)

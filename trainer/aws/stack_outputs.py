@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
+from trainer.base.errors import ConfigError
+
 PARAMETER_LIMIT_BYTES = 4096  # SSM's standard tier, https://docs.aws.amazon.com/systems-manager/ (2026-11-20)
 # Names of alarms, each after "<project>-<stack>-".
 ALARMS = ("sweeper-silent", "control-silent", "instance-overdue", "dead-letters")
 RETRAINS_ALARM = "retrains-overdue"  # of a stack with retrains
-FORMAT = 3
+FORMAT = 4
+PIECES, ONE_MODEL = "pieces", "model"  # what machines of one run share
 
 
 def parameter_name(project: str, stack: str) -> str:
@@ -92,6 +95,9 @@ class StackOutputs:
     image_pipeline: bool = False  # images are baked: a launch boots the newest one of its line, if any
     subnets: dict[str, str] = field(default_factory=dict)  # availability zone -> subnet id
     security_group: str = ""
+    # Of runs of several machines, by PIECES and ONE_MODEL: ids. {}: runs have one machine
+    cluster_templates: dict[str, str] = field(default_factory=dict)
+    cluster_groups: dict[str, str] = field(default_factory=dict)
     public_address: bool = True  # of an instance: false if its subnets reach the internet through a NAT
     schedule_group: str = ""
     instance_role_id: str = ""  # unique id (AROA...): what an instance writes begins with it
@@ -118,6 +124,26 @@ class StackOutputs:
     storage: str = "s3"  # or efs-cache
     file_system: str = ""  # of the cache, if there is one
     efs_throughput: str = ""  # of that
+
+    def template_for(self, *, num_nodes: int, one_model: bool) -> str:
+        """Return the launch template of a training. Raises ConfigError for several machines in a stack whose
+        machines don't reach one another.
+        """
+        if num_nodes == 1:
+            return self.launch_template
+        template = self.cluster_templates.get(ONE_MODEL if one_model else PIECES)
+        if template is None:
+            raise ConfigError(
+                f"machine.nodes is {num_nodes}, and the stack's machines don't reach one another",
+                why="its setting cluster is false",
+                do="Run pulumi config set cluster true, then pulumi up; or leave machine.nodes out.",
+            )
+        return template
+
+    def groups_for(self, *, num_nodes: int, one_model: bool) -> list[str]:
+        """Return the security groups of a training's machines, as its template has them."""
+        cluster = self.cluster_groups.get(ONE_MODEL if one_model else PIECES, "") if num_nodes > 1 else ""
+        return [self.security_group, *([cluster] if cluster else [])]
 
     def control_may_start(self, instance_type: str) -> bool:
         """Return whether control may start this type."""

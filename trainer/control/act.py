@@ -22,8 +22,10 @@ from trainer.runs.actions import (
     Carry,
     Close,
     Create,
+    DeletePlacementGroup,
     DeleteSchedule,
     DeleteTokens,
+    MakePlacementGroup,
     Store,
     Terminate,
     Wait,
@@ -58,6 +60,10 @@ def act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Ob
             name = kill_schedule(run_id, action.attempt)
             cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)
             return False  # the record's Store follows, or a wait for the addresses of its nodes
+        case MakePlacementGroup():
+            cloud.make_placement_group(name=action.name)
+        case DeletePlacementGroup():
+            cloud.delete_placement_group(name=action.name)
         case Create():
             _create(cloud, record, etag, action.launch)
         case WriteStop():

@@ -74,6 +74,7 @@ def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[s
     fleet = create_fleet_request(record.with_new_launch(launch), rung, launch)
     del fleet["ClientToken"]
     (config,) = fleet["LaunchTemplateConfigs"]
+    config["Overrides"][0].pop("Placement", None)  # the group does not exist before the run
     run: dict[str, Any] = {
         "LaunchTemplate": config["LaunchTemplateSpecification"],
         "InstanceType": rung.instance_type,
@@ -86,7 +87,7 @@ def requests_of(record: RunRecord, outputs: StackOutputs, number: int) -> dict[s
             {
                 "DeviceIndex": 0,
                 "SubnetId": rung.subnet_id,
-                "Groups": [outputs.security_group],
+                "Groups": outputs.groups_for(num_nodes=record.num_nodes, one_model=record.one_model),
                 "AssociatePublicIpAddress": outputs.public_address,
                 "DeleteOnTermination": True,
             }

@@ -17,7 +17,13 @@ from typing import Any, Protocol
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.aws.access import Access, aws_errors
-from trainer.aws.error_codes import NO_INSTANCE, NO_SCHEDULE, SCHEDULE_EXISTS
+from trainer.aws.error_codes import (
+    NO_INSTANCE,
+    NO_PLACEMENT,
+    NO_SCHEDULE,
+    PLACEMENT_EXISTS,
+    SCHEDULE_EXISTS,
+)
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
 from trainer.control.fleet import FleetAnswer, read_answer, read_failure
@@ -44,6 +50,10 @@ class Cloud(Protocol):
     def now(self) -> datetime: ...
 
     def create_fleet(self, *, request: Mapping[str, Any]) -> FleetAnswer: ...
+
+    def make_placement_group(self, *, name: str) -> None: ...
+
+    def delete_placement_group(self, *, name: str) -> None: ...
 
     def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]: ...
 
@@ -90,6 +100,16 @@ class AwsCloud:
             return read_answer(self._launches.create_fleet(**request), num_nodes)
         except (BotoCoreError, ClientError) as error:
             return read_failure(error)
+
+    def make_placement_group(self, *, name: str) -> None:
+        """Create a cluster placement group, whose instances lie close together; one that exists is kept."""
+        with aws_errors(f"cannot make the placement group {name}", but=PLACEMENT_EXISTS):
+            self._ec2.create_placement_group(GroupName=name, Strategy="cluster")
+
+    def delete_placement_group(self, *, name: str) -> None:
+        """Delete a placement group; one that does not exist counts as deleted."""
+        with aws_errors(f"cannot delete the placement group {name}", but=NO_PLACEMENT):
+            self._ec2.delete_placement_group(GroupName=name)
 
     def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]:
         """Return every instance that carries the run's tag, in any state."""

@@ -67,6 +67,7 @@ def create_fleet_request(record: RunRecord, rung: Rung, launch: Launch) -> dict[
                         "SubnetId": rung.subnet_id,
                         "ImageId": rung.image_id,
                         **own_profile(record),
+                        **_placement(record),
                     }
                 ],
             }
@@ -103,6 +104,11 @@ def _all_or_none(num_nodes: int) -> dict[str, Any]:
 def own_profile(record: RunRecord) -> dict[str, Any]:
     """Return the parameter that replaces the template's instance profile; {} if the run has no profile."""
     return {"IamInstanceProfile": {"Arn": record.instance_profile}} if record.instance_profile else {}
+
+
+def _placement(record: RunRecord) -> dict[str, Any]:
+    """Return the parameter that places nodes of one model close together; {} for other runs."""
+    return {"Placement": {"GroupName": record.placement_group}} if record.placement_group else {}
 
 
 def instance_tags(record: RunRecord, launch: Launch) -> dict[str, str]:

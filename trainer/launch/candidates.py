@@ -163,6 +163,7 @@ class PlanCandidate:
             "zones": list(self.zones),
             "gpus": self.machine.gpus,
             "gpu_model": self.machine.gpu_model,
+            "nodes": self.nodes,
             "price_usd_per_hour": self.price_usd_per_hour,
             "price_date": self.machine.spot.as_of
             if self.is_typical and self.machine.spot

@@ -76,6 +76,7 @@ class WaysToPay:
     """The ways to pay for one type, and sentences on which is cheapest from where on."""
 
     instance_type: str
+    nodes: int = 1  # machines of it
     run_hours: float
     ways: tuple[Way, ...]
     sentences: tuple[str, ...]
@@ -85,6 +86,7 @@ class WaysToPay:
         """Return it as `mayfly plan --json` prints it."""
         return {
             "instance_type": self.instance_type,
+            "nodes": self.nodes,
             "run_hours": round(self.run_hours, 4),
             "ways": [way.to_dict() for way in self.ways],
             "sentences": list(self.sentences),
@@ -106,7 +108,7 @@ def ways_to_pay(
     machine = taken.machine
     spot = next((one for one in candidates if one.pool == (machine.name, "spot") and not one.refused), None)
     seconds = taken.time.phases.seconds_p50
-    hourly = on_demand_price(machine)
+    hourly, several = taken.nodes * on_demand_price(machine), taken.nodes
     ways = [
         Way(
             name=ON_DEMAND,
@@ -118,12 +120,12 @@ def ways_to_pay(
     ]
     if spot is not None:
         ways.append(_spot(spot))
-    ways += [_committed(one, seconds) for one in commitments]
+    ways += [_committed(one, seconds, machines=several) for one in commitments]
     if (quoted := taken.sagemaker_usd) is not None and machine.sagemaker_usd_per_hour:
         ways.append(
             Way(
                 name=SAGEMAKER,
-                usd_per_hour=machine.sagemaker_usd_per_hour,
+                usd_per_hour=several * machine.sagemaker_usd_per_hour,
                 run_seconds=seconds,
                 run_usd=quoted,
                 source="as quoted",
@@ -132,6 +134,7 @@ def ways_to_pay(
     ways += [_own(one) for one in desks if one.is_estimated and not one.refused]
     return WaysToPay(
         instance_type=machine.name,
+        nodes=several,
         run_hours=seconds / 3600,
         ways=tuple(ways),
         sentences=tuple(_sentences(ways, seconds / 3600)),
@@ -143,17 +146,17 @@ def _spot(spot: PlanCandidate) -> Way:
     market = spot.machine.spot
     return Way(
         name=SPOT,
-        usd_per_hour=spot.price_usd_per_hour,
+        usd_per_hour=spot.usd_per_hour,
         run_seconds=spot.seconds_p50,
         run_usd=spot.dollars_p50,
         source=f"typical, {market.as_of}" if spot.is_typical and market else "the account's",
     )
 
 
-def _committed(one: Commitment, seconds: float) -> Way:
+def _committed(one: Commitment, seconds: float, *, machines: int) -> Way:
     return Way(
         name=one.title,
-        month_usd=MONTH_HOURS * one.usd_per_hour,
+        month_usd=machines * MONTH_HOURS * one.usd_per_hour,
         term_months=12 * one.years,
         run_seconds=seconds,
         run_usd=0.0,

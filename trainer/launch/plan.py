@@ -89,7 +89,6 @@ class LaunchPlan(RunPlan):
         return {
             "place": self.place.name,
             "region": self.region,
-            "nodes": self.first.nodes,
             "pieces": [piece.description for piece in self.pieces],
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "rungs": [f"{rung.instance_type} {rung.market} {rung.availability_zone}" for rung in self.ladder],

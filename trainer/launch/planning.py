@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from trainer.aws.place import HERE
 from trainer.base.errors import DataError, UsageError
 from trainer.job.job import Job
+from trainer.job.pieces import takes_all_devices
 from trainer.job.pieces.fewest import empty_span, too_few
 from trainer.launch.bundle import BundleName
 from trainer.launch.candidates import weigh
@@ -142,9 +143,14 @@ def offers_for(job: Job, account: Account, *, pinned_image: str = "") -> Offers:
     if account.place.binding:
         named = bool(job.machine.instance)
         refuse_unfit(machines, account.outputs.image_line, named=named)
-    spot = "spot" in job.machine.market
+    nodes, outputs = job.machine.nodes, account.outputs
     return query_offers(
-        account.access, outputs=account.outputs, machines=machines, spot=spot, pinned_image=pinned_image
+        account.access,
+        outputs=outputs,
+        machines=machines,
+        spot="spot" in job.machine.market,
+        pinned_image=pinned_image,
+        template=outputs.template_for(num_nodes=nodes, one_model=nodes > 1 and takes_all_devices(job)),
     )
 
 

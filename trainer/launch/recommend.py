@@ -75,8 +75,9 @@ def recommend(
 
 
 def named(candidate: PlanCandidate) -> str:
-    """Return a candidate's type and market."""
-    return f"{candidate.machine.name} {candidate.market.replace('_', '-')}"
+    """Return a candidate's type and market, and how many machines they are."""
+    several = f"{candidate.nodes} × " if candidate.nodes > 1 else ""
+    return f"{several}{candidate.machine.name} {candidate.market.replace('_', '-')}"
 
 
 def _why(
@@ -147,7 +148,7 @@ def _on_spot(
 
 
 def _gpus(one: PlanCandidate) -> str:
-    gpus = one.machine.gpus
+    gpus = one.nodes * one.machine.gpus
     return f"{gpus:g} GPU{'' if gpus <= 1 else 's'}"
 
 

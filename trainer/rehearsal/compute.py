@@ -76,6 +76,22 @@ def get_console_output(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     }
 
 
+def create_placement_group(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Make a placement group, which places nothing here. moto knows none."""
+    refuse_dry_run(call.params)
+    with cloud.lock:
+        cloud.world.make_group(call.params["GroupName"])
+        return {"PlacementGroup": {"GroupName": call.params["GroupName"], "State": "available"}}
+
+
+def delete_placement_group(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
+    """Delete a placement group without instances."""
+    refuse_dry_run(call.params)
+    with cloud.lock:
+        cloud.world.delete_group(call.params["GroupName"], cloud.clock.now())
+        return {}
+
+
 def describe_types(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Describe instance types, or where they are offered, with the retired ones."""
     types()
@@ -110,6 +126,8 @@ RULES: Rules = {
     ("service-quotas", "GetServiceQuota"): get_service_quota,
     ("ec2", "CreateFleet"): create_fleet,
     ("ec2", "RunInstances"): run_instances,
+    ("ec2", "CreatePlacementGroup"): create_placement_group,
+    ("ec2", "DeletePlacementGroup"): delete_placement_group,
     ("ec2", "DescribeInstances"): describe_instances,
     ("ec2", "TerminateInstances"): terminate_instances,
     ("ec2", "GetConsoleOutput"): get_console_output,

@@ -144,6 +144,11 @@ def launch(
     pool = Pool(instance_type=kind, availability_zone=zone, market=market)
     _check_offered(pool)
     _check_reservation(request, pool)
+    group = request.get("Placement", {}).get("GroupName", "")
+    cloud.world.check_group(group)
+    if group and not _can_be_grouped(kind):
+        what = f"The instance type '{kind}' can't be launched in a cluster placement group."
+        raise AwsError("InvalidParameterCombination", what)
     cloud.check_launch(request, image, pool, count)
     now = cloud.clock.now()
     answer = cloud.moto("ec2", "RunInstances", {**request, "MinCount": count, "MaxCount": count})
@@ -154,6 +159,8 @@ def launch(
     profile = next((one["IamInstanceProfile"] for one in descriptions if "IamInstanceProfile" in one), None)
     addresses = {str(one.description.get("PrivateIpAddress")) for one in cloud.world.alive(now)}
     for one in descriptions:
+        if group:
+            one["Placement"] = {**one["Placement"], "GroupName": group}
         one["PrivateIpAddress"] = loopback_address(one["InstanceId"], addresses)
         addresses.add(one["PrivateIpAddress"])
         if profile:  # moto gives it to the first alone
@@ -219,6 +226,13 @@ def _check_offered(pool: Pool) -> None:
             f"Your requested instance type ({pool.instance_type}) is not supported in your requested"
             f" Availability Zone ({pool.availability_zone}).",
         )
+
+
+def _can_be_grouped(instance_type: str) -> bool:
+    """Return whether moto's table has a type's cluster strategy; a retired type is not in it."""
+    return "cluster" in types().get(instance_type, {}).get("PlacementGroupInfo", {}).get(
+        "SupportedStrategies", ["cluster"]
+    )
 
 
 def _check_reservation(request: dict[str, Any], pool: Pool) -> None:

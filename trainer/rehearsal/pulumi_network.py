@@ -80,7 +80,7 @@ def _security_group(cloud: Resources, name: str, properties: Properties) -> Made
         (egress, ec2.authorize_security_group_egress),
     ):
         if rules:
-            authorize(GroupId=group, IpPermissions=[_permission(cloud, dict(rule)) for rule in rules])
+            authorize(GroupId=group, IpPermissions=[_permission(cloud, dict(rule), group) for rule in rules])
     return group, {}
 
 
@@ -95,9 +95,11 @@ def _security_group_ingress_rule(cloud: Resources, name: str, properties: Proper
     return made["SecurityGroupRules"][0]["SecurityGroupRuleId"], {}
 
 
-def _permission(cloud: Resources, rule: dict[str, Any]) -> Any:
+def _permission(cloud: Resources, rule: dict[str, Any], own: str = "") -> Any:
+    """Return a rule as EC2 takes it; `own`: the group that a rule names by `self`."""
+    sources = [*rule.pop("securityGroups", []), *([own] if rule.pop("self", False) else [])]
     described = {"description": rule.pop("description")} if "description" in rule else {}
     ranges = [{"cidrIp": cidr, **described} for cidr in rule.pop("cidrBlocks", [])]
-    groups = [{"groupId": group, **described} for group in rule.pop("securityGroups", [])]
+    groups = [{"groupId": group, **described} for group in sources]
     given = {**rule, "ipRanges": ranges, "userIdGroupPairs": groups}
     return cloud.shaped("ec2", "IpPermission", given, "SecurityGroup rule")

@@ -53,6 +53,10 @@ STEP_SECONDS = 0.1
 _accounts = itertools.count(1)  # per process, like moto's state
 
 
+# Settings of a rehearsal's stack that differ from the program's defaults: runs of several machines, too.
+USUAL = {"cluster": "true"}
+
+
 class EmbeddedAws:
     """An AWS in this process while the context lasts; in a temporary folder if `root` is None."""
 
@@ -319,7 +323,7 @@ class Control:
         if what == "program":
             try:
                 access, own = self._aws.access(asked["account"]), home.read_stack_settings(self._aws.root)
-                return {"outputs": self._aws.apply_program(access, own)}
+                return {"outputs": self._aws.apply_program(access, USUAL | own)}
             except TrainerError as error:
                 return {"error": error.as_dict()}
         raise AwsError("NotFound", "There is nothing here.", 404)

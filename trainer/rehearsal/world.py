@@ -149,6 +149,7 @@ class World:
     delays: Delays = field(default_factory=Delays)
     instances: dict[str, Instance] = field(default_factory=dict)
     schedules: dict[tuple[str, str], StoredSchedule] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)  # names of placement groups
     _tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
 
     # idempotency
@@ -321,6 +322,31 @@ class World:
         if instance.shutting_down_at is not None and not instance.occupied and instance.terminated_at is None:
             earliest = instance.shutting_down_at + timedelta(seconds=self.delays.shutting_down_seconds)
             instance.terminated_at = max(now, earliest)
+
+    # placement groups
+    # --------------------------------------------------------------------------------------------------------
+
+    def make_group(self, name: str) -> None:
+        """Make a placement group. Raises AwsError if there is one."""
+        if name in self.groups:
+            raise AwsError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
+        self.groups.add(name)
+
+    def check_group(self, name: str) -> None:
+        """Raise AwsError if there is no placement group of this name; '' is none, and always there."""
+        if name and name not in self.groups:
+            raise AwsError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+
+    def delete_group(self, name: str, now: datetime) -> None:
+        """Delete a placement group. Raises AwsError for one that is unknown or has instances."""
+        self.check_group(name)
+        members = [
+            one for one in self.instances.values() if one.description["Placement"].get("GroupName") == name
+        ]
+        if any(one.state(now) != "terminated" for one in members):
+            what = f"The Placement Group '{name}' is in use and may not be deleted."
+            raise AwsError("InvalidPlacementGroup.InUse", what)
+        self.groups.discard(name)
 
     # schedules
     # --------------------------------------------------------------------------------------------------------

@@ -40,6 +40,20 @@ class ArmKill:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MakePlacementGroup:
+    """Create the placement group of nodes that train one model, unless it exists. Precedes every create."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletePlacementGroup:
+    """Delete the placement group of a run whose instances are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Create:
     """Call CreateFleet for a stored intent; repeated calls use the same token."""
 
@@ -115,6 +129,8 @@ Action = (
     | Carry
     | ArmSweep
     | ArmKill
+    | MakePlacementGroup
+    | DeletePlacementGroup
     | Create
     | WriteIds
     | WriteStop

@@ -17,7 +17,16 @@ from datetime import datetime, timedelta
 
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
 from trainer.base.errors import BudgetError, TrainerError
-from trainer.runs.actions import Action, ArmSweep, Carry, Create, Store, Wait, sweep_schedule
+from trainer.runs.actions import (
+    Action,
+    ArmSweep,
+    Carry,
+    Create,
+    MakePlacementGroup,
+    Store,
+    Wait,
+    sweep_schedule,
+)
 from trainer.runs.capacity import FULL_FOR
 from trainer.runs.deadline import (
     REMEDIES,
@@ -193,8 +202,10 @@ def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetim
     called = replace(launch, called_at=now, calls=launch.calls + 1)
     armed = observed.schedules.get(sweep_schedule(record.run_id)) == armed_for(launch.deadline)
     arm: tuple[Action, ...] = () if armed else (ArmSweep(at=launch.deadline),)
+    group = record.placement_group
     return (
         *arm,
+        *((MakePlacementGroup(name=group),) if group else ()),
         Store(record=record.with_launch(called, now), why="CreateFleet is called"),
         Create(launch=called),
     )

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from trainer.runs.actions import (
     Action,
     ArmKill,
     Close,
+    DeletePlacementGroup,
     DeleteSchedule,
     Store,
     Terminate,
@@ -49,6 +50,10 @@ from trainer.runs.outcome import correction
 from trainer.runs.record import RunRecord
 from trainer.runs.recovery import after, powers_itself_off, recover, taken_over, without_a_machine
 
+# For which a run's end waits for AWS to free its placement group, which costs nothing. Instances that are
+# terminated may count as its members for a while.
+LONGEST_IN_USE = timedelta(minutes=30)
+
 
 def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[Action, ...]:
     """Return the next actions, in order. `(Wait,)` means that nothing is due."""
@@ -58,7 +63,8 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         return next_of_here(record, observed, now)
     instances = merge(record, observed, now)
     if instances != record.instances:
-        return (Store(record=replace(record, instances=instances), why="instances changed"),)
+        seen = replace(record, instances=instances)
+        return (Store(record=seen, why="instances changed"), *_kill_the_rest(record, seen))
     if answered := _answered_by_tag(record, observed, now):
         return (Store(record=answered, why="the instance of an unanswered call was found by its tag"),)
     if record.state == "ending":
@@ -70,6 +76,25 @@ def reconcile(record: RunRecord, observed: Observation, now: datetime) -> tuple[
     if record.state == "starting":
         return _start(record, observed, now)
     return _watch(record, observed, now)
+
+
+def _kill_the_rest(before: RunRecord, record: RunRecord) -> tuple[ArmKill, ...]:
+    """Arm the second schedule of several nodes for those that are left, once one has ended: AWS forgets its
+    id within an hour, and one id that it does not know fails the schedule's call for all.
+
+    After the record's Store: if it fails, the other layers end the nodes.
+    """
+    attempt, launch = record.attempt, record.last_launch
+    if record.num_nodes == 1 or record.state != "running" or attempt is None or launch is None:
+        return ()
+
+    def left(record: RunRecord) -> tuple[str, ...]:
+        ended = {seen.instance_id for seen in record.instances if seen.state in (*ENDED, "gone")}
+        return tuple(one for one in record.working_ids if one not in ended)
+
+    if launch.kill_armed_at is None or not left(record) or left(record) == left(before):
+        return ()
+    return (ArmKill(attempt=attempt.number, instance_ids=left(record), at=launch.deadline),)
 
 
 def _answered_by_tag(record: RunRecord, observed: Observation, now: datetime) -> RunRecord | None:
@@ -173,14 +198,14 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         return (Wait(why="looking at the models"),)
     if ending := correction(record, observed):
         return (ending.stored(record, now),)
-    deletes = tuple(
+    deletes: tuple[Action, ...] = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
-    return (
-        *deletes,
-        *tokens_of(record.all_nodes),
-        Close(record=replace(record, state="closed", closed_at=now)),
-    )
+    group = record.placement_group
+    if group and now < (record.ending_at or now) + LONGEST_IN_USE:
+        deletes = (*deletes, DeletePlacementGroup(name=group))
+    close = Close(record=replace(record, state="closed", closed_at=now))
+    return (*deletes, *tokens_of(record.all_nodes), close)
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:

@@ -284,6 +284,13 @@ class RunRecord:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def placement_group(self) -> str:
+        """Return the name of the placement group of nodes that train one model, '' for other runs. IAM knows
+        it by its beginning.
+        """
+        return f"{self.project}-{self.stack}-{self.run_id}" if self.one_model else ""
+
+    @property
     def has_instances(self) -> bool:
         """Return whether instances do the work: what launches them, and whose end has to be seen."""
         return place_named(self.place).has_instances

@@ -162,6 +162,7 @@ class MemoryCloud:
         self.machines: dict[str, DescribedInstance] = {}
         self.ended: dict[str, tuple[datetime, str]] = {}  # id -> (when shutting-down began, reason)
         self.schedules: dict[str, datetime] = {}
+        self.groups: set[str] = set()  # placement groups
         self.full: set[str] = set()  # zones without capacity
         self.answers: list[FleetAnswer | None] = []  # what CreateFleet says next, instead of the truth (None)
         self.parts: list[int] = []  # instances that the next fleets get at most
@@ -231,6 +232,8 @@ class MemoryCloud:
             first = len(self.machines)
             made = tuple(f"i-{number:04d}" for number in range(first, first + count))
             self.fleets[token], self.requests[token] = made, request
+            group = request["LaunchTemplateConfigs"][0]["Overrides"][0].get("Placement", {}).get("GroupName")
+            assert group is None or group in self.groups, "no such placement group"
             tags = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
             earlier = [one for one in self.machines.values() if one.attempt < int(tags["attempt"])]
             assert all(self._shown(one).state == "terminated" for one in earlier), "two live attempts"
@@ -251,6 +254,17 @@ class MemoryCloud:
         answer = said or self._whole(self.requests[token], self.fleets[token])
         self.side_effect("create_fleet", before=False)
         return answer
+
+    def make_placement_group(self, *, name: str) -> None:
+        self.side_effect("make_placement_group", before=True)
+        self.groups.add(name)
+        self.side_effect("make_placement_group", before=False)
+
+    def delete_placement_group(self, *, name: str) -> None:
+        self.side_effect("delete_placement_group", before=True)
+        assert not self.alive(), "it is in use"
+        self.groups.discard(name)
+        self.side_effect("delete_placement_group", before=False)
 
     def _whole(self, request: Mapping[str, Any], made: tuple[str, ...]) -> FleetAnswer:
         asked = int(request["TargetCapacitySpecification"]["TotalTargetCapacity"])

@@ -10,12 +10,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.records import rung
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, PermissionDenied
 from trainer.control.check_account import dry_run_note, requests_of
 from trainer.control.fleet import TAGGED
 from trainer.runs.record import RunRecord
 
-OUTPUTS: Any = SimpleNamespace(security_group="sg-1", public_address=False)
+OUTPUTS: Any = SimpleNamespace(groups_for=lambda **_: ["sg-1"], public_address=False)
 
 
 def test_the_requests_are_the_launchs_own_without_a_token(make_record: Callable[..., RunRecord]) -> None:
@@ -41,6 +42,26 @@ def test_the_requests_are_the_launchs_own_without_a_token(make_record: Callable[
     tags = {tag["Key"]: tag["Value"] for tag in run["TagSpecifications"][0]["Tags"]}
     assert tags["project"] == record.project and tags["deadline"] == "2026-11-20T13:00:00Z"
     assert "InstanceMarketOptions" not in requests_of(record, OUTPUTS, 0)["run_instances"]
+
+
+def test_several_machines_are_asked_for_at_once_in_their_groups(
+    make_record: Callable[..., RunRecord],
+) -> None:
+    outputs = StackOutputs(
+        project="p",
+        stack="s",
+        bucket="b",
+        security_group="sg-1",
+        cluster_groups={"pieces": "sg-2", "model": "sg-3"},
+    )
+    run = requests_of(make_record(num_nodes=3), outputs, 0)["run_instances"]
+    assert (run["MinCount"], run["MaxCount"]) == (3, 3)
+    assert run["NetworkInterfaces"][0]["Groups"] == ["sg-1", "sg-2"]
+    model = requests_of(make_record(num_nodes=3, one_model=True), outputs, 0)
+    assert model["run_instances"]["NetworkInterfaces"][0]["Groups"] == ["sg-1", "sg-3"]
+    assert "Placement" not in str(model)  # which does not exist before the run
+    alone = requests_of(make_record(), outputs, 0)["run_instances"]
+    assert alone["NetworkInterfaces"][0]["Groups"] == ["sg-1"]
 
 
 class DryEc2:

@@ -65,7 +65,7 @@ def test_a_script_with_secrets_launches_with_its_own_profile():
     named = replace(RECORD, instance_profile=arn, instance_role_id="AROA3")
     (config,) = create_fleet_request(named, RUNG, LAUNCH)["LaunchTemplateConfigs"]
     assert config["Overrides"][0]["IamInstanceProfile"] == {"Arn": arn}
-    outputs: Any = SimpleNamespace(security_group="sg", public_address=True)
+    outputs: Any = SimpleNamespace(groups_for=lambda **_: ["sg"], public_address=True)
     asked = requests_of(replace(named, attempts=()), outputs, 0)
     assert asked["run_instances"]["IamInstanceProfile"] == {"Arn": arn}
     assert "IamInstanceProfile" not in str(requests_of(replace(RECORD, attempts=()), outputs, 0))

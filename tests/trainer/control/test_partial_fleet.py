@@ -67,3 +67,16 @@ def test_a_launcher_killed_anywhere_leaves_no_more_than_one_fleet(make_cloud, ki
             cloud.sleep(5)
     record = read_record(cloud.objects, record.run_id)[0]
     assert cloud.alive() == list(record.working_ids) and len(record.working_ids) == 3
+
+
+def test_nodes_of_one_model_share_a_placement_group_until_they_are_gone(make_cloud):
+    cloud, record = make_cloud(num_nodes=2, one_model=True)
+    started(cloud, record)
+    assert cloud.groups == {f"mayfly-dev-{record.run_id}"}
+    (request,) = cloud.requests.values()
+    override = request["LaunchTemplateConfigs"][0]["Overrides"][0]
+    assert override["Placement"] == {"GroupName": f"mayfly-dev-{record.run_id}"}
+    while read_record(cloud.objects, record.run_id)[0].state != "closed":
+        if not step(cloud, record.run_id).moved:
+            cloud.sleep(5)
+    assert cloud.groups == set() and cloud.alive() == [] and cloud.schedules == {}

@@ -78,7 +78,7 @@ def test_the_view_has_nodes_and_the_price_of_all():
     text = " ".join(drawn(plan_view(made, job, candles)).split())
     assert "3 × g6.xlarge" in text and f"{3 * made.first.price_usd_per_hour:.2f}" in text
     assert "Nodes: 3 machines of one type in one zone, all or none; prices are of all of them" in text
-    assert made.to_dict()["nodes"] == 3
+    assert [one["nodes"] for one in made.to_dict()["candidates"]] == [3]
     alone = several(1)
     assert "Nodes:" not in drawn(plan_view(plan(alone), alone, candles))
 

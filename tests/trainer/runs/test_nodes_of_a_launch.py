@@ -7,13 +7,23 @@ from typing import Any
 
 import pytest
 
-from tests.records import at, described, intent, only_store, rung, seen, starting
+from tests.records import at, created, described, intent, only_store, rung, seen, starting
 from trainer.aws.error_codes import NO_CLEAR_ANSWER
-from trainer.runs.actions import Terminate, Wait
+from trainer.runs.actions import (
+    ArmKill,
+    ArmSweep,
+    Close,
+    Create,
+    DeletePlacementGroup,
+    MakePlacementGroup,
+    Store,
+    Terminate,
+    Wait,
+)
 from trainer.runs.launching import attempt_deadline
 from trainer.runs.observation import UNANSWERED, DescribedInstance, Observation
 from trainer.runs.outcome import ending_of
-from trainer.runs.reconcile import reconcile
+from trainer.runs.reconcile import LONGEST_IN_USE, reconcile
 from trainer.runs.record import InstanceSeen, Launch, RunRecord
 
 THREE = {"num_nodes": 3}
@@ -119,3 +129,35 @@ def test_a_budget_counts_every_node():
     )
     assert (three.at - at(0)) == (alone.at - at(0)) / 3 and three.cause == "budget"
     assert alone.at - at(0) == timedelta(minutes=12)
+
+
+def test_one_model_has_a_placement_group_before_every_call_and_none_after():
+    record = starting(intent(), num_nodes=2, one_model=True)
+    name = f"mayfly-dev-{record.run_id}"
+    actions = reconcile(record, Observation(), at(2))
+    assert [type(one) for one in actions] == [ArmSweep, MakePlacementGroup, Store, Create]
+    assert actions[1] == MakePlacementGroup(name=name)
+    many = reconcile(starting(intent(), num_nodes=2), Observation(), at(2))
+    assert [type(one) for one in many] == [ArmSweep, Store, Create]
+
+
+def test_a_placement_group_that_stays_in_use_keeps_no_run_open():
+    record = starting(state="ending", outcome="stopped", ending_at=at(2), num_nodes=2, one_model=True)
+    observed = Observation(models=())
+    actions = reconcile(record, observed, at(3))
+    assert [type(one) for one in actions] == [DeletePlacementGroup, Close]
+    later = reconcile(record, observed, at(2) + LONGEST_IN_USE)
+    assert [type(one) for one in later] == [Close]
+
+
+def test_the_second_schedule_names_the_nodes_that_are_left():
+    """One id that AWS has forgotten would fail its call for all of them."""
+    three = created(instance_ids=("i-1", "i-2", "i-3"), kill_armed_at=at(6))
+    record = starting(three, state="running", **THREE)
+    record = only_store(reconcile(record, fleet(1, 2, 3), at(30)))
+    one_lost = Observation(instances=(one(1), one(2, state="terminated"), one(3)))
+    store, kill = reconcile(record, one_lost, at(100))
+    assert kill == ArmKill(attempt=1, instance_ids=("i-1", "i-3"), at=three.deadline)
+    assert len(reconcile(store.record, one_lost, at(101))) == 1
+    all_lost = fleet(1, 2, 3, state="terminated")
+    assert len(reconcile(store.record, all_lost, at(102))) == 1

@@ -260,10 +260,11 @@ def _median_error(runs: Sequence[calibration.TimedRun]) -> float | None:
 def _weighed_outside(
     work: TrainingWork | ScriptWork, machines: Sequence[InstanceType]
 ) -> tuple[PlanCandidate, ...]:
-    """Return the job on machines outside AWS, the cheapest first."""
+    """Return the job on a machine outside AWS, the cheapest first."""
     offers = priced_outside(machines)
-    job = replace(work.job, machine=replace(work.job.machine, market=("on_demand",), instance=()))
-    load = work.weighed(offers, no_account(job, ""))
+    alone = replace(work.job.machine, market=("on_demand",), instance=(), nodes=1)
+    job = replace(work.job, machine=alone)
+    load = replace(work, job=job).weighed(offers, no_account(job, ""))
     weighed = weigh(job, load.work, offers, place=ACCOUNT, rates=load.rates)
     return weighed.candidates
 
@@ -281,7 +282,7 @@ def _document(advice: Advice) -> dict[str, Any]:
 
 
 COLUMNS = (
-    *("seller", "instance_type", "market", "gpus", "gpu_model", "price_usd_per_hour", "price_date"),
+    *("seller", "instance_type", "market", "gpus", "gpu_model", "nodes", "price_usd_per_hour", "price_date"),
     *("seconds_p50", "seconds_p90", "boot", "stage", "train", "upload", "lost"),
     *("dollars_p50", "dollars_p90", "sagemaker_dollars", "source", "refused", "note"),
     *("way", "usd_per_month", "once", "weekly", "daily", "always_on"),

@@ -14,7 +14,8 @@ from trainer.launch.pay import RUNS_A_MONTH, Way, WaysToPay
 def pay_lines(pay: WaysToPay) -> Iterator[RenderableType]:
     """Yield the table of dollars: of one run, and of a month of runs weekly and daily, and always on."""
     took = ", ".join(f"{pay.run_hours * runs:.1f} h {name}" for name, runs in RUNS_A_MONTH.items())
-    yield f"Ways to pay for {pay.instance_type}, {duration(pay.run_hours * 3600)} a run ({took} a month):"
+    machines = f"{pay.nodes} × {pay.instance_type}" if pay.nodes > 1 else pay.instance_type
+    yield f"Ways to pay for {machines}, {duration(pay.run_hours * 3600)} a run ({took} a month):"
     yield FittedTable(
         [_row(way) for way in pay.ways],
         right=("$/h", "once", "weekly", "daily", "always on"),
