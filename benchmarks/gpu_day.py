@@ -85,7 +85,7 @@ def steps_of(device: str) -> tuple[GpuStep, ...]:
                 words=(*packs, "--out", "OUT"),
                 full=("--seconds", "1", "--shape", shape),
                 quick=("--quick", "--shape", "2,8,32", "--only", "set-up", "--seconds", "0.05"),
-                seconds=240,
+                seconds=400,
             )
             for shape in LSTM_SHAPES
         ),

@@ -41,11 +41,7 @@ store = ModelStore(
     nodes=settings.cluster,
 )
 identity = Identity(
-    "identity",
-    stack,
-    sessions=settings.sessions,
-    retrains=bool(settings.retrains),
-    nodes=settings.cluster,
+    "identity", stack, sessions=settings.sessions, retrains=bool(settings.retrains), nodes=settings.cluster
 )
 letters = DeadLetters("dead-letters", stack).arn
 caller = Caller(role_arn=identity.scheduler.arn, dead_letters_arn=letters)

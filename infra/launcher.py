@@ -27,8 +27,8 @@ WRITES = ("r*", "code/*", "memory/*", "backup/*", f"attempts/{OWN}", f"models/ex
 MOST_CHARACTERS = 6144
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 RATES_OF_SAVINGS_PLANS = "savingsplans:DescribeSavingsPlansOfferingRates"
-TOKEN_ACTIONS = ["s3:PutObject", "s3:DeleteObjectVersion"]
 PLACES = ["ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"]
+TOKEN_ACTIONS = ["s3:PutObject", "s3:DeleteObjectVersion"]
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
 
 
@@ -62,6 +62,11 @@ class LaunchedFrom:
     subnets: tuple[str, ...]  # of a VPC that is not the stack's own; (): all of the VPC's
     reservation: str = OPEN  # the setting capacity_reservation
     cluster_groups: tuple[pulumi.Input[str], ...] = ()  # ids, of runs of several machines; (): there are none
+
+    @property
+    def nodes(self) -> bool:
+        """Return whether runs may have several, which share a token."""
+        return bool(self.cluster_groups)
 
 
 class LauncherPolicy(Component):
@@ -155,7 +160,7 @@ def launcher(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits = P
     """Return the policy of a caller who launches from the stack's resources, whose ids are known."""
     return document(
         *_looks(stack, launched_from, limits),
-        *_objects(stack, limits, nodes=bool(launched_from.cluster_groups)),
+        *_objects(stack, limits, nodes=launched_from.nodes),
         *use_key(stack),
         *_launches(stack, launched_from, limits),
         end_own_instances(stack, "ec2:GetConsoleOutput"),  # where a boot left no log

@@ -32,8 +32,11 @@ OWN_RUN_READS = (
 # own.
 INSTANCE_READS = (*OWN_RUN_READS, "runs/*/plan.json", f"models/experiments/{OWN}")
 OWN_TOKEN = f"tokens/{OWN}"  # of an attempt of several nodes: no node reads another's copy
+# What a lost node left: manifests of its snapshots, cards of its models, ends of its values.
+LEFT = ("checkpoints/*.json", "models/experiments/*.json", "attempts/*/outputs.json")
 SCORED = ("models/retrains/*", "models/production/*")  # that control alone writes
-# Copies of an earlier attempt's checkpoints, which the run's caller makes: no node reads another's own keys.
+# Copies of an earlier attempt's checkpoints, which the run's caller makes. A node reads another's own keys
+# only where a stack runs several together (LEFT).
 RESUMED = "resumed/*"
 
 
@@ -79,7 +82,7 @@ def instance(stack: Stack, *also: Document, nodes: bool = False) -> Document:
         _read_versions(stack, "ReadInputs", "raw/*"),
         allow("ReadRun", "s3:GetObject", [stack.objects(pattern) for pattern in INSTANCE_READS]),
         allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
-        *_read_token(stack, nodes=nodes),
+        *_read_nodes(stack, nodes=nodes),
         *use_key(stack),
         *also,
     )
@@ -128,7 +131,7 @@ def script(stack: Stack, *, nodes: bool = False) -> Document:
         _read_own_run(stack),
         allow("AddResults", "s3:PutObject", [stack.objects(pattern) for pattern in INSTANCE_WRITES]),
         _read_secrets(stack, script_secrets_path(stack.project, stack.name)),
-        *_read_token(stack, nodes=nodes),
+        *_read_nodes(stack, nodes=nodes),
         *use_key(stack),
     )
 
@@ -143,9 +146,18 @@ def _read_own_run(stack: Stack) -> Document:
     return allow("ReadOwnRun", "s3:GetObject", [stack.objects(pattern) for pattern in OWN_RUN_READS])
 
 
-def _read_token(stack: Stack, *, nodes: bool) -> list[Document]:
-    """Return the statement that reads the node's own copy of a token, where a stack runs several together."""
-    return [allow("ReadOwnToken", "s3:GetObject", stack.objects(OWN_TOKEN))] if nodes else []
+def _read_nodes(stack: Stack, *, nodes: bool) -> list[Document]:
+    """Return the statements of a stack that runs several nodes together: they read the node's own copy of a
+    token, and what another node left of a piece that goes on here. The role can't know who the others are, so
+    it reads every run's checkpoints, and whether a piece is done.
+    """
+    if not nodes:
+        return []
+    return [
+        allow("ReadOwnToken", "s3:GetObject", stack.objects(OWN_TOKEN)),
+        allow("FindLeft", "s3:GetObject", [stack.objects(pattern) for pattern in LEFT]),
+        allow("ReadLeft", "s3:GetObjectVersion", stack.objects("checkpoints/*/data/*")),
+    ]
 
 
 def _read_secrets(stack: Stack, path: str) -> Document:

@@ -23,6 +23,7 @@ KINDS = {
         "instance",
         "launch-template",
         "network-interface",
+        "placement-group",
         "security-group",
         "spot-instances-request",
     ),

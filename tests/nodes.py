@@ -93,6 +93,9 @@ class MemoryUplink(Uplink):
             raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
         return self.s3.objects[key]
 
+    def exists(self, key: str) -> bool:
+        return key in self.s3.objects
+
     def try_send(self, key: str, body: bytes) -> bool:
         self.tries += 1
         if self.tries in self.fails:

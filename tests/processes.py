@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -47,3 +47,12 @@ def cut_name(folder: Path, variables: Mapping[str, str]) -> Iterator[int]:
     finally:
         child.kill()
         child.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below one, by /proc."""
+    children = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += [int(child) for child in thread.read_text().split()]
+    return [one for child in children for one in (child, *descendants(child))]

@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "targets": {"data"},
     "job": {"data.table", "data.splits", "data.feature_names", "models", "targets"},
     "machines": {"aws.place", "job"},
+    "cluster": {"job"},
     "bars": {"job", "data", "models.pretrained", "targets"},
     "runs": {"aws", "job.model_names", "targets.described", "targets.marks"},
     "store": {
@@ -39,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "train": {
         "bars",
+        "cluster",
         "data",
         "job",
         "machines",
@@ -48,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store.weights",
         "targets",
     },
-    "node": {"aws", "job", "runs"},
+    "node": {"aws", "cluster", "job", "runs"},
     "attach": {"runs"},
     "rehearsal": {"aws", "retrains.recurrence", "runs"},
     "cli": {"*"},
@@ -76,6 +78,7 @@ FORBIDDEN_LIBRARIES: dict[str, set[str]] = {
     "train": CLOUD,
     "bars": CLOUD,
     "data": CLOUD,
+    "cluster": {"torch", *CLOUD},
     "node": {"torch", "pandas"},
 }
 # Who reads the environment: one module, and the sweeper, which would import the module for four names.

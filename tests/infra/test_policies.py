@@ -293,7 +293,10 @@ def test_an_instance_can_not_write_the_memory() -> None:
 @pytest.mark.parametrize("role", [policies.instance, policies.script])
 def test_a_node_reads_its_own_copy_of_a_token_alone(role: Any) -> None:
     before, with_nodes = role(STACK)["Statement"], role(STACK, nodes=True)["Statement"]
-    (added,) = [one for one in with_nodes if one not in before]
+    (added,) = [one for one in with_nodes if one["Sid"] == "ReadOwnToken"]
+    assert [one for one in with_nodes if one["Sid"] in ("ReadOwnToken", "FindLeft", "ReadLeft")] == [
+        one for one in with_nodes if one not in before
+    ]
     assert added["Action"] == "s3:GetObject" and added["Resource"] == f"{BUCKET}/tokens/${{aws:userid}}/*"
     keys = NodeKeys(role_id="AROA1", instance_id="i-1", run_id="r", attempt=1)
     mine = added["Resource"].replace("${aws:userid}", "AROA1:i-1")
@@ -301,3 +304,20 @@ def test_a_node_reads_its_own_copy_of_a_token_alone(role: Any) -> None:
     assert not fnmatchcase(f"{BUCKET}/{replace(keys, instance_id='i-12').token}", mine)
     assert not may_write(keys.token, "AROA1:i-1")
     assert_known_to_aws(policies.document(*with_nodes))
+
+
+def test_a_node_reads_what_another_left_where_there_are_several() -> None:
+    statements = {one["Sid"]: one for one in policies.instance(STACK, nodes=True)["Statement"]}
+    keys = NodeKeys(role_id="AROA1", instance_id="i-2", run_id="r", attempt=1)
+
+    def reads(sid: str, key: str) -> bool:
+        resources = statements[sid]["Resource"]
+        patterns = [resources] if isinstance(resources, str) else resources
+        return any(fnmatchcase(f"{BUCKET}/{key}", pattern) for pattern in patterns)
+
+    found = (keys.snapshot(3), f"{keys.models}m.json", keys.output_index)
+    assert all(reads("FindLeft", key) for key in found) and reads("ReadLeft", keys.snapshot_data(7))
+    hidden = (keys.progress, keys.result, f"{keys.log}000001.log", f"{keys.models}m.safetensors", keys.token)
+    assert not any(reads(sid, key) for sid in ("FindLeft", "ReadLeft") for key in hidden)
+    assert statements["ReadLeft"]["Action"] == "s3:GetObjectVersion"
+    assert not {"FindLeft", "ReadLeft"} & {one["Sid"] for one in policies.instance(STACK)["Statement"]}

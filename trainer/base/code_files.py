@@ -18,16 +18,18 @@ from pathlib import Path
 
 # Modules that a training starts by `-m` if several devices train one model.
 RANKS = ("trainer.train.ranks.torchrun", "trainer.train.ranks.rank")
-# Entry points of a node: the agent, and by `-m` refresh, training, scoring, smoke test, trial and data check.
-# Workers import from these.
+MEMBER = ("trainer.cluster.member",)  # if several machines share the pieces
+# Entry points of a node: the agent, and by `-m` refresh, training, scoring, smoke test, trial, data check and
+# the member of a shared queue. Workers import from these.
 NODE = (
     *("trainer.node.agent", "trainer.node.refresh", "trainer.bars.check"),
     *("trainer.train.__main__", "trainer.train.smoke", "trainer.train.own.probe", "trainer.train.score"),
+    *MEMBER,
     *RANKS,
 )
 # Entry points that determine a model, besides the homes of its model and target; other homes void no
 # checkpoint.
-TRAINING = ("trainer.train.__main__", "trainer.train.own.probe", *RANKS)
+TRAINING = ("trainer.train.__main__", "trainer.train.own.probe", *RANKS, *MEMBER)
 HOMES = ("models", "targets")  # packages whose homes are loaded by the names that a job gives
 _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import the settings of every home
 # Files that a reached module reads. A test finds one that is missing here.
@@ -41,6 +43,7 @@ DATA: Mapping[str, tuple[str, ...]] = {
         *("trainer/node/requirements.lock", "trainer/node/prepare.lock"),
         *("trainer/node/volumes.sh", "trainer/node/efs_client.py", "ami/install.sh"),
     ),
+    "trainer/node/script_packages.py": ("trainer/node/cluster.lock",),
 }
 
 

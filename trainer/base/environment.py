@@ -298,6 +298,20 @@ def for_ranks(socket: Path, *, gpus: Sequence[int] = ()) -> dict[str, str]:
     return {**os.environ, **ours}
 
 
+def ray_token_file() -> Path | None:
+    """Return the file of the token that Ray's nodes of one attempt share; None where none is named."""
+    return _path("RAY_AUTH_TOKEN_PATH")
+
+
+def for_ray(variables: Mapping[str, str], *, code: Path) -> dict[str, str]:
+    """Return the environment of Ray's processes: this one's with these variables and the token's file as the
+    only ones of Ray, `code` first on the path.
+    """
+    token = variables_named(("RAY_AUTH_TOKEN_PATH",))
+    ours = {"PYTHONPATH": _python_path(str(code)), "PYTHONUNBUFFERED": "1"}
+    return {**_without_prefixes("RAY_"), **ours, **token, **variables}
+
+
 def processor_settings() -> dict[str, str]:
     """Return those of PROCESSOR_SETTINGS that are set: nodes of a rehearsal and scripts run on the same
     processor.

@@ -4,14 +4,17 @@ after it has written its Python stacks if it can.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 ABORT_SECONDS = 5.0  # for its stacks, between SIGABRT and SIGKILL
 MOST_COMMAND = 200  # characters of a command line
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MOST_STACK = 12  # frames of a kernel stack
 
 
@@ -69,3 +72,11 @@ def _text(file: Path) -> str:
         return file.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def die_with_the_parent() -> None:
+    """Have the kernel kill this process, even a stopped one, when its parent ends for any reason.
+    Linux only.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -38,7 +38,8 @@ TRAINER = (
     *("--finished", "$GIVEN/finished.json"),
     *("--workers", "$MAYFLY_DEVICES", "--device", "$DEVICE"),
 )
-CLUSTER = ("--cluster", "$CLUSTER")  # the file by which one of several nodes knows the others
+# The files by which one of several nodes knows the others, and what was fetched of their models.
+CLUSTER = ("--cluster", "$CLUSTER", "--carried", "$GIVEN/carried.json")
 _BY_GIVEN = ("--data", "$MAYFLY_DATA", *_EVENTS, "--given", "$GIVEN")
 REFRESH = ("$PYTHON", "-m", "trainer.node.refresh", *_BY_GIVEN)
 SCORE = ("$PYTHON", "-m", "trainer.train.score", *_BY_GIVEN)

@@ -11,8 +11,8 @@ from trainer.base.settings import ATTENTION, CONVOLUTION, RECURRENT, UNKNOWN, Mo
 REFERENCE_STEPS = 60 * 2  # bars x layers of the reference model
 REFERENCE_HIDDEN = 64
 # Cost of an MFLOP on a CPU and on a GPU, relative to the reference model's. CONVOLUTION: measured at full
-# size on an AMD EPYC core on 2026-11-21, and on an H100 on 2026-11-26, 207 chunks of 1,024 bars a second
-# (docs/benchmarks.md). ATTENTION: an estimate of 2026-11-22; on a GPU its FLOPs are counted instead (rates).
+# size on an AMD EPYC core on 2026-11-21. ATTENTION: an estimate of 2026-11-22. On a GPU the FLOPs of both are
+# counted instead (rates).
 MFLOP_COSTS = {CONVOLUTION: (0.2, 0.13), ATTENTION: (0.4, 0.03), UNKNOWN: (1.0, 1.0)}
 # MFLOP of a window of the reference model, forward and backward, with 50 features; UNKNOWN: with 37, by
 # torch's counter, 3 x 2 x 60 bars x 4 x 64 x (37 + 3 x 64) weights.

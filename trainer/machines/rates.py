@@ -17,14 +17,14 @@ from trainer.machines.memory import CPU, is_half, rate_figure
 
 NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
 # An estimate by the constants below, for a chip of the kind that gave them and models of their kernels.
-ELSEWHERE, ELSEWHERE_ON = "measured elsewhere", ("h100", (ATTENTION, CONVOLUTION))
+ELSEWHERE, ELSEWHERE_ON = "measured elsewhere", ("h200", (ATTENTION, CONVOLUTION))
 EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
-# Share of the peak that a model which counts its FLOPs reaches: 151 M weights on an H100, uncompiled
-# (docs/benchmarks.md, 2026-11-26). llm.c reaches 40 % on eight of them (github.com/karpathy/llm.c, discussion
-# 481, read on 2026-11-20). An estimate for every other model and chip.
-MFU = 0.14
-# Least seconds of its step, which waits for launches: the tiny transformer on the same H100, 256 windows at
-# 32,006 a second. An estimate for every other host.
+# Share of the data sheet's peak that a model which counts its FLOPs reaches on an H200 (docs/benchmarks.md,
+# 2026-11-27): a transformer of 151 M weights with 1,024 windows, uncompiled (compiled: 0.35), and a TCN of
+# 18 M with 64 chunks. An estimate for every other model and chip.
+MFU = {ATTENTION: 0.25, CONVOLUTION: 0.19}
+# Least seconds of its step, recorded as a graph: the transformer with 64 windows. An estimate for every other
+# model, chip and host.
 STEP_SECONDS = 0.008
 HALF_OVER_FULL = 4.0  # peak in bf16 over peak in fp32 if the profile has none in bf16: L4's and L40S's ratio
 # Kernels of an agent's rollout besides its networks', of a bar of it and of an optimizer step, counted with
@@ -113,7 +113,7 @@ def visits_per_second(profile: GpuProfile, job: Job) -> float:
         return rate / cpu
     if not cost.flops:
         return rate / gpu
-    by_peak = MFU * peak_flops(profile, half=is_half(job, on_gpu=True)) / cost.flops
+    by_peak = MFU[cost.kernel] * peak_flops(profile, half=is_half(job, on_gpu=True)) / cost.flops
     batch = job.train.batch or job.model.default_batch
     return min(by_peak, batch / STEP_SECONDS) * job.model.bars_out
 

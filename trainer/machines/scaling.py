@@ -30,8 +30,10 @@ from trainer.base.settings import FLOAT, HALF
 from trainer.job.job import Job
 from trainer.machines.instances import InstanceType
 from trainer.machines.memory import is_half
-from trainer.machines.rates import STEP_SECONDS
 
+# Least seconds of a rank's step, which is not recorded and waits for its launches: 151 M weights on an H100's
+# host, 64 windows (docs/benchmarks.md, 2026-11-26). An estimate for every other model and host.
+STEP_SECONDS = 0.027
 BACKWARD_SHARE = 2 / 3  # of a step's multiplications: 2 a weight forward, 4 backward
 BUCKET_BYTES = 25 * 2**20  # DDP's default (bucket_cap_mb)
 POINTLESS = 0.5  # of the GPUs' speed is left: half of them would be as fast

@@ -20,7 +20,7 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,19 @@ from trainer.base import environment
 from trainer.base.cluster import MOST_NODES
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.files import whole_file
+from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
 from trainer.job.script_values import variables_of
 from trainer.node.command_run import CommandRun
 from trainer.node.device_service import Devices
 from trainer.node.firewall import admit_only
+from trainer.node.other_nodes import Fetches, OtherNodes
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
 from trainer.node.piece_run import PieceToRun
 from trainer.node.redaction import Redaction
-from trainer.node.script_packages import install, make_venv
+from trainer.node.script_packages import install, install_ray, make_venv
 from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
@@ -53,6 +55,7 @@ from trainer.runs.snapshots import MOST_SECONDS, TRAINING_SECONDS
 from trainer.runs.start_file import StartFile
 
 log = logging.getLogger("trainer.node")
+CARRIED_FILE = "carried.json"  # in GIVEN: what was fetched of other nodes' models
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # Ray reads the nodes' token from the file that it names
 
 
@@ -146,8 +149,24 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         return words_of(command, {**of_agent, **contract}), variables
 
     outputs = Outputs(folder=folders.out, node=node, command=command)
-    with _snapshots(node, manifest, folders):
-        CommandRun(node, command, pieces, places, start_of, outputs, own_user=own_user).to_the_end()
+    with ExitStack() as open_until_the_end:
+        open_until_the_end.enter_context(_snapshots(node, manifest, folders))
+        shared, fetches = None, None
+        if node.cluster is not None:
+            install_ray(node)
+            others = OtherNodes(node, start, folders.checkpoints, leaves=command.leaves, own_user=own_user)
+            fetches = Fetches(others, answers=folders.given / CARRIED_FILE)
+            open_until_the_end.callback(fetches.close)
+            if len(pieces) > 1:  # that the agent starts
+                queue = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
+                shared = open_until_the_end.enter_context(queue)
+        run = CommandRun(
+            *(node, command, pieces, places, start_of, outputs),
+            own_user=own_user,
+            shared=shared,
+            fetches=fetches,
+        )
+        run.to_the_end()
 
 
 def _cluster_variables(node: Node) -> dict[str, str]:

@@ -16,10 +16,12 @@ from functools import partial
 
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.silence import FIRST_SECONDS
+from trainer.cluster.shared_queue import SharedQueue
+from trainer.cluster.waiting import OwnPieces, SharedPieces, Waiting
 from trainer.job.pieces.piece import Piece
-from trainer.job.pieces.queue import PieceQueue
 from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
 from trainer.node.devices import tried
+from trainer.node.other_nodes import Fetches
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser
 from trainer.node.piece_run import CommandWork, PieceRun, PieceToRun
@@ -48,16 +50,23 @@ class CommandRun:
         outputs: Outputs,
         *,
         own_user: OwnUser | None,
+        shared: SharedQueue | None = None,
+        fetches: Fetches | None = None,
     ) -> None:
+        """`shared` has the pieces of all nodes, if there are several; `fetches` what other nodes left."""
         self._node, self._command, self._outputs, self._own_user = node, command, outputs, own_user
         self._pieces = {piece.title: piece for piece in pieces}
         self._places, self._start_of = places, start_of
-        self._work = CommandWork(node, command, outputs, own_user, pieces=len(pieces))
+        self._work = CommandWork(node, command, outputs, own_user, pieces=len(pieces), fetches=fetches)
         self._service = DeviceService(places)
         self._again: dict[str, PieceRun] = {}  # title -> its failed try on a device that is out of service
         self._hopeless = False
         self._broken: dict[Devices, str] = {}  # devices that failed the smoke test -> how
-        self._queue = PieceQueue(map(_queued, pieces))
+        self._queue: Waiting = OwnPieces()
+        if shared is not None and fetches is not None:
+            self._queue = SharedPieces(shared, self._work.tell, fetches, most_carried=len(places))
+        self._unsaid: list[str] = []  # models that failed, until nothing can begin them again
+        self._lost: list[str] = []  # pieces that failed with the nodes that had them, and why
         self._running: dict[int, PieceRun] = {}  # by place
         self._begun: list[PieceRun] = []
 
@@ -73,6 +82,7 @@ class CommandRun:
         try:
             with self._outputs:
                 self._run()
+                self._leave_out_others()
         finally:
             for run in self._running.values():
                 run.close()
@@ -86,23 +96,38 @@ class CommandRun:
         self._judge()
 
     def _run(self) -> None:
+        self._queue.open([_queued(piece) for piece in self._pieces.values()])
         while True:
             for place, devices in enumerate(self._places):
                 if place in self._running and self._running[place].has_ended():
                     self._leave(self._running.pop(place))
                     self._look_at_devices()
                 while place not in self._running and self._may_begin(devices):
-                    self._begin(self._pieces[self._queue.take().title], place)
+                    if (piece := self._queue.take(held=(), staged=(), elsewhere=())) is None:
+                        break
+                    self._begin(self._pieces[piece.title], place)
             self._look_at_devices()
+            self._look_at_others()
             bounds = [run.progress_bound for run in self._running.values()]
             self._node.status.progress_bound = max(bounds, default=FIRST_SECONDS)
             if not self._running and not any(map(self._may_begin, self._places)):
                 return
             time.sleep(POLL_SECONDS)
 
+    def _look_at_others(self) -> None:
+        """Say which pieces failed here, once nothing begins them again, and take in what other nodes did."""
+        if self._node.is_stopping():
+            return
+        for model in () if self._running else self._unsaid:
+            self._queue.done(model)
+        self._unsaid = self._unsaid if self._running else []
+        for piece, reason in self._queue.look(is_busy=bool(self._running)):
+            self._work.tell({"event": "model_failed", **self._pieces[piece.title].identity, "reason": reason})
+            self._lost.append(f"{piece.title}: {reason}")
+
     def _may_begin(self, devices: Devices) -> bool:
         """Return whether a waiting piece may begin on a device."""
-        if not len(self._queue) or not self._node.may_begin():
+        if self._queue.is_over(has_devices=True) or not self._node.may_begin():
             return False
         at_work = self._at_work()
         self._hopeless = self._hopeless or self._service.is_hopeless(at_work)
@@ -140,6 +165,11 @@ class CommandRun:
                 log.info("%s is back in service: %s failed on %s, too", _named(back), title, _named(devices))
                 self._set_out_of_service(back, "")
         run.leave()
+        model = str(run.piece.identity.get("model", ""))
+        if run.done and not self._node.is_stopping():
+            self._queue.done(model)
+        elif run.failure:
+            self._unsaid.append(model)
         if run.done and (piece := run.piece.piece) and not self._node.is_stopping():
             self._outputs.piece_done(run.piece.prefix, partial(run.result, piece))
 
@@ -174,6 +204,7 @@ class CommandRun:
             self._again[title] = run
             reason = f"it failed on {_named(devices)}, which is out of service"
             run.tell("retry", worker=run.place, reason=reason, charged=False)
+            self._unsaid.remove(str(run.piece.identity.get("model", "")))
             self._queue.put(_queued(run.piece))
 
     def _set_out_of_service(self, devices: Devices, line: str) -> None:
@@ -182,20 +213,37 @@ class CommandRun:
             others = tuple(one for one in known.out_of_service if not one.startswith(f"{_named(devices)}:"))
             self._node.status.devices = replace(known, out_of_service=(*others, line) if line else others)
 
+    def _leave_out_others(self) -> None:
+        """Leave the pieces out that are other nodes' matter, unless this node was stopped."""
+        if self._node.is_stopping() or not self._node.may_begin():
+            return
+        over = [run.piece for run in self._begun if run.done or run.failure]
+        named = {str(piece.identity.get("model", "")) for piece in over}
+        lost = {line.partition(":")[0] for line in self._lost}
+        elsewhere = self._queue.elsewhere(named)
+        titles = [title for title, piece in self._pieces.items() if piece.identity.get("model") in elsewhere]
+        titles = [title for title in titles if title not in lost]
+        for title in titles:
+            del self._pieces[title]
+        if titles:
+            self._work.tell({"event": "ended", "elsewhere": titles})
+
     def _judge(self) -> None:
         """Raise TrainingFailed or Stopped unless everything is done and was sent."""
         title, done = self._command.title, sum(run.done for run in self._begun)
         failed = [run for run in self._begun if run.failure]
         before = [f"{entry['piece']}: {entry['reason']}" for entry in self._node.status.failed_before]
+        before += self._lost
         if self._hopeless and self._node.may_begin():
             within = f"within {QUICK_SECONDS:.0f} s each"
             what = f"the first {len(failed)} values failed {within}, and no other began"
             do = f"Correct {title} or its values; read `mayfly logs`."
             raise TrainingFailed(what, why=_reason(failed[0]), do=do)
-        if self._service.none_left and len(self._queue) and not self._node.is_stopping():
+        waits = not self._queue.is_over(has_devices=True)
+        if self._service.none_left and waits and not self._node.is_stopping():
             why = "; ".join(f"{_named(devices)}: {reason}" for devices, reason in self._broken.items())
             raise TrainingFailed("no device is left", why=why, do="Launch again, on another machine.")
-        if done + len(failed) < len(self._pieces):
+        if done + len(failed) + len(self._lost) < len(self._pieces):
             raise Stopped(f"{title} was stopped")
         if self._command.tells == "events":
             self._judge_told(failed)

@@ -21,6 +21,7 @@ from trainer.base.silence import FIRST_SECONDS, HALF_MORE, ProgressClock
 from trainer.base.text import counted
 from trainer.node.command_process import CommandProcess
 from trainer.node.events import MOST_BYTES, BestMetric, CommandEvents, EventFile, StepRate
+from trainer.node.other_nodes import Fetches
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser
 from trainer.node.progress import advance
@@ -64,8 +65,16 @@ class CommandWork:
     """The parts that all pieces of a command share; `several` is whether there is more than one."""
 
     def __init__(
-        self, node: Node, command: Command, outputs: Outputs, own_user: OwnUser | None, *, pieces: int
+        self,
+        node: Node,
+        command: Command,
+        outputs: Outputs,
+        own_user: OwnUser | None,
+        *,
+        pieces: int,
+        fetches: Fetches | None = None,
     ) -> None:
+        self.fetches = fetches
         self.node, self.command, self.outputs, self.own_user = node, command, outputs, own_user
         self.several, self.log_share = pieces > 1, 1 / pieces
         self._told = EventFile(node.work / "events" / "events.jsonl", most_bytes=MOST_BYTES[command.tells])
@@ -185,6 +194,8 @@ class PieceRun:
                 self._work.outputs.announced.add(event)
                 self._work.tell(event)
                 self._work.note_devices()
+                if self._work.fetches is not None and event["event"] == "taken_over":
+                    self._work.fetches.answer(event)
             except (KeyError, TypeError, ValueError, AttributeError):  # none of ours
                 self._events.unsound += 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,13 +64,24 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         line = f"{event['device']}: {event['reason']}"[:MOST_LINE]
         known = (*progress.out_of_service, line)[-MOST_DEVICES:]
         return replace(progress, out_of_service=known, message=f"set aside {line}")
+    if kind == "node_lost":
+        return replace(progress, message=f"node {event['node']} is lost")
+    if kind == "straggler":
+        return replace(progress, message=f"node {event['node']} is not done with {event['piece']}")
     if kind == "message":
         return replace(progress, message=str(event["message"]))
     if kind == "error":
         return replace(progress, error={key: event.get(key) for key in ("code", "what", "why", "do")})
     if kind == "ended":
-        return replace(progress, rates={})
+        return _without(replace(progress, rates={}), event.get("elsewhere", ()))
     return _of_model(progress, event) if event.get("model", "") in progress.models else progress
+
+
+def _without(progress: Progress, pieces: Collection[str]) -> Progress:
+    """Return the state without pieces that other nodes of the attempt have or had in hand."""
+    models = {model: entry for model, entry in progress.models.items() if entry["piece"] not in pieces}
+    left = {piece: entry for piece, entry in progress.pieces.items() if piece not in pieces}
+    return replace(progress, models=models, pieces=left)
 
 
 def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:

@@ -201,11 +201,10 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     deletes: tuple[Action, ...] = tuple(
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
-    group = record.placement_group
+    group, tokens = record.placement_group, tokens_of(record.all_nodes)
     if group and now < (record.ending_at or now) + LONGEST_IN_USE:
-        deletes = (*deletes, DeletePlacementGroup(name=group))
-    close = Close(record=replace(record, state="closed", closed_at=now))
-    return (*deletes, *tokens_of(record.all_nodes), close)
+        tokens = (*tokens, DeletePlacementGroup(name=group))
+    return (*deletes, *tokens, Close(record=replace(record, state="closed", closed_at=now)))
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:

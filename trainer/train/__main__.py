@@ -83,6 +83,12 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
         "--machine", type=Path, help="JSON of this machine's expected hardware, written by the agent"
     )
     parse.add_argument("--finished", type=Path, help="JSON list of pieces that are over: left out")
+    parse.add_argument(
+        "--cluster", type=Path, help="JSON of the machines that share the queue, written by the agent"
+    )
+    parse.add_argument(
+        "--carried", type=Path, help="JSON of what was fetched of other machines' models, by the agent"
+    )
     parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
@@ -149,6 +155,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     import torch
 
     from trainer.base.environment import notice_file
+    from trainer.cluster.waiting import SharedPieces
     from trainer.machines.host_memory import host_gib
     from trainer.train.inputs.encoder import check_inputs, pinned
     from trainer.train.inputs.source import open_data, plan_and_open
@@ -158,11 +165,13 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.observing.observe import Observed
     from trainer.train.observing.results import TrainingResults
     from trainer.train.own.check import checked, copied
+    from trainer.train.packs.strategy import places_of
     from trainer.train.piece import check_given
     from trainer.train.precision import matmul_dtype, precision_of
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
     from trainer.train.tuning.chosen import Chosen, Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
+    from trainer.train.workers.carried import Carried
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.processes import worker_context
     from trainer.train.workers.supervisor import Supervisor
@@ -172,6 +181,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
     together = devices > 1 and takes_all_devices(job)
+    shared = None
+    if options.cluster is not None and not takes_all_devices(job):
+        from trainer.cluster.shared_queue import SharedQueue
+
+        shared = ends.enter_context(SharedQueue(options.cluster))  # gets ready while the data is read
     if not together:
         worker_context(kind, job)  # starts to load torch for the workers while the data is read
     scratch = options.out / ".candles"  # arrays of bars, on the disk of the models
@@ -232,7 +246,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded
         )
     else:
-        supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit)
+        queue = None
+        if shared is not None:
+            most = num_workers * places_of(settings.job, kind)
+            queue = SharedPieces(shared, emit, Carried(options.carried, emit), most_carried=most)
+        supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit, queue=queue)
     with ExitStack() as running:
         if kind == "cuda" and is_left:
             from trainer.train.observing.gpu_watch import GpuWatch
@@ -240,7 +258,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             running.enter_context(GpuWatch(emit))
         running.enter_context(supervisor)
         outcome = supervisor.run(surveyed.pieces, finished=finished)
-    counts = {"done": len(outcome.done), "failed": len(outcome.failed), "retries": outcome.retries}
+    counts: dict[str, Any] = {
+        "done": len(outcome.done),
+        "failed": len(outcome.failed),
+        "retries": outcome.retries,
+    }
     there = [done for done in outcome.done.values() if done["file"] in earlier]
     kept = sorted(done["piece"] for done in there if done.get("kept"))
     replaced = sorted(done["piece"] for done in there if not done.get("kept"))
@@ -248,8 +270,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     left = [
         piece.title
         for piece in surveyed.pieces
-        if piece.name not in finished | outcome.done.keys() | outcome.failed.keys()
+        if piece.name not in finished | outcome.done.keys() | outcome.failed.keys() | outcome.elsewhere
     ]
+    if outcome.elsewhere:
+        counts["elsewhere"] = [piece.title for piece in surveyed.pieces if piece.name in outcome.elsewhere]
     ended = {**counts, "kept": kept, "replaced": replaced, "stopped": left, "out": str(options.out)}
     emit({"event": "ended", **ended})
     if left:

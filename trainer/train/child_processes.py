@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -15,9 +14,10 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
+from trainer.base.process_state import die_with_the_parent
+
 T = TypeVar("T")
 R = TypeVar("R")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @contextmanager
@@ -51,14 +51,6 @@ def end_with_the_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
-
-
-def die_with_the_parent() -> None:
-    """Have the kernel kill this process, even a stopped one, when its parent ends for any reason.
-    Linux only.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def in_processes(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

@@ -53,7 +53,7 @@ class LauncherAccount:
 @pytest.fixture(scope="module")
 def account(aws_server: EmbeddedAws) -> LauncherAccount:
     admin = aws_server.account()
-    exports = aws_server.apply_program(admin, CONFIG)
+    exports = aws_server.apply_program(admin, {**CONFIG, "cluster": "true"})
     iam = admin.client("iam")
     iam.create_user(UserName="launcher")
     iam.attach_user_policy(UserName="launcher", PolicyArn=exports["launcher_policy_arn"])
@@ -141,6 +141,11 @@ def test_verbs_use_every_permission_and_lack_none(
     assert mayfly("stop", third)["state"] == "stopped"
 
     Path("job.toml").write_text(JOB)
+    nodes = ("--max-duration", "2h", "--set", "machine.nodes=2")
+    one_model = launched(mayfly, *nodes, "--set", "train.distributed=always")
+    assert mayfly("stop", one_model)["state"] == "stopped"
+    assert mayfly("stop", launched(mayfly, *nodes))["state"] == "stopped"  # machines that share models
+
     assert mayfly("retrains", "publish", "sunday", "--job", "job.toml")["retrain"]["state"] == "on"
     mayfly("retrains", "run", "night")  # which was never published: control refuses it
 

@@ -41,6 +41,7 @@ def package(folder: Path) -> Path:
             file.write_text("")
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
     (folder / "node" / "prepare.lock").write_text("ccxt==1\n")
+    (folder / "node" / "cluster.lock").write_text("ray==1\n")
     (folder / "node" / "volumes.sh").write_text("exit 0\n")
     (folder / "node" / "efs_client.py").write_text("")
     (folder / "node" / "agent.py").write_text("print('hello')\n")

@@ -385,8 +385,11 @@ def test_a_model_on_all_gpus_has_a_table_of_gpus():
     rows = {(row.machine.gpu_model, row.devices): row for row in made.gpus}
     assert {devices for _, devices in rows} == {1, 2, 4, 8}
     assert rows["NVIDIA T4", 1].machine.name == "g4dn.xlarge"  # the cheapest of its kind
-    assert rows["NVIDIA T4", 4].is_pointless and not rows["NVIDIA A100 40GB", 8].is_pointless
-    assert rows["NVIDIA T4", 4].speedup < 2 < rows["NVIDIA A100 40GB", 8].speedup
+    assert rows["NVIDIA T4", 4].is_pointless and rows["NVIDIA T4", 4].speedup < 2
+    large = {
+        (row.machine.gpu_model, row.devices): row for row in plan(job_of(**{**SEVERAL, "batch": 64})).gpus
+    }
+    assert not large["NVIDIA A100 40GB", 8].is_pointless and large["NVIDIA A100 40GB", 8].speedup > 4
     candidate = next(one for one in made.candidates if one.machine.name == "g4dn.12xlarge")
     assert candidate.note.endswith("times as fast as one by the scaling law: not worthwhile over PCIe")
     assert rows["NVIDIA T4", 4].seconds_p50 == candidate.seconds_p50
@@ -454,18 +457,18 @@ def test_a_large_model_in_slices_names_faster_types_if_too_slow():
     t4 = {**PANEL, "instance": ("g4dn.xlarge",)}
     fits = "the model fits its one GPU, slices of 256 (12.3 GiB by the memory formula)"
     made = plan(job_of(**t4, max_duration="1d"), bars=STOCKS, cap=timedelta(days=1))
-    assert (made.first.note, made.first.refused) == (fits, "") and 13 < made.first.seconds_p50 / 3600 < 14
+    assert (made.first.note, made.first.refused) == (fits, "") and 7 < made.first.seconds_p50 / 3600 < 8
     with pytest.raises(BudgetError) as late:
         plan(job_of(**t4, max_duration="2h"), bars=STOCKS)
-    why = f"the fastest, g4dn.xlarge, is estimated at 13.7 h: {fits}"
+    why = f"the fastest, g4dn.xlarge, is estimated at 7.7 h: {fits}"
     line = f"no plan ends before its hard stop of 2.0 h, set by machine.max_duration ({why})"
     assert str(late.value).startswith(
-        f"{line}. Raise --max-duration, or train less. Or take g7e.2xlarge (1.8 h, $"
+        f"{line}. Raise --max-duration, or train less. Or take g6e.xlarge (1.4 h, $"
     )
     with pytest.raises(
-        BudgetError, match=r"is estimated at \$7.19\d*: the model fits .*Or take g6e.xlarge \(2.5 h, \$4.64\)"
+        BudgetError, match=r"is estimated at \$4.039: the model fits .*Or take g6e.xlarge \(1.4 h, \$2.64\)"
     ):
-        plan(job_of(**t4, budget=5), bars=STOCKS)
+        plan(job_of(**t4, budget=3), bars=STOCKS)
 
 
 def test_a_model_that_fits_no_slice_is_refused_with_types():
@@ -478,7 +481,7 @@ def test_a_model_that_fits_no_slice_is_refused_with_types():
     )
     with pytest.raises(ConfigError) as refused:
         plan(slices, bars=STOCKS)
-    assert needs in str(refused.value) and "Or take g6e.xlarge (" in str(refused.value)
+    assert needs in str(refused.value) and "Or take g6.xlarge (" in str(refused.value)
     alone = job_of(
         **{**LARGE, "lookback": 256, "micro_batch": 2048, "instance": ("g4dn.xlarge", "g6e.xlarge")}
     )

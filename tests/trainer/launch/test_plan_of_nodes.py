@@ -12,6 +12,7 @@ import pytest
 from tests.jobs import job_of
 from tests.planned import offers_of, plan_of
 from tests.records import rung
+from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.plan import plan_view
@@ -143,3 +144,17 @@ def test_a_machine_of_ones_own_is_one():
 def test_a_refresh_before_a_training_of_nodes_takes_one():
     code: Any = None
     assert Refresh(job=several(3), code=code, inputs=()).num_nodes == 1
+
+
+def test_machines_that_do_not_reach_one_another_are_refused_with_the_setting():
+    alone = StackOutputs(project="p", stack="s", bucket="b", launch_template="lt-1")
+    assert alone.template_for(num_nodes=1, one_model=False) == "lt-1"
+    with pytest.raises(ConfigError) as refused:
+        alone.template_for(num_nodes=3, one_model=False)
+    assert str(refused.value) == (
+        "machine.nodes is 3, and the stack's machines don't reach one another (its setting cluster is false)."
+        " Run pulumi config set cluster true, then pulumi up; or leave machine.nodes out."
+    )
+    cluster = replace(alone, cluster_templates={"pieces": "lt-2", "model": "lt-3"})
+    assert cluster.template_for(num_nodes=3, one_model=False) == "lt-2"
+    assert cluster.template_for(num_nodes=3, one_model=True) == "lt-3"

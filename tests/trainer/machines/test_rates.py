@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.jobs import job_of
+from trainer.base.settings import ATTENTION
 from trainer.job.job import Job
 from trainer.machines.chips import named_profile
 from trainer.machines.rates import MFU, TORCH, Rate, peak_flops, rate_of, visits_per_second
@@ -22,10 +23,10 @@ def test_a_large_models_rate_is_limited_by_the_chips_peak():
     t4, h100 = named_profile("t4"), named_profile("h100")
     large = job_of(model="transformer", preset="large")
     flops = large.cost.flops
-    assert visits_per_second(h100, large) <= MFU * 989.4e12 / flops
-    assert visits_per_second(t4, large) == pytest.approx(MFU * 65e12 / flops)
+    assert visits_per_second(h100, large) <= MFU[ATTENTION] * 989.4e12 / flops
+    assert visits_per_second(t4, large) == pytest.approx(MFU[ATTENTION] * 65e12 / flops)
     full = job_of(model="transformer", preset="large", precision="fp32")
-    assert visits_per_second(t4, full) == pytest.approx(MFU * 8.1e12 / flops)
+    assert visits_per_second(t4, full) == pytest.approx(MFU[ATTENTION] * 8.1e12 / flops)
     assert peak_flops(named_profile("a10g"), half=True) == 65e12, "an unknown peak is a T4's"
     assert peak_flops(named_profile("rtx_pro_6000"), half=True) > 4 * 100e12
 

@@ -62,7 +62,7 @@ def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, mon
     runs: list[Any] = []
 
     def counted(piece: Any) -> bool:
-        at_once.append(len(runs[0]._running) if len(runs[0]._queue) else 8)
+        at_once.append(8 if runs[0]._queue.is_over(has_devices=True) else len(runs[0]._running))
         return look(piece)
 
     monkeypatch.setattr(command_run.CommandRun, "_run", lambda run: work(runs.append(run) or run))

@@ -15,6 +15,7 @@ from tests.processes import await_end_of
 from tests.wheels import write_wheel
 from trainer.base import environment
 from trainer.base.errors import Stopped, TrainingFailed
+from trainer.node import script_packages as module
 from trainer.node.script_packages import install, make_venv
 
 
@@ -111,3 +112,16 @@ def test_a_stop_ends_pip_and_the_pip_that_it_started(node, tmp_path):
             environment=environment.for_script({}, path="/usr/bin"),
         )
     await_end_of({int((tmp_path / "pid").read_text())})
+
+
+def test_a_node_of_several_installs_ray_by_its_lock(monkeypatch, tmp_path):
+    ran: list[list[str]] = []
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(module, "_run", lambda node, what, words, environment: ran.append([what, *words]))
+    module.install_ray(SimpleNamespace(status=SimpleNamespace(message="")))
+    ((what, *words),) = ran
+    lock = Path(words[-1].removeprefix("--requirement="))
+    assert what == "install Ray" and "ray==2.60.0" in lock.read_text() and "--require-hashes" in words
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: object())
+    module.install_ray(SimpleNamespace())
+    assert len(ran) == 1

@@ -54,7 +54,7 @@ def trained(data: Path, out: Path, device: str, *settings: str) -> list[dict[str
 @pytest.mark.parametrize(
     ("settings", "strategy"),
     [
-        (LSTM, "sequential"),
+        ((*LSTM, "expert.strategy=sequential"), "sequential"),
         ((*LSTM, "expert.tune=always"), ""),
         ((*LSTM, "expert.strategy=streams"), "streams"),
         ((*LSTM, "expert.strategy=fused"), "fused"),

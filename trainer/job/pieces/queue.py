@@ -76,6 +76,10 @@ class PieceQueue:
         """Add a piece that is to begin again."""
         self._pieces = sorted([*self._pieces, piece], key=_order)
 
+    def remove(self, piece: Piece) -> None:
+        """Take out a piece that another node has taken."""
+        self._pieces.remove(piece)
+
     def has(self, source: str) -> bool:
         """Return whether a piece of the source is left."""
         return any(piece.source == source for piece in self._pieces)

@@ -96,8 +96,8 @@ class LstmSettings(ModelSettings):
         reserve = (OUR_RESERVE if fused else CUDNN_RESERVE) * number * cells
         between = (self.layers - 1) * cells * (number + 1 if self.dropout else 0)
         backwards = (6.0 if self.layers > 1 else 5.0) * number * cells
-        if fused:  # the gates' gradients by bar and as one, and in half precision the windows in full
-            backwards = (9 + 2.5 / self.lookback) * number * cells + (FLOAT * inputs if half else 0)
+        if fused:  # the gates' gradients by bar and as one, the states' by bar; in half the windows in full
+            backwards = (10.5 + 2.5 / self.lookback) * number * cells + (FLOAT * inputs if half else 0)
         elif training.on_gpu:
             persistent = self.hidden <= PERSISTENT_HIDDEN and not half
             a_bar = CUDNN_WORKSPACE + (PERSISTENT_WORKSPACE if persistent else 0)

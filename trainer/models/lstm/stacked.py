@@ -27,7 +27,6 @@ HEAD = 2  # of the weights, the last
 # Of the rows that a weight's gradient sums over. 20 models of 64 units have 80 tiles for an H200's 132
 # processors, and in parts 640: a step took 9.0 ms instead of 9.7 (2026-11-27).
 PARTS = 8
-PARTS = int(__import__("os").environ.get("PARTS", "4"))
 
 
 class StackedLstm:
@@ -173,7 +172,7 @@ class _Recurrence(torch.autograd.Function):
             if t:
                 grad_h = grad_TMBH[t - 1].baddbmm_(grads[-1], recurrent_M4HH)
         grad_gates = torch.stack(grads[::-1], dim=1)
-        del grads  # as much memory again
+        del grads, grad_TMBH, grad_h  # as much memory again
         flat_grad = grad_gates.view(models, steps * rows, 4 * hidden)
         # Of the states before each bar; the first ones are zero.
         earlier = torch.cat((cells[0].view(models, 1, rows, hidden), hidden_MTBH[:, :-1]), dim=1)

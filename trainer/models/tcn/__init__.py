@@ -101,6 +101,7 @@ class TcnSettings(PretrainedSettings):
             kernel=CONVOLUTION,
             width=self.width,
             mflop=self._mflop,
+            flops=1e6 * self._mflop * self.chunk,
             layer_bytes=FLOAT * self.width * (self.chunk + self.bars_seen - 1),
             activations=partial(self._activations, features=features, outputs=outputs),
         )

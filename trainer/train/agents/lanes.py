@@ -26,10 +26,10 @@ import numpy as np
 
 from trainer.base.errors import TrainerError, TrainingFailed
 from trainer.base.own_file import as_usage_error
+from trainer.base.process_state import die_with_the_parent
 from trainer.data.read.candles import Candles
 from trainer.targets.environment import EnvironmentTarget
 from trainer.targets.environment_steps import DO, EnvironmentStep, Steps
-from trainer.train.child_processes import die_with_the_parent
 
 MOST_SEED = 1 << 31  # of an episode: Gymnasium takes any whole number, and NumPy's older ones 32 bits
 

@@ -192,6 +192,9 @@ _TEMPLATES = {
     "out_of_memory": (
         "worker {worker}  ran out of memory: now {pack} at a time, slices of {micro_batch}; {reason}"
     ),
+    "node_lost": "node {node}  is lost: its models go to the others",
+    "straggler": "{piece}  has been on node {node} for {seconds:.0f} s; the others are done",
+    "taken_over": "{piece}  was on node {node}",
     "trace": "worker {worker}  {steps} steps recorded in {file}",
 }
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {

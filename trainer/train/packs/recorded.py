@@ -39,7 +39,7 @@ def graph_of(run: Callable[[], None], *, stream: torch.cuda.Stream, pool: Any = 
     return graph
 
 
-class Recorder:
+class Recording:
     """A stream on which steps prepare themselves and are recorded, and the memory that their graphs share."""
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class RecordedStep:
     """A step on a GPU, from the first rows (B,) of windows and its keys (L, 2) to a loss (): eager at first,
     then recorded and replayed.
 
-    Those of one recorder share its memory: what a graph leaves there is read before the next one is replayed.
+    Those of one recording share its memory: what a graph leaves there is read before the next is replayed.
     """
 
-    def __init__(self, step: Step, *, recorder: Recorder) -> None:
-        self._step, self._recorder = step, recorder
+    def __init__(self, step: Step, *, recording: Recording) -> None:
+        self._step, self._recording = step, recording
         self._taken = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._starts_B = self._keys_L2 = self._loss = torch.empty(0)
@@ -80,7 +80,7 @@ class RecordedStep:
             return self._eager(starts_B, keys_L2)
         if self._graph is None:
             self._starts_B, self._keys_L2 = starts_B.clone(), keys_L2.clone()
-            self._graph = self._recorder.graph_of(self._run)
+            self._graph = self._recording.graph_of(self._run)
         self._starts_B.copy_(starts_B)
         self._keys_L2.copy_(keys_L2)
         self._graph.replay()
@@ -88,7 +88,7 @@ class RecordedStep:
 
     def _eager(self, starts_B: torch.Tensor, keys_L2: torch.Tensor) -> torch.Tensor:
         self._taken += 1
-        return self._recorder.call(partial(self._step, starts_B, keys_L2))
+        return self._recording.call(partial(self._step, starts_B, keys_L2))
 
     def _run(self) -> None:
         self._loss = self._step(self._starts_B, self._keys_L2)

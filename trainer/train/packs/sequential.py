@@ -21,7 +21,7 @@ from trainer.train.inputs.encoder import drop_early_gradients
 from trainer.train.packs.adamw import AdamW
 from trainer.train.packs.layout import ONE, Layout, blocks_of, slices_of
 from trainer.train.packs.pack import Member, ModelState, loss_for, new_model, newest_share
-from trainer.train.packs.recorded import RecordedStep, Recorder, may_record
+from trainer.train.packs.recorded import RecordedStep, Recording, may_record
 from trainer.train.packs.tensors import (
     buffers_of,
     placed_like,
@@ -173,9 +173,9 @@ class SequentialPack:
         """Record steps anew, after a few eager ones."""
         if not self._records:
             return
-        recorder = Recorder()
+        recording = Recording()
         self._recorded = [
-            RecordedStep(partial(self._take, number), recorder=recorder)
+            RecordedStep(partial(self._take, number), recording=recording)
             for number in range(len(self._members))
         ]
 

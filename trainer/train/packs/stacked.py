@@ -360,7 +360,7 @@ class Fused(_Supervised):
         if first:
             self._gradient_MP.add_(gradient_MP)
         else:
-            self._gradient_MP = gradient_MP
+            self._gradient_MP.copy_(gradient_MP)
         return losses_M.detach()
 
 

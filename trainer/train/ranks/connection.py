@@ -17,9 +17,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from trainer.base.environment import RankEnvironment
-from trainer.base.process_state import write_stacks_at_abort
+from trainer.base.process_state import die_with_the_parent, write_stacks_at_abort
 from trainer.job.pieces.piece import Piece
-from trainer.train.child_processes import die_with_the_parent
 from trainer.train.ranks.hanging import dump
 from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings

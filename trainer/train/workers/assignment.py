@@ -34,3 +34,4 @@ class Outcome:
     failed: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_failed event
     retries: int = 0
     stopped: dict[str, dict[str, Any]] = field(default_factory=dict)  # by a notice: its model_stopped event
+    elsewhere: set[str] = field(default_factory=set)  # models that other nodes have or had in hand

@@ -17,8 +17,8 @@ from typing import Any
 
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
 from trainer.base.silence import ProgressClock
+from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.pieces.piece import Piece
-from trainer.job.pieces.queue import PieceQueue
 from trainer.train.checkpoint import forget
 from trainer.train.child_processes import ctrl_c_blocked
 from trainer.train.cpu import num_cores
@@ -57,15 +57,18 @@ class Supervisor:
         emit: Emit,
         clock: Callable[[], float] = time.monotonic,
         smoke: Callable[[str], str] = tried,
+        queue: Waiting | None = None,
     ) -> None:
-        """`smoke` tries a device and returns why it fails, or ''."""
+        """`smoke` tries a device and returns why it fails, or ''. `queue` has the pieces that wait; if it is
+        shared, this node trains those that it gets from it.
+        """
         self._kind, self._num_workers, self._settings, self._emit = kind, num_workers, settings, emit
         self._clock, self._smoke = clock, smoke
         self._places = places_of(settings.job, kind)
         self._devices = [device_of(kind, number) for number in range(num_workers)]
         self._context = worker_context(kind, settings.job)
         self._workers: dict[int, WorkerProcess] = {}
-        self._queue = PieceQueue(())
+        self._queue: Waiting = queue or OwnPieces()
         self._num_helpers = helpers_of(kind=kind, num_workers=num_workers, cores=num_cores())
         self._again_together: deque[tuple[Piece, ...]] = deque()
         self._again_alone: deque[Piece] = deque()
@@ -90,13 +93,19 @@ class Supervisor:
         if self._kind == "cpu":
             threads = threads_of(self._settings.job, pieces, num_workers=self._num_workers, cores=num_cores())
             pieces = [replace(piece, threads=threads[piece.name]) for piece in pieces]
-        self._queue = PieceQueue([piece for piece in pieces if piece.name not in finished])
+        self._queue.open([piece for piece in pieces if piece.name not in finished])
         while True:
             self._assign_pieces()
             self._send_ahead()
-            if all(device in self._set_aside for device in self._devices):
+            has_devices = not all(device in self._set_aside for device in self._devices)
+            if not has_devices:
                 self._fail_the_rest()
-            if not any(worker.pieces for worker in self._workers.values()):
+            is_busy = any(worker.pieces for worker in self._workers.values())
+            for piece, reason in self._queue.look(is_busy=is_busy):
+                self._fail(piece, reason=reason)
+            if not is_busy and (self._notice.stops or self._queue.is_over(has_devices=has_devices)):
+                ended = (self._outcome.done, self._outcome.failed, self._outcome.stopped)
+                self._outcome.elsewhere = self._queue.elsewhere({name for names in ended for name in names})
                 return self._outcome
             self._listen()
             self._look_at_progress()
@@ -127,10 +136,14 @@ class Supervisor:
             for number in usable:
                 worker = self._workers.get(number)
                 training, alone = (worker.training, worker.alone) if worker else (0, False)
-                if len(self._queue) and training == occupied and not alone:
-                    held, staged = (worker.held, worker.staged) if worker else ((), ())
-                    elsewhere = self._elsewhere(number)
-                    self._assign(number, self._queue.take(held=held, staged=staged, elsewhere=elsewhere))
+                if training == occupied and not alone and (piece := self._take(number)) is not None:
+                    self._assign(number, piece)
+
+    def _take(self, number: int) -> Piece | None:
+        """Take the next piece for a worker from the queue; None if none waits."""
+        worker = self._workers.get(number)
+        held, staged = (worker.held, worker.staged) if worker else (set(), set())
+        return self._queue.take(held=held, staged=staged, elsewhere=self._elsewhere(number))
 
     def _elsewhere(self, number: int) -> set[str]:
         """Return the sources that other workers hold or read ahead."""
@@ -211,8 +224,9 @@ class Supervisor:
         by_handle: dict[Any, WorkerProcess] = {}
         for worker in self._workers.values():
             by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
-        ready = wait(list(by_handle), timeout=LOOK_SECONDS)
-        for worker in {each.number: each for each in (by_handle[handle] for handle in ready)}.values():
+        ready = wait([*by_handle, *self._queue.handles], timeout=LOOK_SECONDS)
+        workers = [by_handle[handle] for handle in ready if handle in by_handle]
+        for worker in {each.number: each for each in workers}.values():
             # Handle messages sent before its death first.
             alive = self._read(worker)
             if not alive or not worker.process.is_alive():
@@ -249,6 +263,8 @@ class Supervisor:
                 self._killed.pop(worker.device, None)
             worker.alone = worker.alone and bool(worker.pieces)
         self._emit(event)
+        if kind in ("model_done", "model_failed"):
+            self._queue.done(event["model"])
 
     def _look_at_progress(self) -> None:
         """End workers that make no progress, once they have had the time to write their stacks."""
@@ -313,6 +329,7 @@ class Supervisor:
     def _fail(self, piece: Piece, **why: Any) -> None:
         self._outcome.failed[piece.name] = {"event": "model_failed", **piece.identity, **why}
         self._emit(self._outcome.failed[piece.name])
+        self._queue.done(piece.name)
 
     def _again(self, pieces: Iterable[Piece], *, worker: int, reason: str, places: int) -> None:
         """Queue models again, `places` together, without charging them a retry."""
@@ -351,12 +368,14 @@ class Supervisor:
         return True
 
     def _fail_the_rest(self) -> None:
-        """Fail every model that waits: no device is left."""
+        """Leave every model that waits to other machines, or fail it: no device is left."""
         waiting = [piece for pieces in self._again_together for piece in pieces] + list(self._again_alone)
         self._again_together.clear()
         self._again_alone.clear()
-        while len(self._queue):
-            waiting.append(self._queue.take())
+        if self._queue.leave_to_others(waiting):
+            return
+        while (piece := self._take(0)) is not None:
+            waiting.append(piece)
         reason = "no device is left: " + "; ".join(f"{name}: {why}" for name, why in self._set_aside.items())
         for piece in waiting:
             self._fail(piece, reason=reason)

@@ -305,12 +305,12 @@ def test_how_many_gpus_and_spot_or_not_are_answered(capsys):
 
 
 def test_a_rate_that_another_chip_of_the_kind_gave_says_so(capsys):
-    words = ["--instance", "p5.4xlarge", "--instance", "g6e.xlarge"]
+    words = ["--instance", "p5en.48xlarge", "--instance", "g6e.xlarge"]
     tcn = {
         one["instance_type"]: one["source"]
         for one in planned(capsys, *words, "--set", "model.name=tcn")["candidates"]
     }
-    assert tcn == {"p5.4xlarge": "measured elsewhere", "g6e.xlarge": "formula"}
+    assert tcn == {"p5en.48xlarge": "measured elsewhere", "g6e.xlarge": "formula"}
     lstm = planned(capsys, *words)["candidates"]
     assert {one["source"] for one in lstm} == {"formula"}  # its rates are careful estimates on every chip
 

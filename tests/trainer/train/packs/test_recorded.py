@@ -25,14 +25,14 @@ class Again:
         self.replay = run
 
 
-class Recorder:
+class Recording:
     recorded = 0
 
     def call(self, step: Callable[[], torch.Tensor]) -> torch.Tensor:
         return step()
 
     def graph_of(self, run: Callable[[], None]) -> Again:
-        Recorder.recorded += 1
+        Recording.recorded += 1
         return Again(run)
 
 
@@ -59,15 +59,15 @@ def losses(pack: SequentialPack, steps: range) -> torch.Tensor:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequential, "may_record", lambda _: True)
-    monkeypatch.setattr(sequential, "Recorder", Recorder)
-    Recorder.recorded = 0
+    monkeypatch.setattr(sequential, "Recording", Recording)
+    Recording.recorded = 0
 
 
 def test_recorded_steps_are_those_that_come(monkeypatch, graphs):
     members = [member("a", 0), member("b", 1)]
     recorded = SequentialPack(members, JOB)
     told = losses(recorded, range(20))
-    assert Recorder.recorded == 2
+    assert Recording.recorded == 2
     monkeypatch.undo()
     torch.testing.assert_close(told, losses(SequentialPack(members, JOB), range(20)), equal_nan=True)
 

@@ -149,7 +149,7 @@ child.wait()
 """
 CHILD = """
 import time
-from trainer.train.child_processes import die_with_the_parent
+from trainer.base.process_state import die_with_the_parent
 die_with_the_parent()
 open(%r, "w").close()
 time.sleep(1000)
