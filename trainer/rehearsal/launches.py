@@ -157,7 +157,10 @@ def launch(
     descriptions = [one for reservation in shown for one in reservation["Instances"]]
     _tag_parts(cloud, request, descriptions)
     addresses = {str(one.description.get("PrivateIpAddress")) for one in cloud.world.alive(now)}
+    profile = descriptions[0].get("IamInstanceProfile")  # moto gives it to the first alone
     for one in descriptions:
+        if profile:
+            one["IamInstanceProfile"] = profile
         if group:
             one["Placement"] = {**one["Placement"], "GroupName": group}
         one["PrivateIpAddress"] = loopback_address(one["InstanceId"], addresses)
