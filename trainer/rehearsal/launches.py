@@ -156,6 +156,7 @@ def launch(
     shown = cloud.moto("ec2", "DescribeInstances", {"InstanceIds": ids})["Reservations"]
     descriptions = [one for reservation in shown for one in reservation["Instances"]]
     _tag_parts(cloud, request, descriptions)
+    profile = next((one["IamInstanceProfile"] for one in descriptions if "IamInstanceProfile" in one), None)
     addresses = {str(one.description.get("PrivateIpAddress")) for one in cloud.world.alive(now)}
     profile = descriptions[0].get("IamInstanceProfile")  # moto gives it to the first alone
     for one in descriptions:
@@ -165,6 +166,8 @@ def launch(
             one["Placement"] = {**one["Placement"], "GroupName": group}
         one["PrivateIpAddress"] = loopback_address(one["InstanceId"], addresses)
         addresses.add(one["PrivateIpAddress"])
+        if profile:  # moto gives it to the first alone
+            one["IamInstanceProfile"] = profile
         one["Tags"] = [*(tag for tag in one.get("Tags", []) if not tag["Key"].startswith("aws:")), *marks]
         one.pop("StateReason", None)
         interfaces = one.get("NetworkInterfaces") or [{}]

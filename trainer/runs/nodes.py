@@ -43,7 +43,7 @@ def tokens_of(nodes: Sequence[NodeKeys]) -> tuple[DeleteTokens, ...]:
 
 def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
     """Return the last reports of several nodes as one: the head's, or the first that there is, with the
-    progress of all.
+    progress of all. While others work, one that has ended still counts as uploading.
     """
     beats = [(node, node.heartbeat) for node in nodes if node.heartbeat is not None]
     if not beats:
@@ -55,6 +55,8 @@ def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
             rank = (PROGRESS.index(told["state"]), node.heard_at or LONG_AGO)
             if piece not in progress or rank > progress[piece][0]:
                 progress[piece] = (rank, told)
+    works = any(node.result is None and beat.phase not in ("upload", "end") for node, beat in beats[1:])
+    upload = {"phase": "upload", "phases": {name: at for name, at in said[0].phases.items() if name != "end"}}
     total = max(beat.models_total for beat in said)
     done = sum(told["state"] == "done" for _, told in progress.values())
     told_done = min(sum(beat.models_done for beat in said), total)
@@ -66,6 +68,7 @@ def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
         retries=sum(beat.retries for beat in said),
         rate=sum(rates) if (rates := [beat.rate for beat in said if beat.rate is not None]) else None,
         durable=_joined_durable([beat.durable for beat in said if beat.durable]),
+        **(upload if works and said[0].phase == "end" else {}),
     )
 
 

@@ -69,6 +69,12 @@ def test_run_instances_honours_its_token(desk: Any) -> None:
     assert run() == run()
 
 
+def test_every_instance_of_a_fleet_has_its_role(desk: Any) -> None:
+    ids = desk.fleet(types=("p3.8xlarge",), options=WHOLE, count=3)["Instances"][0]["InstanceIds"]
+    profiles = [desk.instance(one)["IamInstanceProfile"]["Arn"] for one in ids]
+    assert len(profiles) == 3 and all(one.endswith(":instance-profile/node") for one in profiles)
+
+
 def test_a_fleet_applies_every_field_of_the_template(desk: Any) -> None:
     instance = desk.instance(desk.launched(types=("p3.8xlarge",), zones=("us-east-1b",)))
     assert instance["InstanceType"] == "p3.8xlarge"

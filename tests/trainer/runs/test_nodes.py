@@ -305,6 +305,15 @@ def test_reports_of_several_nodes_are_joined() -> None:
     assert whole.durable == {**sent, "lag_seconds": 9.0, "snapshots": 8, "objects": 16, "bytes": 111}
 
 
+def test_a_head_that_has_ended_waits_for_the_others_in_its_upload() -> None:
+    over = beat(2, 100, phase="end", phases={"train": at(50), "upload": at(99), "end": at(100)})
+    nodes = (told(2, heartbeat=over, **ended()), told(1), told(3, **ended()))
+    whole = joined_heartbeat(nodes)
+    assert whole is not None and (whole.phase, "end" in whole.phases) == ("upload", False)
+    done = joined_heartbeat((nodes[0], nodes[2]))
+    assert done is not None and done.phase == "end"
+
+
 def test_a_piece_belongs_to_the_node_that_worked_on_it_last() -> None:
     lost = replace(beat(1, 60), progress={"BTC-USD": {"state": "training", "step": 90}})
     taker = replace(beat(3, 99), progress={"BTC-USD": {"state": "training", "step": 20}})
