@@ -204,6 +204,9 @@ class Machine:
         if following is None:
             self._end("failed" if self.life.fate == "fails" else "done")
             return
+        if following not in self.trained:  # what a dead peer had begun goes on from its newest checkpoint
+            sent = [one.snapshots[-1][1] for one in self.peers if one is not self and one.snapshots]
+            self.done[following] = max(done.get(following, 0.0) for done in (self.done, *sent))
         self.trained.setdefault(following, self.done.get(following, 0.0))
         rest = max(each - self.done.get(following, 0.0), 0.0)
         if spent:

@@ -20,6 +20,7 @@ from trainer.base.errors import UsageError
 # Of the region, in the order in which AWS's tools and Pulumi's provider read them.
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+EFA_DEVICES = Path("/sys/class/infiniband")  # there if an EFA interface is
 # Which features of this machine's processor numeric libraries use; read once when one is loaded.
 PROCESSOR_SETTINGS = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NPY_DISABLE_CPU_FEATURES"),
@@ -267,6 +268,7 @@ class RankEnvironment:
     local_rank: int
     count: int
     restart: int
+    nodes: int = 1
 
 
 def rank_environment() -> RankEnvironment:
@@ -277,11 +279,13 @@ def rank_environment() -> RankEnvironment:
         local_rank=int(os.environ["LOCAL_RANK"]),
         count=int(os.environ["WORLD_SIZE"]),
         restart=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+        nodes=int(os.environ["GROUP_WORLD_SIZE"]),
     )
 
 
-def for_ranks(socket: Path, *, gpus: Sequence[int] = ()) -> dict[str, str]:
-    """Return the environment of torchrun: this process's, with every connection between ranks on loopback.
+def for_ranks(socket: Path, *, gpus: Sequence[int] = (), interface: str = "") -> dict[str, str]:
+    """Return the environment of torchrun: this process's, with every connection between ranks on loopback, or
+    on the `interface` to other machines.
 
     `gpus`: the numbers of those that its ranks see, if not all that are visible here.
     torchrun itself has NCCL end a rank whose collective failed, and torch records the last 2,000 collectives,
@@ -289,7 +293,9 @@ def for_ranks(socket: Path, *, gpus: Sequence[int] = ()) -> dict[str, str]:
     """
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
-    ours |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
+    ours |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface or loopback)
+    if interface and EFA_DEVICES.is_dir():  # NCCL's plugin takes it; otherwise TCP
+        ours |= {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
     ours |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}  # the recorder's own dump is a pickle
     if gpus:
         here = visible_gpus()

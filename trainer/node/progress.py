@@ -26,6 +26,7 @@ class Progress:
     error: Mapping[str, Any] | None = None
     tuning: bool = False  # comparing strategies before the training
     message: str = ""  # its own
+    elsewhere: frozenset[str] = frozenset()  # pieces that are other nodes' matter, at the end
     out_of_service: tuple[str, ...] = ()  # devices that a training set aside, each with the reason
 
     @property
@@ -79,9 +80,8 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
 
 def _without(progress: Progress, pieces: Collection[str]) -> Progress:
     """Return the state without pieces that other nodes of the attempt have or had in hand."""
-    models = {model: entry for model, entry in progress.models.items() if entry["piece"] not in pieces}
     left = {piece: entry for piece, entry in progress.pieces.items() if piece not in pieces}
-    return replace(progress, models=models, pieces=left)
+    return replace(progress, pieces=left, elsewhere=frozenset(pieces))
 
 
 def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:

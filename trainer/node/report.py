@@ -172,6 +172,7 @@ def failed_models(status: Status, unfinished: str) -> list[dict[str, Any]]:
     """Return every planned model that is not in S3, with the reason."""
     reported = (*status.progress.failed, *status.failed, *status.failed_before)
     accounted = {entry["piece"] for entry in (*reported, *status.models)} | {*status.progress.pieces_done}
+    accounted |= status.progress.elsewhere
     left = [model for model in status.progress.models.values() if model["piece"] not in accounted]
     return [*map(dict, reported), *({**model, "reason": unfinished} for model in left)]
 

@@ -154,7 +154,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     check_path(str(options.data))
     import torch
 
-    from trainer.base.environment import notice_file
+    from trainer.base.cluster import read_cluster
+    from trainer.base.environment import notice_file, ray_token_file
     from trainer.cluster.waiting import SharedPieces
     from trainer.machines.host_memory import host_gib
     from trainer.train.inputs.encoder import check_inputs, pinned
@@ -168,6 +169,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.packs.strategy import places_of
     from trainer.train.piece import check_given
     from trainer.train.precision import matmul_dtype, precision_of
+    from trainer.train.ranks.meeting import Meeting, token_of
     from trainer.train.ranks.supervisor import RankSupervisor, check_ranks
     from trainer.train.tuning.chosen import Chosen, Site, choose_settings
     from trainer.train.workers.assignment import WorkerSettings
@@ -180,7 +182,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     kind, choice = choose_device(job, options.device)
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
-    together = devices > 1 and takes_all_devices(job)
+    cluster = read_cluster(options.cluster) if options.cluster else None
+    ranks = devices * (len(cluster.addresses) if cluster else 1)
+    together = ranks > 1 and takes_all_devices(job)
     shared = None
     if options.cluster is not None and not takes_all_devices(job):
         from trainer.cluster.shared_queue import SharedQueue
@@ -202,7 +206,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     surveyed = survey(job, data.plan)
     finished = read_finished(options.finished, surveyed.pieces)
     if together:
-        check_ranks(surveyed.pieces, job, ranks=devices)
+        check_ranks(surveyed.pieces, job, ranks=ranks)
     num_workers = devices if together else min(devices, len(surveyed.pieces))
     sharing = math.ceil(num_workers / default_workers(kind)) if kind == "cuda" else 1
     data = data.with_room(folder=scratch, host_gib=host_gib(), workers=num_workers)
@@ -210,7 +214,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     job = copied(job, options.out / "own_files")
     earlier = {path.name for path in options.out.glob("*.safetensors")}
     observed = Observed(options.out / "observed")
-    rated = num_workers if together else 1 / sharing  # devices whose rate one progress event has
+    rated = ranks if together else 1 / sharing  # devices whose rate one progress event has
     meter = meter_for(job, choice.profile, dtype, machine, devices=rated, clock=time.monotonic)
     results, repeats = TrainingResults(job.name, machine), Repeats()
 
@@ -242,8 +246,16 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     settings = WorkerSettings(job=job, data=data, **files, machine=machine, choice=chosen.choice)
     supervisor: Supervisor | RankSupervisor
     if together:
+        meeting = None
+        if cluster is not None:
+            meeting = ends.enter_context(Meeting(cluster, token=token_of(ray_token_file())))
         supervisor = RankSupervisor(
-            kind=kind, ranks=num_workers, settings=settings, emit=emit, sharded=chosen.sharded
+            kind=kind,
+            ranks=num_workers,
+            settings=settings,
+            emit=emit,
+            sharded=chosen.sharded,
+            meeting=meeting,
         )
     else:
         queue = None

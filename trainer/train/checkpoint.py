@@ -149,6 +149,11 @@ def newest(folder: Path, model: str, made: Made) -> Checkpoint | None:
     return None
 
 
+def newest_folder(folder: Path, model: str, made: Made) -> Path | None:
+    """Return the folder of the checkpoint that `newest` returns."""
+    return next((place for place in _places(folder, model) if _read(place, made) is not None), None)
+
+
 def why_none_continues(folder: Path, model: str, made: Made) -> str:
     """Return why a run of `made` can't continue the newest checkpoint of a model, by the manifests alone;
     empty if it can continue one, or if there is none.

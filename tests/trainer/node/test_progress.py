@@ -84,7 +84,7 @@ def test_models_of_an_earlier_attempt_are_done_from_the_start() -> None:
 def test_pieces_of_other_nodes_are_left_out_at_the_end() -> None:
     done = {"event": "model_done", "piece": "A", "model": "lstm_A_1m"}
     ended = after(STARTED, done, {"event": "ended", "elsewhere": ["B"]})
-    assert (list(ended.models), list(ended.pieces)) == (["lstm_A_1m"], ["A"])
+    assert (list(ended.pieces), ended.elsewhere, len(ended.models)) == (["A"], {"B"}, 2)
     late = {"event": "straggler", "node": 2, "piece": "B", "model": "lstm_B_1m"}
     assert after(STARTED, {"event": "node_lost", "node": 1}).message == "node 1 is lost"
     assert after(STARTED, late).message == "node 2 is not done with B"

@@ -42,6 +42,7 @@ def test_a_fleet_of_three_has_an_address_each_and_one_mark(desk: Any) -> None:
     assert not any(one.startswith("127.0.0.") for one in addresses)
     marks = [tag["Value"] for one in shown for tag in one["Tags"] if tag["Key"] == "aws:ec2:fleet-id"]
     assert len(marks) == 3 and len(set(marks)) == 1
+    assert len({one["IamInstanceProfile"]["Arn"] for one in shown}) == 1, "each has the role"
 
 
 def test_a_least_capacity_needs_a_single_type_or_zone(desk: Any) -> None:

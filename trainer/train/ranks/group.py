@@ -35,12 +35,23 @@ class Ranks:
     count: int
     device: torch.device
     group: dist.ProcessGroup | None = None  # None: the default one
+    nodes: int = 1  # machines, each with as many ranks
 
     def in_background(self) -> Ranks:
         """Return the same ranks with a gloo group of their own, for another thread: its collectives may run
         during the training's.
         """
         return replace(self, group=dist.new_group(backend="gloo", timeout=TIMEOUT))
+
+    @property
+    def per_node(self) -> int:
+        """Return the number of ranks of each machine."""
+        return self.count // self.nodes
+
+    @property
+    def writes(self) -> bool:
+        """Return whether this rank is on the first machine, whose disk has the checkpoints."""
+        return self.rank < self.per_node
 
     @property
     def is_first(self) -> bool:
@@ -57,6 +68,11 @@ class Ranks:
         tensor = torch.tensor(numbers, dtype=torch.float64)
         dist.broadcast(tensor, src=0, group=self.group)
         return [float(number) for number in tensor.tolist()]
+
+    def from_first(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Fill a tensor of the host with rank 0's, in place; return it."""
+        dist.broadcast(tensor, src=0, group=self.group)
+        return tensor
 
     def any(self, flag: bool) -> bool:
         """Return whether any rank's flag is set."""
@@ -160,7 +176,7 @@ def share(count: int, *, rank: int, ranks: int) -> range:
 
 
 @contextmanager
-def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks]:
+def process_group(rank: int, count: int, device: torch.device, *, nodes: int = 1) -> Iterator[Ranks]:
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
     A rank that waits for the others longer than TIMEOUT fails with an error (gloo) or is killed (NCCL's
@@ -176,7 +192,7 @@ def process_group(rank: int, count: int, device: torch.device) -> Iterator[Ranks
         device_id=device if on_gpu else None,
     )
     try:
-        yield Ranks(rank=rank, count=count, device=device)
+        yield Ranks(rank=rank, count=count, device=device, nodes=nodes)
     except BaseException as error:  # broad on purpose: any traceback keeps the frames that hold networks
         traceback.clear_frames(error.__traceback__)
         raise

@@ -112,7 +112,10 @@ class FullySharded(_Shared):
 
     def __init__(self, ranks: Ranks, job: Job) -> None:
         super().__init__(ranks, job)
-        self._mesh = init_device_mesh(ranks.device.type, (ranks.count,))
+        shape: tuple[int, ...] = (ranks.count,)
+        if ranks.nodes > 1:  # divided in each machine, with a copy in each: its links are the fast ones
+            shape = (ranks.nodes, ranks.per_node)
+        self._mesh = init_device_mesh(ranks.device.type, shape)
 
     def least_slices(self, rows: int, micro_batch: int) -> int:
         """See `Layout.least_slices`: as many as the rank with the most rows, since all gather together."""

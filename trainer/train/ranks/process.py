@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,18 +20,42 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base import environment
+from trainer.base.cluster import Cluster
 from trainer.base.files import HeldFolder
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
 from trainer.train.checkpoint import forget
 from trainer.train.observing.gpu_watch import state_of_device
 from trainer.train.ranks.connection import Assignment
 from trainer.train.ranks.hanging import HangWatch
+from trainer.train.ranks.meeting import PORT, interface_of
 from trainer.train.workers.devices import device_of
 
 Emit = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.2
+MOST_PORTS = 90  # of the stores of starts, in turn
+FOLLOWS_SECONDS = 5.0  # that a lost connection waits for the end that caused it
 LEAVING_SECONDS = 60.0  # for torchrun and its ranks to end once the model is done; then they are killed
 MODULE = "trainer.train.ranks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """Why the ranks of another machine can't go on. `failed`: the error of a piece that can't be trained."""
+
+    reason: str
+    follows: bool = False  # another's end caused it
+    out_of_memory: bool = False
+    failed: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Among:
+    """This machine's place among those that train the piece together, in one start of them all."""
+
+    cluster: Cluster
+    session: int  # number of this start
+    troubles: Callable[[], list[Trouble]] = list  # of the others, as node 0 hears of them
+    is_told_to_stop: Callable[[], bool] = lambda: False
 
 
 @dataclass(kw_only=True)
@@ -57,8 +82,11 @@ class TorchRun:
         retries: int,
         silences: int,
         gpus: Sequence[int],
+        among: Among | None = None,
     ) -> None:
-        """`silences`: how often the piece's ranks were silent before; `gpus`: the ranks', if not all."""
+        """`count`: ranks of this machine; `silences`: how often the piece's ranks were silent before; `gpus`:
+        the ranks', if not all.
+        """
         self._assignment, self._emit, self._clock, self._most_retries = assignment, emit, clock, retries
         self._identity = {**assignment.piece.identity, "worker": 0}
         self._watch, self.silences = watch, silences
@@ -66,6 +94,8 @@ class TorchRun:
         self.gives_up = False  # its last event is that its ranks died once more than it retries
         self.out_of_memory = ""  # the error of a rank that ran out of it
         self._kill_at: dict[int, float] = {}  # rank's process -> when it has had the time for its stacks
+        self._among, self._stops_at = among, math.inf  # when a trouble of another machine ends this start
+        self._first = count * among.cluster.node if among else 0  # of this machine's ranks
         self._restart = 0  # number of the current start of the ranks
         self._ranks: dict[Connection, _Rank] = {}
         # Lost ranks in order: whether another's end caused it, and why.
@@ -76,17 +106,20 @@ class TorchRun:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "line"))
         self._listener.listen(count)
+        restarts = 0 if among else retries  # of several machines all start anew, by their supervisors
         self._torchrun = subprocess.Popen(
             [
-                *(sys.executable, "-m", f"{MODULE}.torchrun", "--nproc-per-node", str(count)),
-                *("--max-restarts", str(retries), "--log-dir", str(folder / "log")),
+                *(sys.executable, "-m", f"{MODULE}.torchrun", *_place(among), "--nproc-per-node", str(count)),
+                *("--max-restarts", str(restarts), "--log-dir", str(folder / "log")),
                 *("-m", f"{MODULE}.rank"),
             ],
-            env=environment.for_ranks(folder / "line", gpus=gpus),
+            env=environment.for_ranks(
+                folder / "line", gpus=gpus, interface=interface_of(among.cluster.address) if among else ""
+            ),
             stdin=subprocess.PIPE,
         )
         started = {"event": "torchrun_started", **self._identity, "pid": os.getpid()}
-        emit({**started, "torchrun": self._torchrun.pid, "ranks": count})
+        emit({**started, "torchrun": self._torchrun.pid, "ranks": count, **_told(among)})
 
     def run(self) -> dict[str, Any] | None:
         """Receive events until the piece is done or has failed; return its last event.
@@ -103,6 +136,9 @@ class TorchRun:
                 else:
                     self._receive(self._ranks[ready])  # type: ignore[index]  # all others are connections
             self._check_silence()
+            if self._among is not None and self._among.is_told_to_stop():
+                return self._ended
+            self._hear_of_others()
             if self.out_of_memory and self._ended is None:
                 return None
             if self.gives_up:
@@ -113,11 +149,47 @@ class TorchRun:
                 is_over = self._ended["event"] != "model_done"
                 if not alive or is_over or time.monotonic() > leave_at:
                     return self._ended
-            elif not alive and not any(rank.connection.poll() for rank in self._ranks.values()):
+            elif self._is_over(alive=alive):
                 self.gives_up = not self._may_retry()
                 if not self.gives_up:  # a signal killed torchrun, or it has no restart for a silence
                     self._note_retry()
                     return None
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Return why the ranks of this machine could not go on; None if they ended well."""
+        if self._ended is not None and self._ended["event"] == "model_failed":
+            known: dict[str, Any] = {
+                name: self._ended[name] for name in ("reason", "error") if name in self._ended
+            }
+            return Trouble(reason=str(self._ended["reason"]), failed=known)
+        if self._ended is not None or self._torchrun.poll() == 0:
+            return None
+        if self.out_of_memory:
+            return Trouble(reason=self.out_of_memory, out_of_memory=True)
+        follows = bool(self._ends) and all(follows for follows, _ in self._ends)
+        return Trouble(reason=str(self._reason()["reason"]), follows=follows)
+
+    def _hear_of_others(self) -> None:
+        """Take in what ended the ranks of other machines. What only follows from another's end waits a while
+        for its cause.
+        """
+        for told in self._among.troubles() if self._among is not None else ():
+            if told.failed is not None:
+                self._ended = {"event": "model_failed", **self._identity, **told.failed}
+                self._emit(self._ended)
+                return
+            if told.out_of_memory:
+                self.out_of_memory = told.reason
+            self._ends.append((told.follows, {"reason": told.reason}))
+            wait_seconds = FOLLOWS_SECONDS if told.follows else 0.0
+            self._stops_at = min(self._stops_at, self._clock() + wait_seconds)
+
+    def _is_over(self, *, alive: bool) -> bool:
+        """Return whether this start has ended without the end of its piece."""
+        if alive:
+            return self._clock() >= self._stops_at
+        return not any(rank.connection.poll() for rank in self._ranks.values())
 
     def close(self) -> None:
         """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for
@@ -211,7 +283,7 @@ class TorchRun:
         if not answered:
             reason = f"rank {rank.number} hung: it did not answer within {bound:g} s"
             self._ends.insert(0, (False, {"reason": reason}))
-        device = state_of_device(device_of(self._assignment.kind, rank.number))
+        device = state_of_device(device_of(self._assignment.kind, rank.number - self._first))
         known = {"process": state_of(rank.pid), "device": device}
         self._emit({"event": "worker_silent", "worker": rank.number, "seconds": bound, **known})
         self._kill_at[rank.pid] = now + (ABORT_SECONDS if abort(rank.pid) else 0.0)
@@ -255,3 +327,15 @@ class TorchRun:
         self._ended = event
         self._emit(event)
         return event
+
+
+def _place(among: Among | None) -> list[str]:
+    """Return torchrun's place: its store on loopback, or on node 0 at a port of this start."""
+    if among is None:
+        return ["127.0.0.1:0", "0", "1", str(uuid.uuid4())]
+    cluster, port = among.cluster, PORT + 1 + among.session % MOST_PORTS
+    return [f"{cluster.head}:{port}", str(cluster.node), str(len(cluster.addresses)), str(among.session)]
+
+
+def _told(among: Among | None) -> dict[str, Any]:
+    return {"node": among.cluster.node, "nodes": len(among.cluster.addresses)} if among else {}

@@ -39,7 +39,7 @@ from trainer.train.ranks.connection import RankConnection
 from trainer.train.ranks.group import AgreedClock, Ranks, process_group
 from trainer.train.ranks.layout import DataParallel, FullySharded
 from trainer.train.ranks.links import check_links
-from trainer.train.ranks.shards import write_shards
+from trainer.train.ranks.shards import spread, write_shards
 from trainer.train.ranks.validation import shared_outputs
 from trainer.train.run import Run
 from trainer.train.stages import Stages
@@ -79,7 +79,7 @@ def train_as(place: environment.RankEnvironment, connection: RankConnection) -> 
         connection.report(with_memory(event, device))
 
     report: Report = speak if place.rank == 0 else lambda event: None
-    with process_group(place.rank, place.count, torch.device(device)) as ranks:
+    with process_group(place.rank, place.count, torch.device(device), nodes=place.nodes) as ranks:
         links = check_links(ranks, settings.machine)
         report({**links.to_event(), **piece.identity})
         store = partial(write_shards, ranks=ranks.in_background())
@@ -117,7 +117,7 @@ class _RankRoster:
             if self._ranks.is_first:
                 started = {"event": "model_started", **self._assignment.piece.identity, "staged": False}
                 self._report({**started, "ranks": self._ranks.count})
-            checkpoint, stages = self._files.newest(self._assignment.piece)
+            checkpoint, stages = self._newest()
             return self._opened(stages, checkpoint)
         if self._trained is None:
             return []
@@ -132,6 +132,15 @@ class _RankRoster:
             return []
         make_room()
         return self._opened(opened.stages, None)
+
+    def _newest(self) -> tuple[Checkpoint | None, Stages]:
+        """Return the newest checkpoint, of several machines the first one's."""
+        files, piece, ranks = self._files, self._assignment.piece, self._ranks
+        if ranks.nodes > 1:
+            spread(
+                files.newest_folder(piece) if ranks.is_first else None, files.folder_of(piece), ranks=ranks
+            )
+        return files.newest(piece)
 
     def done(self, files: PieceFiles) -> dict[str, Any] | None:
         """Write the model, and return its `model_done` event; None if it is not trained to its end."""

@@ -6,13 +6,14 @@ Owns how often a piece starts and on which devices; a start's processes are a `p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from trainer.base.errors import DataError, UsageError
 from trainer.base.silence import FIRST_SECONDS, LEAST_SECONDS, ProgressClock
+from trainer.base.strict_json import MOST_TEXT, Fields
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.kernels import gains_from_threads
@@ -22,11 +23,14 @@ from trainer.train.notice import Notice
 from trainer.train.piece import kept
 from trainer.train.ranks.connection import Assignment
 from trainer.train.ranks.hanging import HangWatch
-from trainer.train.ranks.process import Emit, TorchRun
+from trainer.train.ranks.meeting import Meeting
+from trainer.train.ranks.process import POLL_SECONDS, Among, Emit, TorchRun, Trouble
 from trainer.train.smoke import tried
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.devices import device_of
 from trainer.train.workers.smaller import smaller, with_job
+
+MOST_SESSIONS, MOST_WINDOWS = 1_000_000, 1 << 30
 
 
 def check_ranks(pieces: Iterable[Piece], job: Job, *, ranks: int) -> None:
@@ -61,17 +65,22 @@ class RankSupervisor:
         settings: WorkerSettings,
         emit: Emit,
         sharded: bool = False,
+        meeting: Meeting | None = None,
         first: float = FIRST_SECONDS,
         least: float = LEAST_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         smoke: Callable[[str], str] = tried,
     ) -> None:
-        """`first` and `least`: bounds of the ranks' progress, as of a `ProgressClock`. `smoke` tries a device
-        and returns why it fails, or ''.
+        """`ranks`: of this machine; `meeting`: with others that train each piece, too. `first` and `least`:
+        bounds of the ranks' progress, as of a `ProgressClock`. `smoke` tries a device and returns why it
+        fails, or ''.
         """
         self._kind, self._settings, self._emit = kind, settings, emit
         self._sharded, self._first, self._least, self._clock = sharded, first, least, clock
-        self._smoke = smoke
+        self._smoke, self._meeting, self._session = smoke, meeting, 0
+        self._nodes = len(meeting.cluster.addresses) if meeting else 1
+        self._stopped = 0  # the newest start that node 0 has ended
+        self._waiting: list[Fields] = []  # said by node 0, and not acted on
         self._devices = {number: device_of(kind, number) for number in range(ranks)}
         self._all = ranks
         self._set_aside: dict[str, str] = {}  # device -> why it trains nothing any more
@@ -92,10 +101,13 @@ class RankSupervisor:
         threads = 1
         if self._kind == "cpu" and gains_from_threads(job.cost):
             threads = max(1, num_cores() // self._all)
+        if self._meeting is not None and not self._meeting.cluster.is_head:
+            return self._follow([replace(piece, threads=threads) for piece in pieces], finished)
         notice = Notice(self._settings.notice)
         for piece in sorted(pieces, key=lambda piece: (-piece.estimate, piece.name)):
             if piece.name not in finished and not notice.stops:
                 self._train(replace(piece, threads=threads))
+        self._tell({"say": "bye"})
         return self._outcome
 
     def close(self) -> None:
@@ -136,10 +148,11 @@ class RankSupervisor:
             finally:
                 self._outcome.retries += run.retries
                 left, silences = left - run.retries, run.silences
+                self._tell({"say": "stop", "session": self._session})
                 self.close()
             if run.out_of_memory and ended is None:
                 ended = self._take_less_memory(piece, run.out_of_memory)
-            elif run.gives_up and self._set_aside_broken(piece):
+            elif run.gives_up and self._nodes == 1 and self._set_aside_broken(piece):
                 ended, left, silences = None, self._settings.job.train.retries, 0
             elif run.gives_up and ended is not None:
                 self._emit(ended)
@@ -147,6 +160,20 @@ class RankSupervisor:
 
     def _started(self, piece: Piece, *, retries: int, silences: int) -> TorchRun:
         settings, count = self._settings, len(self._devices)
+        among = None
+        if self._meeting is not None:
+            if self._meeting.cluster.is_head:
+                self._session += 1
+                start = {"say": "start", "session": self._session, "piece": piece.name}
+                self._tell({**start, "micro_batch": settings.job.expert.micro_batch})
+            among = Among(
+                cluster=self._meeting.cluster,
+                session=self._session,
+                troubles=self._troubles_of_others,
+                is_told_to_stop=self._is_told_to_stop,
+            )
+            facts = replace(settings.machine, gpus=settings.machine.gpus * self._nodes, bus_gb_per_s=0.0)
+            settings = replace(settings, machine=facts)
         if count < self._all and settings.machine.gpus:  # or each rank would miss those set aside
             settings = replace(settings, machine=replace(settings.machine, gpus=count))
         assignment = Assignment(piece=piece, settings=settings, kind=self._kind, sharded=self._sharded)
@@ -161,7 +188,67 @@ class RankSupervisor:
             retries=retries,
             silences=silences,
             gpus=gpus,
+            among=among,
         )
+
+    def _follow(self, pieces: Sequence[Piece], finished: Collection[str]) -> Outcome:
+        """Start and end the ranks of this machine as node 0 says, until it says that all pieces are over."""
+        assert self._meeting is not None
+        by_name = {piece.name: piece for piece in pieces}
+        while True:
+            for said in self._said(wait=POLL_SECONDS):
+                if said.text("say") == "bye":
+                    self._outcome.elsewhere |= by_name.keys() - set(finished)
+                    return self._outcome
+                if said.text("say") == "start" and said.text("piece") in by_name:
+                    self._serve(by_name[said.text("piece")], said)
+
+    def _serve(self, piece: Piece, start: Fields) -> None:
+        """Run this machine's ranks of a start until they end, or are to; tell node 0 if they can't go on."""
+        self._session = start.whole("session", least=1, most=MOST_SESSIONS)
+        slices = start.whole("micro_batch", most=MOST_WINDOWS)
+        self._settings = with_job(self._settings, self._settings.job.with_expert(micro_batch=slices))
+        self._run = run = self._started(piece, retries=0, silences=1)
+        try:
+            run.run()
+            if not self._is_told_to_stop() and (trouble := run.trouble) is not None:
+                self._tell({"say": "trouble", "session": self._session, **asdict(trouble)})
+        finally:
+            self.close()
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        if self._meeting is not None:
+            self._meeting.tell(message)
+
+    def _is_told_to_stop(self) -> bool:
+        """Return whether node 0 has ended the start that this machine is in. Raises TrainingFailed if it is
+        lost.
+        """
+        if self._meeting is None or self._meeting.cluster.is_head:
+            return False
+        self._waiting += self._said()
+        return self._stopped >= self._session
+
+    def _said(self, *, wait: float = 0.0) -> list[Fields]:
+        """Return what node 0 has said besides the ends of starts, which are noted."""
+        assert self._meeting is not None
+        said, self._waiting = self._waiting, []
+        for _, each in self._meeting.heard(wait=0.0 if said else wait):
+            if each.text("say") == "stop":
+                self._stopped = max(self._stopped, each.whole("session", most=MOST_SESSIONS))
+            else:
+                said.append(each)
+        return said
+
+    def _troubles_of_others(self) -> list[Trouble]:
+        """Return the troubles of other machines in this start. Raises TrainingFailed if one is lost."""
+        if self._meeting is None or not self._meeting.cluster.is_head:
+            return []
+        troubles = []
+        for node, said in self._meeting.heard():
+            if said.text("say") == "trouble" and said.whole("session", most=MOST_SESSIONS) == self._session:
+                troubles.append(_trouble_of(node, said))
+        return troubles
 
     def _fail(self, piece: Piece, reason: str) -> dict[str, Any]:
         failed = {"event": "model_failed", **piece.identity, "worker": 0, "reason": reason}
@@ -190,7 +277,7 @@ class RankSupervisor:
         """Halve the slices of this piece and all later ones, which costs no retry; return the event that ends
         the piece if it can't take less.
         """
-        job = smaller(self._settings.job, ranks=len(self._devices))
+        job = smaller(self._settings.job, ranks=len(self._devices) * self._nodes)
         if job is None:
             return self._fail(piece, f"out of memory in the smallest slices: {reason}")
         self._settings = with_job(self._settings, job)
@@ -199,6 +286,22 @@ class RankSupervisor:
         again = {"event": "retry", **piece.identity, "worker": 0, "charged": False}
         self._emit({**again, "reason": f"out of memory: now in slices of {job.expert.micro_batch}"})
         return None
+
+
+def _trouble_of(node: int, said: Fields) -> Trouble:
+    """Read a follower's trouble. Raises Unsound for a malformed one."""
+    reason, failed = said.text("reason", most=MOST_TEXT), said.values.get("failed")
+    if failed is not None:
+        told = said.table("failed")
+        failed = {"reason": told.text("reason", most=MOST_TEXT)}
+        if told.values.get("error") is not None:
+            failed["error"] = dict(told.table("error").values)
+    return Trouble(
+        reason=f"node {node}: {reason}",
+        follows=said.values.get("follows") is True,
+        out_of_memory=said.values.get("out_of_memory") is True,
+        failed=failed,
+    )
 
 
 def _words_of(set_aside: Mapping[str, str]) -> str:

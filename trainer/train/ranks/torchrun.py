@@ -1,11 +1,14 @@
-"""Run torchrun with its store on loopback. Takes torchrun's own arguments and ends when its standard input
-closes.
+"""Run torchrun with a store of its own. Takes torchrun's own arguments, behind a place, and ends when its
+standard input closes.
 
-    python -m trainer.train.ranks.torchrun --nproc-per-node 8 --max-restarts 1 -m MODULE
+    python -m trainer.train.ranks.torchrun 127.0.0.1:0 0 1 ID --nproc-per-node 8 --max-restarts 1 -m MODULE
+    python -m trainer.train.ranks.torchrun 10.0.0.5:29401 1 2 ID --nproc-per-node 8 --max-restarts 0 -m MODULE
+
+The place is the store's address and port on node 0 (0: a free one, for one node), the number of this node and
+of all, and an id that the nodes share.
 
 torchrun's static rendezvous keeps one store over all restarts, so that restarted ranks read keys of dead ones
-(torch 2.13), and listens on every interface. This one makes a new store for each start, on a free port of
-loopback.
+(torch 2.13), and listens on every interface. This one makes a new store for each start, on one address.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-import uuid
 from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
@@ -28,15 +30,16 @@ from torch.distributed.run import main as torchrun
 
 from trainer.train.child_processes import end_with_stdin
 
-LOOPBACK = "127.0.0.1"
+BACKEND = "static-store"
 STORE_TIMEOUT = timedelta(minutes=5)  # for all ranks to load torch: a minute from a cold volume
 
 
-class LoopbackRendezvous(RendezvousHandler):
-    """Static rendezvous on one machine: all ranks are known, none joins later."""
+class StaticRendezvous(RendezvousHandler):
+    """All nodes are known, none joins later; node 0 has the store."""
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+    def __init__(self, run_id: str, *, address: str, port: int, node: int, nodes: int) -> None:
+        self._run_id, self._address, self._port = run_id, address, port
+        self._node, self._nodes = node, nodes
         self._store: TCPStore | None = None
 
     @property
@@ -46,24 +49,25 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def get_backend(self) -> str:
         """Return the name of this rendezvous."""
-        return "loopback"
+        return BACKEND
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return a rendezvous with a new store, for the next start of the ranks."""
-        listener = socket.create_server((LOOPBACK, 0))
-        port = listener.getsockname()[1]
+        port, listening = self._port, None
+        if self._node == 0:
+            listener = socket.create_server((self._address, port))
+            port, listening = listener.getsockname()[1], listener.detach()
         self._store = TCPStore(  # replaces the previous one and its keys
-            LOOPBACK,
+            self._address,
             port,
-            is_master=True,
+            is_master=self._node == 0,
             timeout=STORE_TIMEOUT,
             wait_for_workers=False,
-            master_listen_fd=listener.detach(),
+            master_listen_fd=listening,
             use_libuv=True,
         )
-        return RendezvousInfo(
-            PrefixStore(self._run_id, self._store), 0, 1, RendezvousStoreInfo(LOOPBACK, port)
-        )
+        store, where = PrefixStore(self._run_id, self._store), RendezvousStoreInfo(self._address, port)
+        return RendezvousInfo(store, self._node, self._nodes, where)
 
     def is_closed(self) -> bool:
         """Return False: it is always open."""
@@ -86,17 +90,19 @@ class LoopbackRendezvous(RendezvousHandler):
 
 
 def main(arguments: list[str]) -> None:
-    """Run torchrun with these arguments and our rendezvous."""
+    """Run torchrun with these arguments behind the place."""
+    (endpoint, node, nodes, run_id), own = arguments[:4], arguments[4:]
     threading.Thread(target=end_with_stdin, name="parent-watch", daemon=True).start()
-    rendezvous_handler_registry.register("loopback", _handler)
-    # torchrun requires an endpoint but does not use it: the port is known only when the store exists.
-    torchrun(
-        ["--rdzv-backend=loopback", f"--rdzv-endpoint={LOOPBACK}", f"--rdzv-id={uuid.uuid4()}", *arguments]
-    )
+    rendezvous_handler_registry.register(BACKEND, _handler)
+    place = ["--nnodes", nodes, f"--rdzv-backend={BACKEND}", f"--rdzv-endpoint={endpoint}"]
+    torchrun([*place, f"--rdzv-id={run_id}", f"--rdzv-conf=node={node},nodes={nodes}", *own])
 
 
 def _handler(parameters: RendezvousParameters) -> RendezvousHandler:
-    return LoopbackRendezvous(parameters.run_id)
+    address, _, port = parameters.endpoint.rpartition(":")
+    node, nodes = parameters.get_as_int("node", 0), parameters.get_as_int("nodes", 1)
+    assert node is not None and nodes is not None
+    return StaticRendezvous(parameters.run_id, address=address, port=int(port), node=node, nodes=nodes)
 
 
 if __name__ == "__main__":

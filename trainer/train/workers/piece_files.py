@@ -5,6 +5,7 @@ worker or rank; the supervisor deletes the checkpoints of a piece that has ended
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from trainer.train.checkpoint import (
     Store,
     has_any,
     newest,
+    newest_folder,
     why_none_continues,
     write,
 )
@@ -57,6 +59,14 @@ class PieceFiles:
             reason = f"what earlier stages left is damaged: {error}"
             self._report({"event": "begun_anew", **piece.identity, "reason": reason})
             return None, stages_of(piece)
+
+    def newest_folder(self, piece: Piece) -> Path | None:
+        """Return the folder of what `newest` returns."""
+        return newest_folder(self._folder, piece.name, self._made(piece))
+
+    def folder_of(self, piece: Piece) -> Path:
+        """Return the folder of a piece's checkpoints."""
+        return self._folder / piece.name
 
     def resume(self, opened: Opened, checkpoint: Checkpoint | None) -> None:
         """Resume a run from its newest checkpoint, if there is one; report why none continues if there are

@@ -148,9 +148,10 @@ def test_fsdp_gathers_in_the_type_of_matrix_products(two_ranks: TwoRanks):
     assert first == second
     # Gathered in bf16; reduced, kept and stepped in fp32.
     assert first["types"] == ["torch.bfloat16", "torch.float32", "torch.float32"]
-    beside = np.abs(np.array(first["ddp"]) / np.array(first["full"]) - 1).max()
-    apart = np.abs(np.array(first["fsdp"]) / np.array(first["full"]) - 1).max()
-    assert apart < max(4 * beside, 5e-3)
+    # Not relative: the loss of a single window may be near zero.
+    beside = np.abs(np.array(first["ddp"]) - np.array(first["full"])).max()
+    apart = np.abs(np.array(first["fsdp"]) - np.array(first["full"])).max()
+    assert apart < max(4 * beside, 1e-2)
 
 
 def gathered_by(ranks: Ranks, bucket_bytes: int) -> tuple[int, bool]:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from trainer.train.ranks.torchrun import LOOPBACK, LoopbackRendezvous
+from trainer.train.ranks.torchrun import StaticRendezvous
+
+LOOPBACK = "127.0.0.1"
 
 
 def listening_on(port: int) -> set[str]:
@@ -25,7 +27,7 @@ def listening_on(port: int) -> set[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="by the kernel's table")
 def test_each_start_has_a_new_store_on_loopback_alone():
-    rendezvous = LoopbackRendezvous("run")
+    rendezvous = StaticRendezvous("run", address=LOOPBACK, port=0, node=0, nodes=1)
     ports = []
     for start in range(2):
         found = rendezvous.next_rendezvous()
