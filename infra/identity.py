@@ -69,9 +69,7 @@ class Identity(Component):
     on.
     """
 
-    def __init__(
-        self, name: str, stack: Stack, *, sessions: bool, retrains: bool, nodes: bool = False
-    ) -> None:
+    def __init__(self, name: str, stack: Stack, *, sessions: bool, retrains: bool, nodes: bool) -> None:
         super().__init__(name, stack)
         ec2, messages = policies.trust("ec2.amazonaws.com"), [agent_messages()] if sessions else []
         # Whoever may make a group that the role trusts has the role act for them: none that is not there.

@@ -25,7 +25,7 @@ class ModelStore(Component):
     bucket: pulumi.Output[str]
 
     def __init__(
-        self, name: str, stack: Stack, *, retention: Retention, life_minutes: int, nodes: bool = False
+        self, name: str, stack: Stack, *, retention: Retention, life_minutes: int, nodes: bool
     ) -> None:
         super().__init__(name, stack)
         opts = pulumi.ResourceOptions.merge(self.importable, self._kept())

@@ -16,7 +16,7 @@ from tests.chaos.clients import Access, kill_ids
 from tests.chaos.nodes import BEAT, Machine
 from tests.chaos.replaced import Records, simulated
 from tests.chaos.run import PARENT, ROLE, RUN, leave_parent, record_of
-from tests.chaos.schedule import CONTROL_SECONDS, START, SWEEP_SECONDS, Schedule
+from tests.chaos.schedule import CONTROL_SECONDS, START, SWEEP_SECONDS, NodeLife, Schedule
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError
 from trainer.control.cloud import AwsCloud
@@ -238,9 +238,13 @@ class Simulation:
         self.aws.act(caller, settle)
 
     def _launched(self, instance: Instance) -> None:
-        number = len(self.machines)
-        lives = self.schedule.nodes
-        self.machines[instance.id] = Machine(self.aws, instance, lives[min(number, len(lives) - 1)])
+        lives, peers = self.schedule.nodes, self.schedule.peers
+        fleet, node = divmod(len(self.machines), self.schedule.cluster)
+        life = lives[min(fleet, len(lives) - 1)]
+        if node:
+            at = fleet * (self.schedule.cluster - 1) + node - 1
+            life = peers[at] if at < len(peers) else NodeLife(boot=life.boot, work=life.work)
+        self.machines[instance.id] = self.aws.nodes[instance.id] = Machine(self.aws, instance, life)
         self.most_alive = max(self.most_alive, len(self.aws.alive()))
         self._check_armed(instance)
         self._instance_changes(instance)

@@ -129,6 +129,7 @@ class Aws:
         self.caller = Caller("nobody")
         self.busy: list[str] = []
         self.everything: dict[str, Instance] = {}  # which the world forgets an hour after its end
+        self.nodes: dict[str, Any] = {}  # what runs on each
         self.hidden: dict[str, datetime] = {}  # instances that descriptions do not show yet
         self.shown: dict[str, datetime] = {}  # when desk or control first saw an instance
         self.zones: dict[str, str] = {}  # of subnets whose names don't say it

@@ -115,6 +115,43 @@ SITUATIONS: dict[str, Schedule] = {
     "spoilt model": Schedule(nodes=(NodeLife(fate="spoils"),)),
     "spoilt file": Schedule(work="script", nodes=(NodeLife(fate="spoils"),)),
 }
+_LONG = (NodeLife(work=600.0),)
+# The same for three machines that share the pieces, or train one model; lives are those of the heads.
+SEVERAL: dict[str, Schedule] = {
+    "three machines": Schedule(cluster=3),
+    "three train one model": Schedule(cluster=3, one_model=True, work="ranks"),
+    "two of three": Schedule(cluster=3, fleet={1: "part:2"}),
+    "two of three, shown late": Schedule(cluster=3, fleet={1: "part:2"}, shown_after=60.0),
+    "two of three, twice": Schedule(cluster=3, fleet={1: "part:2", 2: "part:1"}, queue_minutes=10.0),
+    "three, lost answer": Schedule(cluster=3, fleet={1: "lost"}, shown_after=5.0),
+    "three, late": Schedule(
+        cluster=3, fleet={1: "late:200", 2: "unsent"}, minutes=30.0, nodes=(NodeLife(work=900.0),)
+    ),
+    "three, first zone full": Schedule(cluster=3, full=FULL),
+    "three, stopped": Schedule(cluster=3, stop_at=120.0, nodes=(NodeLife(work=3000.0),)),
+    "three, budget": Schedule(cluster=3, nodes=(NodeLife(work=9000.0),), budget_usd=1.5),
+    "three, a peer dies": Schedule(
+        cluster=3, nodes=_LONG, peers=(replace(_LONG[0], fate="dies", at=150.0),), minutes=30.0
+    ),
+    "three, a peer is taken": Schedule(
+        cluster=3, markets=("spot", "spot"), nodes=_LONG, minutes=30.0,
+        peers=(replace(_LONG[0], fate="taken_unseen", at=150.0),),
+    ),
+    "three, the head dies": Schedule(
+        cluster=3, nodes=(replace(_LONG[0], fate="hangs", at=150.0), *_LONG), minutes=40.0
+    ),
+    "one model, a rank dies": Schedule(
+        cluster=3, one_model=True, work="ranks", nodes=_LONG, minutes=40.0,
+        peers=(replace(_LONG[0], fate="hangs", at=150.0),),
+    ),
+    "one model, taken": Schedule(
+        cluster=3, one_model=True, work="ranks", markets=("spot", "spot"),
+        nodes=(NodeLife(fate="taken_unseen", at=150.0), NodeLife()), minutes=30.0,
+    ),
+    "two of three for one model": Schedule(cluster=3, one_model=True, work="ranks", fleet={1: "part:2"}),
+    "three never report": Schedule(cluster=3, nodes=(NodeLife(fate="never_reports"),), minutes=12.0),
+    "three, control drives": Schedule(cluster=3, driver="control", fleet={1: "part:2"}),
+}  # fmt: skip
 RETURNS = ("", "look", "drive")
 ROLES = ("desk", "desk2", "control", "sweeper")
 Part = Callable[[], Iterable[tuple[str, Schedule]]]  # of a campaign
@@ -224,7 +261,7 @@ def all_parts(seeds: Sequence[int], *, pairs: bool = True) -> Iterator[Part]:
             yield partial(make, numbers[first : first + CHUNK])
     yield from (every_node_death, every_lock, every_code, every_outage)
     for enumerate_, situation in itertools.product(
-        (every_crash, every_layer, every_stall), SITUATIONS.values()
+        (every_crash, every_layer, every_stall), (*SITUATIONS.values(), *SEVERAL.values())
     ):
         yield partial(enumerate_, (situation,))
     if pairs:

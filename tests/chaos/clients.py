@@ -176,6 +176,16 @@ class S3:
             tell(Key)
         return answer
 
+    def delete_object(self, *, Bucket: str, Key: str, VersionId: str) -> Any:
+        def delete() -> dict[str, Any]:
+            kept = [one for one in self._bucket.objects.get(Key, []) if one.version_id != VersionId]
+            self._bucket.objects[Key] = kept
+            if not kept:
+                del self._bucket.objects[Key]
+            return {}
+
+        return self._aws.request("s3", "DeleteObject", delete, changes=True, about=Key)
+
     def copy_object(self, *, Bucket: str, Key: str, CopySource: Mapping[str, str], **asked: Any) -> Any:
         def copy() -> dict[str, Any]:
             source = self._found(CopySource["Key"], CopySource.get("VersionId", ""))

@@ -49,8 +49,14 @@ class Ending:
     def workers(self) -> list[Machine]:
         """Return the machines whose word counts, by attempt."""
         attempts = self.record.attempts if self.record else ()
-        ids = [name for attempt in attempts if attempt.launches for name in attempt.launches[-1].instance_ids]
+        launches = [attempt.launches[-1] for attempt in attempts if attempt.launches]
+        ids = [name for launch in launches if not launch.is_partial for name in launch.instance_ids]
         return [self.sim.machines[name] for name in ids if name in self.sim.machines]
+
+    @property
+    def heads(self) -> list[Machine]:
+        """Return the first of the machines of each attempt whose word counts."""
+        return list({one.attempt: one for one in reversed(self.workers())}.values())[::-1]
 
     def start_written(self, attempt: int) -> datetime:
         return self.bucket.objects[start_key(RUN, attempt)][0].at

@@ -38,6 +38,28 @@ def ends_in_time(end: Ending) -> Iterator[str]:
             yield f"{instance.id} is still alive"
 
 
+def partial_fleets_are_ended_first(end: Ending) -> Iterator[str]:
+    """No other instance of a run begins while one of a fleet that is not whole is alive, unless AWS hid it."""
+    for attempt in end.record.attempts if end.record else ():
+        names = [name for launch in attempt.launches if launch.is_partial for name in launch.instance_ids]
+        for one in (end.aws.everything[name] for name in names if name in end.aws.everything):
+            began, ended = end.lived(one)
+            hidden = end.aws.hidden[one.id] > began + UNANSWERED
+            after = [other for other in end.instances if began < end.lived(other)[0] < ended]
+            if after and not hidden:
+                yield f"{after[0].id} began while {one.id} of a partial fleet was alive"
+
+
+def nothing_of_nodes_is_left(end: Ending) -> Iterator[str]:
+    """A closed run leaves no token, and no placement group."""
+    if end.record is None or end.record.state != "closed":
+        return
+    if tokens := [key for key in end.bucket.objects if key.startswith("tokens/")]:
+        yield f"tokens are left: {tokens}"
+    if end.aws.world.groups:
+        yield f"placement groups are left: {end.aws.world.groups}"
+
+
 def deadlines_are_armed(end: Ending) -> Iterator[str]:
     """No instance begins before its one-time schedule is armed, or loses it while it is alive."""
     for what in end.sim.unarmed:
@@ -72,24 +94,28 @@ def _forgotten(end: Ending) -> dict[str, float]:
 
 
 def one_at_a_time(end: Ending) -> Iterator[str]:
-    """At most one instance of a run is alive."""
+    """No more instances of a run are alive than an attempt has."""
     late = [
         name
         for name, at in end.aws.hidden.items()
         if at > end.lived(end.aws.everything[name])[0] + UNANSWERED
     ]
-    if end.sim.most_alive > 1 and not late:
+    if end.sim.most_alive > end.sim.schedule.cluster and not late:
         yield f"{end.sim.most_alive} instances were alive at once"
 
 
 def one_for_each_intent(end: Ending) -> Iterator[str]:
-    """A stored intent makes one instance at most: as many instances as its launches may have made."""
+    """A stored intent makes no more instances than it asks for: as many as its launches may have made."""
     if end.record is None:
         return
     launches = [launch for attempt in end.record.attempts for launch in attempt.launches]
-    may = sum(launch.outcome == "created" or launch.had_no_answer or launch.is_open for launch in launches)
+    whole = sum(launch.outcome == "created" or launch.had_no_answer or launch.is_open for launch in launches)
+    partial = sum(
+        len(launch.instance_ids) for launch in launches if launch.is_partial and not launch.had_no_answer
+    )
+    may = whole * end.sim.schedule.cluster + partial
     if len(end.instances) > may:
-        yield f"{len(end.instances)} instances, and {may} launches that may have made one"
+        yield f"{len(end.instances)} instances, and launches that may have made {may}"
 
 
 def no_instance_is_given_up(end: Ending) -> Iterator[str]:
@@ -115,9 +141,8 @@ def start_files_stay(end: Ending) -> Iterator[str]:
         versions = end.bucket.objects.get(start_key(RUN, attempt), [])
         read = [read_start(one.body, run_id=RUN, attempt=attempt) for one in versions]
         for before, now in pairwise(read):
-            if replace(before, instances=()) != replace(now, instances=()) or set(before.instances) - set(
-                now.instances
-            ):
+            same = replace(before, instances=(), addresses=()) == replace(now, instances=(), addresses=())
+            if not same or set(before.instances) - set(now.instances):
                 yield f"the start file of attempt {attempt} was changed from {before} to {now}"
 
 
@@ -288,6 +313,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     deadlines_are_armed,
     one_at_a_time,
     one_for_each_intent,
+    partial_fleets_are_ended_first,
+    nothing_of_nodes_is_left,
     no_instance_is_given_up,
     start_files_stay,
     waiting_takes_nothing,

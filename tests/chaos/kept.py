@@ -127,8 +127,9 @@ def nothing_is_trained_twice(end: Ending) -> Iterator[str]:
             ]
             if by and not any(one.spoils for one in earlier):
                 yield f"{symbol} is trained again by {machine.instance.id}: {by[0]} had finished it"
-            last = next((one for one in reversed(earlier) if one.snapshots), None)
-            whole = last.snapshots[: -1 if last.life.locked else None] if last else []
+            last = next((one.attempt for one in reversed(earlier) if one.snapshots), 0)
+            of_last = [one for one in earlier if one.attempt == last]
+            whole = [kept for one in of_last for kept in one.snapshots[: -1 if one.life.locked else None]]
             had = max((done.get(symbol, 0.0) for _, done in whole), default=0.0)
             if seconds < had - 0.01:
                 yield f"{machine.instance.id} begins {symbol} at {seconds:.0f} s of work; {had:.0f} s were in S3"
@@ -163,7 +164,7 @@ def work_counts(end: Ending) -> Iterator[str]:
     """A node that reported to be done, in time and from the run's own instance, makes the run done."""
     if end.receipt is None or end.record is None:
         return
-    for machine in end.workers()[-1:]:
+    for machine in end.heads[-1:]:
         name = machine.instance.id
         if machine.result is None or machine.spoils:
             continue

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.chaos.aws import Aws, failure
-from tests.chaos.run import ROLE, RUN, WORKS, checkpoint, done_in, model_name
+from tests.chaos.run import ROLE, RUN, WORKS, checkpoint, done_in, done_of_each, model_name
 from tests.chaos.schedule import BOOT_SECONDS, NodeLife
 from tests.pieces import named
 from trainer.base.errors import TrainerError
@@ -155,7 +155,8 @@ class Machine:
             stored = self.aws.bucket.newest(start_key(RUN, self.attempt))
             start = read_start(stored.body, run_id=RUN, attempt=self.attempt) if stored else None
             # one that forges works although its word does not count
-            if start is not None and (self.instance.id in start.instances or self.life.fate == "forges"):
+            known = start is not None and (self.aws.schedule.cluster == 1 or start.addresses)
+            if known and (self.instance.id in start.instances or self.life.fate == "forges"):
                 self._begin(start)
                 return
         if self.aws.now > self.instance.running_at + timedelta(seconds=BOOT_SECONDS):
@@ -178,7 +179,7 @@ class Machine:
             assert stored is not None
             bodies.append(stored.body[file.offset : file.offset + file.size])
             assert hashlib.sha256(bodies[-1]).hexdigest() == file.sha256
-        self.done |= done_in(bodies)
+        self.done |= done_in(bodies) if self._is_alone else done_of_each(bodies)
         self._work()
 
     def _work(self) -> None:
@@ -194,9 +195,18 @@ class Machine:
                 self._after(20.0, self._work)
                 return
         following = next(iter(self._left()), None)
+        if self._is_abandoned():
+            self._after(5.0, lambda: self._end("failed"))
+            return
+        if following is None and not self._is_over():
+            self._after(10.0, self._work)  # for what a peer has under way
+            return
         if following is None:
             self._end("failed" if self.life.fate == "fails" else "done")
             return
+        if following not in self.trained:  # what a dead peer had begun goes on from its newest checkpoint
+            sent = [one.snapshots[-1][1] for one in self.peers if one is not self and one.snapshots]
+            self.done[following] = max(done.get(following, 0.0) for done in (self.done, *sent))
         self.trained.setdefault(following, self.done.get(following, 0.0))
         rest = max(each - self.done.get(following, 0.0), 0.0)
         if spent:
@@ -204,9 +214,57 @@ class Machine:
         self._after(min(rest, SNAPSHOT_SECONDS), self._work)
 
     def _left(self) -> Iterator[str]:
-        """Yield the tasks that nobody has finished."""
+        """Yield the tasks that nobody has finished, and that no peer has."""
+        finished = [*(self.start.pieces if self.start else ()), *self.reports]
+        for number, one in enumerate(self.work.tasks):
+            if one not in finished and self._whose(number) is self:
+                yield one
+
+    # several machines: what Ray's queue, and ranks, would have them do
+    # --------------------------------------------------------------------------------------------------------
+
+    @property
+    def peers(self) -> list[Machine]:
+        """Return the machines of its attempt in order, itself among them."""
+        names = (
+            self.start.instances if self.start is not None and self.start.addresses else (self.instance.id,)
+        )
+        return [self.aws.nodes[name] for name in names]
+
+    @property
+    def _is_alone(self) -> bool:
+        """Return whether its checkpoints are of all tasks: machines that share tasks have those of theirs."""
+        return self.aws.schedule.cluster == 1 or self.aws.schedule.one_model
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.alive and self.works and self.result is None
+
+    def _whose(self, number: int) -> Machine | None:
+        """Return who makes a task: of one model the head; else each in turn, for a dead one the head; None if it is
+        made.
+        """
+        peers, task = self.peers, self.work.tasks[number]
+        if any(task in one.reports for one in peers):
+            return None
+        if self.aws.schedule.one_model or len(peers) == 1:
+            return peers[0]
+        own = peers[number % len(peers)]
+        return own if own.is_at_work else peers[0]
+
+    def _is_over(self) -> bool:
+        """Return whether every task is made."""
         finished = self.start.pieces if self.start else ()
-        return (one for one in self.work.tasks if one not in finished and one not in self.reports)
+        return all(
+            task in finished or self._whose(number) is None for number, task in enumerate(self.work.tasks)
+        )
+
+    def _is_abandoned(self) -> bool:
+        """Return whether the machine that its work needs is gone: the head, or of one model any."""
+        needed = self.peers if self.aws.schedule.one_model else self.peers[:1]
+        return any(
+            not one.is_at_work and (one.result is None or one.result["state"] != "done") for one in needed
+        )
 
     def stop(self) -> None:
         """Find the request to stop with the next beat."""
@@ -330,8 +388,14 @@ class Machine:
         """Send the checkpoint as the product does."""
         if not self.done or not self.work.shards:
             return
-        ranks = range(self.work.shards)
-        self.sender.files.update({f"rank-{rank}.json": checkpoint(rank, self.done) for rank in ranks})
+        parts = (
+            {"": self.done}
+            if self._is_alone
+            else {f"{one}-": {one: self.done.get(one, 0.0)} for one in self.trained}
+        )
+        for name, done in parts.items():
+            ranks = range(self.work.shards)
+            self.sender.files.update({f"{name}rank-{rank}.json": checkpoint(rank, done) for rank in ranks})
         taken = self.sender.take()
         self.sender.check_lag()
         if taken:

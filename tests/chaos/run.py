@@ -84,7 +84,7 @@ def record_of(schedule: Schedule) -> RunRecord:
         created_at=START, deadline=START + timedelta(minutes=schedule.minutes), deadline_cause="max_duration",
         driver=schedule.driver, work="train" if work.leaves == "models" else schedule.work, leaves=work.leaves,
         queue_seconds=schedule.queue_minutes * 60, parent=PARENT if schedule.parent else "",
-        parent_counts=schedule.parent,
+        parent_counts=schedule.parent, num_nodes=schedule.cluster, one_model=schedule.one_model,
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -139,3 +139,11 @@ def done_in(bodies: list[bytes]) -> dict[str, float]:
     ranks: list[dict[str, Any]] = [json.loads(body)["done"] for body in bodies]
     tasks = {task for rank in ranks for task in rank}
     return {task: min(rank.get(task, 0.0) for rank in ranks) for task in tasks}
+
+
+def done_of_each(bodies: list[bytes]) -> dict[str, float]:
+    """Return what the files of checkpoints hold, of machines that each had some of the tasks."""
+    found: dict[str, float] = {}
+    for rank in (json.loads(body)["done"] for body in bodies):
+        found |= {task: min(found.get(task, seconds), seconds) for task, seconds in rank.items()}
+    return found

@@ -83,7 +83,12 @@ class Schedule:
     returns: str = ""  # who comes after a killed command: "" nobody, "look" (any verb), "drive"
     returns_after: float = 60.0
     two_desks: bool = False
-    nodes: tuple[NodeLife, ...] = (NodeLife(),)
+    nodes: tuple[NodeLife, ...] = (NodeLife(),)  # of each machine, or of each attempt's head
+    cluster: int = 1  # machines of an attempt
+    one_model: bool = False  # that they train; else they share the pieces
+    peers: tuple[
+        NodeLife, ...
+    ] = ()  # of the machines besides the heads, in their order; as the head's where it is short
     fleet: Mapping[int, str] = field(default_factory=dict)  # call -> its answer, such as "refuse:CODE"
     full: frozenset[str] = frozenset()  # pools
     full_until: float = 0.0  # when they have room again; 0: never

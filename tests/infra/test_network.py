@@ -109,3 +109,16 @@ def test_s3_is_reached_by_a_gateway_on_the_subnets_route_table(program: Recorded
 def test_a_vpc_is_cut_in_sixteenths() -> None:
     assert subnet_range("10.86.0.0/16", "us-east-1b") == "10.86.16.0/20"
     assert subnet_range("192.168.0.0/24", "us-east-1p") == "192.168.0.240/28"
+
+
+def test_tokens_of_nodes_are_there_by_the_setting_alone(program: Recorded, cluster: Recorded) -> None:
+    def about_tokens(recorded: Recorded) -> list[str]:
+        policies = [*recorded.all("aws:iam/rolePolicy:RolePolicy"), *recorded.all("aws:iam/policy:Policy")]
+        named = {one.get("name", ""): one["policy"] for one in policies}
+        rules = recorded.inputs("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration")["rules"]
+        held = [name for name, text in named.items() if "tokens/" in text]
+        return sorted([*held, *(rule["id"] for rule in rules if rule["filter"]["prefix"] == "tokens/")])
+
+    assert about_tokens(program) == []
+    launcher = "mayfly-dev-eu-west-1-launcher"
+    assert about_tokens(cluster) == sorted(["control", "instance", launcher, "script", "tokens"])

@@ -45,6 +45,7 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
         {"ec2:InstanceType": "g6.xlarge"},
         {"ec2:InstanceType": "p5.48xlarge"},
     )
+    several = bool(outputs.cluster_groups)  # whether runs may have several machines, which share a token
     to_ec2 = {"iam:PassedToService": "ec2.amazonaws.com"}
     rows: list[tuple[Any, ...]] = [
         ("instance", "s3:GetObjectVersion", f"{objects}/raw/x", True, as_me),
@@ -63,6 +64,9 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
         ("instance", "s3:GetObject", f"{objects}/checkpoints/{other}/x", False, as_me),
         ("instance", "s3:PutObject", f"{objects}/resumed/x", False, as_me),
         ("instance", "s3:DeleteObject", f"{objects}/models/experiments/{me}/x", False, as_me),
+        ("instance", "s3:GetObject", f"{objects}/tokens/{me}/x/1", several, as_me),
+        ("instance", "s3:GetObject", f"{objects}/tokens/{other}/x/1", False, as_me),
+        ("instance", "s3:PutObject", f"{objects}/tokens/{me}/x/1", False, as_me),
         ("instance", "ssm:GetParameter", f"{parameter}{script_secrets_path(*named)}X", False),
         ("instance", "ec2:TerminateInstances", machine, False, own),
         ("prepare", "s3:GetObjectVersion", f"{objects}/raw/x", True, as_me),
@@ -73,6 +77,8 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
         ("script", "s3:GetObjectVersion", f"{objects}/raw/.files/x", True, as_me),
         ("script", "s3:GetObjectVersion", f"{objects}/raw/main/x", False, as_me),
         ("script", "ssm:GetParameter", f"{parameter}{script_secrets_path(*named)}X", True),
+        ("script", "s3:GetObject", f"{objects}/tokens/{me}/x/1", several, as_me),
+        ("script", "s3:GetObject", f"{objects}/tokens/{other}/x/1", False, as_me),
         ("script", "ssm:GetParameter", f"{parameter}{secrets_path(*named)}X", False),
         ("sweeper", "ec2:TerminateInstances", machine, True, own),
         ("sweeper", "ec2:TerminateInstances", machine, False, others),
@@ -91,6 +97,8 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
         ("control", "s3:PutObject", f"{objects}/models/production/x", True),
         ("control", "s3:PutObject", f"{objects}/code/x.whl", False),
         ("control", "s3:DeleteObject", f"{objects}/models/production/x", False),
+        ("control", "s3:DeleteObjectVersion", f"{objects}/tokens/{me}/x/1", several),
+        ("control", "s3:DeleteObjectVersion", f"{objects}/models/production/x", False),
         ("control", "iam:PassRole", f"{role}-prepare", True, to_ec2),
         ("control", "iam:PassRole", f"{role}-control", False, to_ec2),
         (LAUNCHER, "ec2:CreateFleet", f"{ec2}:fleet/fleet-1", True, tags),
@@ -100,6 +108,8 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
         (LAUNCHER, "s3:PutObject", f"{objects}/runs/x/run.json", True),
         (LAUNCHER, "s3:PutObject", f"{objects}/models/production/x", False),
         (LAUNCHER, "s3:DeleteObject", f"{objects}/runs/x/run.json", False),
+        (LAUNCHER, "s3:DeleteObjectVersion", f"{objects}/tokens/{me}/x/1", several),
+        (LAUNCHER, "s3:DeleteObjectVersion", f"{objects}/runs/x/run.json", False),
         (LAUNCHER, "iam:PassRole", f"{role}-instance", True, to_ec2),
         (LAUNCHER, "iam:PassRole", f"{role}-prepare", False, to_ec2),
     ]

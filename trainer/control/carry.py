@@ -225,8 +225,8 @@ def _joined(
     objects: Objects, before: RunRecord, left: Observation, began: Sequence[Candidate]
 ) -> Iterator[Candidate]:
     """Yield the newest snapshots that verify of several nodes as one, if there are any: of a piece the files
-    of the node that worked on it last, else of any other, else of the attempt's start; of one model the parts
-    of all nodes.
+    of the node that came furthest with it, of one model the parts of all nodes, and what no node has of the
+    attempt's start.
     """
     newest = [next(_whole(objects, _snapshots(objects, keys)), ((), ())) for keys in before.nodes]
     candidates = [*newest, *_whole(objects, iter(began))]
@@ -234,12 +234,13 @@ def _joined(
     files: dict[str, SnapshotFile] = {}
     for folder in sorted({_folder(file) for _, held in candidates for file in held}):
         owner = owner_of(left.nodes, pieces.get(folder, folder))
-        ordered = [newest[owner], *newest, *candidates[len(newest) :]]
+        ordered = [newest[owner], *newest]
         held = [{file.path: file for file in one if _folder(file) == folder} for _, one in ordered]
-        found = next(filter(None, held))
-        for other in held[: len(newest) + 1] if before.one_model else ():
+        found = max(held, key=_step) if before.leaves == "models" else next(filter(None, held), {})
+        for other in held if before.one_model else ():
             found = other | found
-        files |= found
+        began_with = (one for _, held in candidates[len(newest) :] for one in held)
+        files |= found or {file.path: file for file in began_with if _folder(file) == folder}
     sources = {source.sha256: source for one, _ in reversed(candidates) for source in one}
     if files:
         needed = dict.fromkeys(file.object for file in files.values())
@@ -252,6 +253,14 @@ def _whole(objects: Objects, candidates: Iterator[Candidate]) -> Iterator[Candid
         with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
             if all(pool.map(partial(_verified, objects), sources)):
                 yield sources, files
+
+
+def _step(files: Mapping[str, SnapshotFile]) -> int:
+    """Return the newest step of a model's checkpoints, `<model>/<step>/...`; 0 for files without any, -1 for
+    none.
+    """
+    steps = [path.split("/")[1] for path in files if path.count("/") > 1]
+    return max((int(step) for step in steps if step.isdecimal()), default=0 if files else -1)
 
 
 def _folder(file: SnapshotFile) -> str:

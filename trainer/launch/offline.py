@@ -30,8 +30,6 @@ from trainer.runs.store import Stored
 # The line of images that a new stack has (Pulumi.yaml); a test compares them.
 IMAGE_LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
 ASKED = "mayfly plan --stack NAME asks AWS."
-LIST_PRICES = "list prices"
-OF_THE_TABLE = f"AWS's pricing page has today's of {TABLE_REGION}."
 STALE_DAYS = 180  # from which on the age of a list is a note
 
 
@@ -140,7 +138,7 @@ def age_notes(
 ) -> list[str]:
     """Return notes on lists that are old, and on a clock that is before one of them."""
     lists = {
-        LIST_PRICES: {one.price_date for one in machines if one.price_date and not one.seller},
+        "list prices": {one.price_date for one in machines if one.price_date and not one.seller},
         "typical spot prices": {one.spot.as_of for one in machines if one.spot},
         "prices outside AWS": {one.price_date for one in machines if one.price_date and one.seller},
         "reserved prices": {one.as_of for one in commitments},
@@ -155,6 +153,5 @@ def age_notes(
         oldest = min(days, default="")
         age = (today - date.fromisoformat(oldest)).days if oldest else 0
         if age > STALE_DAYS:
-            remedy = OF_THE_TABLE if what == LIST_PRICES else ASKED
-            notes.append(f"the {what} are of {oldest}, {age} days old. {remedy}")
+            notes.append(f"the {what} are of {oldest}, {age} days old. {ASKED}")
     return notes

@@ -1,15 +1,16 @@
-"""On-demand list prices of the stack's region: the package's table in us-east-1, the AWS Price List
-elsewhere.
+"""On-demand list prices of the stack's region, from the AWS Price List.
 
 Budgets and deadlines follow from these prices, so an unknown one must not be too low: if the Price List does
-not answer, a price is the table's times UNKNOWN_REGION_FACTOR, and the plan says so.
+not answer, a price is the package's table's in us-east-1, with its date, and elsewhere UNKNOWN_REGION_FACTOR
+times as much, and the plan says so.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -25,6 +26,7 @@ PRICE_LIST_REGION = "us-east-1"
 # 2026-07-20), and no region at twice the price is known to us.
 UNKNOWN_REGION_FACTOR = 2.0
 _PARALLEL = 8
+ASK_SECONDS = 6.0  # for all types; a preflight takes ten at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,26 +44,50 @@ def table_prices(machines: Sequence[InstanceType]) -> PricedTypes:
 
 
 def list_prices(access: Access, machines: Sequence[InstanceType], *, region: str, today: date) -> PricedTypes:
-    """Return the types with their prices in a region; asks AWS if it is not the table's.
+    """Return the types with the prices that AWS has today in a region.
 
-    A type that is not sold there has no price. An error of the Price List (a missing permission, no network)
-    is no error here: the prices are then the table's times UNKNOWN_REGION_FACTOR.
+    A type that the Price List does not have there has no price; in the table's region it keeps the table's.
+    An error of the Price List (a missing permission, no network, no answer within ASK_SECONDS) is no error
+    here: the prices are then the table's, elsewhere times UNKNOWN_REGION_FACTOR.
     """
-    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
-
-    if region == TABLE_REGION:
-        return table_prices(machines)
-    client = replace(access, region=PRICE_LIST_REGION).client("pricing")
-    try:
-        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            asked = list(pool.map(lambda machine: _price(client, machine.name, region=region), machines))
-    except (BotoCoreError, ClientError) as error:
-        return assumed_prices(machines, region=region, why=error_code(error))
+    asked, why = _asked(access, machines, region=region)
+    if why:
+        is_known = region == TABLE_REGION
+        return table_prices(machines) if is_known else assumed_prices(machines, region=region, why=why)
     priced = [
-        replace(machine, price_usd_per_hour=price, price_date=today.isoformat())
+        machine
+        if price is None and region == TABLE_REGION
+        else replace(machine, price_usd_per_hour=price, price_date=today.isoformat())
         for machine, price in zip(machines, asked, strict=True)
     ]
     return PricedTypes(machines=tuple(priced), basis=f"list prices of {region}, {today.isoformat()}")
+
+
+def _asked(
+    access: Access, machines: Sequence[InstanceType], *, region: str
+) -> tuple[list[float | None], str]:
+    """Return the prices of types, or why they are unknown. The first is asked alone: where AWS refuses it, no
+    other call begins.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
+
+    client = replace(access, region=PRICE_LIST_REGION).client("pricing")
+    pool = ThreadPoolExecutor(max_workers=_PARALLEL)
+    try:
+        prices, until = list[float | None](), time.monotonic() + ASK_SECONDS
+        for asked in (machines[:1], machines[1:]):
+            futures = [pool.submit(_price, client, machine.name, region=region) for machine in asked]
+            left = wait(futures, timeout=until - time.monotonic(), return_when="FIRST_EXCEPTION")
+            for future in left.done:
+                future.result()
+            if left.not_done:
+                return [], f"no answer within {ASK_SECONDS:.0f} s"
+            prices += [future.result() for future in futures]
+        return prices, ""
+    except (BotoCoreError, ClientError) as error:
+        return [], error_code(error)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def disk_price(disk: RootDisk, *, region: str) -> float:

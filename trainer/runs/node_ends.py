@@ -84,7 +84,8 @@ def node_endings(record: RunRecord, observed: Observation, now: datetime) -> tup
 
 
 def node_ends(record: RunRecord, observed: Observation, now: datetime) -> tuple[NodeEnd, ...]:
-    """Return what became of each node of the last attempt; () if there was one."""
+    """Return what became of each node of the last attempt that had any; () if it had one."""
+    record = _as_of_nodes(record, observed.nodes)
     endings = node_endings(record, observed, now)
     return tuple(
         NodeEnd(
@@ -98,6 +99,13 @@ def node_ends(record: RunRecord, observed: Observation, now: datetime) -> tuple[
         )
         for number, (node, ending) in enumerate(zip(observed.nodes, endings, strict=True))
     )
+
+
+def _as_of_nodes(record: RunRecord, nodes: Sequence[NodeSeen]) -> RunRecord:
+    """Return the record as of the attempt of these nodes: a later one may have launched nothing yet."""
+    ids = {node.instance_id for node in nodes}
+    numbers = [seen.attempt for seen in record.instances if seen.instance_id in ids]
+    return record.as_of(max(numbers)) if numbers else record
 
 
 def _ending_of_node(

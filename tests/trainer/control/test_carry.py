@@ -388,10 +388,15 @@ def test_each_piece_goes_on_where_its_last_node_was(lost_nodes):
         f"{eth}/95/a": digest(b"third"),
     }
     assert len(start.objects) == 2 and start.sent == {"snapshots": 6, "objects": 9, "bytes": 30}
+    # A later step of the same training is further, whoever reported last.
+    write_snapshot(objects, second, 5, {f"{eth}/96/a": b"lost, late", f"{btc}/0/a": b"as it began"})
+    del objects.stored[start_key(record.run_id, 2)]
+    assert {file.path for file in carried(objects, record).files} == {f"{btc}/10/a", f"{eth}/96/a"}
+    del objects.stored[second.snapshot(5)]
     # One whose snapshot does not verify leaves its piece to the others' copies.
     del objects.stored[third.snapshot_data(20)], objects.stored[third.snapshot_data(10)]
     del objects.stored[start_key(record.run_id, 2)]
-    assert {file.path for file in carried(objects, record).files} == {f"{btc}/10/a", f"{eth}/0/a"}
+    assert {file.path for file in carried(objects, record).files} == {f"{btc}/10/a", f"{eth}/90/a"}
 
 
 def test_the_parts_of_one_model_come_from_all_nodes(lost_nodes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -64,9 +65,31 @@ def expect(stub: Stubber, *answers: list[str]) -> None:
         )
 
 
-def test_the_tables_region_asks_nobody(price_list: Stubber) -> None:
+def test_the_tables_region_is_asked_and_a_type_that_is_not_there_keeps_its_price(price_list: Stubber) -> None:
+    expect(price_list, [product("0.8512")], [])
+    found = list_prices(Access(region="us-east-1"), MACHINES, region="us-east-1", today=TODAY)
+    assert [machine.price_usd_per_hour for machine in found.machines] == [
+        0.8512,
+        MACHINES[1].price_usd_per_hour,
+    ]
+    assert [machine.price_date for machine in found.machines] == ["2026-11-22", MACHINES[1].price_date]
+    assert found.basis == "list prices of us-east-1, 2026-11-22"
+
+
+def test_the_tables_prices_count_where_aws_does_not_answer(price_list: Stubber) -> None:
+    price_list.add_client_error("get_products", "AccessDeniedException", "no")
     found = list_prices(Access(region="us-east-1"), MACHINES, region="us-east-1", today=TODAY)
     assert found == table_prices(MACHINES) and found.basis == "list prices of us-east-1, 2026-07-20"
+
+
+def test_a_slow_price_list_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("trainer.launch.prices.ASK_SECONDS", 0.01)
+    monkeypatch.setattr("trainer.launch.prices._price", lambda *_, **__: released.wait(60))
+    monkeypatch.setattr(Access, "client", lambda *_, **__: None)
+    found = list_prices(Access(region="eu-central-1"), MACHINES, region="eu-central-1", today=TODAY)
+    released.set()
+    assert "unknown (no answer within 0 s)" in found.basis
 
 
 def test_another_regions_prices_are_asked(price_list: Stubber) -> None:

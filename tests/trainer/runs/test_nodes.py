@@ -321,3 +321,15 @@ def test_a_piece_belongs_to_the_node_that_worked_on_it_last() -> None:
     assert (owner_of(nodes, "BTC-USD"), owner_of(nodes, "ETH-USD"), owner_of((), "x")) == (2, 0, 0)
     whole = joined_heartbeat(nodes)
     assert whole is not None and whole.progress["BTC-USD"]["step"] == 20
+
+
+def test_nodes_of_an_earlier_attempt_are_told_of_while_the_next_has_none() -> None:
+    """A stop between two attempts: the receipt is that of the one that was lost."""
+    record, _ = decided(three(), look(three(), *WORKING, instances=HEAD_GONE))
+    later = replace(record.with_next_attempt(), state="ending", outcome="stopped", ending_at=at(200))
+    gone = tuple(replace(one, state="terminated", terminated_at=at(160)) for one in later.instances)
+    ends = node_ends(replace(later, instances=gone), joined(later, WORKING), at(300))
+    assert [(end.node, end.state) for end in ends] == [(0, "ended"), (1, "ended"), (2, "ended")]
+    before = replace(gone[1], terminated_at=at(90), reason="Server.SpotInstanceTermination")
+    first = node_ends(replace(later, instances=(gone[0], before, gone[2])), joined(later, WORKING), at(300))
+    assert [end.state for end in first] == ["lost", "ended", "ended"]

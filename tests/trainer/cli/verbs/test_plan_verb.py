@@ -368,9 +368,7 @@ def test_old_lists_are_one_note_each(capsys, monkeypatch):
     assert len(planned(capsys)["notes"]) == 2  # the lists of spot and of reserved prices are of 2025
     monkeypatch.setattr("trainer.cli.verbs.plan.utc_now", lambda: datetime(2027, 6, 1, tzinfo=timezone.utc))
     notes = planned(capsys)["notes"]
-    assert notes[0] == (
-        "the list prices are of 2026-07-20, 316 days old. AWS's pricing page has today's of us-east-1."
-    )
+    assert notes[0] == ("the list prices are of 2026-07-20, 316 days old. mayfly plan --stack NAME asks AWS.")
     assert [note.split(" are of ")[0] for note in notes[1:]] == [
         "the typical spot prices",
         "the prices outside AWS",

@@ -1,0 +1,152 @@
+"""The meeting of trainers: who is let in, what is heard, and who is lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trainer.base.cluster import Cluster
+from trainer.base.errors import Stopped, TrainingFailed, UsageError
+from trainer.train.ranks.meeting import Meeting, interface_of, token_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
+TOKEN = b"0123456789abcdef" * 4
+ADDRESSES = ("127.0.2.2", "127.0.2.3")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def free_port() -> int:
+    with socket.create_server((ADDRESSES[0], 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Pair:
+    """A leader, who waits on a thread of its own, and a follower."""
+
+    def __init__(self, follower_token: bytes = TOKEN, **leader: Any) -> None:
+        self.port, self.found = free_port(), dict[str, Any]()
+        self._waiting = threading.Thread(target=self._lead, kwargs=leader)
+        self._waiting.start()
+        try:
+            self.found["follower"] = Meeting(
+                self._cluster(1), token=follower_token, port=self.port, join=20.0
+            )
+        except TrainingFailed as error:
+            self.found["refused"] = error
+
+    def _lead(self, **options: Any) -> None:
+        try:
+            self.found["leader"] = Meeting(
+                self._cluster(0), token=TOKEN, port=self.port, **{"join": 20.0, **options}
+            )
+        except (TrainingFailed, Stopped) as error:
+            self.found["alone"] = error
+
+    def _cluster(self, node: int) -> Cluster:
+        return Cluster(node=node, addresses=ADDRESSES)
+
+    def met(self) -> tuple[Meeting, Meeting]:
+        self._waiting.join()
+        return self.found["leader"], self.found["follower"]
+
+    def close(self) -> None:
+        self._waiting.join()
+        for end in ("leader", "follower"):
+            if end in self.found:
+                self.found[end].close()
+
+
+@pytest.fixture
+def pairs() -> Iterator[list[Pair]]:
+    made = list[Pair]()
+    yield made
+    for pair in made:
+        pair.close()
+
+
+def heard(meeting: Meeting) -> list[tuple[int, Any]]:
+    while True:
+        if found := [(node, said.values) for node, said in meeting.heard(wait=1.0)]:
+            return found
+
+
+def test_each_hears_the_other(pairs):
+    pairs.append(Pair())
+    leader, follower = pairs[0].met()
+    leader.tell({"say": "start", "session": 1})
+    assert heard(follower) == [(0, {"say": "start", "session": 1})]
+    follower.tell({"say": "trouble", "session": 1})
+    assert heard(leader) == [(1, {"say": "trouble", "session": 1})]
+
+
+def test_who_does_not_know_the_token_is_not_let_in(pairs):
+    stopping = threading.Event()
+    pairs.append(Pair(b"f" * 64, is_stopping=stopping.is_set))
+    assert "was not let in by node 0" in str(pairs[0].found["refused"])
+    with socket.create_connection((ADDRESSES[0], pairs[0].port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        answers = stranger.makefile("rb").read()
+    assert answers.count(b"\n") == 1 and set(json.loads(answers)) == {"nonce"}
+    stopping.set()
+    pairs[0].close()
+    assert isinstance(pairs[0].found["alone"], Stopped)
+
+
+def test_a_node_that_does_not_come_is_named(pairs):
+    clock = Clock()
+    pairs.append(Pair(b"f" * 64, clock=clock, join=900.0))
+    clock.now = 901.0
+    pairs[0].close()
+    assert "nodes that did not come: 1" in str(pairs[0].found["alone"])
+
+
+def test_an_ended_connection_is_a_lost_machine(pairs):
+    pairs.append(Pair())
+    leader, follower = pairs[0].met()
+    follower.close()
+    with pytest.raises(TrainingFailed, match="node 1: its connection ended"):
+        heard(leader)
+
+
+def test_a_silent_machine_is_lost(pairs, monkeypatch):
+    monkeypatch.setattr("trainer.train.ranks.meeting.BEAT_SECONDS", 1e6)
+    clock = Clock()
+    pairs.append(Pair(clock=clock))
+    leader, _ = pairs[0].met()
+    clock.now = 44.0
+    assert leader.heard() == []
+    clock.now = 46.0
+    with pytest.raises(TrainingFailed, match="node 1: it was silent for 45 s"):
+        leader.heard()
+
+
+def test_the_end_of_a_training_is_no_loss(pairs):
+    pairs.append(Pair())
+    leader, follower = pairs[0].met()
+    leader.tell({"say": "bye"})
+    leader.close()
+    assert heard(follower) == [(0, {"say": "bye"})]
+
+
+def test_a_cluster_without_a_token_is_refused(tmp_path):
+    (tmp_path / "short").write_text("abc")
+    for path in (None, tmp_path / "short", tmp_path / "missing"):
+        with pytest.raises(UsageError, match="token"):
+            token_of(path)
+
+
+def test_the_interface_of_an_address():
+    assert interface_of("127.0.0.9") == "lo"
+    assert interface_of("192.0.2.1") == ""
