@@ -146,7 +146,7 @@ class Fleet:
         return self.queue
 
     def __exit__(self, *_: object) -> None:
-        self.queue.handle.close()
+        os.close(self.queue.handle)
 
 
 def test_values_of_a_lost_node_go_on_from_its_checkpoints(node, start, tmp_path, monkeypatch):
