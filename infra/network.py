@@ -8,6 +8,7 @@ the stack's own in either VPC.
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -90,7 +91,7 @@ class Network(Component):
         """Return a group whose members reach one another on every port; its machines have the first group,
         too. Between two runs only the machines' own firewalls stand, so no third group of machines joins it.
         """
-        among = {"protocol": "-1", "from_port": 0, "to_port": 0, "self": True}
+        among: dict[str, Any] = {"protocol": "-1", "from_port": 0, "to_port": 0, "self": True}
         group = aws.ec2.SecurityGroup(
             f"cluster-{name}",
             name=f"{stack.prefix}-cluster-{name}",

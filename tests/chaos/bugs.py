@@ -443,3 +443,36 @@ def waiting_takes_time_from_the_run() -> Iterable[tuple[Any, str, Any]]:
 
 def parent_not_carried() -> Iterable[tuple[Any, str, Any]]:
     yield carry_module, "_continuing", lambda objects, record, start: start
+
+
+def partial_fleet_left_alive() -> Iterable[tuple[Any, str, Any]]:
+    yield reconcile, "_of_partial_fleets", lambda record, now: ()
+
+
+def part_of_a_fleet_taken_for_all() -> Iterable[tuple[Any, str, Any]]:
+    right = AwsCloud.create_fleet
+
+    def create_fleet(self: AwsCloud, *, request: Any) -> FleetAnswer:
+        answer = right(self, request=request)
+        if answer.kind == "refused" and answer.instance_ids:
+            return FleetAnswer(kind="created", instance_ids=answer.instance_ids)
+        return answer
+
+    yield AwsCloud, "create_fleet", create_fleet
+
+
+def budget_of_one_machine() -> Iterable[tuple[Any, str, Any]]:
+    right = launching.attempt_deadline
+
+    def deadline(record: Any, rung: Any, now: Any) -> Any:
+        return right(replace(record, num_nodes=1), rung, now)
+
+    yield launching, "attempt_deadline", deadline
+
+
+def placement_group_left() -> Iterable[tuple[Any, str, Any]]:
+    yield AwsCloud, "delete_placement_group", lambda self, *, name: None
+
+
+def tokens_left() -> Iterable[tuple[Any, str, Any]]:
+    yield act_module, "delete_tokens", lambda objects, nodes: None

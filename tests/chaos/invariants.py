@@ -38,6 +38,14 @@ def ends_in_time(end: Ending) -> Iterator[str]:
             yield f"{instance.id} is still alive"
 
 
+def fleets_are_whole(end: Ending) -> Iterator[str]:
+    """A launch that counts as answered names as many instances as an attempt has."""
+    for attempt in end.record.attempts if end.record else ():
+        for launch in attempt.launches:
+            if launch.outcome == "created" and len(launch.instance_ids) != end.sim.schedule.cluster:
+                yield f"attempt {attempt.number} works with {launch.instance_ids}"
+
+
 def partial_fleets_are_ended_first(end: Ending) -> Iterator[str]:
     """No other instance of a run begins while one of a fleet that is not whole is alive, unless AWS hid it."""
     for attempt in end.record.attempts if end.record else ():
@@ -83,14 +91,19 @@ def _forgotten(end: Ending) -> dict[str, float]:
     """Return what the receipt allows for calls whose instance AWS can have forgotten before anybody looked, in
     dollars, by the instance's id or the token of a call that made none.
     """
-    return {
-        end.aws.tokens.get(launch.token, (launch.token,))[0]: (launch.given_up_at - launch.last_call_at)
-        / timedelta(hours=1)
-        * end.record.ladder[launch.rung].price_usd_per_hour
-        for attempt in (end.record.attempts if end.record else ())
-        for launch in attempt.launches
-        if end.record and launch.given_up_at and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
-    }
+    found: dict[str, float] = {}
+    for launch in (
+        one for attempt in (end.record.attempts if end.record else ()) for one in attempt.launches
+    ):
+        if not (
+            end.record and launch.given_up_at and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
+        ):
+            continue
+        hours = (launch.given_up_at - launch.last_call_at) / timedelta(hours=1)
+        usd = hours * end.record.ladder[launch.rung].price_usd_per_hour * end.sim.schedule.cluster
+        names = end.aws.tokens.get(launch.token) or (launch.token,)
+        found |= dict.fromkeys(names, usd / len(names))
+    return found
 
 
 def one_at_a_time(end: Ending) -> Iterator[str]:
@@ -313,6 +326,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     deadlines_are_armed,
     one_at_a_time,
     one_for_each_intent,
+    fleets_are_whole,
     partial_fleets_are_ended_first,
     nothing_of_nodes_is_left,
     no_instance_is_given_up,

@@ -166,7 +166,8 @@ def work_counts(end: Ending) -> Iterator[str]:
         return
     for machine in end.heads[-1:]:
         name = machine.instance.id
-        if machine.result is None or machine.spoils:
+        peers = [one for one in end.workers() if one.attempt == machine.attempt]
+        if machine.result is None or any(one.spoils for one in peers):
             continue
         if machine.result["state"] == "done" and end.receipt["state"] != "done":
             yield f"{name} was done, and the receipt says {end.receipt['state']}"

@@ -21,7 +21,9 @@ LIVES = st.builds(
     fate=st.sampled_from(("works", "stays_on", "fails", "never_reports", "forges", "zombie")),
 )
 WORDS = st.one_of(
-    st.sampled_from(("lost", "unsent", "empty", "both", "late:60", "late:200", "failed:InternalError")),
+    st.sampled_from(
+        ("lost", "unsent", "empty", "both", "late:60", "late:200", "failed:InternalError", "part:2")
+    ),
     st.sampled_from(CODES).map("refuse:{}".format),
     st.sampled_from(CODES).map("raise:{}".format),
 )
@@ -38,8 +40,9 @@ class Weather(RuleBasedStateMachine):
         nodes=st.lists(LIVES, min_size=1, max_size=4).map(tuple),
         shown_after=st.sampled_from((0.0, 30.0)),
         work=st.sampled_from(tuple(WORKS)),
+        cluster=st.sampled_from((1, 1, 3)),
     )
-    def begin(self, minutes, budget, markets, driver, nodes, shown_after, work):
+    def begin(self, minutes, budget, markets, driver, nodes, shown_after, work, cluster):
         schedule = Schedule(
             minutes=minutes,
             budget_usd=budget,
@@ -48,6 +51,8 @@ class Weather(RuleBasedStateMachine):
             nodes=nodes,
             shown_after=shown_after,
             work=work,
+            cluster=cluster if work in ("train", "ranks", "script") else 1,
+            one_model=cluster > 1 and work == "ranks",
         )
         self.sim = Simulation(schedule)
         with simulated(self.sim.aws, self.sim.records):

@@ -21,6 +21,7 @@ from tests.chaos.bugs import (
     bill_from_the_launch,
     budget_forgotten,
     budget_of_each_attempt,
+    budget_of_one_machine,
     called_before_it_is_stored,
     checkpoints_not_carried,
     closed_before_the_receipt,
@@ -47,6 +48,9 @@ from tests.chaos.bugs import (
     not_described_taken_for_gone,
     oldest_snapshot_taken,
     parent_not_carried,
+    part_of_a_fleet_taken_for_all,
+    partial_fleet_left_alive,
+    placement_group_left,
     promoted_without_a_condition,
     receipt_written_over,
     record_swapped_without_a_condition,
@@ -62,11 +66,13 @@ from tests.chaos.bugs import (
     sweeper_blind_to_deadlines,
     sweeper_only_says_so,
     token_without_the_try,
+    tokens_left,
     untagged_launch,
     waiting_takes_time_from_the_run,
     zombies_upload_read,
 )
 from tests.chaos.campaign import (
+    SEVERAL,
     SITUATIONS,
     check,
     every_crash,
@@ -112,7 +118,7 @@ def _enumerated() -> tuple[list[tuple[str, Schedule]], ...]:
 
 
 def _in_turns(mixed: Iterable[list[tuple[str, Schedule]]]) -> Iterator[Schedule]:
-    yield from SITUATIONS.values()
+    yield from (*SITUATIONS.values(), *SEVERAL.values())
     sources = (*map(iter, mixed), every_pair(), _others())
     while True:
         for source in sources:
@@ -236,4 +242,9 @@ BUGS: dict[Patches, tuple[Schedule, ...]] = {
     parent_not_carried: (SITUATIONS["continues"],),
     strangers_upload_read: (SITUATIONS["too late, and works unbidden"],),
     listed_files_believed: (SITUATIONS["spoilt file"],),
+    partial_fleet_left_alive: (SEVERAL["two of three"],),
+    part_of_a_fleet_taken_for_all: (SEVERAL["two of three"],),
+    budget_of_one_machine: (SEVERAL["three, budget"],),
+    placement_group_left: (SEVERAL["two of three for one model"],),
+    tokens_left: (SEVERAL["three machines"],),
 }

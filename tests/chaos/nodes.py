@@ -195,7 +195,7 @@ class Machine:
                 self._after(20.0, self._work)
                 return
         following = next(iter(self._left()), None)
-        if self._is_abandoned():
+        if self._is_abandoned() and not self._is_over():
             self._after(5.0, lambda: self._end("failed"))
             return
         if following is None and not self._is_over():

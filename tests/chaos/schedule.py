@@ -179,7 +179,21 @@ def from_seed(seed: int, **fixed: Any) -> Schedule:
     values["pending_seconds"] = dice.choice((3.0, 8.0, 40.0))
     values["shutting_down_seconds"] = dice.choice((2.0, 25.0, 240.0))
     values["shown_after"] = dice.choice((0.0, 0.0, 5.0, 60.0))
-    return Schedule(**(values | fixed))
+    return Schedule(**(_several(random.Random(f"{seed}, several machines"), values) | fixed))
+
+
+def _several(dice: random.Random, values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of which some are for a run of several machines, by dice of their own: the others stay."""
+    if values["work"] not in ("train", "ranks", "script") or values.get("parent") or dice.random() > 0.15:
+        return values
+    count = dice.choice((2, 3))
+    fleet = values["fleet"] | {dice.randint(1, 4): f"part:{count - 1}"}
+    return values | {
+        "cluster": count,
+        "one_model": values["work"] == "ranks" or dice.random() < 0.3,
+        "peers": tuple(_life(dice) for _ in range(6)),
+        "fleet": fleet if dice.random() < 0.5 else values["fleet"],
+    }
 
 
 def pools(markets: tuple[str, ...]) -> list[str]:

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.chaos.actors import play
 from tests.chaos.campaign import (
+    SEVERAL,
     SITUATIONS,
     all_off,
     check,
@@ -49,6 +50,39 @@ def holds(work):
 def test_every_situation_holds_without_a_death():
     table = holds(("situation", situation) for situation in SITUATIONS.values())
     assert sum(table.schedules.values()) == len(SITUATIONS)
+
+
+# One of each kind; the others, and every crash point of them, in `make nightly`.
+OF_SEVERAL = ("two of three", "three, lost answer", "three, a peer dies", "one model, taken")
+
+
+def test_runs_of_three_machines_hold_without_a_death():
+    holds((name, SEVERAL[name]) for name in OF_SEVERAL)
+
+
+@pytest.mark.nightly
+def test_every_situation_of_three_machines_holds_and_ends():
+    holds(("situation", situation) for situation in SEVERAL.values())
+    ends = {name: Ending(play(situation)).receipt["state"] for name, situation in SEVERAL.items()}
+    odd = {"three, stopped": "stopped", "three, budget": "expired", "three never report": "failed"}
+    assert ends == dict.fromkeys(SEVERAL, "done") | odd
+
+
+def test_two_of_three_are_ended_and_the_next_pool_has_all():
+    end = Ending(play(SEVERAL["two of three"]))
+    first, second = end.record.attempts[0].launches
+    assert (first.error_code, len(first.instance_ids)) == ("InsufficientInstanceCapacity", 2)
+    assert second.rung == 1 and end.receipt["state"] == "done" and len(end.receipt["instances"]) == 5
+
+
+def test_callers_of_three_machines_may_die_anywhere():
+    holds(islice(every_crash([SEVERAL["two of three"]]), 0, None, 45))
+
+
+@pytest.mark.nightly
+def test_callers_of_three_machines_may_die_anywhere_at_length():
+    holds(islice(every_crash(SEVERAL.values()), 0, None, 7))
+    holds(islice(every_layer(SEVERAL.values()), 0, None, 29))
 
 
 ENDS = {
@@ -100,7 +134,7 @@ def test_a_seed_may_draw_everything():
     assert {one.parent for one in drawn} == {"", "all", "checkpoints"}
     assert {one.events for one in drawn} == {"once", "never", "late", "twice"}
     words = {word.partition(":")[0] for one in drawn for word in one.fleet.values()}
-    assert words == {"refuse", "raise", "empty", "both", "lost", "unsent", "failed", "late"}
+    assert words == {"refuse", "raise", "empty", "both", "lost", "unsent", "failed", "late", "part"}
     usual = Schedule()
     for name in (item.name for item in fields(Schedule) if item.name not in ("off", "codes")):
         assert any(getattr(one, name) != getattr(usual, name) for one in drawn), name

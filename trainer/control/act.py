@@ -14,7 +14,7 @@ from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn_boot, learn_full, learn_time
-from trainer.control.tokens import delete_tokens, give_token
+from trainer.control.tokens import delete_tokens
 from trainer.runs.actions import (
     Action,
     ArmKill,
@@ -25,7 +25,6 @@ from trainer.runs.actions import (
     DeletePlacementGroup,
     DeleteSchedule,
     DeleteTokens,
-    MakePlacementGroup,
     Store,
     Terminate,
     Wait,
@@ -53,17 +52,14 @@ def act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Ob
         case Carry():
             carry(cloud.objects, record, action.attempt)
         case WriteIds():
-            if action.addresses:
-                give_token(cloud.objects, record.nodes)
-            write_ids(cloud.objects, run_id, action.attempt, action.instance_ids, action.addresses)
+            ids, nodes = action.instance_ids, record.nodes
+            write_ids(cloud.objects, run_id, action.attempt, ids, action.addresses, nodes)
         case ArmKill():
             name = kill_schedule(run_id, action.attempt)
             cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)
             return False  # the record's Store follows, or a wait for the addresses of its nodes
-        case MakePlacementGroup():
-            cloud.make_placement_group(name=action.name)
         case DeletePlacementGroup():
-            cloud.delete_placement_group(name=action.name)
+            _delete_group(cloud, action)
         case Create():
             _create(cloud, record, etag, action.launch)
         case WriteStop():
@@ -83,6 +79,15 @@ def act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Ob
     return True
 
 
+def _delete_group(cloud: Cloud, action: DeletePlacementGroup) -> None:
+    """Delete a placement group, and leave one that can't be deleted unless the run waits for it."""
+    try:
+        cloud.delete_placement_group(name=action.name)
+    except TrainerError:
+        if action.waits:
+            raise
+
+
 def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
     """Call CreateFleet and store its answer. Raises ConnectionFailed for an unclear one: the intent stays
     open. It does so without a call where this machine slept since it stored the call: another caller may have
@@ -95,6 +100,8 @@ def _create(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) -> None:
             why="this machine slept",
             do="The run goes on from its record.",
         )
+    if record.placement_group:
+        cloud.make_placement_group(name=record.placement_group)
     answer = cloud.create_fleet(request=create_fleet_request(record, rung, launch))
     if answer.kind == "unclear":
         what = f"no clear answer from CreateFleet for {rung.instance_type} in {rung.availability_zone}"

@@ -44,10 +44,11 @@ def network(access: Access, outputs: StackOutputs) -> str:
             why="its DNS support is off, so that nothing reaches S3",
             do=do,
         )
-    check_group(
-        ec2.describe_security_groups(GroupIds=[outputs.security_group])["SecurityGroups"][0],
-        attach=outputs.attach,
-    )
+    asked = [outputs.security_group, *outputs.cluster_groups.values()]
+    groups = {one["GroupId"]: one for one in ec2.describe_security_groups(GroupIds=asked)["SecurityGroups"]}
+    check_group(groups[outputs.security_group], attach=outputs.attach)
+    for name in outputs.cluster_groups.values():
+        check_cluster_group(groups[name])
     tables = ec2.describe_route_tables(Filters=in_vpc)["RouteTables"]
     every = ec2.describe_vpc_endpoints(Filters=in_vpc)["VpcEndpoints"]
     endpoints = [one for one in every if one["State"].lower() in ("available", "pending")]
@@ -117,6 +118,23 @@ def check_group(group: Mapping[str, Any], *, attach: str) -> None:
             why=why,
             do="Run pulumi up --refresh, which removes it.",
         )
+
+
+def check_cluster_group(group: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a group of runs of several machines admits, or lets out to, anything but its own
+    members, or not them.
+    """
+    name = group["GroupId"]
+    for way in ("IpPermissions", "IpPermissionsEgress"):
+        others = ("IpRanges", "Ipv6Ranges", "PrefixListIds")
+        pairs = [one["GroupId"] for rule in group[way] for one in rule.get("UserIdGroupPairs", [])]
+        if pairs != [name] or any(rule.get(key) for rule in group[way] for key in others):
+            inwards = "admits" if way == "IpPermissions" else "lets out to"
+            raise ConfigError(
+                f"the security group {name} {inwards} others than its own machines",
+                why="runs of several machines rely on it",
+                do="Run pulumi up --refresh, which restores its rules.",
+            )
 
 
 def _covers_https(rule: Mapping[str, Any]) -> bool:

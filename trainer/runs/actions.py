@@ -40,22 +40,20 @@ class ArmKill:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakePlacementGroup:
-    """Create the placement group of nodes that train one model, unless it exists. Precedes every create."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeletePlacementGroup:
-    """Delete the placement group of a run whose instances are gone."""
+    """Delete the placement group of a run whose instances are gone. If AWS still counts them in it, the run
+    `waits`, or leaves it.
+    """
 
     name: str
+    waits: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Create:
-    """Call CreateFleet for a stored intent; repeated calls use the same token."""
+    """Call CreateFleet for a stored intent; repeated calls use the same token. Nodes of one model have their
+    placement group made before.
+    """
 
     launch: Launch
 
@@ -129,7 +127,6 @@ Action = (
     | Carry
     | ArmSweep
     | ArmKill
-    | MakePlacementGroup
     | DeletePlacementGroup
     | Create
     | WriteIds

@@ -22,7 +22,6 @@ from trainer.runs.actions import (
     ArmSweep,
     Carry,
     Create,
-    MakePlacementGroup,
     Store,
     Wait,
     sweep_schedule,
@@ -202,10 +201,8 @@ def _call(record: RunRecord, launch: Launch, observed: Observation, now: datetim
     called = replace(launch, called_at=now, calls=launch.calls + 1)
     armed = observed.schedules.get(sweep_schedule(record.run_id)) == armed_for(launch.deadline)
     arm: tuple[Action, ...] = () if armed else (ArmSweep(at=launch.deadline),)
-    group = record.placement_group
     return (
         *arm,
-        *((MakePlacementGroup(name=group),) if group else ()),
         Store(record=record.with_launch(called, now), why="CreateFleet is called"),
         Create(launch=called),
     )

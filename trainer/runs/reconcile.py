@@ -202,9 +202,9 @@ def _finish(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
         DeleteSchedule(name=name) for name in sorted(observed.schedules) if name not in _kept(record)
     )
     group, tokens = record.placement_group, tokens_of(record.all_nodes)
-    if group and now < (record.ending_at or now) + LONGEST_IN_USE:
-        tokens = (*tokens, DeletePlacementGroup(name=group))
-    return (*deletes, *tokens, Close(record=replace(record, state="closed", closed_at=now)))
+    in_time = now < (record.ending_at or now) + LONGEST_IN_USE
+    groups = (DeletePlacementGroup(name=group, waits=in_time),) if group else ()
+    return (*deletes, *tokens, *groups, Close(record=replace(record, state="closed", closed_at=now)))
 
 
 def _kept(record: RunRecord) -> tuple[str, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from trainer.base.errors import ConfigError
 from trainer.control.drive import start, step
 from trainer.control.fleet import FleetAnswer
 from trainer.runs.store import read_record
@@ -80,3 +83,18 @@ def test_nodes_of_one_model_share_a_placement_group_until_they_are_gone(make_clo
         if not step(cloud, record.run_id).moved:
             cloud.sleep(5)
     assert cloud.groups == set() and cloud.alive() == [] and cloud.schedules == {}
+
+
+def test_a_group_that_aws_keeps_in_use_delays_the_close_for_half_an_hour(make_cloud):
+    cloud, record = make_cloud(num_nodes=2, one_model=True)
+    started(cloud, record)
+
+    def in_use(*, name: str) -> None:
+        raise ConfigError(f"{name} is in use")
+
+    cloud.delete_placement_group = in_use
+    while read_record(cloud.objects, record.run_id)[0].state != "closed":
+        if not step(cloud, record.run_id).moved:
+            cloud.sleep(60)
+    closed = read_record(cloud.objects, record.run_id)[0]
+    assert timedelta(minutes=29) < closed.closed_at - closed.ending_at < timedelta(minutes=33)

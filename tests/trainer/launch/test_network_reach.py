@@ -9,7 +9,14 @@ import pytest
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
-from trainer.launch.network_reach import check_group, check_way_out, has_s3, network, table_of
+from trainer.launch.network_reach import (
+    check_cluster_group,
+    check_group,
+    check_way_out,
+    has_s3,
+    network,
+    table_of,
+)
 
 MAIN = {"RouteTableId": "rtb-main", "Associations": [{"Main": True}], "Routes": []}
 OWN = {
@@ -89,3 +96,16 @@ def test_a_stacks_network_is_well_until_somebody_changes_it(stack: tuple[Access,
     ec2.modify_vpc_attribute(VpcId=described["VpcId"], EnableDnsSupport={"Value": False})
     with pytest.raises(ConfigError, match="resolves no names.*--enable-dns-support"):
         network(access, outputs)
+
+
+def test_a_group_of_several_machines_is_its_own_members_alone() -> None:
+    among = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
+    whole = group(IpPermissions=[among], IpPermissionsEgress=[among])
+    check_cluster_group(whole)
+    with pytest.raises(ConfigError, match="sg-1 admits others than its own machines"):
+        check_cluster_group({**whole, "IpPermissions": [among, SSH]})
+    with pytest.raises(ConfigError, match="sg-1 lets out to others than its own machines"):
+        check_cluster_group({**whole, "IpPermissionsEgress": []})
+    stranger = {**among, "UserIdGroupPairs": [{"GroupId": "sg-1"}, {"GroupId": "sg-2"}]}
+    with pytest.raises(ConfigError, match="sg-1 admits others"):
+        check_cluster_group({**whole, "IpPermissions": [stranger]})

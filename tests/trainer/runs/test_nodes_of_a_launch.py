@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,12 +12,8 @@ from tests.records import at, created, described, intent, only_store, rung, seen
 from trainer.aws.error_codes import NO_CLEAR_ANSWER
 from trainer.runs.actions import (
     ArmKill,
-    ArmSweep,
     Close,
-    Create,
     DeletePlacementGroup,
-    MakePlacementGroup,
-    Store,
     Terminate,
     Wait,
 )
@@ -131,23 +128,16 @@ def test_a_budget_counts_every_node():
     assert alone.at - at(0) == timedelta(minutes=12)
 
 
-def test_one_model_has_a_placement_group_before_every_call_and_none_after():
-    record = starting(intent(), num_nodes=2, one_model=True)
-    name = f"mayfly-dev-{record.run_id}"
-    actions = reconcile(record, Observation(), at(2))
-    assert [type(one) for one in actions] == [ArmSweep, MakePlacementGroup, Store, Create]
-    assert actions[1] == MakePlacementGroup(name=name)
-    many = reconcile(starting(intent(), num_nodes=2), Observation(), at(2))
-    assert [type(one) for one in many] == [ArmSweep, Store, Create]
-
-
 def test_a_placement_group_that_stays_in_use_keeps_no_run_open():
     record = starting(state="ending", outcome="stopped", ending_at=at(2), num_nodes=2, one_model=True)
     observed = Observation(models=())
     actions = reconcile(record, observed, at(3))
     assert [type(one) for one in actions] == [DeletePlacementGroup, Close]
+    assert actions[0] == DeletePlacementGroup(name=f"mayfly-dev-{record.run_id}")
     later = reconcile(record, observed, at(2) + LONGEST_IN_USE)
-    assert [type(one) for one in later] == [Close]
+    assert [type(one) for one in later] == [DeletePlacementGroup, Close] and not later[0].waits
+    many = reconcile(replace(record, one_model=False), observed, at(3))
+    assert [type(one) for one in many] == [Close]
 
 
 def test_the_second_schedule_names_the_nodes_that_are_left():

@@ -289,7 +289,7 @@ def detached(
         return end_of_run(arguments, receipt, account, desk, console)
     console.close()
     deadline = record.effective_deadline
-    instances = list(record.last_launch.instance_ids) if record.last_launch else []
+    instances = list(record.working_ids)
     if arguments.json:
         document = {
             "run_id": record.run_id,
