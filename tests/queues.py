@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 from trainer.cluster.hand_out import NOBODY, HandOut
@@ -31,7 +30,7 @@ class QueueOfNode:
     def __init__(self, hand_out: HandOut, node: int) -> None:
         self._hand_out, self._node = hand_out, node
         self._reply = hand_out.join(node)
-        self.handle = Path(os.devnull).open("rb")  # noqa: SIM115
+        self.handle = os.open(os.devnull, os.O_RDONLY)
         self.is_head = node == 0
         self._lost: list[int] = []
         self._spoiled: list[Piece] = []

@@ -20,7 +20,6 @@ from trainer.base.errors import UsageError
 # Of the region, in the order in which AWS's tools and Pulumi's provider read them.
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-EFA_DEVICES = Path("/sys/class/infiniband")  # there if an EFA interface is
 # Which features of this machine's processor numeric libraries use; read once when one is loaded.
 PROCESSOR_SETTINGS = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NPY_DISABLE_CPU_FEATURES"),
@@ -294,8 +293,6 @@ def for_ranks(socket: Path, *, gpus: Sequence[int] = (), interface: str = "") ->
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     ours = {"MAYFLY_RANKS": str(socket), "OMP_NUM_THREADS": "1"}
     ours |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), interface or loopback)
-    if interface and EFA_DEVICES.is_dir():  # NCCL's plugin takes it; otherwise TCP
-        ours |= {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
     ours |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}  # the recorder's own dump is a pickle
     if gpus:
         here = visible_gpus()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import select
 import signal
@@ -107,7 +108,7 @@ def _connected(cluster: Cluster, node: RayNode, deadline: float, *, silent_secon
         address=address,
         namespace=NAMESPACE,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         _node_ip_address=cluster.address,
     )
     if cluster.is_head:

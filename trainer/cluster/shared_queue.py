@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trainer.base.cluster import MOST_NODES, Cluster, read_cluster
 from trainer.base.environment import for_ray
@@ -89,6 +89,8 @@ class SharedQueue:
             ),
             start_new_session=True,  # Ctrl-C is its parent's; Ray's processes are its own
         )
+        assert self._member.stdout is not None
+        self._answers = self._member.stdout
 
     def __enter__(self) -> SharedQueue:
         return self
@@ -111,10 +113,9 @@ class SharedQueue:
         return self.cluster.is_head
 
     @property
-    def handle(self) -> IO[bytes]:
-        """Return the pipe to wait on: it is ready when the queue is lost, and `look` is due."""
-        assert self._member.stdout is not None
-        return self._member.stdout
+    def handle(self) -> int:
+        """Return the descriptor to wait on: it is ready when the queue is lost, and `look` is due."""
+        return self._answers.fileno()
 
     def look(self) -> None:
         """Learn what is new, at most once a second. Raises TrainingFailed if the queue is lost."""
@@ -181,7 +182,7 @@ class SharedQueue:
 
     def close(self) -> None:
         """Leave, and end Ray here: pieces in hand go to others."""
-        assert self._member.stdin is not None and self._member.stdout is not None
+        assert self._member.stdin is not None
         with suppress(OSError):
             self._member.stdin.close()
         try:
@@ -189,7 +190,7 @@ class SharedQueue:
         except subprocess.TimeoutExpired:
             self._member.kill()
             self._member.wait()
-        self._member.stdout.close()
+        self._answers.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, message: dict[str, Any]) -> Fields:
@@ -230,7 +231,7 @@ class SharedQueue:
         while not wait([self.handle], timeout=AGAIN_SECONDS):
             if self._is_stopping():
                 raise Stopped("stopped while it waited for the queue of node 0")
-        line = self.handle.readline(MOST_LINE)
+        line = self._answers.readline(MOST_LINE)
         if not line:
             why = f"its member ended with exit code {self._member.wait()}"
             raise TrainingFailed("the queue is lost", why=why, do=DO)

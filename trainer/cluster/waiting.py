@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from trainer.cluster.hand_out import MOST_LOSSES
 from trainer.cluster.shared_queue import SharedQueue
@@ -37,7 +37,7 @@ class Carrier(Protocol):
 class Waiting(Protocol):
     """Pieces that wait. Methods of a shared queue may raise TrainingFailed: it is lost."""
 
-    handles: Sequence[IO[bytes]]  # to wait on, besides workers: `look` is due when one is ready
+    handles: Sequence[int]  # descriptors to wait on, besides workers: `look` is due when one is ready
 
     def open(self, pieces: list[Piece]) -> None:
         """Begin with these pieces."""
@@ -75,7 +75,7 @@ class Waiting(Protocol):
 class OwnPieces:
     """The pieces of a single machine."""
 
-    handles: Sequence[IO[bytes]] = ()
+    handles: Sequence[int] = ()
 
     def __init__(self) -> None:
         self._queue = PieceQueue(())
@@ -126,7 +126,7 @@ class SharedPieces:
     ) -> None:
         """`most_carried`: pieces that are asked for at a time."""
         self._queue, self._emit, self._most_carried = queue, emit, most_carried
-        self.handles = (queue.handle,)
+        self.handles: Sequence[int] = (queue.handle,)
         self.has, self.ahead = queue.has, queue.ahead
         self._carried = carrier
         self._arrived: deque[Piece] = deque()

@@ -14,7 +14,7 @@ from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn_boot, learn_full, learn_time
-from trainer.control.tokens import delete_tokens, give_token
+from trainer.control.tokens import delete_tokens
 from trainer.runs.actions import (
     Action,
     ArmKill,
@@ -52,9 +52,8 @@ def act(action: Action, cloud: Cloud, record: RunRecord, etag: str, observed: Ob
         case Carry():
             carry(cloud.objects, record, action.attempt)
         case WriteIds():
-            if action.addresses:
-                give_token(cloud.objects, record.nodes)
-            write_ids(cloud.objects, run_id, action.attempt, action.instance_ids, action.addresses)
+            ids, nodes = action.instance_ids, record.nodes
+            write_ids(cloud.objects, run_id, action.attempt, ids, action.addresses, nodes)
         case ArmKill():
             name = kill_schedule(run_id, action.attempt)
             cloud.arm_kill(name=name, instance_ids=action.instance_ids, at=action.at)

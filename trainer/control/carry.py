@@ -19,6 +19,7 @@ from typing import Any
 
 from trainer.base.strict_json import Unsound
 from trainer.control.observe import left_behind
+from trainer.control.tokens import give_token
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.keys import NodeKeys
 from trainer.runs.nodes import owner_of
@@ -73,9 +74,13 @@ def write_ids(
     attempt: int,
     instance_ids: tuple[str, ...],
     addresses: tuple[str, ...] = (),
+    nodes: Sequence[NodeKeys] = (),
 ) -> None:
-    """Add the ids of an attempt's instances to its start file, and the addresses of several. Raises Conflict
-    after a lost race.
+    """Add the ids of an attempt's instances to its start file, and the addresses of several, to whose `nodes`
+    their token is given before. Raises Conflict after a lost race.
+
+    A caller that slept since it looked gives no token: the nodes that it would name have been named, and may
+    be gone.
     """
     key = start_key(run_id, attempt)
     stored = objects.get(key=key)
@@ -84,6 +89,8 @@ def write_ids(
         do = "Look again in a few minutes; the machine ends at its boot allowance if it stays away."
         raise RecordMissing(f"{key} is not found now", why="S3 does not return what was written", do=do)
     if set(instance_ids) - set(start.instances) or addresses != start.addresses:
+        if addresses:
+            give_token(objects, nodes)
         named = replace(start, instances=instance_ids, addresses=addresses)
         objects.put(key=key, body=start_to_json(named), if_match=stored.etag)
 

@@ -4,7 +4,7 @@ Each is hostile until a strict parser has read it. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -29,7 +29,8 @@ from trainer.runs.reports import (
     read_result,
     read_scripts,
 )
-from trainer.runs.store import Objects, Stored, given
+from trainer.runs.start_file import stored_start
+from trainer.runs.store import Objects, Stored, given, start_key
 from trainer.store.listing import models_in
 
 T = TypeVar("T")
@@ -58,16 +59,15 @@ def last_report(objects: Objects, record: RunRecord, now: datetime) -> Heartbeat
     return max(beats, key=lambda beat: beat.at, default=None)
 
 
-def joined(record: RunRecord, nodes: Sequence[NodeSeen]) -> Observation:
-    """Return the reports of several nodes, and all of them as one."""
-    return Observation(
-        nodes=tuple(nodes), heartbeat=joined_heartbeat(nodes), result=joined_result(record, nodes)
-    )
+def joined(record: RunRecord, nodes: Sequence[NodeSeen], finished: Collection[str] = ()) -> Observation:
+    """Return the reports of several nodes, and all of them as one. `finished`: pieces of earlier attempts."""
+    whole = joined_result(record, nodes, finished)
+    return Observation(nodes=tuple(nodes), heartbeat=joined_heartbeat(nodes), result=whole)
 
 
 def with_what_they_left(objects: Objects, record: RunRecord, reports: Observation) -> Observation:
     """Return the reports of several nodes with the pieces that those without a result have made, by what S3
-    has, once the head has a result: then they are missed, or were made.
+    has, and those of earlier attempts, once the head has a result: then they are missed, or were made.
     """
     if not reports.nodes or reports.nodes[0].result is None:
         return reports
@@ -78,7 +78,10 @@ def with_what_they_left(objects: Objects, record: RunRecord, reports: Observatio
             return node
         return replace(node, left=tuple(sorted(_made(objects, record, known[node.instance_id]))))
 
-    return joined(record, at_once(reports.nodes, looked, "nodes"))
+    assert record.attempt is not None
+    number = record.attempt.number
+    start = stored_start(objects.get(key=start_key(record.run_id, number)), record.run_id, number)
+    return joined(record, at_once(reports.nodes, looked, "nodes"), start.pieces if start else ())
 
 
 def listed(

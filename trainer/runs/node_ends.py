@@ -76,10 +76,9 @@ def ending_of_nodes(record: RunRecord, observed: Observation, now: datetime) -> 
 def node_endings(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ending | None, ...]:
     """Return how each node has ended, by its own report or by what is seen of it; None for one at work."""
     known = {seen.instance_id: seen for seen in record.instances}
-    newest = max((node.heard_at for node in observed.nodes if node.heard_at), default=None)
+    until = min(now, _decided_at(record) or now)
     return tuple(
-        _ending_of_node(record, observed, node, known.get(node.instance_id), newest, now)
-        for node in observed.nodes
+        _ending_of_node(record, observed, node, known.get(node.instance_id), until) for node in observed.nodes
     )
 
 
@@ -113,29 +112,31 @@ def _ending_of_node(
     observed: Observation,
     node: NodeSeen,
     seen: InstanceSeen | None,
-    newest: datetime | None,
-    now: datetime,
+    until: datetime,
 ) -> Ending | None:
     own = replace(observed, heartbeat=node.heartbeat, result=node.result, boot_log=node.boot_log, nodes=())
     if node.result is not None:
         return ending_by_result(record, node.result)
-    behind = _is_behind(node, newest)
-    if seen is not None and seen.state in (*ENDED, "gone"):
-        if not _ended_by_us(record, seen):
-            return gone_without_result(record, own, seen)
-        return silent_node(own) if behind else None
+    if seen is not None and seen.state in (*ENDED, "gone") and not _ended_by_us(record, seen):
+        return gone_without_result(record, own, seen)
     launch = record.last_launch
     launched_at = seen.launched_at if seen else launch.intended_at if launch else record.created_at
-    if behind or is_silent(record, own, launched_at=launched_at, now=now):
+    behind = _is_behind(node, observed.nodes, until)
+    if behind or is_silent(record, own, launched_at=launched_at, now=until):
         return silent_node(own)
     return None
 
 
-def _is_behind(node: NodeSeen, newest: datetime | None) -> bool:
-    """Return whether an agent gave no sign while another node did."""
-    if node.heartbeat is None or not node.heartbeat.phase or node.heard_at is None or newest is None:
+def _is_behind(node: NodeSeen, nodes: Sequence[NodeSeen], until: datetime) -> bool:
+    """Return whether an agent gave no sign while another node did; of the last one at work, whether it gave
+    none until now.
+    """
+    if node.heartbeat is None or not node.heartbeat.phase or node.heard_at is None:
         return False
-    return newest - node.heard_at > LOST_AFTER
+    others = [one for one in nodes if one is not node]
+    heard = max((one.heard_at for one in others if one.heard_at), default=node.heard_at)
+    alone = all(one.result is not None for one in others)
+    return (until if alone else heard) - node.heard_at > LOST_AFTER
 
 
 def _of_shared_pieces(
@@ -200,9 +201,14 @@ def _named(ending: Ending | None, number: int) -> Ending:
 
 def _ended_by_us(record: RunRecord, seen: InstanceSeen) -> bool:
     """Return whether an instance was seen to end after the end of its attempt was decided."""
-    decided = record.attempt.ended_at if record.attempt else None
-    decided = decided or record.ending_at
+    decided = _decided_at(record)
     return decided is not None and seen.terminated_at is not None and seen.terminated_at >= decided
+
+
+def _decided_at(record: RunRecord) -> datetime | None:
+    """Return when the end of the last attempt was decided."""
+    ended = record.attempt.ended_at if record.attempt else None
+    return ended or record.ending_at
 
 
 def _state(record: RunRecord, node: NodeSeen, ending: Ending | None) -> str:

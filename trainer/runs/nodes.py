@@ -6,7 +6,7 @@ and reports on all of them, but works on some: of a piece that node's word count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -72,11 +72,14 @@ def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
     )
 
 
-def joined_result(record: RunRecord, nodes: Sequence[NodeSeen]) -> NodeResult | None:
+def joined_result(
+    record: RunRecord, nodes: Sequence[NodeSeen], finished: Collection[str] = ()
+) -> NodeResult | None:
     """Return the results of several nodes as one, None until the head has one: its state, with the pieces of
     all. A piece that any of them made has not failed.
 
-    Done is a run whose head is, and of which no node names a failed piece that no other made.
+    Done is a run whose head is, and every piece of which is made, or is `finished` by an earlier attempt: a
+    node may have been lost with one that it had just reported to the others.
     """
     head = nodes[0].result if nodes else None
     if head is None:
@@ -89,8 +92,11 @@ def joined_result(record: RunRecord, nodes: Sequence[NodeSeen]) -> NodeResult | 
     )
     made = {_piece_of(one) for one in (*models, *(one for one in scripts if one["done"]))}
     made |= {piece for node in nodes for piece in node.left}
-    missing = [one for result in results for one in result.failed if _piece_of(one) not in made]
-    failed = _first(_piece_of, sorted(missing, key=lambda one: one["reason"] in UNFINISHED))
+    told = [one for result in results for one in result.failed if _piece_of(one) not in made]
+    told.sort(key=lambda one: one["reason"] in UNFINISHED)
+    unknown = ({**piece.identity, "reason": UNFINISHED[1]} for piece in record.pieces)
+    missing = (one for one in unknown if _piece_of(one) not in {*made, *finished})
+    failed = _first(_piece_of, (*told, *missing))
     joined = replace(
         head,
         models=tuple(models),

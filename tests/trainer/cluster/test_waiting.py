@@ -5,6 +5,7 @@ the test.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class Stage:
 
     def close(self) -> None:
         for queue in self.queues:
-            queue.handle.close()
+            os.close(queue.handle)
 
 
 @pytest.fixture

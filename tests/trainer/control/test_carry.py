@@ -421,3 +421,15 @@ def test_models_of_all_nodes_are_finished_and_failures_stay(lost_nodes):
     start = carried(objects, record)
     assert [model["piece"] for model in start.models] == ["BTC-USD"]
     assert [(one["piece"], one["reason"]) for one in start.failed] == [("ETH-USD", "loss is NaN")]
+
+
+def test_who_names_the_nodes_gives_their_token_once(lost_nodes):
+    objects, record, nodes = lost_nodes
+    ids, addresses = record.working_ids, ("10.0.0.2", "10.0.0.1", "10.0.0.3")
+    write_ids(objects, record.run_id, 1, ids, addresses, nodes)
+    assert start_of(objects, record, 1).addresses == addresses
+    assert len({objects.body(keys.token) for keys in nodes}) == 1
+    for keys in nodes:  # another caller closed the run
+        del objects.stored[keys.token]
+    write_ids(objects, record.run_id, 1, ids, addresses, nodes)  # by one that slept since its look
+    assert not any(keys.token in objects.stored for keys in nodes)

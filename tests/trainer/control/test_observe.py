@@ -20,12 +20,14 @@ from trainer.control.drive import drive
 from trainer.control.observe import left_behind, observe, outputs_seen
 from trainer.runs.receipt import models_of, scripts_of
 from trainer.runs.reports import NodeResult
+from trainer.runs.start_file import StartFile, start_to_json
 from trainer.runs.store import (
     SpoiledObject,
     create_record,
     read_record,
     receipt_key,
     record_key,
+    start_key,
     swap_record,
 )
 from trainer.runs.stored_receipt import receipt_from_json
@@ -424,12 +426,35 @@ def test_what_a_lost_node_made_counts_by_what_s3_has(nodes):
     cloud.objects.write(f"{second.models}other_1m.safetensors", b"weights", sha256=SHA256)
     assert observe(cloud, record).nodes[1].left == ()  # nobody asks before the head has ended
     missing = {**named("ETH-USD"), "reason": "the run ended before it was done"}
-    cloud.objects.write(head.result, json.dumps({"state": "done", "failed": [missing]}).encode())
+    said = {"state": "done", "failed": [missing]}
+    cloud.objects.write(head.result, json.dumps(said).encode())
     seen = observe(cloud, record)
     assert seen.nodes[1].left == ("ETH-USD",)
+    assert seen.result is not None and seen.result.state == "failed"  # nobody made BTC-USD
+    assert [one["piece"] for one in seen.result.failed] == ["BTC-USD"]
+    own = f"{head.models}lstm-direction_BTC-USD_1m.safetensors"
+    made = {**named("BTC-USD"), "family": "lstm", "version_id": "v", "sha256": SHA256, "key": own}
+    cloud.objects.write(head.result, json.dumps({**said, "models": [made]}).encode())
+    seen = observe(cloud, record)
     assert seen.result is not None and (seen.result.state, seen.result.failed) == ("done", ())
     left = left_behind(cloud.objects, record, seen)
-    assert [model["key"] for model in models_of(record, left)] == [key]
+    assert [model["key"] for model in models_of(record, left)] == [own, key]
+
+
+def test_what_an_earlier_attempt_finished_is_not_missed(nodes):
+    cloud, record = nodes
+    earlier = {**named("BTC-USD"), "family": "lstm", "target": "", "version_id": "v", "sha256": SHA256}
+    earlier |= {
+        "key": f"models/experiments/AROA1:i-0/{record.run_id}/0/lstm-direction_BTC-USD_1m.safetensors"
+    }
+    start = StartFile(run_id=record.run_id, attempt=1, finished=({**earlier, "metrics": {}},))
+    cloud.objects.write(start_key(record.run_id, 1), start_to_json(start))
+    keys = record.nodes[0]
+    own = f"{keys.models}lstm-direction_ETH-USD_1m.safetensors"
+    made = {**named("ETH-USD"), "family": "lstm", "version_id": "v", "sha256": SHA256, "key": own}
+    cloud.objects.write(keys.result, json.dumps({"state": "done", "models": [made]}).encode())
+    seen = observe(cloud, record).result
+    assert seen is not None and (seen.state, seen.failed) == ("done", ())
 
 
 def test_a_lost_nodes_boot_log_is_read(nodes):

@@ -5,6 +5,7 @@ and by a training.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -146,7 +147,7 @@ class Fleet:
         return self.queue
 
     def __exit__(self, *_: object) -> None:
-        self.queue.handle.close()
+        os.close(self.queue.handle)
 
 
 def test_values_of_a_lost_node_go_on_from_its_checkpoints(node, start, tmp_path, monkeypatch):

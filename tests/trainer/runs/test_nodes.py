@@ -152,6 +152,23 @@ def test_a_silent_head_is_lost_and_an_s3_that_fails_all_loses_nobody() -> None:
     assert decided(three(), late, 281)[0].state == "recovering"  # their leases are over
 
 
+def test_the_last_node_at_work_is_lost_by_the_clock() -> None:
+    """The others have ended, so that none of them is heard any more."""
+    every = tuple(MODELS.values())
+    nodes = (told(2, **ended(models=every[:1])), told(1, 100), told(3, **ended()))
+    assert decided(three(), look(three(), *nodes), 150)[0].state == "running"
+    lost, _ = decided(three(), look(three(), *nodes), 151)
+    assert lost.state == "recovering" and lost.lost[0].error is not None
+    assert lost.lost[0].error["what"] == "node 1: the node fell silent"
+    # It had uploaded what it held: nothing is missing.
+    held = (nodes[0], replace(nodes[1], left=("ETH-USD",)), nodes[2])
+    done, _ = decided(three(), look(three(), *held), 151)
+    assert done.outcome == "done"
+    gone = tuple(replace(one, state="terminated", terminated_at=at(200)) for one in done.instances)
+    ends = node_ends(replace(done, state="closed", instances=gone), joined(done, held), at(300))
+    assert [end.state for end in ends] == ["done", "lost", "done"]
+
+
 def test_a_node_that_still_boots_is_judged_by_its_boot_alone() -> None:
     """Its bootstrap renews the lease at another pace than an agent."""
     nodes = (told(2, 300), told(1, 240, heartbeat=beat(1, 240, phase="")), told(3, 300))

@@ -314,7 +314,7 @@ def gpu_lines(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     if together and pointless:
         named = ", ".join(f"{row.devices}×{_gpu_name(row)} {row.speedup:.1f}" for row in pointless)
         yield (
-            "   Not worthwhile for this model and batch, since the link is slow (speed-up over one GPU):"
+            "   Not worthwhile for this model and batch (speed-up over one GPU):"
             f" {named}"
         )
     elif pointless:

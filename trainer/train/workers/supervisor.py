@@ -136,8 +136,8 @@ class Supervisor:
             for number in usable:
                 worker = self._workers.get(number)
                 training, alone = (worker.training, worker.alone) if worker else (0, False)
-                if training == occupied and not alone and (piece := self._take(number)) is not None:
-                    self._assign(number, piece)
+                if training == occupied and not alone and (taken := self._take(number)) is not None:
+                    self._assign(number, taken)
 
     def _take(self, number: int) -> Piece | None:
         """Take the next piece for a worker from the queue; None if none waits."""
