@@ -38,8 +38,8 @@ from trainer.job.pieces.queue import PieceQueue
 
 NODES, WORKERS = 3, 2
 MEAN_SECONDS, SPREAD = 0.06, 0.5
-# Plain Ray: one task a coin, each with a whole GPU, which is a number to Ray. A task with a GPU has a process of
-# its own (Ray 2.60, "max_calls"), so that each coin starts one.
+# Plain Ray: one task a coin, each with a whole GPU, which is a number to Ray. A task with a GPU has a process
+# of its own (Ray 2.60, "max_calls"), so that each coin starts one.
 PLAIN = """
 import json, sys, time
 import ray

@@ -8,7 +8,10 @@ Owns only the choice: no process, no file. Used by `train.workers.supervisor` fo
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 
 from trainer.job.pieces.piece import Piece
 
@@ -22,6 +25,7 @@ class PieceQueue:
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._pieces = sorted(pieces, key=_order)
+        self._sources = Counter(piece.source for piece in self._pieces)  # 10,000 pieces: no scan for each
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -40,14 +44,16 @@ class PieceQueue:
         (`elsewhere`), else the longest. So no piece waits for a busy worker while another is free: one held
         elsewhere is taken if no other is as long.
         """
-        longest = self._pieces[0].estimate
-        nearly = [piece for piece in self._pieces if piece.estimate >= NEARLY * longest]
-        wishes = (
-            (piece for piece in nearly if piece.source in held),
-            (piece for piece in nearly if piece.source in staged),
-            (piece for piece in nearly if piece.source not in elsewhere),
-        )
-        return next((piece for wish in wishes for piece in wish), nearly[0])
+        longest = self._pieces[0]
+        end = bisect_right(self._pieces, -NEARLY * longest.estimate, key=_shortness)
+        for wished in (held, staged):
+            left = {source for source in wished if self._sources[source]}
+            if left and (own := self._first(end, lambda piece, left=left: piece.source in left)):
+                return own
+        return self._first(end, lambda piece: piece.source not in elsewhere) or longest
+
+    def _first(self, end: int, suits: Callable[[Piece], bool]) -> Piece | None:
+        return next((piece for piece in islice(self._pieces, end) if suits(piece)), None)
 
     def take(
         self,
@@ -58,7 +64,7 @@ class PieceQueue:
     ) -> Piece:
         """Remove and return what `peek` returns."""
         piece = self.peek(held=held, staged=staged, elsewhere=elsewhere)
-        self._pieces.remove(piece)
+        self.remove(piece)
         return piece
 
     def ahead(self, count: int, *, held: Collection[str], elsewhere: Collection[str]) -> list[Piece]:
@@ -74,15 +80,18 @@ class PieceQueue:
 
     def put(self, piece: Piece) -> None:
         """Add a piece that is to begin again."""
-        self._pieces = sorted([*self._pieces, piece], key=_order)
+        insort(self._pieces, piece, key=_order)
+        self._sources[piece.source] += 1
 
     def remove(self, piece: Piece) -> None:
-        """Take out a piece that another node has taken."""
-        self._pieces.remove(piece)
+        """Take out a piece. Raises ValueError if it is not there."""
+        place = bisect_left(self._pieces, _order(piece), key=_order)
+        del self._pieces[self._pieces.index(piece, place)]
+        self._sources[piece.source] -= 1
 
     def has(self, source: str) -> bool:
         """Return whether a piece of the source is left."""
-        return any(piece.source == source for piece in self._pieces)
+        return self._sources[source] > 0
 
 
 def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
@@ -97,6 +106,10 @@ def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
         each = int(gpus)
         return [tuple(range(first, first + each)) for first in range(0, devices - each + 1, each)]
     return [(device,) for _ in range(math.floor(1 / gpus + 1e-9)) for device in range(devices)]
+
+
+def _shortness(piece: Piece) -> float:
+    return -piece.estimate
 
 
 def _order(piece: Piece) -> tuple[float, str]:
