@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from tests.live import bill, machines, runs, stacks
+from tests.live import bill, machines, nodes, runs, stacks
 from tests.live.context import G_ON_DEMAND, G_SPOT, STANDARD, Live
 from tests.live.policies import policies
 from tests.live.runs import HALF_HOUR, launch
@@ -168,6 +168,16 @@ CHECKS = (
         minutes=25,
     ),
     gpu("storage", "two runs with cache and key", runs.storage, dollars=0.90, minutes=30, stack=THROWAWAY),
+    gpu(
+        "nodes",
+        "machines of one run reach each other, and none of another's",
+        nodes.nodes,
+        dollars=1.20,
+        minutes=35,
+        quota={G_ON_DEMAND: 16},
+        stack=THROWAWAY,
+        not_embedded="its machines share the desk's network, and have no firewall of their own",
+    ),
     gpu(
         "image",
         "an image is built and tested",

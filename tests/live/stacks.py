@@ -19,6 +19,7 @@ BUILD_TYPE = "g4dn.xlarge"
 OPTIONS = {
     "attach": "ssm",
     "storage": "efs-cache",
+    "cluster": "true",
     "image_pipeline": BUILD_TYPE,
     "retrains[0].name": RETRAIN,
     "retrains[0].weekdays[0]": "SUN",

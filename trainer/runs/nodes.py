@@ -56,19 +56,21 @@ def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
             if piece not in progress or rank > progress[piece][0]:
                 progress[piece] = (rank, told)
     works = any(node.result is None and beat.phase not in ("upload", "end") for node, beat in beats[1:])
-    upload = {"phase": "upload", "phases": {name: at for name, at in said[0].phases.items() if name != "end"}}
+    head = said[0]
+    if works and head.phase == "end":
+        phases = {name: at for name, at in head.phases.items() if name != "end"}
+        head = replace(head, phase="upload", phases=phases)
     total = max(beat.models_total for beat in said)
     done = sum(told["state"] == "done" for _, told in progress.values())
     told_done = min(sum(beat.models_done for beat in said), total)
     return replace(
-        said[0],
+        head,
         progress={piece: told for piece, (_, told) in progress.items()},
         models_total=total,
         models_done=done if len(progress) >= total else told_done,
         retries=sum(beat.retries for beat in said),
         rate=sum(rates) if (rates := [beat.rate for beat in said if beat.rate is not None]) else None,
         durable=_joined_durable([beat.durable for beat in said if beat.durable]),
-        **(upload if works and said[0].phase == "end" else {}),
     )
 
 
