@@ -59,13 +59,15 @@ def head_port(cluster: Cluster) -> int:
     return LOOPBACK_PORTS[zlib.crc32(cluster.head.encode()) % len(LOOPBACK_PORTS)]
 
 
-def start_words(cluster: Cluster, *, folder: Path, cpus: int = 0, gpus: int = 0) -> list[str]:
+def start_words(
+    cluster: Cluster, *, folder: Path, cpus: int = 0, gpus: int = 0, python: str = sys.executable
+) -> list[str]:
     """Return the words that start Ray on this node, in a folder with a short path: Unix sockets lie below it.
 
     The queue needs no processors. On loopback all ports but the head's are free ones.
     """
     loopback = ipaddress.IPv4Address(cluster.head).is_loopback
-    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    words = [python, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     words += ["--node-ip-address", cluster.address, "--temp-dir", str(folder), "--log-style", "record"]
     words += ["--include-log-monitor=false", "--object-store-memory", str(STORE_BYTES)]
     words += ["--num-cpus", str(cpus), "--num-gpus", str(gpus)]

@@ -87,6 +87,9 @@ class Job:
             raise UsageError(
                 "a script needs machine.max_duration", why=why, do="Set it, such as --max-duration 2h."
             )
+        if self.script.ray and self.machine.nodes == 1:
+            why, do = "it is Ray over several machines", "Set machine.nodes, or leave script.ray out."
+            raise UsageError("script.ray without machine.nodes", why=why, do=do)
         if self.data.folder and not self.script.command:
             do = "Name candles with data.path, or a script with script.command."
             raise UsageError("data.folder without a script", why="it is the data of a script", do=do)

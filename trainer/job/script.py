@@ -87,6 +87,10 @@ class ScriptSettings:
         0.0, "GPUs of each value: a number, or a share such as 0.25; 0: one. Without `over` all."
     )
 
+    ray: bool = setting(
+        False,
+        "With machine.nodes: Ray on every machine, and the script on the first alone, with RAY_ADDRESS.",
+    )
     best: str = setting(
         "",
         "Metric of its events that it is judged by, and which end is better: mse:min, auc:max. Empty: the"
@@ -104,6 +108,9 @@ class ScriptSettings:
         if self.gpus and not self.over:
             why, do = "one script gets all GPUs", "Leave it out, or set script.over."
             raise UsageError("script.gpus without script.over", why=why, do=do)
+        if self.ray and self.over:
+            why, do = "Ray serves one script on all machines", "Leave script.over out, or script.ray."
+            raise UsageError("script.ray with script.over", why=why, do=do)
         if self.over and VISIBLE in self.variables:
             do = "Leave it out; script.gpus says how many."
             raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)

@@ -43,6 +43,7 @@ from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_ow
 from trainer.node.piece_run import PieceToRun
 from trainer.node.redaction import Redaction
 from trainer.node.script_packages import install, install_ray, make_venv
+from trainer.node.script_ray import ray_of_script, ray_variables, serve, token_for
 from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
@@ -129,12 +130,15 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
     if allowed is not None:
         gpu_names = [name.strip() for name in allowed.split(",")]
 
+    of_ray: dict[str, str] = {}
+
     def start_of(piece: PieceToRun, gpus: Devices) -> tuple[list[str], dict[str, str]]:
         contract = {
             **command.variables,
             **_contract(folders, piece, gpus),
             "MAYFLY_NOTICE": str(node.notice_file),
             **of_cluster,
+            **of_ray,
             **variables_of(dict(piece.values)),
         }
         variables = {**home, **contract, **secrets}
@@ -152,12 +156,20 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
     with ExitStack() as open_until_the_end:
         open_until_the_end.enter_context(_snapshots(node, manifest, folders))
         shared, fetches = None, None
-        if node.cluster is not None:
+        if node.cluster is not None and has_ray(node, manifest):
+            of_ray |= ray_variables(node, token_for(node, own_user, folders.own))
+            own = {"programs": programs, "files": folders.files, "own_user": own_user}
+            ray = open_until_the_end.enter_context(ray_of_script(node, {**home, **of_ray}, **own))
+            if not node.cluster.is_head:
+                node.enter("train")
+                serve(node, ray)
+                return
+        elif node.cluster is not None:
             install_ray(node)
             others = OtherNodes(node, start, folders.checkpoints, leaves=command.leaves, own_user=own_user)
             fetches = Fetches(others, answers=folders.given / CARRIED_FILE)
             open_until_the_end.callback(fetches.close)
-            if len(pieces) > 1:  # that the agent starts
+            if any(piece.values for piece in manifest.pieces):  # that the agent starts
                 queue = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
                 shared = open_until_the_end.enter_context(queue)
         run = CommandRun(
@@ -167,6 +179,12 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             fetches=fetches,
         )
         run.to_the_end()
+
+
+def has_ray(node: Node, manifest: Manifest) -> bool:
+    """Return whether the command is a script that Ray serves on all nodes."""
+    table = manifest.job.get("script")
+    return node.cluster is not None and isinstance(table, Mapping) and table.get("ray") is True
 
 
 def _cluster_variables(node: Node) -> dict[str, str]:
