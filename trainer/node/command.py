@@ -158,8 +158,10 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         shared, fetches = None, None
         if node.cluster is not None and has_ray(node, manifest):
             of_ray |= ray_variables(node, token_for(node, own_user, folders.own))
-            own = {"programs": programs, "files": folders.files, "own_user": own_user}
-            ray = open_until_the_end.enter_context(ray_of_script(node, {**home, **of_ray}, **own))
+            serving = ray_of_script(
+                node, {**home, **of_ray}, programs=programs, files=folders.files, own_user=own_user
+            )
+            ray = open_until_the_end.enter_context(serving)
             if not node.cluster.is_head:
                 node.enter("train")
                 serve(node, ray)
