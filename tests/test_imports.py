@@ -93,6 +93,7 @@ LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 ON_A_MAC_TOO = {
     "trainer/aws/folder_bucket.py": {"fcntl"},
     "trainer/base/files.py": {"fcntl"},
+    "trainer/train/ranks/meeting.py": {"fcntl"},
     "trainer/train/observing/meter.py": {"resource"},
     "trainer/attach/shell.py": {"termios"},
 }

@@ -59,8 +59,8 @@ def check(receipt: dict[str, Any], lost: str) -> None:
     """Check that the run is one attempt of three machines, whose end was seen, and names the lost one."""
     assert receipt["state"] == "done" and len(receipt["attempts"]) == 1
     assert [one["state"] for one in receipt["instances"]] == ["terminated"] * 3
-    ends = {node["instance_id"]: node["end"] for node in receipt["nodes"]}
-    assert len(ends) == 3 and ends[lost] == "lost"
+    states = {node["instance_id"]: node["state"] for node in receipt["nodes"]}
+    assert len(states) == 3 and states[lost] == "lost"
 
 
 @pytest.mark.nightly
@@ -116,3 +116,36 @@ def test_values_of_a_lost_machine_run_on_the_others(desk: Desk, tmp_path: Path) 
     check(receipt, lost)
     assert len({one["piece"] for one in receipt["scripts"]}) == len(receipt["scripts"]) == 20
     assert {one["exit_code"] for one in receipt["scripts"]} == {0}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_800)
+def test_one_model_on_two_machines_goes_on_after_one_is_lost(desk: Desk, tmp_path: Path) -> None:
+    words = ["--symbols", "AAA,BBB,CCC", "--bars", "1500", "--timeframe", "1h"]
+    assert write_synthetic(["--out", str(tmp_path / "panel"), *words]) == 0
+    panel = sets(
+        "model.preset=tiny",
+        "model.lookback=16",
+        "data.panel=true",
+        "data.calendar=24x7",
+        "train.batch=32",
+        "train.patience=30",
+        "train.checkpoint_seconds=1",
+        "machine.nodes=2",
+    )
+    run = desk.start(
+        *("launch", "--rehearse", "--json", "--instance", "g6.xlarge", "--data", str(tmp_path / "panel")),
+        *("--model", "transformer", "--target", "return", "--epochs", "30", *panel),
+    )
+    head, lost = while_it_runs(run, lambda: machines(desk))
+    while_it_runs(run, lambda: told(desk, head, "checkpoint"))
+    lose(desk, lost)
+    out, err = run.communicate(timeout=1_500)
+    assert run.returncode == 0, err[-2_500:]
+    receipt = json.loads(out)
+    assert receipt["state"] == "done" and len(receipt["models"]) == 1
+    first, second = receipt["attempts"]
+    assert (first["cause"], second["cause"]) == ("lost", "")
+    assert [one["state"] for one in receipt["instances"]] == ["terminated"] * 4
+    resumed = [one for one in desk.events("resumed") if one["piece"] == "mayfly"]
+    assert resumed and resumed[-1]["step"] > 0

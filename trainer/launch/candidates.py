@@ -144,8 +144,9 @@ class PlanCandidate:
     def sagemaker_usd(self) -> float | None:
         """Return the cost of the same seconds on SageMaker, on demand; None without a quote."""
         quoted = self.machine.sagemaker_usd_per_hour
-        known = quoted and self.is_estimated
-        return dollars(self.time.phases.seconds_p50, self.nodes * quoted) if known else None
+        if not quoted or not self.is_estimated:
+            return None
+        return dollars(self.time.phases.seconds_p50, self.nodes * quoted)
 
     def longest_attempt(self, timed: Timed) -> timedelta:
         """Return the longest attempt of a job that names no duration, by one of its times."""

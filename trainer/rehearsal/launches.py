@@ -47,8 +47,8 @@ def launch_fleet(cloud: EmbeddedAccount, params: dict[str, Any]) -> dict[str, An
         launched.append({**pool_entry, **kind, "InstanceIds": [one.id for one in instances]})
         if len(instances) < missing:
             what = "We currently do not have sufficient capacity in the zone you requested."
-            error = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": what}
-            errors.append({**pool_entry, **error})
+            full = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": what}
+            errors.append({**pool_entry, **full})
         break
     own_tags = [one["Tags"] for one in params.get("TagSpecifications", []) if one["ResourceType"] == "fleet"]
     if own_tags and launched:

@@ -56,11 +56,15 @@ def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
             if piece not in progress or rank > progress[piece][0]:
                 progress[piece] = (rank, told)
     works = any(node.result is None and beat.phase not in ("upload", "end") for node, beat in beats[1:])
+    head = said[0]
+    if works and head.phase == "end":
+        phases = {name: at for name, at in head.phases.items() if name != "end"}
+        head = replace(head, phase="upload", phases=phases)
     total = max(beat.models_total for beat in said)
     done = sum(told["state"] == "done" for _, told in progress.values())
     told_done = min(sum(beat.models_done for beat in said), total)
-    whole = replace(
-        said[0],
+    return replace(
+        head,
         progress={piece: told for piece, (_, told) in progress.items()},
         models_total=total,
         models_done=done if len(progress) >= total else told_done,
@@ -68,10 +72,6 @@ def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
         rate=sum(rates) if (rates := [beat.rate for beat in said if beat.rate is not None]) else None,
         durable=_joined_durable([beat.durable for beat in said if beat.durable]),
     )
-    if not works or whole.phase != "end":
-        return whole
-    phases = {name: at for name, at in whole.phases.items() if name != "end"}
-    return replace(whole, phase="upload", phases=phases)
 
 
 def joined_result(

@@ -313,10 +313,7 @@ def gpu_lines(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
     pointless = [most[chip] for chip in chips if most[chip].is_pointless]
     if together and pointless:
         named = ", ".join(f"{row.devices}×{_gpu_name(row)} {row.speedup:.1f}" for row in pointless)
-        yield (
-            "   Not worthwhile for this model and batch (speed-up over one GPU):"
-            f" {named}"
-        )
+        yield (f"   Not worthwhile for this model and batch (speed-up over one GPU): {named}")
     elif pointless:
         busy = math.ceil(max(row.speedup for row in pointless))
         yield f"   Dim: the models keep no more than {counted(busy, 'GPU')} busy."

@@ -135,7 +135,7 @@ def _dollars(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "", saved
     prices = (
         f"{item['instance_type']} {item['market'].replace('_', '-')}: "
-        f"{money(item['price_usd_per_hour'])} an hour with its disk"
+        f"{money(item['price_usd_per_hour'])} an hour{' each' if receipt['nodes'] else ''} with its disk"
         for item in receipt["instances"]
     )
     for price in dict.fromkeys(prices):

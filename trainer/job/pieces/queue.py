@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from itertools import islice
 
 from trainer.job.pieces.piece import Piece
@@ -48,7 +49,7 @@ class PieceQueue:
         end = bisect_right(self._pieces, -NEARLY * longest.estimate, key=_shortness)
         for wished in (held, staged):
             left = {source for source in wished if self._sources[source]}
-            if left and (own := self._first(end, lambda piece, left=left: piece.source in left)):
+            if left and (own := self._first(end, partial(_is_of, left))):
                 return own
         return self._first(end, lambda piece: piece.source not in elsewhere) or longest
 
@@ -110,6 +111,10 @@ def places_on(devices: int, gpus: float) -> list[tuple[int, ...]]:
 
 def _shortness(piece: Piece) -> float:
     return -piece.estimate
+
+
+def _is_of(sources: Collection[str], piece: Piece) -> bool:
+    return piece.source in sources
 
 
 def _order(piece: Piece) -> tuple[float, str]:
