@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ PANEL = (
 class Nodes:
     """Trainers of one model: a folder, a cluster's file and an address each."""
 
-    def __init__(self, folder: Path, data: Path) -> None:
-        self.folder, self._data = folder, data
+    def __init__(self, folder: Path, data: Path, python: Sequence[str]) -> None:
+        self.folder, self._data, self._python = folder, data, python
         self._token = folder / "token"
         self._token.write_text("0123456789abcdef" * 4)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -52,7 +52,7 @@ class Nodes:
             words += ["--cluster", str(place / "cluster.json")]
         with (place / "log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "trainer.train", *words],
+                [*self._python, "-m", "trainer.train", *words],
                 env={**os.environ, "RAY_AUTH_TOKEN_PATH": str(self._token), "OMP_NUM_THREADS": "1"},
                 stdout=log,
                 stderr=log,
@@ -93,12 +93,12 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, write_candles: Callable[..., Any]) -> Iterator[Nodes]:
+def nodes(tmp_path: Path, write_candles: Callable[..., Any], python: Sequence[str]) -> Iterator[Nodes]:
     data = tmp_path / "candles"
     data.mkdir()
     for number, symbol in enumerate(("AAA", "BBB", "CCC")):
         write_candles(data, symbol, bars=400, seed=number)
-    started = Nodes(tmp_path, data)
+    started = Nodes(tmp_path, data, python)
     yield started
     started.close()
 
