@@ -353,10 +353,10 @@ def later_attempt_replaces_models() -> Iterable[tuple[Any, str, Any]]:
 
 
 def strangers_upload_read() -> Iterable[tuple[Any, str, Any]]:
-    """Every machine that the record has seen counts, not only the one that its launch names."""
+    """The machine that the record saw last counts, whatever its launch names."""
 
     def working_ids(record: Any) -> tuple[str, ...]:
-        return tuple(seen.instance_id for seen in record.instances)
+        return tuple(seen.instance_id for seen in record.instances[-1:])
 
     yield record_module.RunRecord, "working_ids", property(working_ids)
 
