@@ -1,4 +1,4 @@
-"""Who gets which piece of a queue that several nodes share: the state behind `actor`, without Ray.
+"""Hand out the pieces of a queue that several nodes share: the state behind `actor`, without Ray.
 
 Pieces have numbers, by their place in the list that node 0 opens the queue with; every node makes the same
 list. A node that leaves, or is not heard for too long, gives back what it had: the next one to take such a
@@ -113,7 +113,7 @@ class HandOut:
         return self._reply(node)
 
     def hear(self, node: int) -> Reply:
-        """Tell a node what is new."""
+        """Return what other nodes did since this one last heard."""
         return self._hear(node) or self._reply(node)
 
     def ping(self, node: int) -> Reply:

@@ -1,6 +1,4 @@
-"""What the nodes of an attempt report of themselves, in S3: lease and progress, result, list of output files.
-Each is hostile until a strict parser has read it. Reads only.
-"""
+"""Read what the nodes of an attempt report in S3: lease and progress, result, list of output files. Each is hostile until a strict parser has read it. Reads only."""
 
 from __future__ import annotations
 

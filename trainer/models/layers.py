@@ -11,7 +11,7 @@ Shapes: M models, T time steps, B batch, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import nn
@@ -77,7 +77,7 @@ def _numbers(first: int, stop: int, device: torch.device) -> torch.Tensor:
     return _kept_numbers(first, stop, device)
 
 
-@lru_cache(maxsize=32)
+@cache  # a recorded graph has their addresses: none may be freed
 def _kept_numbers(first: int, stop: int, device: torch.device) -> torch.Tensor:
     return torch.arange(first, stop, device=device, dtype=torch.int32)
 

@@ -1,4 +1,4 @@
-"""What another node of the attempt left in S3 of a piece: its end, or else its newest checkpoint.
+"""Fetch what another node of the attempt left of a piece in S3: its end, or else its newest checkpoint.
 
 A training asks for it by an event, and reads the answer in a file (docs/cluster.md); of the pieces that the
 agent starts, the agent asks itself. What lies in S3 is another machine's: a snapshot counts if its manifest

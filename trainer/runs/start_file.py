@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainer.base.cluster import Cluster, private_address
+from trainer.base.cluster import MOST_NODES, Cluster, private_address
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
@@ -35,7 +35,6 @@ from trainer.runs.store import Stored, carried_key, start_key
 
 FORMAT = 1
 MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does
-MOST_INSTANCES = 64  # of one attempt
 INSTANCE_ID = "i-[0-9a-z]+"
 
 
@@ -173,14 +172,14 @@ def _object(fields: Fields, run_id: str, attempt: int) -> CarriedObject:
 
 
 def _ids(fields: Fields) -> Iterator[str]:
-    for item in fields.value("instances", []).items(most=MOST_INSTANCES):
+    for item in fields.value("instances", []).items(most=MOST_NODES):
         if not (instance_id := item.text(pattern=INSTANCE_ID)):
             raise Unsound(f"{item.name} names no instance")
         yield instance_id
 
 
 def _addresses(fields: Fields) -> Iterator[str]:
-    for item in fields.value("addresses", []).items(most=MOST_INSTANCES):
+    for item in fields.value("addresses", []).items(most=MOST_NODES):
         yield private_address(item.text())
 
 

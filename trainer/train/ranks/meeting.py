@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from trainer.base.cluster import Cluster
-from trainer.base.errors import Stopped, TrainingFailed, UsageError
+from trainer.base.errors import TrainingFailed, UsageError
 from trainer.base.files import read_plain
 from trainer.base.strict_json import Fields, Unsound, read_object
 
@@ -54,13 +54,10 @@ class Meeting:
         silent: float = SILENT_SECONDS,
         join: float = JOIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait for every node, at most `join` seconds. Raises TrainingFailed if one does not come, and
-        Stopped once `is_stopping`.
-        """
+        """Wait for every node, at most `join` seconds. Raises TrainingFailed if one does not come."""
         self.cluster, self._token, self._port = cluster, token, port
-        self._silent, self._clock, self._is_stopping = silent, clock, is_stopping
+        self._silent, self._clock = silent, clock
         self._inbox: queue.SimpleQueue[tuple[int, Fields | None]] = queue.SimpleQueue()
         self._lines: dict[int, _Line] = {}
         self._heard: dict[int, float] = {}
@@ -116,11 +113,6 @@ class Meeting:
             raise TrainingFailed("a machine that trains the model with others is lost", why=names, do=DO)
         return found
 
-    @property
-    def lost(self) -> tuple[int, ...]:
-        """Return the nodes whose connection has ended."""
-        return tuple(node for node, line in self._lines.items() if line.is_over)
-
     def _gather(self) -> None:
         with socket.create_server((self.cluster.address, self._port)) as listener:
             listener.settimeout(1.0)
@@ -174,8 +166,6 @@ class Meeting:
         threading.Thread(target=self._listen, args=(node, line), name=f"node-{node}", daemon=True).start()
 
     def _check_time(self, missing: str) -> None:
-        if self._is_stopping():
-            raise Stopped("training stopped before all machines had met", do=DO)
         if self._clock() > self._until:
             raise TrainingFailed("the machines of this attempt did not meet", why=missing, do=DO)
 
@@ -183,7 +173,6 @@ class Meeting:
         with suppress(Unsound, OSError):
             while True:
                 self._inbox.put((node, line.read(timeout=None)))
-        line.is_over = True
         self._inbox.put((node, None))
 
     def _beat(self) -> None:
@@ -232,7 +221,6 @@ class _Line:
         connection.settimeout(GREET_SECONDS)
         self._connection, self._sending = connection, threading.Lock()
         self._file = connection.makefile("rb", buffering=MOST_LINE)
-        self.is_over = False
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message; if that fails, the connection is over."""

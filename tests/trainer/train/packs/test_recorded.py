@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.jobs import job_of, with_settings
+from trainer.models.layers import _kept_numbers
 from trainer.train.packs import sequential
 from trainer.train.packs.pack import Member
 from trainer.train.packs.recorded import EAGER_STEPS
@@ -81,6 +82,14 @@ def test_steps_after_a_restored_state_are_recorded_anew(graphs):
     for number, state in enumerate(states):
         resumed.restore(number, state)
     torch.testing.assert_close(losses(resumed, range(10, 20)), losses(whole, range(10, 20)))
+
+
+def test_numbers_that_a_graph_reads_are_not_freed_for_those_of_other_batches():
+    cpu = torch.device("cpu")
+    kept = _kept_numbers(0, 7, cpu)
+    for rows in range(100):
+        _kept_numbers(0, 8 + rows, cpu)
+    assert _kept_numbers(0, 7, cpu) is kept
 
 
 @pytest.mark.parametrize("settings", [{"precision": "fp16"}, {}], ids=["its scale is the host's", ""])
