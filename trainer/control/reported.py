@@ -1,4 +1,7 @@
-"""Read what the nodes of an attempt report in S3: lease and progress, result, list of output files. Each is hostile until a strict parser has read it. Reads only."""
+"""Read what the nodes of an attempt report in S3: lease and progress, result, list of output files.
+
+Each is hostile until a strict parser has read it.
+"""
 
 from __future__ import annotations
 
