@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
 
-from trainer.base.errors import DataError, UsageError
+from trainer.base.errors import DataError, TrainingFailed, UsageError
 from trainer.base.silence import FIRST_SECONDS, LEAST_SECONDS, ProgressClock
-from trainer.base.strict_json import MOST_TEXT, Fields
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.kernels import gains_from_threads
@@ -23,7 +23,7 @@ from trainer.train.notice import Notice
 from trainer.train.piece import kept
 from trainer.train.ranks.connection import Assignment
 from trainer.train.ranks.hanging import HangWatch
-from trainer.train.ranks.meeting import Meeting
+from trainer.train.ranks.meeting import DO, Meeting
 from trainer.train.ranks.process import POLL_SECONDS, Among, Emit, TorchRun, Trouble
 from trainer.train.smoke import tried
 from trainer.train.workers.assignment import Outcome, WorkerSettings
@@ -226,18 +226,23 @@ class RankSupervisor:
         """
         if self._meeting is None or self._meeting.cluster.is_head:
             return False
-        self._waiting += self._said()
+        self._waiting = self._said()
         return self._stopped >= self._session
 
     def _said(self, *, wait: float = 0.0) -> list[Fields]:
-        """Return what node 0 has said besides the ends of starts, which are noted."""
+        """Return what node 0 has said besides the ends of starts, which are noted. Raises TrainingFailed if it
+        is lost, or speaks otherwise than a leader.
+        """
         assert self._meeting is not None
         said, self._waiting = self._waiting, []
-        for _, each in self._meeting.heard(wait=0.0 if said else wait):
-            if each.text("say") == "stop":
-                self._stopped = max(self._stopped, each.whole("session", most=MOST_SESSIONS))
-            else:
-                said.append(each)
+        try:
+            for _, each in self._meeting.heard(wait=0.0 if said else wait):
+                if each.choice("say", ("start", "stop", "bye")) == "stop":
+                    self._stopped = max(self._stopped, each.whole("session", most=MOST_SESSIONS))
+                else:
+                    said.append(each)
+        except Unsound as error:
+            raise TrainingFailed("node 0 can't be understood", why=str(error), do=DO) from error
         return said
 
     def _troubles_of_others(self) -> list[Trouble]:
@@ -246,8 +251,11 @@ class RankSupervisor:
             return []
         troubles = []
         for node, said in self._meeting.heard():
-            if said.text("say") == "trouble" and said.whole("session", most=MOST_SESSIONS) == self._session:
-                troubles.append(_trouble_of(node, said))
+            try:
+                if said.whole("session", most=MOST_SESSIONS) == self._session:
+                    troubles.append(_trouble_of(node, said))
+            except Unsound as error:
+                raise TrainingFailed(f"node {node} can't be understood", why=str(error), do=DO) from error
         return troubles
 
     def _fail(self, piece: Piece, reason: str) -> dict[str, Any]:

@@ -13,7 +13,9 @@ import pytest
 
 from trainer.base.cluster import Cluster
 from trainer.base.errors import TrainingFailed, UsageError
+from trainer.base.strict_json import read_object
 from trainer.train.ranks.meeting import Meeting, interface_of, token_of
+from trainer.train.ranks.supervisor import RankSupervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
 TOKEN = b"0123456789abcdef" * 4
@@ -148,3 +150,33 @@ def test_a_cluster_without_a_token_is_refused(tmp_path):
 def test_the_interface_of_an_address():
     assert interface_of("127.0.0.9") == "lo"
     assert interface_of("192.0.2.1") == ""
+
+
+class Heard:
+    """A meeting in which node 0 has said these messages."""
+
+    cluster = Cluster(node=1, addresses=ADDRESSES)
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self._messages = [
+            (0, read_object(json.dumps(said).encode(), most_bytes=999, name="it")) for said in messages
+        ]
+
+    def heard(self, *, wait: float = 0.0) -> list[tuple[int, Any]]:
+        said, self._messages = self._messages, []
+        return said
+
+
+def test_what_node_0_said_during_a_start_is_acted_on_once():
+    said = Heard({"say": "stop", "session": 1}, {"say": "start", "session": 2, "piece": "a"})
+    follower = RankSupervisor(kind="cpu", ranks=1, settings=None, emit=print, meeting=said)  # type: ignore[arg-type]
+    follower._session = 1
+    assert all(follower._is_told_to_stop() for _ in range(3))
+    assert [each.whole("session") for each in follower._said()] == [2]
+    assert follower._said() == []
+
+
+def test_a_message_of_another_shape_ends_the_training_with_one_line():
+    follower = RankSupervisor(kind="cpu", ranks=1, settings=None, emit=print, meeting=Heard({"say": 7}))  # type: ignore[arg-type]
+    with pytest.raises(TrainingFailed, match="node 0"):
+        follower._said()
