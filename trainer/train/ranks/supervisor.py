@@ -230,7 +230,7 @@ class RankSupervisor:
         return self._stopped >= self._session
 
     def _said(self, *, wait: float = 0.0) -> list[Fields]:
-        """Return what node 0 has said besides the ends of starts, which are noted. Raises TrainingFailed if it
+        """Return what node 0 has said, but for ends of starts, which are noted. Raises TrainingFailed if it
         is lost, or speaks otherwise than a leader.
         """
         assert self._meeting is not None
