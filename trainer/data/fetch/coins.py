@@ -150,8 +150,10 @@ class CoinSource:
             response = getattr(error.__cause__, "response", None)
             status = getattr(response, "status_code", 0)
             if status in _REFUSALS:
-                why = f"{self._kind.title} refuses to answer here (HTTP {status}): it does not serve every
-                region" raise SourceRefused(why) from error
+                why = (
+                    f"{self._kind.title} refuses to answer here (HTTP {status}): it serves some regions alone"
+                )
+                raise SourceRefused(why) from error
             if isinstance(error, ccxt.NetworkError):
                 raise SourceBusy(_words(error, status), _retry_after(response)) from error
             raise BadAnswer(_words(error, status)) from error

@@ -139,6 +139,9 @@ def write_metadata(
 def metadata_of(files: Sequence[FetchedFile], failures: Mapping[str, str], *, terms: str) -> dict[str, Any]:
     """Return the folder's metadata as JSON values; it depends on the files and failures alone."""
     records = [file.record for file in files]
+    by_symbol: dict[tuple[str, str], list[FetchedFile]] = {}
+    for file in files:
+        by_symbol.setdefault((file.record.symbol, file.record.timeframe), []).append(file)
     lists = {(one.chosen_on, one.chosen_by, one.chosen_symbols) for one in records}
     chosen = [
         {"on": on, "by": by, "symbols": symbols, "note": _bias(by)} for on, by, symbols in sorted(lists)
@@ -153,10 +156,7 @@ def metadata_of(files: Sequence[FetchedFile], failures: Mapping[str, str], *, te
         "adjustments": adjustments_of(records),
         "chosen": chosen,
         "failures": dict(sorted(failures.items())),
-        "symbols": {
-            f"{symbol} {timeframe}": _sum_of([file for file in files if _key(file) == (symbol, timeframe)])
-            for symbol, timeframe in sorted({_key(file) for file in files})
-        },
+        "symbols": {" ".join(key): _sum_of(held) for key, held in sorted(by_symbol.items())},
     }
 
 
@@ -164,8 +164,8 @@ def adjustments_of(records: Iterable[FetchRecord]) -> str:
     """Return how the files' prices are adjusted, as a sentence."""
     if any(record.actions for record in records):
         return (
-            "prices, volumes and dividends as traded; columns split (new shares for one old) and dividend (of
-            a" " share); Mayfly adjusts prices by both, and volume by splits, when it reads"
+            "prices, volumes and dividends as traded; columns split (new shares for one old) and dividend"
+            " (of a share); Mayfly adjusts prices by both, and volume by splits, when it reads"
         )
     return "none: prices as traded"
 
@@ -177,10 +177,6 @@ def _bias(chosen_by: str) -> str:
 def bias_of(chosen_by: str) -> str:
     """Return what a list of symbols of one day leaves out, as a sentence."""
     return f"{chosen_by} names the symbols of that day: it leaves out those that had failed or left before"
-
-
-def _key(file: FetchedFile) -> tuple[str, str]:
-    return file.record.symbol, file.record.timeframe
 
 
 def _sum_of(files: Sequence[FetchedFile]) -> dict[str, Any]:
