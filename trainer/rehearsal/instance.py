@@ -90,8 +90,8 @@ def start_node(
         "MAYFLY_INSTANCE_TYPE": instance_type,
     }
     try:
-        words = (str(SUPERVISOR), str(scratch / "forks"), str(script))
-        words = (*words, str(sandbox / "var/log/cloud-init-output.log"), *namespaces)
+        log = str(sandbox / "var/log/cloud-init-output.log")
+        words = (str(SUPERVISOR), str(scratch / "forks"), str(script), log, *namespaces)
         supervisor, first_line = _start_supervisor(words, sandbox, instance_id, variables, forks)
         if not first_line.strip():
             what = f"the first process of {instance_id} ended with {supervisor.wait()} before its user data"

@@ -24,7 +24,7 @@ from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
-from trainer.rehearsal.own_network import OwnNetwork
+from trainer.rehearsal.node_network import NodeNetwork
 from trainer.rehearsal.wire import Answer, Environ
 from trainer.rehearsal.world import TAKEN_BACK, AwsError, Instance
 from trainer.runs.record import utc_now
@@ -41,10 +41,10 @@ class Nodes:
     find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
     forks: ForkServerProcess | None = None  # fork server of the nodes; without it their processes are new
     # Opens the network of machines that have others beside them; None where there is none to be had.
-    open_network: Callable[[], OwnNetwork | None] = lambda: None
+    open_network: Callable[[], NodeNetwork | None] = lambda: None
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
-    _networks: list[OwnNetwork | None] = field(default_factory=list)  # one at most, opened when it is needed
+    _networks: list[NodeNetwork | None] = field(default_factory=list)  # one at most, opened when it is needed
     _tokens: TokenStore = field(default_factory=TokenStore)
     _tokens_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -150,7 +150,7 @@ class Nodes:
             with cloud.lock:
                 cloud.world.lost(instance.id, cloud.clock.now())
 
-    def _network(self) -> OwnNetwork | None:
+    def _network(self) -> NodeNetwork | None:
         if not self._networks:
             self._networks.append(self.open_network())
             if self._networks[0] is None:

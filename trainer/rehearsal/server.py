@@ -43,7 +43,7 @@ from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER
 from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.memory import InstanceLog, StoredSettings
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
-from trainer.rehearsal.own_network import OwnNetwork, open_network
+from trainer.rehearsal.node_network import NodeNetwork, open_network
 from trainer.rehearsal.processes import start_ticks
 from trainer.rehearsal.signatures import wsgi_name
 from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account
@@ -180,7 +180,7 @@ class EmbeddedAws:
         server = self._fork_server() if self._fork_server else None
         return pulumi_apply.apply(access, config=config, module=self.applier, server=server)
 
-    def _open_network(self) -> OwnNetwork | None:
+    def _open_network(self) -> NodeNetwork | None:
         network = open_network(int(self._server.server_port))
         if network is not None:
             self._server.serve_also(network.front)

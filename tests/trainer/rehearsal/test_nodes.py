@@ -15,7 +15,7 @@ import pytest
 
 from tests.processes import alive
 from trainer.rehearsal.nodes import sandbox
-from trainer.rehearsal.own_network import _lead_out, open_network
+from trainer.rehearsal.node_network import _lead_out, open_network
 from trainer.rehearsal.server import EmbeddedAws
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\n(sleep 600 & echo $! > $MAYFLY_ROOT/child)\nsleep 600\n"
@@ -122,7 +122,7 @@ def test_machines_of_one_call_have_a_network_of_their_own(
     wait_until(lambda: desk.state(instance_id) == "terminated")
 
 
-def test_only_https_leads_out_of_an_own_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_https_leads_out_of_an_node_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     asked: list[tuple[str, int]] = []
     monkeypatch.setattr(socket, "create_connection", lambda place, timeout: asked.append(place) or theirs)

@@ -7,7 +7,7 @@ the kernel allows neither.
 
 The namespace belongs to a process of its own, which holds it open until its standard input ends:
 
-    python -I -S own_network.py PORT    # standard input is a Unix socket; the listening sockets go through it
+    python -I -S node_network.py PORT    # standard input is a Unix socket; the listening sockets go through it
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_HEAD_BYTES, _BLOCK_BYTES = 1 << 14, 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNetwork:
+class NodeNetwork:
     """An open namespace. `spaces` are the files that a process enters; both sockets listen in it."""
 
     holder: subprocess.Popen[bytes]
@@ -57,7 +57,7 @@ class OwnNetwork:
         self.holder.wait()
 
 
-def open_network(port: int) -> OwnNetwork | None:
+def open_network(port: int) -> NodeNetwork | None:
     """Open a namespace in which `port` of 127.0.0.1 listens, and serve its proxy; None where there is none to
     be had.
     """
@@ -65,9 +65,9 @@ def open_network(port: int) -> OwnNetwork | None:
         return None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     words = [sys.executable, "-I", "-S", __file__, str(port)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    none = subprocess.DEVNULL
     with theirs:
-        holder = subprocess.Popen(words, stdin=theirs, start_new_session=True, **quiet)
+        holder = subprocess.Popen(words, stdin=theirs, stdout=none, stderr=none, start_new_session=True)
     ours.settimeout(_START_SECONDS)
     try:
         kinds, files, *_ = socket.recv_fds(ours, 16, 2)
@@ -80,7 +80,7 @@ def open_network(port: int) -> OwnNetwork | None:
     front, proxy = (socket.socket(fileno=number) for number in files)
     threading.Thread(target=_serve_proxy, args=(proxy,), daemon=True).start()
     spaces = tuple(f"/proc/{holder.pid}/ns/{kind}" for kind in kinds.decode().split())
-    return OwnNetwork(holder=holder, tie=ours, spaces=spaces, front=front, proxy=proxy)
+    return NodeNetwork(holder=holder, tie=ours, spaces=spaces, front=front, proxy=proxy)
 
 
 def _serve_proxy(listener: socket.socket) -> None:
