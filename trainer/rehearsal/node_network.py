@@ -7,7 +7,7 @@ the kernel allows neither.
 
 The namespace belongs to a process of its own, which holds it open until its standard input ends:
 
-    python -I -S node_network.py PORT    # standard input is a Unix socket; the listening sockets go through it
+    python -I -S node_network.py PORT    # standard input is a Unix socket, which takes the listening ones
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def open_network(port: int) -> NodeNetwork | None:
     words = [sys.executable, "-I", "-S", __file__, str(port)]
     none = subprocess.DEVNULL
     with theirs:
-        holder = subprocess.Popen(words, stdin=theirs, stdout=none, stderr=none, start_new_session=True)
+        holder = subprocess.Popen(
+            words, stdin=theirs.fileno(), stdout=none, stderr=none, start_new_session=True
+        )
     ours.settimeout(_START_SECONDS)
     try:
         kinds, files, *_ = socket.recv_fds(ours, 16, 2)

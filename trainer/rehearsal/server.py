@@ -42,8 +42,8 @@ from trainer.rehearsal.interruptions import AskedInterruption, Interruption, int
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.memory import InstanceLog, StoredSettings
-from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.node_network import NodeNetwork, open_network
+from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.processes import start_ticks
 from trainer.rehearsal.signatures import wsgi_name
 from trainer.rehearsal.wire import Answer, Environ, call_application, forget_account

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.processes import alive
-from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.node_network import _lead_out, open_network
+from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\n(sleep 600 & echo $! > $MAYFLY_ROOT/child)\nsleep 600\n"
