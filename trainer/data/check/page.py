@@ -20,7 +20,7 @@ from trainer.data.check.findings import HOLE, NOTED, REFUSED, Defect, SymbolChec
 from trainer.data.check.folder import FolderCheck
 from trainer.data.read.candles import Candles, time_text
 
-BUCKETS = 400  # of time, for each symbol
+BUCKETS = 300  # of time, for each symbol
 HEIGHT, VOLUME = 100, 28  # of the prices and the volumes, in units of the picture
 _WIDTH = 1000
 _KINDS = {REFUSED: "bad", NOTED: "odd", HOLE: "hole"}
@@ -97,7 +97,7 @@ def _section(one: SymbolCheck) -> str:
     calendar = f", calendar {one.calendar}" if one.calendar else ""
     head = (
         f'<h2>{_text(one.symbol)} <span class="mark {kind}">{word}</span></h2>'
-        f"<p>{counted(one.bars, 'bar')} of {_text(one.timeframe)}{_text(calendar)}</p>"
+        f"<p>{counted(one.bars, 'bar')} of {_text(one.timeframe)}{_text(calendar)}{_range(one.candles)}</p>"
     )
     if one.candles is None:
         lanes = "".join(
@@ -125,12 +125,11 @@ def _chart(candles: Candles, first: int, last: int) -> str:
     bars = _lines(x, np.minimum(upper, lower - 0.8), lower)
     floor = np.full(len(x), HEIGHT + VOLUME + 4.0)
     volumes = _lines(x, floor - tall, floor)
-    prices = [_price(float(np.exp(edge))) for edge in (top, bottom)]
     middle = first + (last - first) // 2
     days = "".join(f"<span>{time_text(moment)[:10]}</span>" for moment in (first, middle, last))
     return (
-        f'<div class="chart"><span class="top">{prices[0]}</span><span class="bottom">{prices[1]}</span>'
-        f'<svg viewBox="0 0 {_WIDTH} {HEIGHT + VOLUME + 4}" preserveAspectRatio="none" role="img"'
+        f'<div class="chart"><svg viewBox="0 0 {_WIDTH} {HEIGHT + VOLUME + 4}"'
+        ' preserveAspectRatio="none" role="img"'
         f' aria-label="Prices and volumes of {_text(candles.symbol)}">'
         f'<path class="bars" d="{bars}"/><path class="volume" d="{volumes}"/></svg>'
         f'<div class="days">{days}</div></div>'
@@ -144,19 +143,18 @@ def _lane(finding: Defect, one: SymbolCheck, first: int, last: int) -> str:
     if finding.training == HOLE:
         edges = np.stack([_places(one.hole_times[:, side], first, last, _WIDTH) for side in (0, 1)], axis=1)
         edges = np.unique(edges, axis=0)
-        strip = "".join(f"M{start} 5H{max(stop, start + 1)}" for start, stop in edges.tolist())
-        strip = f'<path class="span" d="{strip}"/>'
+        spans = "".join(f"M{start} 5H{stop}" for start, stop in edges.tolist() if stop > start)
+        strip = f'<path class="span" d="{spans}"/>{_ticks(edges[:, 0])}'
     elif finding.count:
         inside = finding.times[(finding.times >= first) & (finding.times <= last)]
-        marks = np.unique(_places(inside, first, last, _WIDTH))
-        strip = '<path class="tick" d="{}"/>'.format("".join(f"M{x} 0V10" for x in marks.tolist()))
+        strip = _ticks(_places(inside, first, last, _WIDTH))
     svg = f'<svg viewBox="0 0 {_WIDTH} 10" preserveAspectRatio="none" aria-hidden="true">{strip}</svg>'
     return f'<li class="{kind}">{_label(finding)}{svg if strip else ""}</li>'
 
 
 def _label(finding: Defect) -> str:
     count = f"<b>{finding.count:,}</b> " if finding.count else ""
-    detail = f' <span class="detail">{_text(finding.detail)}</span>' if finding.detail else ""
+    detail = f' <span class="detail">({_text(finding.detail)})</span>' if finding.detail else ""
     outcome = finding.training if finding.training != NOTED else "noted, and trained on"
     fix = f"; --fix {finding.fix}" if finding.fix else ""
     return f'{count}{_text(finding.text)}{detail} <span class="outcome">{_text(outcome + fix)}</span>'
@@ -170,7 +168,18 @@ def _places(times: np.ndarray, first: int, last: int, buckets: int) -> np.ndarra
 
 def _lines(x: np.ndarray, upper: np.ndarray, lower: np.ndarray) -> str:
     rows = zip(x.tolist(), upper.tolist(), lower.tolist(), strict=True)
-    return "".join(f"M{place:.2f} {high:.1f}V{low:.1f}" for place, high, low in rows)
+    return "".join(f"M{place:.1f} {high:.1f}V{low:.1f}" for place, high, low in rows)
+
+
+def _ticks(places: np.ndarray) -> str:
+    marks = "".join(f"M{place} 0V10" for place in np.unique(places).tolist())
+    return f'<path class="tick" d="{marks}"/>'
+
+
+def _range(candles: Candles | None) -> str:
+    if candles is None:
+        return ""
+    return f", prices {_price(float(candles.low.min()))} to {_price(float(candles.high.max()))}"
 
 
 def _price(price: float) -> str:
