@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error
+from trainer.aws.transfer import fetch_file
 from trainer.base.errors import DataError
 from trainer.base.symbols import file_flaw, path_flaw
 from trainer.data.table import SUFFIXES
@@ -20,7 +21,6 @@ from trainer.data.table import SUFFIXES
 SCHEME = "s3://"
 MOST_BYTES = 20 * 10**9  # fetched by one launch
 MOST_FILES = 10_000
-_BLOCK_BYTES = 1 << 20
 _PARALLEL = 8
 
 
@@ -62,7 +62,12 @@ def _fetch(
         _check_size(path, listed, none)
         places = {key: into.joinpath(*_parts(key, prefix)) for key, _ in listed}
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            list(pool.map(lambda item: _download(s3, bucket, *item), places.items()))
+            sizes = dict(listed)
+            known: Any = {"client": s3, "bucket": bucket}
+            fetched = pool.map(
+                lambda key: fetch_file(places[key], key, "", "", size=sizes[key], **known), places
+            )
+            list(fetched)
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot read {path}") from error
     return places.get(prefix, into)
@@ -104,10 +109,3 @@ def _check_size(path: str, listed: list[tuple[str, int]], none: str) -> None:
             why=f"a launch fetches {MOST_FILES:,} files and {MOST_BYTES / 1e9:.0f} GB at most",
             do="Name a narrower prefix, or put the files into the stack's bucket: aws s3 sync SOURCE s3://BUCKET/raw/main/.",
         )
-
-
-def _download(s3: Any, bucket: str, key: str, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("wb") as file:
-        for block in s3.get_object(Bucket=bucket, Key=key)["Body"].iter_chunks(_BLOCK_BYTES):
-            file.write(block)

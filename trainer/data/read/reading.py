@@ -36,6 +36,12 @@ class OtherTimeframe(DataError):
     """The candles have other timeframes than the requested one."""
 
 
+class SeveralTimeframes(DataError):
+    """The candles have several timeframes, and none was requested."""
+
+    timeframes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileRead:
     """A file that was read: the symbols used with their number of bars, and everything that it holds, used or
@@ -88,7 +94,8 @@ class CandleFolder:
     `symbols`, `exclude` and `timeframe` as in a job; `bars` is the number of last bars of each symbol (0:
     all). `columns` are further columns that every file read must have; an empty cell takes the last earlier
     value. `files` are the names of the files with these symbols, if a plan names them: no other is opened. A
-    symbol without bars of the timeframe is resampled from shorter ones.
+    symbol without bars of the timeframe is resampled from shorter ones. Errors of files that can't be used
+    are added to `unreadable` if it is given, and raised otherwise.
     """
 
     def __init__(
@@ -102,7 +109,9 @@ class CandleFolder:
         bars: int = 0,
         columns: Sequence[str] = (),
         files: Collection[str] = (),
+        unreadable: list[DataError] | None = None,
     ) -> None:
+        self._unreadable = unreadable
         self._path = path
         self._scratch = scratch
         self._bars = bars
@@ -121,11 +130,7 @@ class CandleFolder:
         self._files = [file for file in opened if any(file in held_by for held_by in self._of.values())]
         several = sorted({file.timeframe for file in self._files})
         if not chosen and len(several) > 1:
-            raise DataError(
-                f"{path} holds candles of several timeframes: {', '.join(several)}",
-                why="a run trains on one",
-                do=f"Choose one, such as --timeframe {several[0]}.",
-            )
+            raise _several_timeframes(path, several)
         self.timeframe = chosen or several[0]
         self._note_files()
 
@@ -209,7 +214,9 @@ class CandleFolder:
                 opened.append(self._open(path, name, wanted))
             except DataError as error:
                 errors.append(error)
-        if errors:
+        if self._unreadable is not None and opened:
+            self._unreadable += errors
+        elif errors:
             raise errors[0] if len(errors) == 1 else _all_of(errors, len(paths))
         return opened
 
@@ -378,6 +385,16 @@ def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str
         return tuple(sorted(left))
     why = f"data.exclude names all of {path}"
     raise DataError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
+
+
+def _several_timeframes(path: Path, several: Sequence[str]) -> SeveralTimeframes:
+    error = SeveralTimeframes(
+        f"{path} holds candles of several timeframes: {', '.join(several)}",
+        why="a run trains on one",
+        do=f"Choose one, such as --timeframe {several[0]}.",
+    )
+    error.timeframes = tuple(several)
+    return error
 
 
 def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTimeframe:
