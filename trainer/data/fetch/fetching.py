@@ -27,7 +27,7 @@ from trainer.data.fetch.folder import (
     write_bars,
 )
 from trainer.data.fetch.pages import missing_runs
-from trainer.data.fetch.source import BadAnswer, BarSource, NoSuchSymbol, Page, SourceBusy, SourceRefused
+from trainer.data.fetch.source import BadAnswer, BarPage, BarSource, NoSuchSymbol, SourceBusy, SourceRefused
 from trainer.data.read.fetch_record import MOST_RUNS, FetchRecord, text_of
 from trainer.data.timeframes import step_of
 
@@ -162,7 +162,9 @@ class Fetch:
             covers_from, found = covers, True
         return found
 
-    def _write(self, symbol: str, page: Page, covers_from: int, covers_until: int, *, listed: bool) -> None:
+    def _write(
+        self, symbol: str, page: BarPage, covers_from: int, covers_until: int, *, listed: bool
+    ) -> None:
         request, first = self._request, covers_from if listed else int(page.timestamp[0])
         always = self._source.always_open
         holes = missing_runs(page.timestamp, first, covers_until, self._step) if always else []
@@ -188,12 +190,12 @@ class Fetch:
         with self._lock:
             self.report.added.append(written)
 
-    def _pages(self, symbol: str, begin: int, end: int, *, listed: bool) -> Iterator[Page]:
+    def _pages(self, symbol: str, begin: int, end: int, *, listed: bool) -> Iterator[BarPage]:
         """Yield the pages of [begin, end); one with holes is asked for once more."""
         at = begin
         while at < end:
             page = self._page(symbol, at, end)
-            listed = listed or len(page) > 0
+            listed = listed or len(page) > 0 or page.dropped > 0
             if self._source.always_open and listed and self._has_holes(page, at):
                 page = _both(page, self._page(symbol, at, page.covers_until))
             yield page
@@ -203,11 +205,11 @@ class Fetch:
                 many = counted(len(self._request.begins), "symbol")
                 self._told(f"{self._bars:,} bars; {self._done} of {many} done; {symbol} to {text_of(at)}")
 
-    def _has_holes(self, page: Page, begin: int) -> bool:
+    def _has_holes(self, page: BarPage, begin: int) -> bool:
         return len(page) * self._step < page.covers_until - begin
 
-    def _page(self, symbol: str, begin: int, end: int) -> Page:
-        def ask() -> Page:
+    def _page(self, symbol: str, begin: int, end: int) -> BarPage:
+        def ask() -> BarPage:
             page = self._source.page(symbol, self._request.timeframe, begin, end)
             if not begin < page.covers_until <= end:
                 raise BadAnswer("the answer does not go on from the time that was asked for")
@@ -245,7 +247,7 @@ class Fetch:
                 raise Stopped("another symbol ended the fetch")
 
 
-def _both(page: Page, again: Page) -> Page:
+def _both(page: BarPage, again: BarPage) -> BarPage:
     """Return the bars of two answers for the same time; of a bar in both, the later answer's."""
     last = min(page.covers_until, again.covers_until)
     timestamp = np.concatenate([again.timestamp, page.timestamp])

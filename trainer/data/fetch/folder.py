@@ -22,7 +22,7 @@ from trainer.base.errors import DataError
 from trainer.base.files import whole_file
 from trainer.base.strict_json import Unsound
 from trainer.base.symbols import file_flaw, flaw, quoted
-from trainer.data.fetch.source import NoSuchSymbol, Page
+from trainer.data.fetch.source import BarPage, NoSuchSymbol
 from trainer.data.read.bounds import UNREADABLE, first_line
 from trainer.data.read.candles import Candles
 from trainer.data.read.fetch_record import ACTIONS, FETCHED_KEY, FetchRecord, read_fetch_record, text_of
@@ -106,7 +106,7 @@ def uncovered(files: Iterable[FetchedFile], since: int, until: int) -> list[tupl
     return [(begin, end) for begin, end in gaps if begin < end]
 
 
-def write_bars(folder: Path, page: Page, record: FetchRecord, *, synthetic: bool) -> FetchedFile:
+def write_bars(folder: Path, page: BarPage, record: FetchRecord, *, synthetic: bool) -> FetchedFile:
     """Write a new file with the bars of a page; it is on the disk when it appears. Raises OSError."""
     first, last = (_moment(int(time), record.timeframe) for time in page.timestamp[[0, -1]])
     path = folder / f"{record.symbol}_{record.timeframe}_{first}-{last}.parquet"
@@ -193,13 +193,13 @@ def _sum_of(files: Sequence[FetchedFile]) -> dict[str, Any]:
     }
 
 
-def joined(pages: Sequence[Page], covers_until: int) -> Page:
+def joined(pages: Sequence[BarPage], covers_until: int) -> BarPage:
     """Return the bars of consecutive pages as one. Raises NoSuchSymbol if none has any."""
     pages = [page for page in pages if len(page)]
     if not pages:
         raise NoSuchSymbol("there are no bars")
     actions = [page.actions for page in pages if page.actions is not None]
-    return Page(
+    return BarPage(
         covers_until=covers_until,
         timestamp=np.concatenate([page.timestamp for page in pages]),
         values=np.concatenate([page.values for page in pages], axis=1),

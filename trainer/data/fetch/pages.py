@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.fetch.source import BadAnswer, Page
+from trainer.data.fetch.source import BadAnswer, BarPage
 
 MILLISECOND = 1_000_000  # ns
 
 
 def page_of_rows(
     rows: Any, *, since: int, until: int, step: int, covers_until: int, may_skip: bool = False
-) -> Page:
+) -> BarPage:
     """Return the page of rows [milliseconds, open, high, low, close, volume] in any order. Raises BadAnswer.
 
     Bars outside [since, until) are left out: exchanges answer with some. Unless `may_skip`, that is all that
@@ -31,7 +31,7 @@ def page_of_rows(
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise BadAnswer(f"a row is not a bar: {str(error)[:80]}") from error
     if not len(rows):
-        return Page(covers_until=covers_until)
+        return BarPage(covers_until=covers_until)
     if table.ndim != 2 or table.shape[1] != 6:
         raise BadAnswer("a row is not time, open, high, low, close and volume")
     if not (np.isfinite(table[:, 0]) & (np.abs(table[:, 0]) < 9e12)).all():
@@ -43,7 +43,7 @@ def page_of_rows(
     return _in_order(timestamp[inside], table[inside, 1:].T, step, covers_until)
 
 
-def _in_order(timestamp: np.ndarray, values: np.ndarray, step: int, covers_until: int) -> Page:
+def _in_order(timestamp: np.ndarray, values: np.ndarray, step: int, covers_until: int) -> BarPage:
     if (timestamp % step != offset_of(step)).any():
         raise BadAnswer("a bar does not begin at a multiple of its length")
     order = np.argsort(timestamp, kind="stable")
@@ -54,7 +54,7 @@ def _in_order(timestamp: np.ndarray, values: np.ndarray, step: int, covers_until
     keep = np.ones(len(timestamp), dtype=bool)
     keep[again] = False
     possible = keep & possible_bars(values)
-    return Page(
+    return BarPage(
         covers_until=covers_until,
         timestamp=timestamp[possible],
         values=np.ascontiguousarray(values[:, possible]),

@@ -35,7 +35,7 @@ def no_values() -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class BarPage:
     """Bars of [since, covers_until), all that the source has there, oldest first: `timestamp` (N,) int64 ns
     UTC, `values` (5, N) float64 open, high, low, close, volume.
 
@@ -85,6 +85,6 @@ class BarSource(Protocol):
         """
         ...
 
-    def page(self, symbol: str, timeframe: str, since: int, until: int) -> Page:
+    def page(self, symbol: str, timeframe: str, since: int, until: int) -> BarPage:
         """Return the first bars of [since, until): all of them, or as many as it gives at once."""
         ...

@@ -18,7 +18,7 @@ from trainer.base.strict_json import Unsound
 from trainer.data.fetch import fetching, folder
 from trainer.data.fetch.fetching import Fetch, FetchReport, FetchRequest
 from trainer.data.fetch.folder import fetched_files, write_metadata
-from trainer.data.fetch.source import BadAnswer, NoSuchSymbol, Page, SourceBusy, SourceRefused
+from trainer.data.fetch.source import BadAnswer, BarPage, NoSuchSymbol, SourceBusy, SourceRefused
 from trainer.data.read.fetch_record import FETCHED_KEY, read_fetch_record, text_of
 from trainer.data.read.reading import CandleFolder, read_candles
 from trainer.data.timeframes import DAY, SECOND
@@ -60,7 +60,7 @@ class MemorySource:
     def earliest(self, timeframe: str, now: int) -> tuple[int, str]:
         return 0, ""
 
-    def page(self, symbol: str, timeframe: str, since: int, until: int) -> Page:
+    def page(self, symbol: str, timeframe: str, since: int, until: int) -> BarPage:
         self.before()
         if self.trouble:
             raise self.trouble.pop(0)
@@ -75,7 +75,7 @@ class MemorySource:
         ]
         close = np.array([100 + time // HOUR % 7 for time in times], dtype=np.float64)
         values = np.vstack([close, close + 1, close - 1, close, close / 10])
-        return Page(covers_until=end, timestamp=np.array(times, dtype=np.int64), values=values)
+        return BarPage(covers_until=end, timestamp=np.array(times, dtype=np.int64), values=values)
 
 
 def hours(*numbers: int) -> set[int]:
@@ -213,7 +213,7 @@ def test_wrong_answers_fail_one_symbol(tmp_path: Path) -> None:
 
 def test_pages_that_never_go_on_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        MemorySource, "page", lambda self, symbol, timeframe, since, until: Page(covers_until=since)
+        MemorySource, "page", lambda self, symbol, timeframe, since, until: BarPage(covers_until=since)
     )
     report = fetch(MemorySource(symbols={"BTC-USD": 0}), tmp_path, "BTC-USD")
     assert "does not go on" in report.failures["BTC-USD"]
