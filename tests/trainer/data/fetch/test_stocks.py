@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ import requests  # noqa: E402
 
 from trainer.data.fetch.stocks import StockSource  # noqa: E402
 
-NEW_YORK = ZoneInfo("America/New_York")
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")  # of yfinance 1.7.0 with pandas 3.1
 FIRST = 1_704_153_600  # 2024-01-02, a Tuesday
 DAYS = [FIRST + 86_400 * day for day in range(60) if (day + 1) % 7 not in (5, 6)]
 SPLIT, DIVIDEND = DAYS[20], DAYS[30]
