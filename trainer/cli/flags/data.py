@@ -8,8 +8,38 @@ from trainer.cli.flags.shared import job_flag, json_flag, set_flag
 
 def data_flags(parser: Parser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
+    fetch = actions.add_parser("fetch", help="fetch bars from an exchange or from Yahoo into a folder")
+    fetch_flags(fetch)
     check = actions.add_parser("check", help="list what candles hold, and everything that is wrong with them")
     check_flags(check)
+
+
+def fetch_flags(parser: Parser) -> None:
+    parser.epilog = (
+        "The same command again fetches what is new or missing, and nothing twice. It needs pip install"
+        " 'mayfly[fetch]', and exits with 2 if a symbol failed; the others are there."
+    )
+    parser.set_defaults(verb="data_fetch")
+    parser.add_argument(
+        "symbols", nargs="*", metavar="SYMBOL", help="such as BTC-USD; a ticker of Yahoo: AAPL"
+    )
+    parser.add_argument("--file", metavar="FILE", help="symbols from a text file, one in a line")
+    parser.add_argument(
+        "--source", default="", metavar="NAME", help="coinbase, binance, kraken (its last 720 bars) or yahoo"
+    )
+    parser.add_argument("--timeframe", default="1d", metavar="TF", help="such as 1m, 1h or 1d (default: 1d)")
+    parser.add_argument("--since", required=True, metavar="DATE", help="first day (UTC), such as 2024-01-31")
+    parser.add_argument(
+        "--until", default="", metavar="DATE", help="day before which it ends (default: the last whole bar)"
+    )
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder for the files")
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="fetch generated bars, marked SYNTHETIC, from an exchange on this machine (default:"
+        " MAYFLY_REHEARSE=1)",
+    )
+    json_flag(parser)
 
 
 def check_flags(parser: Parser) -> None:

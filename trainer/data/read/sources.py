@@ -36,7 +36,8 @@ class Series:
     """The bars of one symbol in one file, in its order: `timestamp` (N,) int64 ns UTC, `values` (5 + C, N)
     float64.
 
-    The rows of `values` are FIELDS, then the C requested columns; NaN for an empty cell.
+    The rows of `values` are FIELDS, then the C requested columns, then with `has_actions` splits and
+    dividends; NaN for an empty cell.
     """
 
     file: str
@@ -44,6 +45,7 @@ class Series:
     timestamp: np.ndarray
     values: np.ndarray
     is_adjusted: bool = False
+    has_actions: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +152,9 @@ def _by_symbol(
 ) -> Iterator[tuple[FileSymbol, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield each symbol of a table with its rows (N,) int64, and their times (N,) and values (5 + C, N)."""
     timestamp = nanoseconds(header, [table.column(name) for name in header.times], evidence)
-    values = np.zeros((len(FIELDS) + len(header.extra), table.num_rows))  # a missing volume is zero
-    columns = [header.columns.get(field) for field in FIELDS]
-    for row, name in enumerate([*columns, *header.extra]):
+    columns = [*(header.columns.get(field) for field in FIELDS), *header.extra, *header.actions]
+    values = np.zeros((len(columns), table.num_rows))  # a missing volume is zero
+    for row, name in enumerate(columns):
         if name is not None:
             values[row] = _floats(header, name, table.column(name))
     if header.adjusted:
@@ -187,9 +189,13 @@ def _adjust(
 
 
 def _series(header: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray) -> Series:
-    adjusted = bool(header.adjusted)
     return Series(
-        file=header.file, symbol=one.symbol, timestamp=timestamp, values=values, is_adjusted=adjusted
+        file=header.file,
+        symbol=one.symbol,
+        timestamp=timestamp,
+        values=values,
+        is_adjusted=bool(header.adjusted),
+        has_actions=bool(header.actions),
     )
 
 
