@@ -15,7 +15,7 @@ import numpy as np
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
-from trainer.data.read.actions import adjust_by_actions
+from trainer.data.read.actions import applied
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
 from trainer.data.timeframes import DAY, EVENTS, SECOND, name_of, step_of
@@ -74,8 +74,7 @@ def join_series(
     file_rows = sum(len(part.timestamp) for part in parts)
     timestamp, values = _merge(symbol, parts)
     if parts[0].has_actions:
-        actions, values = values[-2:], values[:-2]
-        adjust_by_actions(values, *actions)  # before the cut: by every action that the files know
+        values = applied(values)  # before the cut: by every action that the files know
     for column in values[len(FIELDS) :]:
         column[:] = carried(column)  # before the cut: the first bar kept may continue an older value
     timestamp, values = timestamp[-bars:], values[:, -bars:]
@@ -143,7 +142,7 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
-    _refuse_mixed_actions(symbol, parts)
+    refuse_mixed_actions(symbol, parts)
     adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
     if adjusted and traded:
         raise DataError(
@@ -166,6 +165,19 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     return timestamp[keep], values[:, keep]
 
 
+def refuse_mixed_actions(symbol: str, parts: Sequence[Series]) -> None:
+    """Raise DataError for files with and without splits and dividends of their own: only one kind is as
+    traded.
+    """
+    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
+    if acting and others:
+        what = (
+            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
+        )
+        do = "Keep the files of one source."
+        raise DataError(what, why="together they would jump at each split", do=do)
+
+
 def in_time_order(parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return times (N,), values (C, N) and the number (N,) of each bar's part, by time; bars of one time in
     the order of the parts.
@@ -185,19 +197,6 @@ def same_times(timestamp: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, n
     # Compared as float32, so that a copy stored with fewer digits counts as the same bar.
     one, other = values[:, same].astype(np.float32), values[:, same + 1].astype(np.float32)
     return same, ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
-
-
-def _refuse_mixed_actions(symbol: str, parts: Sequence[Series]) -> None:
-    """Raise DataError for files with and without splits and dividends of their own: only one kind is as
-    traded.
-    """
-    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
-    if acting and others:
-        what = (
-            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
-        )
-        do = "Keep the files of one source."
-        raise DataError(what, why="together they would jump at each split", do=do)
 
 
 def check_order(series: Series) -> None:
