@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trainer.base.arguments import Parser
-from trainer.cli.flags.shared import job_flag, json_flag, set_flag
+from trainer.cli.flags.shared import RUN, job_flag, json_flag, set_flag, where_flags
+
+SET = "data set (default: main)"
 
 
 def data_flags(parser: Parser) -> None:
@@ -12,6 +14,12 @@ def data_flags(parser: Parser) -> None:
     fetch_flags(fetch)
     check = actions.add_parser("check", help="list what candles hold, and everything that is wrong with them")
     check_flags(check)
+    push = actions.add_parser("push", help="upload candles to a data set, as far as they are new there")
+    push_flags(push)
+    pull = actions.add_parser("pull", help="download a data set's candles, of now or of then")
+    pull_flags(pull)
+    ls = actions.add_parser("ls", help="list the data sets of the bucket, or the files of one")
+    ls_flags(ls)
 
 
 def fetch_flags(parser: Parser) -> None:
@@ -56,3 +64,33 @@ def check_flags(parser: Parser) -> None:
     job_flag(parser)
     set_flag(parser)
     json_flag(parser)
+
+
+def push_flags(parser: Parser) -> None:
+    parser.set_defaults(verb="data_sync")
+    parser.add_argument("path", metavar="PATH", help="file or folder of candles")
+    parser.add_argument("--set", default="", metavar="NAME", help=SET)
+    where_flags(parser, local=True)
+
+
+def pull_flags(parser: Parser) -> None:
+    parser.set_defaults(verb="data_sync")
+    parser.add_argument("set", nargs="?", default="", metavar="SET", help=SET)
+    at_flag(parser)
+    parser.add_argument(
+        "--out", default="", metavar="DIR", help="folder (default: ./<set>, or candles/<set> in MAYFLY_LOCAL)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="also replace files that differ")
+    where_flags(parser, local=True)
+
+
+def ls_flags(parser: Parser) -> None:
+    parser.set_defaults(verb="data_sync")
+    parser.add_argument("set", nargs="?", default="", metavar="SET", help="data set (default: all)")
+    at_flag(parser)
+    where_flags(parser, local=True)
+
+
+def at_flag(parser: Parser) -> None:
+    help_text = f"as a run read it ({RUN}), or as of a time: 2026-11-20, or 2026-11-20T14:30Z"
+    parser.add_argument("--at", default="", metavar="WHEN", help=help_text)
