@@ -110,6 +110,7 @@ class Origin:
     files: tuple[Mapping[str, str], ...]
     timeframe: str
     synthetic: bool
+    origins: tuple[str, ...]  # of fetched files
     made: Made  # what a finished model and its checkpoints must share, but for the precision
 
 
@@ -195,6 +196,7 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
         ),
         timeframe=data.plan.timeframe,
         synthetic=data.plan.synthetic,
+        origins=data.plan.origins,
         made=made_of(piece, job, data),
     )
 
