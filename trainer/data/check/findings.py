@@ -16,11 +16,13 @@ import numpy as np
 from trainer.base.errors import DataError
 from trainer.base.text import counted, some_of
 from trainer.data.calendar import holes, infer_calendar
+from trainer.data.read.actions import applied
 from trainer.data.read.candles import (
     Candles,
     carried,
     impossible_bars,
     in_time_order,
+    refuse_mixed_actions,
     resample,
     same_times,
     time_text,
@@ -148,10 +150,18 @@ def check_symbol(
     data.calendar. Raises nothing.
     """
     findings = [finding for part in parts for finding in _in_file(part)]
+    try:
+        refuse_mixed_actions(symbol, parts)
+    except DataError as error:
+        findings.append(_error(error))
+        traded = [replace(part, values=part.values[:-2]) if part.has_actions else part for part in parts]
+        parts = [replace(part, has_actions=False) for part in traded]
     timestamp, values, owner = in_time_order(parts)
     findings += _between_files(symbol, parts, timestamp, values, owner)
     first = np.diff(timestamp, prepend=timestamp[0] - 1) > 0
     timestamp, values = timestamp[first], values[:, first]
+    if parts[0].has_actions:
+        values = applied(values)
     for column in values[len(FIELDS) :]:
         column[:] = carried(column)
     bad, kept = _impossible(timestamp, values, columns)

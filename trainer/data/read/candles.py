@@ -15,6 +15,7 @@ import numpy as np
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
+from trainer.data.read.actions import applied
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
 from trainer.data.timeframes import DAY, EVENTS, SECOND, name_of, step_of
@@ -72,6 +73,8 @@ def join_series(
     """
     file_rows = sum(len(part.timestamp) for part in parts)
     timestamp, values = _merge(symbol, parts)
+    if parts[0].has_actions:
+        values = applied(values)  # before the cut: by every action that the files know
     for column in values[len(FIELDS) :]:
         column[:] = carried(column)  # before the cut: the first bar kept may continue an older value
     timestamp, values = timestamp[-bars:], values[:, -bars:]
@@ -139,6 +142,7 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
+    refuse_mixed_actions(symbol, parts)
     adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
     if adjusted and traded:
         raise DataError(
@@ -159,6 +163,19 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     keep = np.ones(len(timestamp), dtype=bool)
     keep[same + 1] = False
     return timestamp[keep], values[:, keep]
+
+
+def refuse_mixed_actions(symbol: str, parts: Sequence[Series]) -> None:
+    """Raise DataError for files with and without splits and dividends of their own: only one kind is as
+    traded.
+    """
+    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
+    if acting and others:
+        what = (
+            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
+        )
+        do = "Keep the files of one source."
+        raise DataError(what, why="together they would jump at each split", do=do)
 
 
 def in_time_order(parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

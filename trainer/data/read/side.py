@@ -53,7 +53,7 @@ class SideSeries:
     """The values of one side series, of all its files: `timestamp` (N,) int64 ns UTC, ascending; `values` (N,)."""
 
     column: SideColumn
-    files: tuple[str, ...]
+    files: tuple[SideFile, ...]
     timestamp: np.ndarray
     values: np.ndarray
 
@@ -88,7 +88,9 @@ def read_sides(path: Path, columns: Sequence[SideColumn]) -> tuple[SideSeries, .
     if not columns:
         return ()
     files = side_files(path)
-    return tuple(_read(path, column, [file for file in files if column.is_in(file.name)]) for column in columns)
+    return tuple(
+        _read(path, column, [file for file in files if column.is_in(file.name)]) for column in columns
+    )
 
 
 def with_sides(candles: Candles, sides: Sequence[SideSeries]) -> tuple[Candles, list[DataNote]]:
@@ -108,7 +110,7 @@ def with_sides(candles: Candles, sides: Sequence[SideSeries]) -> tuple[Candles, 
             detail = f"{counted(len(old), 'bar')}, the first at {first}"
             notes.append(DataNote(subject=candles.symbol, text=text, detail=detail))
         columns[side.column.entry] = values
-    files = dict.fromkeys((*candles.files, *(file for side in sides for file in side.files)))
+    files = dict.fromkeys((*candles.files, *(file.path.name for side in sides for file in side.files)))
     return replace(candles, columns=columns, files=tuple(files)), notes
 
 
@@ -143,7 +145,8 @@ def _read(path: Path, column: SideColumn, files: Sequence[Path]) -> SideSeries:
     if not files:
         do = f"Put {column.file}.side.csv beside the candles, or leave it out of data.columns."
         raise DataError(f"there is no side series {column.file}", why=f"{path} has no file of it", do=do)
-    parts = [_values(open_side(file), column) for file in files]
+    opened = [open_side(file) for file in files]
+    parts = [_values(file, column) for file in opened]
     timestamp = np.concatenate([times for times, _ in parts])
     values = np.concatenate([each for _, each in parts])
     order = np.argsort(timestamp, kind="stable")
@@ -159,7 +162,7 @@ def _read(path: Path, column: SideColumn, files: Sequence[Path]) -> SideSeries:
         raise DataError(f"side series {column.file} has no value", do="Fill the column.")
     return SideSeries(
         column=column,
-        files=tuple(file.name for file in files),
+        files=tuple(opened),
         timestamp=timestamp[keep],
         values=values[keep],
     )
@@ -174,7 +177,9 @@ def _values(file: SideFile, column: SideColumn) -> tuple[np.ndarray, np.ndarray]
     name = column.column or next(iter(file.columns))
     if name not in file.columns:
         why = f"its columns are {', '.join(list(file.columns)[:12])}"
-        raise DataError(f"{file.path} has no column {name}", why=why, do=nearest(name, file.columns) or "Name one.")
+        raise DataError(
+            f"{file.path} has no column {name}", why=why, do=nearest(name, file.columns) or "Name one."
+        )
     values = file.columns[name]
     if np.isinf(values).any():
         first = time_text(file.timestamp[np.isinf(values).argmax()])
@@ -198,7 +203,9 @@ def _table(path: Path) -> pa.Table:
             return pa_csv.read_csv(stream, parse_options=options)
     except UNREADABLE as error:
         raise DataError(
-            f"{path} can't be read", why=first_line(error), do="Write a header and a time and a value in each row."
+            f"{path} can't be read",
+            why=first_line(error),
+            do="Write a header and a time and a value in each row.",
         ) from error
 
 
@@ -213,7 +220,11 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 
 def _stale(side: SideSeries, last: np.integer) -> DataError:
     known = side.timestamp + side.column.lag <= last
-    newest = f"its newest value then is of {time_text(side.timestamp[known][-1])}" if known.any() else "it has none"
+    newest = (
+        f"its newest value then is of {time_text(side.timestamp[known][-1])}"
+        if known.any()
+        else "it has none"
+    )
     why = f"bars end at {time_text(last)}: {newest}, and {_days(side.oldest)} is the most"
     do = "Bring newer values, or say how old one may be: NAME lag TIME age TIME in data.columns."
     return DataError(f"side series {side.column.file} is stale", why=why, do=do)

@@ -85,13 +85,13 @@ def check_inputs(job: Job) -> None:
         why = f"its inputs are {theirs}, this job's {ours}"
         raise DataError(f"{named} has another scaler", why=why, do=do)
     inputs = list(job.data.inputs)
-    if (card.features, card.columns) != (inputs, list(job.data.columns)):
+    if (card.features, card.columns) != (inputs, list(job.data.further)):
         odd = sorted(set(card.features) ^ set(inputs))
         why = f"it reads {len(card.features)} inputs, this job {len(inputs)}"
         more = " ..." if len(odd) > 6 else ""
         why += f"; only one of them has {', '.join(odd[:6])}{more}" if odd else ", in another order"
         raise DataError(f"{named} was trained on other features", why=why, do=do)
-    if len(inputs) > len(job.data.columns) and card.features_version != FEATURES_VERSION:
+    if len(inputs) > len(job.data.further) and card.features_version != FEATURES_VERSION:
         why = f"they were of version {card.features_version}, this Mayfly computes {FEATURES_VERSION}"
         raise DataError(f"{named} was trained on other features", why=why, do="Train it again.")
 
