@@ -17,9 +17,7 @@ from trainer.base.symbols import quoted
 from trainer.data.timeframes import step_of
 
 _ENTRY = re.compile(r"(?P<name>\S+) lag (?P<lag>\S+)(?: age (?P<age>\S+))?")
-_FILE = re.compile(
-    r"(?P<name>[^.]+)\.side(?:\.[^.]+)?\.(?:csv|csv\.gz|parquet|pq|feather|arrow)", re.IGNORECASE
-)
+_FILE = re.compile(r"(?P<name>[^.]+)\.side(\.[^.]+)?\.(csv|csv\.gz|parquet|pq)", re.IGNORECASE)
 _NOTHING = ("0", "0s", "0m", "0h", "0d")
 
 
@@ -54,9 +52,7 @@ def side_column(entry: str) -> SideColumn | None:
     file, _, column = match["name"].partition(".")
     if not file or match["name"].endswith("."):
         why = "before `lag` stands NAME, or NAME.COLUMN, of NAME.side.csv"
-        raise UsageError(
-            f"job key 'data.columns' has {quoted(entry)}", why=why, do="Such as fear_greed lag 1d."
-        )
+        raise _bad(entry, why, "Such as fear_greed lag 1d.")
     age = _length(entry, match["age"]) if match["age"] else 0
     return SideColumn(entry=entry, file=file, column=column, lag=_length(entry, match["lag"]), age=age)
 
@@ -78,7 +74,8 @@ def _length(entry: str, text: str) -> int:
             return step
     except DataError:
         pass
-    why = f"{text} is no length of time"
-    raise UsageError(
-        f"job key 'data.columns' has {quoted(entry)}", why=why, do="Write it as 0s, 90m, 4h, 1d."
-    )
+    raise _bad(entry, f"{text} is no length of time", "Write it as 0s, 90m, 4h or 1d.")
+
+
+def _bad(entry: str, why: str, do: str) -> UsageError:
+    return UsageError(f"job key 'data.columns' has {quoted(entry)}", why=why, do=do)

@@ -72,8 +72,8 @@ class DataSettings:
     columns: tuple[str, ...] = setting(
         (),
         "Further numeric columns of the candle files that the model reads; NAME lag 1d: the side series"
-        " NAME.side.csv; close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and its"
-        " unit.",
+        " NAME.side.csv; close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and"
+        " its unit.",
     )
     features: tuple[str, ...] = setting(
         AUTO,

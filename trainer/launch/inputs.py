@@ -99,8 +99,8 @@ def choose(
     """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an
     error.
 
-    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe, column or
-    side series.
+    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe, column
+    or side series.
     """
     checked, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
     known = [item for item in checked if not side_name(_name(item))]

@@ -41,7 +41,7 @@ _SEPARATORS = ",;\t|"
 
 @dataclass(frozen=True, kw_only=True)
 class SideFile:
-    """A side file: times (N,) int64 ns UTC, ascending, and its columns (N,) float64, NaN for an empty cell."""
+    """A side file: times (N,) int64 ns UTC, ascending, and columns (N,) float64, NaN for an empty cell."""
 
     path: Path
     timestamp: np.ndarray
@@ -50,7 +50,7 @@ class SideFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SideSeries:
-    """The values of one side series, of all its files: `timestamp` (N,) int64 ns UTC, ascending; `values` (N,)."""
+    """The values (N,) of one side series, of all its files; `timestamp` (N,) int64 ns UTC, ascending."""
 
     column: SideColumn
     files: tuple[SideFile, ...]
@@ -64,7 +64,7 @@ class SideSeries:
         return self.column.age or self.column.lag + MOST_STEPS * step
 
     def at(self, known_at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the newest values (M,) known at these times (M,), NaN before the first one, and their ages."""
+        """Return the newest values (M,) known at these times, NaN before the first one, and their ages."""
         rows = np.searchsorted(self.timestamp + self.column.lag, known_at, side="right") - 1
         values = np.where(rows >= 0, self.values[rows], np.nan)
         return values, known_at - self.timestamp[rows]
@@ -88,9 +88,7 @@ def read_sides(path: Path, columns: Sequence[SideColumn]) -> tuple[SideSeries, .
     if not columns:
         return ()
     files = side_files(path)
-    return tuple(
-        _read(path, column, [file for file in files if column.is_in(file.name)]) for column in columns
-    )
+    return tuple(_read(path, one, [file for file in files if one.is_in(file.name)]) for one in columns)
 
 
 def with_sides(candles: Candles, sides: Sequence[SideSeries]) -> tuple[Candles, list[DataNote]]:
@@ -176,10 +174,8 @@ def _values(file: SideFile, column: SideColumn) -> tuple[np.ndarray, np.ndarray]
         raise DataError(f"{file.path} has several columns", why=f"they are {names}", do=do)
     name = column.column or next(iter(file.columns))
     if name not in file.columns:
-        why = f"its columns are {', '.join(list(file.columns)[:12])}"
-        raise DataError(
-            f"{file.path} has no column {name}", why=why, do=nearest(name, file.columns) or "Name one."
-        )
+        why, do = f"its columns are {', '.join(list(file.columns)[:12])}", nearest(name, file.columns)
+        raise DataError(f"{file.path} has no column {name}", why=why, do=do or "Name one of them.")
     values = file.columns[name]
     if np.isinf(values).any():
         first = time_text(file.timestamp[np.isinf(values).argmax()])
@@ -202,11 +198,8 @@ def _table(path: Path) -> pa.Table:
         with text_stream(path) as stream:
             return pa_csv.read_csv(stream, parse_options=options)
     except UNREADABLE as error:
-        raise DataError(
-            f"{path} can't be read",
-            why=first_line(error),
-            do="Write a header and a time and a value in each row.",
-        ) from error
+        do = "Write a header, and a time and a value in each row."
+        raise DataError(f"{path} can't be read", why=first_line(error), do=do) from error
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -220,12 +213,8 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 
 def _stale(side: SideSeries, last: np.integer) -> DataError:
     known = side.timestamp + side.column.lag <= last
-    newest = (
-        f"its newest value then is of {time_text(side.timestamp[known][-1])}"
-        if known.any()
-        else "it has none"
-    )
-    why = f"bars end at {time_text(last)}: {newest}, and {_days(side.oldest)} is the most"
+    newest = time_text(side.timestamp[known][-1]) if known.any() else "none"
+    why = f"bars end at {time_text(last)}, its newest value then: {newest}; {_days(side.oldest)} is the most"
     do = "Bring newer values, or say how old one may be: NAME lag TIME age TIME in data.columns."
     return DataError(f"side series {side.column.file} is stale", why=why, do=do)
 

@@ -88,12 +88,12 @@ def test_several_files_are_one_series_and_columns_have_names(folder: Path) -> No
 
 def test_a_stale_series_is_refused_unless_its_age_is_allowed(folder: Path) -> None:
     write(folder, "fear.side.csv", DAILY[:-5])
-    with pytest.raises(DataError, match="side series fear is stale .bars end at .*, and 4 days is the most"):
+    with pytest.raises(DataError, match="side series fear is stale .bars end at .*; 4 days is the most"):
         read_candles(folder, columns=["fear lag 1d"])
     entry = "fear lag 1d age 9d"
     assert read_candles(folder, columns=[entry])["BTC-USD"].columns[entry][-1] == 5
     write(folder, "fear.side.csv", DAILY[-1:])
-    with pytest.raises(DataError, match="it has none"):
+    with pytest.raises(DataError, match="newest value then: none"):
         read_candles(folder, columns=["fear lag 30d"])
 
 
