@@ -27,6 +27,7 @@ EXCHANGES = (
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
 STALE = ("train", "skip")
+FETCH = "fetch"  # of data.refresh
 MOST_SECRETS = 20
 POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
 PRESENT = "present"  # first input of a panel's model: 1 if the series has the bar, 0 if it is missing
@@ -52,7 +53,11 @@ class DataSettings:
         "", "Timeframe, such as 1m or 1h; empty: that of the data, if there is only one."
     )
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
-    refresh: str = setting("", "Your Python file that adds files to the data set before each scheduled run.")
+    refresh: str = setting(
+        "",
+        "Before each scheduled run: fetch adds new bars from the source that the set's files name, or your"
+        " Python file adds files.",
+    )
     secrets: tuple[str, ...] = setting(
         (), "Names of the stack's secrets that the refresh file gets, as variables."
     )
@@ -232,8 +237,12 @@ class DataSettings:
             )
 
     def _check_refresh(self) -> None:
-        if self.refresh and not (self.refresh.endswith(".py") and self.refresh.isprintable()):
-            raise bad_value("data.refresh", self.refresh, "a Python file")
+        is_file = self.refresh.endswith(".py") and self.refresh.isprintable()
+        if self.refresh and not is_file and self.refresh != FETCH:
+            raise bad_value("data.refresh", self.refresh, f"a Python file, or {FETCH}")
+        if self.secrets and self.refresh == FETCH:
+            why = "it asks public sources, without a key"
+            raise UsageError("data.secrets with data.refresh = fetch", why=why, do="Leave data.secrets out.")
         if self.secrets and not self.refresh:
             raise UsageError(
                 "data.secrets without data.refresh", do="Set data.refresh, too: the file that gets them."
