@@ -19,8 +19,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError, nearest
+from trainer.base.strict_json import Unsound
 from trainer.data.columns import Told
 from trainer.data.read.bounds import UNREADABLE, check_footer, first_line, is_text, text_stream
+from trainer.data.read.fetch_record import ACTIONS, FETCHED_KEY, FetchRecord, read_fetch_record
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.shapes import (
     ADJUSTED,
@@ -61,6 +63,7 @@ class CandleHeader:
     extra: tuple[str, ...] = ()  # the file's further columns to read
     told: Told = field(default_factory=Told)  # what the user tells about the parts of a bar
     chosen: tuple[str, ...] = ()  # how columns were chosen where their names leave it open
+    fetched: FetchRecord | None = None  # of a file that `mayfly data fetch` wrote
 
     @property
     def has_symbol_column(self) -> bool:
@@ -72,10 +75,17 @@ class CandleHeader:
         return (self.columns["timestamp"], self.dates) if self.dates else (self.columns["timestamp"],)
 
     @property
+    def actions(self) -> tuple[str, ...]:
+        """Return the columns of splits and dividends by which prices are adjusted, if the file says so."""
+        return ACTIONS if self.fetched and self.fetched.actions else ()
+
+    @property
     def numbers(self) -> tuple[str, ...]:
-        """Return the numeric columns to read: those of a bar, further ones, and the adjusted close."""
+        """Return the numeric columns to read: those of a bar, further ones, those of actions, and the
+        adjusted close.
+        """
         fields = [self.columns[field] for field in FIELDS if field in self.columns]
-        return (*fields, *self.extra, *([self.adjusted] if self.adjusted else []))
+        return (*fields, *self.extra, *self.actions, *([self.adjusted] if self.adjusted else []))
 
     @property
     def bar_columns(self) -> list[str]:
@@ -143,6 +153,7 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
     named = _told_columns(path, names, told)
     plain = _plain_names([name for name in names if name not in named.values()])
     columns = _columns(path, names, plain, named)
+    fetched = _fetched(path, schema)
     time = columns["timestamp"]
     is_clock = clock_of(shape, time) if shape else pa.types.is_time(schema.field(time).type)
     dated = {name: column for name, column in plain.items() if column != time} if is_clock else {}
@@ -159,10 +170,28 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
         texts=tuple(name for name, kind in zip(schema.names, schema.types, strict=True) if is_text(kind)),
         dates=named.get("date", _first(DATES, dated)),
         ticks=ticks,
-        adjusted=named.get("adjusted", _first(ADJUSTED, plain)),
+        adjusted=named.get("adjusted", "" if fetched and fetched.actions else _first(ADJUSTED, plain)),
+        fetched=fetched,
         told=told,
         chosen=() if dated else _chosen(columns, plain, named),
     )
+
+
+def _fetched(path: Path, schema: pa.Schema) -> FetchRecord | None:
+    """Return the record that a fetch wrote into a parquet file. Raises DataError for a malformed one."""
+    body = (schema.metadata or {}).get(FETCHED_KEY)
+    if body is None:
+        return None
+    do = "Fetch the file again, or move it out of the data folder."
+    try:
+        record = read_fetch_record(body)
+    except (Unsound, DataError) as error:
+        raise DataError(
+            f"{path} says where it is from in a way that can't be read", why=str(error), do=do
+        ) from error
+    if record.actions and not set(ACTIONS) <= set(schema.names):
+        raise DataError(f"{path} lacks its columns {' and '.join(ACTIONS)}", do=do)
+    return record
 
 
 def footer_error(header: CandleHeader) -> DataError | None:

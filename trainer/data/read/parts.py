@@ -54,6 +54,7 @@ class Part:
                 timestamp=rows["timestamp"].copy(),
                 values=np.ascontiguousarray(rows["values"].T),
                 is_adjusted=bool(self.header.adjusted),
+                has_actions=bool(self.header.actions),
             )
         else:
             if open_header(self.header.path, told=self.header.told).names != self.header.names:

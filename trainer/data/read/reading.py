@@ -19,6 +19,7 @@ from trainer.base.files import HeldFolder
 from trainer.base.signs import sign
 from trainer.data.columns import told_of
 from trainer.data.read.candles import Candles, commonest_step, join_series, resample
+from trainer.data.read.fetch_record import fetch_notes
 from trainer.data.read.file_names import is_copy, parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
@@ -281,7 +282,8 @@ class CandleFolder:
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
                 append_array(path, part)
         for symbol, path in arrays.items():
-            close_array(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
+            values = len(FIELDS) + len(self._columns) + len(source.actions)
+            close_array(path, values=values, bars=held[symbol].bars)
         return arrays, held, guess
 
     def _note_files(self) -> None:
@@ -301,6 +303,8 @@ class CandleFolder:
                 self._note(source.file, f"prices are adjusted by column {source.adjusted.strip()}")
             if source.chosen:
                 self._note(source.file, ", ".join(source.chosen))
+            for text, detail in fetch_notes(source.fetched) if source.fetched else ():
+                self._note(source.file, text, detail)
             if "volume" not in source.columns:
                 self._note(source.file, "there is no volume, so it counts as zero")
             elif source.columns["volume"] == source.ticks:

@@ -37,7 +37,8 @@ class Series:
     """The bars of one symbol in one file, in its order: `timestamp` (N,) int64 ns UTC, `values` (5 + C, N)
     float64.
 
-    The rows of `values` are FIELDS, then the C requested columns; NaN for an empty cell.
+    The rows of `values` are FIELDS, then the C requested columns, then with `has_actions` splits and
+    dividends; NaN for an empty cell.
     """
 
     file: str
@@ -46,6 +47,7 @@ class Series:
     values: np.ndarray
     is_adjusted: bool = False
     guess: str = ""  # how its times were read, where the file leaves that open
+    has_actions: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +156,9 @@ def _by_symbol(
     the times were read.
     """
     timestamp, guess = nanoseconds(header, [table.column(name) for name in header.times], evidence)
-    values = np.zeros((len(FIELDS) + len(header.extra), table.num_rows))  # a missing volume is zero
-    columns = [header.columns.get(field) for field in FIELDS]
-    for row, name in enumerate([*columns, *header.extra]):
+    columns = [*(header.columns.get(field) for field in FIELDS), *header.extra, *header.actions]
+    values = np.zeros((len(columns), table.num_rows))  # a missing volume is zero
+    for row, name in enumerate(columns):
         if name is not None:
             values[row] = _floats(header, name, table.column(name))
     if header.told.volume_times != 1:
