@@ -170,7 +170,7 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
         texts=tuple(name for name, kind in zip(schema.names, schema.types, strict=True) if is_text(kind)),
         dates=named.get("date", _first(DATES, dated)),
         ticks=ticks,
-        adjusted="" if fetched and fetched.actions else named.get("adjusted", _first(ADJUSTED, plain)),
+        adjusted=named.get("adjusted", "" if fetched and fetched.actions else _first(ADJUSTED, plain)),
         fetched=fetched,
         told=told,
         chosen=() if dated else _chosen(columns, plain, named),
