@@ -19,7 +19,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError, nearest
+from trainer.base.strict_json import Unsound
 from trainer.data.read.bounds import UNREADABLE, check_footer, first_line, is_text, text_stream
+from trainer.data.read.fetch_record import ACTIONS, FETCHED_KEY, FetchRecord, read_fetch_record
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.shapes import ADJUSTED, DATES, FIELDS, NAMES, TICKS, VOLUME_OF, plain_name
 from trainer.data.read.sniffing import CsvShape, clock_of, footer_of, sniff
@@ -46,6 +48,7 @@ class CandleHeader:
     ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
     adjusted: str = ""  # the column of adjusted closes
     extra: tuple[str, ...] = ()  # the file's further columns to read
+    fetched: FetchRecord | None = None  # of a file that `mayfly data fetch` wrote
 
     @property
     def has_symbol_column(self) -> bool:
@@ -57,10 +60,17 @@ class CandleHeader:
         return (self.columns["timestamp"], self.dates) if self.dates else (self.columns["timestamp"],)
 
     @property
+    def actions(self) -> tuple[str, ...]:
+        """Return the columns of splits and dividends by which prices are adjusted, if the file says so."""
+        return ACTIONS if self.fetched and self.fetched.actions else ()
+
+    @property
     def numbers(self) -> tuple[str, ...]:
-        """Return the numeric columns to read: those of a bar, further ones, and the adjusted close."""
+        """Return the numeric columns to read: those of a bar, further ones, those of actions, and the
+        adjusted close.
+        """
         fields = [self.columns[field] for field in FIELDS if field in self.columns]
-        return (*fields, *self.extra, *([self.adjusted] if self.adjusted else []))
+        return (*fields, *self.extra, *self.actions, *([self.adjusted] if self.adjusted else []))
 
     @property
     def bar_columns(self) -> list[str]:
@@ -126,6 +136,7 @@ def open_header(path: Path, file: str = "") -> CandleHeader:
         raise _footer_error(path, shape) or refused from error
     plain = _plain_names(names)
     columns = _columns(path, names, plain)
+    fetched = _fetched(path, schema)
     time = columns["timestamp"]
     is_clock = clock_of(shape, time) if shape else pa.types.is_time(schema.field(time).type)
     dated = {name: column for name, column in plain.items() if column != time} if is_clock else {}
@@ -141,8 +152,26 @@ def open_header(path: Path, file: str = "") -> CandleHeader:
         texts=tuple(name for name, kind in zip(schema.names, schema.types, strict=True) if is_text(kind)),
         dates=_first(DATES, dated),
         ticks=_first(TICKS, plain),
-        adjusted=_first(ADJUSTED, plain),
+        adjusted="" if fetched and fetched.actions else _first(ADJUSTED, plain),
+        fetched=fetched,
     )
+
+
+def _fetched(path: Path, schema: pa.Schema) -> FetchRecord | None:
+    """Return the record that a fetch wrote into a parquet file. Raises DataError for a malformed one."""
+    body = (schema.metadata or {}).get(FETCHED_KEY)
+    if body is None:
+        return None
+    do = "Fetch the file again, or move it out of the data folder."
+    try:
+        record = read_fetch_record(body)
+    except (Unsound, DataError) as error:
+        raise DataError(
+            f"{path} says where it is from in a way that can't be read", why=str(error), do=do
+        ) from error
+    if record.actions and not set(ACTIONS) <= set(schema.names):
+        raise DataError(f"{path} lacks its columns {' and '.join(ACTIONS)}", do=do)
+    return record
 
 
 def footer_error(header: CandleHeader) -> DataError | None:

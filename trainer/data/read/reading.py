@@ -18,6 +18,7 @@ from trainer.base.errors import DataError, nearest
 from trainer.base.files import HeldFolder
 from trainer.base.signs import sign
 from trainer.data.read.candles import Candles, commonest_step, join_series, resample
+from trainer.data.read.fetch_record import fetch_notes
 from trainer.data.read.file_names import is_copy, parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
@@ -33,6 +34,12 @@ MOST_NAMED = 20  # files that can't be used, in an error
 
 class OtherTimeframe(DataError):
     """The candles have other timeframes than the requested one."""
+
+
+class SeveralTimeframes(DataError):
+    """The candles have several timeframes, and none was requested."""
+
+    timeframes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +94,8 @@ class CandleFolder:
     `symbols`, `exclude` and `timeframe` as in a job; `bars` is the number of last bars of each symbol (0:
     all). `columns` are further columns that every file read must have; an empty cell takes the last earlier
     value. `files` are the names of the files with these symbols, if a plan names them: no other is opened. A
-    symbol without bars of the timeframe is resampled from shorter ones.
+    symbol without bars of the timeframe is resampled from shorter ones. Errors of files that can't be used
+    are added to `unreadable` if it is given, and raised otherwise.
     """
 
     def __init__(
@@ -101,7 +109,9 @@ class CandleFolder:
         bars: int = 0,
         columns: Sequence[str] = (),
         files: Collection[str] = (),
+        unreadable: list[DataError] | None = None,
     ) -> None:
+        self._unreadable = unreadable
         self._path = path
         self._scratch = scratch
         self._bars = bars
@@ -120,11 +130,7 @@ class CandleFolder:
         self._files = [file for file in opened if any(file in held_by for held_by in self._of.values())]
         several = sorted({file.timeframe for file in self._files})
         if not chosen and len(several) > 1:
-            raise DataError(
-                f"{path} holds candles of several timeframes: {', '.join(several)}",
-                why="a run trains on one",
-                do=f"Choose one, such as --timeframe {several[0]}.",
-            )
+            raise _several_timeframes(path, several)
         self.timeframe = chosen or several[0]
         self._note_files()
 
@@ -208,7 +214,9 @@ class CandleFolder:
                 opened.append(self._open(path, name, wanted))
             except DataError as error:
                 errors.append(error)
-        if errors:
+        if self._unreadable is not None and opened:
+            self._unreadable += errors
+        elif errors:
             raise errors[0] if len(errors) == 1 else _all_of(errors, len(paths))
         return opened
 
@@ -251,7 +259,8 @@ class CandleFolder:
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
                 append_array(path, part)
         for symbol, path in arrays.items():
-            close_array(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
+            values = len(FIELDS) + len(self._columns) + len(source.actions)
+            close_array(path, values=values, bars=held[symbol].bars)
         return arrays, held
 
     def _note_files(self) -> None:
@@ -269,6 +278,8 @@ class CandleFolder:
                 )
             if source.adjusted:
                 self._note(source.file, f"prices are adjusted by column {source.adjusted.strip()}")
+            for text, detail in fetch_notes(source.fetched) if source.fetched else ():
+                self._note(source.file, text, detail)
             if "volume" not in source.columns:
                 self._note(source.file, "there is no volume, so it counts as zero")
             elif source.columns["volume"] == source.ticks:
@@ -374,6 +385,16 @@ def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str
         return tuple(sorted(left))
     why = f"data.exclude names all of {path}"
     raise DataError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
+
+
+def _several_timeframes(path: Path, several: Sequence[str]) -> SeveralTimeframes:
+    error = SeveralTimeframes(
+        f"{path} holds candles of several timeframes: {', '.join(several)}",
+        why="a run trains on one",
+        do=f"Choose one, such as --timeframe {several[0]}.",
+    )
+    error.timeframes = tuple(several)
+    return error
 
 
 def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTimeframe:
