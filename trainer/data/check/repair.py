@@ -101,7 +101,7 @@ class Repair:
         return Repaired(out=self.out, files=tuple(files), left_out=left_out, after=after)
 
     def _write_one(self, path: Path, file: str) -> RepairedFile:
-        header = open_candles(path, file)
+        header = open_candles(path, file, self.data.told)
         symbols = read_rows(header)
         rows = sum(len(rows) for _, rows in symbols)
         times, keep = np.zeros(rows, dtype=np.int64), np.ones(rows, dtype=bool)
