@@ -15,17 +15,13 @@ DELETED = ("models/experiments/*", "models/retrains/*")  # never models/producti
 
 def pruner(stack: Stack) -> Document:
     """Return the policy: read what runs and models say, and delete versions of models, of production none."""
-    bucket = f"arn:aws:s3:::{stack.bucket}"
+    bucket, models = f"arn:aws:s3:::{stack.bucket}", stack.objects("models/*")
     found = stack.arn("ssm", f"parameter/mayfly/{stack.project}/{stack.name}")
-    read = [stack.objects(pattern) for pattern in ("runs/*", "models/*")]
     return document(
-        allow(
-            "FindStack",
-            "ssm:GetParameter",
-            stack.arn("ssm", f"parameter/mayfly/{stack.project}/{stack.name}"),
-        ),
+        allow("FindStack", "ssm:GetParameter", found),
         allow("LookAtBucket", ["s3:ListBucket", "s3:ListBucketVersions"], bucket),
-        allow("ReadRunsAndModels", ["s3:GetObject", "s3:GetObjectVersion"], read),
+        allow("ReadRuns", "s3:GetObject", stack.objects("runs/*")),
+        allow("ReadModels", ["s3:GetObject", "s3:GetObjectVersion"], models),
         allow("DeleteModels", "s3:DeleteObjectVersion", [stack.objects(pattern) for pattern in DELETED]),
         *use_key(stack, writes=False),
     )

@@ -80,7 +80,7 @@ def prune_lines(pruning: Pruning, *, deleted: bool) -> Iterator[str]:
     """Yield what a pruning deletes or deleted, and what it keeps."""
     count, size = len(pruning.chosen), pruning.bytes
     what = f"{count:,} model{'s' * (count != 1)}, {size / 1e9:.2f} GB"
-    month = money(size / 1e9 * S3_USD_PER_GB_MONTH)
+    month = f"${size / 1e9 * S3_USD_PER_GB_MONTH:,.2f}"
     if not count:
         yield "nothing to delete"
     elif deleted:
