@@ -44,7 +44,7 @@ MOST_SECRETS = 20
 POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
 PRESENT = "present"  # first input of a panel's model: 1 if the series has the bar, 0 if it is missing
 AUTO, ALL, NONE = "auto", "all", "none"  # of data.features
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
+SUFFIXES = (".parquet", ".pq", ".feather", ".arrow", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # A variable that changes no program's start.
 _SECRET = re.compile(r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}")
