@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machines": {"aws.place", "job"},
     "cluster": {"job"},
     "bars": {"job", "data", "models.pretrained", "targets"},
-    "runs": {"aws", "job.model_names", "targets.described", "targets.marks"},
+    "runs": {"aws", "job.model_names", "targets.described", "targets.marks", "targets.trading"},
     "store": {
         *("aws", "job.model_names", "runs"),
         *("targets.described", "targets.inference", "targets.losses", "targets.marks"),
