@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError, nearest
 from trainer.base.text import counted
+from trainer.data.read.arrow_files import arrow_schema, arrow_table, is_arrow
 from trainer.data.read.bounds import (
     UNREADABLE,
     check_footer,
@@ -186,6 +187,8 @@ def _values(file: SideFile, column: SideColumn) -> tuple[np.ndarray, np.ndarray]
 
 def _table(path: Path) -> pa.Table:
     try:
+        if is_arrow(path):
+            return arrow_table(path, arrow_schema(path).names)
         if path.suffix.lower() in (".parquet", ".pq"):
             with pq.ParquetFile(path, memory_map=True) as file:
                 check_footer(path, file.metadata)
