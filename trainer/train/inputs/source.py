@@ -77,8 +77,14 @@ class JobData:
 
     def read(self, symbol: str, job: Job) -> Candles:
         """Return the candles of a symbol that the job uses."""
-        wanted = {"bars": job.data.bars, "columns": job.data.columns, "sides": self.sides}
-        return read_parts(symbol, self.plan.timeframe, self.parts[symbol], **wanted)
+        return read_parts(
+            symbol,
+            self.plan.timeframe,
+            self.parts[symbol],
+            bars=job.data.bars,
+            columns=job.data.columns,
+            sides=self.sides,
+        )
 
 
 def open_data(job: Job, path: Path, *, scratch: Path, plan: DataPlan) -> JobData:
@@ -112,6 +118,7 @@ class Origin:
     files: tuple[Mapping[str, str], ...]
     timeframe: str
     synthetic: bool
+    origins: tuple[str, ...]  # of fetched files
     made: Made  # what a finished model and its checkpoints must share, but for the precision
 
 
@@ -197,6 +204,7 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
         ),
         timeframe=data.plan.timeframe,
         synthetic=data.plan.synthetic,
+        origins=data.plan.origins,
         made=made_of(piece, job, data),
     )
 
