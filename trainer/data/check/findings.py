@@ -16,7 +16,7 @@ import numpy as np
 from trainer.base.errors import DataError
 from trainer.base.text import counted, some_of
 from trainer.data.calendar import holes, infer_calendar
-from trainer.data.read.actions import adjust_by_actions
+from trainer.data.read.actions import applied
 from trainer.data.read.candles import (
     Candles,
     carried,
@@ -237,8 +237,7 @@ def _joined(
     first = np.diff(timestamp, prepend=timestamp[0] - 1) > 0
     timestamp, values = timestamp[first], values[:, first]
     if parts[0].has_actions:
-        actions, values = values[-2:], values[:-2]
-        adjust_by_actions(values, *actions)
+        values = applied(values)
     for column in values[len(FIELDS) :]:
         column[:] = carried(column)
     return findings, timestamp, values

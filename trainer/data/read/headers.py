@@ -62,9 +62,9 @@ class CandleHeader:
     ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
     adjusted: str = ""  # the column of adjusted closes
     extra: tuple[str, ...] = ()  # the file's further columns to read
+    fetched: FetchRecord | None = None  # of a file that `mayfly data fetch` wrote
     told: Told = field(default_factory=Told)  # what the user tells about the parts of a bar
     chosen: tuple[str, ...] = ()  # how columns were chosen where their names leave it open
-    fetched: FetchRecord | None = None  # of a file that `mayfly data fetch` wrote
 
     @property
     def has_symbol_column(self) -> bool:

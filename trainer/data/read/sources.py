@@ -47,8 +47,8 @@ class Series:
     timestamp: np.ndarray
     values: np.ndarray
     is_adjusted: bool = False
-    guess: str = ""  # how its times were read, where the file leaves that open
     has_actions: bool = False
+    guess: str = ""  # how its times were read, where the file leaves that open
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +206,7 @@ def _series(
         timestamp=timestamp,
         values=values,
         is_adjusted=bool(header.adjusted),
+        has_actions=bool(header.actions),
         guess=guess,
     )
 
