@@ -142,6 +142,11 @@ class CandleFolder:
         self._note_files()
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the further columns that are read of each file."""
+        return self._columns
+
+    @property
     def synthetic(self) -> bool:
         """Return whether any of the files is synthetic."""
         return any(file.source.synthetic for file in self._files)
