@@ -134,7 +134,7 @@ def test_pull_writes_events_and_tensorboard_in_its_folder_only(mayfly, account, 
 def test_pull_writes_models_receipt_and_log(mayfly, tmp_path):
     code, told, _ = mayfly("pull", CLOSED_RUN, "--out", str(tmp_path / "out"), "--json")
     assert code == 0
-    assert sorted(told["files"]) == ["log.txt", "lstm_BTC-USD_1m.safetensors", "receipt.json"]
+    assert sorted(told["files"]) == ["log.txt", "lstm_BTC-USD_1m.safetensors", "receipt.json", "report.html"]
     body = (tmp_path / "out" / "lstm_BTC-USD_1m.safetensors").read_bytes()
     assert hashlib.sha256(body).hexdigest() == told["models"][0]["sha256"]
     assert json.loads((tmp_path / "out" / "receipt.json").read_text())["run_id"] == CLOSED_RUN

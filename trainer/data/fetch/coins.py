@@ -98,14 +98,17 @@ class CoinSource:
     def _of_coinbase(self, symbol: str, timeframe: str, since: int, until: int, step: int) -> BarPage:
         end = min(until, since + self._kind.page_bars * step)
         rows = self._rows(symbol, timeframe, since, end - step, self._kind.page_bars)
-        page = page_of_rows(rows, since=since, until=end, step=step, covers_until=end)
+        page = page_of_rows(rows, since=since, until=end, step=step, covers_until=end, may_skip=True)
         if len(page) or page.dropped or end >= until or step >= DAY:
             return page
         # Nothing, and more to ask for: find the first day with a trade, such as that of a listing.
         days = self._kind.page_bars * DAY
         begin = since // DAY * DAY
         found = self._rows(symbol, "1d", begin, begin + days - DAY, self._kind.page_bars)
-        listed = page_of_rows(found, since=begin, until=begin + days, step=DAY, covers_until=begin + days)
+        until_day = begin + days
+        listed = page_of_rows(
+            found, since=begin, until=until_day, step=DAY, covers_until=until_day, may_skip=True
+        )
         later = [int(time) for time in listed.timestamp if time >= end]
         if any(time < end and time + DAY > end for time in listed.timestamp):
             return page  # the day goes on
@@ -119,13 +122,28 @@ class CoinSource:
                 near = "" if "/" in asked else ": write BASE-QUOTE, such as BTC-USD"
                 raise NoSuchSymbol(f"{self._kind.title} has no market {asked}{near}")
             last = {} if self._kind.last_bars else {"until": until // MILLISECOND}
-            return exchange.fetch_ohlcv(asked, timeframe, since // MILLISECOND, limit, last)
+            exchange.last_json_response = None
+            rows = exchange.fetch_ohlcv(asked, timeframe, since // MILLISECOND, limit, last)
+            self._refuse_other_answers(exchange, exchange.market(asked)["id"])
+            return rows
+
+    def _refuse_other_answers(self, exchange: Any, market: str) -> None:
+        """Raise BadAnswer unless the answer was a list of bars: ccxt takes a page of HTML for no bars."""
+        found = exchange.last_json_response
+        if self._name == "kraken":
+            result = found.get("result") if isinstance(found, dict) else None
+            found = result.get(market) if isinstance(result, dict) else None
+        if not isinstance(found, list):
+            text = " ".join(str(exchange.last_http_response).split())[:60]
+            raise BadAnswer(f"a list of bars was expected, not {text!r}")
 
     def _exchange(self, *, markets: bool = False) -> Any:
         if not hasattr(self._own, "exchange"):
             made = self._kind.made({"enableRateLimit": True, "timeout": 30_000, "requests_trust_env": True})
             made.rateLimit *= self.at_once
             made.options["fetchMarkets"] = {"types": ["spot"]}
+            made.has["fetchCurrencies"], made.enableLastJsonResponse = False, True
+            made.parse_ohlcvs = lambda rows, market=None, *_: [made.parse_ohlcv(row, market) for row in rows]
             if self._address:
                 made.urls["api"]["public"], made.requests_trust_env = self._address, False
                 made.session.trust_env, made.rateLimit = False, 0
@@ -147,7 +165,7 @@ class CoinSource:
         except ccxt.BadSymbol as error:
             raise NoSuchSymbol(_words(error)) from error
         except ccxt.BaseError as error:
-            response = getattr(error.__cause__, "response", None)
+            response = getattr(error.__cause__ or error.__context__, "response", None)
             status = getattr(response, "status_code", 0)
             if status in _REFUSALS:
                 why = (

@@ -195,7 +195,7 @@ class Fetch:
         at = begin
         while at < end:
             page = self._page(symbol, at, end)
-            listed = listed or len(page) > 0
+            listed = listed or len(page) > 0 or page.dropped > 0
             if self._source.always_open and listed and self._has_holes(page, at):
                 page = _both(page, self._page(symbol, at, page.covers_until))
             yield page

@@ -13,6 +13,14 @@ import numpy as np
 _CLOSE, _VOLUME = 3, 4
 
 
+def applied(values: np.ndarray) -> np.ndarray:
+    """Return bars without their last two rows, by which they are adjusted: `values` (5 + C + 2, N) of
+    consecutive bars, with splits and dividends. Changes `values`.
+    """
+    adjust_by_actions(values[:-2], *values[-2:])
+    return values[:-2]
+
+
 def adjust_by_actions(values: np.ndarray, split: np.ndarray, dividend: np.ndarray) -> None:
     """Adjust open, high, low, close and volume (5, ...) of consecutive bars in place, for later actions.
 

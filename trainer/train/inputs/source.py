@@ -28,6 +28,7 @@ from trainer.base.text import counted
 from trainer.data.read.candles import Candles
 from trainer.data.read.parts import Part
 from trainer.data.read.reading import CandleFolder, read_parts
+from trainer.data.read.side import SideSeries
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.job.pieces.piece import Piece
@@ -50,6 +51,7 @@ class JobData:
 
     plan: DataPlan
     parts: Mapping[str, tuple[Part, ...]]  # {} while they arrive
+    sides: tuple[SideSeries, ...] = ()
     arriving: ArrivingCandles | None = None
     folder: Path | None = None  # of rows that stay on the disk
     host_gib: float = math.inf
@@ -95,7 +97,8 @@ class JobData:
             parts = self.parts[symbol]
         else:
             parts = arriving.parts(symbol, self.of(symbol).files, job, timeframe)
-        return read_parts(symbol, timeframe, parts, bars=job.data.bars, columns=job.data.columns)
+        wanted = {"bars": job.data.bars, "columns": job.data.columns, "sides": self.sides}
+        return read_parts(symbol, timeframe, parts, **wanted)
 
 
 def open_data(
@@ -132,7 +135,8 @@ def plan_and_open(job: Job, path: Path, *, scratch: Path) -> JobData:
 
 
 def _data_of(plan: DataPlan, folder: CandleFolder) -> JobData:
-    return JobData(plan=plan, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
+    parts = {symbol: folder.parts(symbol) for symbol in folder.symbols}
+    return JobData(plan=plan, parts=parts, sides=folder.sides)
 
 
 @dataclass(frozen=True, kw_only=True)
