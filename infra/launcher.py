@@ -26,7 +26,6 @@ WRITES = ("r*", "code/*", "memory/*", "backup/*", f"attempts/{OWN}", f"models/ex
 # IAM and STS quotas: characters of a managed policy, white space not counted (looked up 2026-11-22).
 MOST_CHARACTERS = 6144
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
-RATES_OF_SAVINGS_PLANS = "savingsplans:DescribeSavingsPlansOfferingRates"
 PLACES = ["ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"]
 TOKEN_ACTIONS = ["s3:PutObject", "s3:DeleteObjectVersion"]
 _IN_TAGS = ("instance", "volume", "network-interface")  # what a launch makes and tags, besides the fleet
@@ -45,9 +44,15 @@ class LaunchLimits:
     instance_types: tuple[str, ...] = ()  # patterns; (): all
     own_templates: bool = False  # whether an instance must come from a template of the stack
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
+    look_ups: tuple[str, ...] = ()  # more that is only read, and has no resource
 
 
-PEOPLE = LaunchLimits(roles=("instance", "script"), functions=("sweeper", "control"), writes=WRITES)
+PEOPLE = LaunchLimits(
+    roles=("instance", "script"),
+    functions=("sweeper", "control"),
+    writes=WRITES,
+    look_ups=("savingsplans:DescribeSavingsPlansOfferingRates",),  # of `mayfly plan --stack`
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +185,7 @@ def _looks(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -> l
     return [
         allow(
             "LookUpHasNoResource",
-            [*(f"ec2:Describe{kind}" for kind in described), "pricing:GetProducts", RATES_OF_SAVINGS_PLANS],
+            [*(f"ec2:Describe{kind}" for kind in described), "pricing:GetProducts", *limits.look_ups],
             "*",
         ),
         allow("ReadQuotas", "servicequotas:GetServiceQuota", stack.arn("servicequotas", "ec2/*")),
@@ -215,7 +220,7 @@ def _objects(stack: Stack, limits: LaunchLimits, *, nodes: bool) -> list[Documen
     # The condition applies to copies, too (AWS, "conditional write functionality to copy operations", 2025).
     absent = {"Null": {"s3:if-none-match": "false"}}
     return [
-        allow("LookAtBucket", ["s3:ListBucket", "s3:GetBucketVersioning"], bucket),
+        allow("LookAtBucket", ["s3:ListBucket", "s3:ListBucketVersions", "s3:GetBucketVersioning"], bucket),
         allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], stack.objects("*")),
         allow("WriteRuns", "s3:PutObject", [stack.objects(pattern) for pattern in limits.writes]),
         *([allow("AddInputs", "s3:PutObject", new, absent)] if new else []),

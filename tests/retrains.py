@@ -31,6 +31,7 @@ RETRAINS = [
         "budget": 1,
         "budget_month": 9,
     },
+    *({"name": name, **SUNDAYS, "budget": 1, "budget_month": 9} for name in ("pair", "model")),
     {
         "name": "sunday",
         **SUNDAYS,
@@ -41,7 +42,7 @@ RETRAINS = [
 ]
 KEY = "arn:aws:kms:us-east-1:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"  # another account's
 STORAGE = {"storage": "efs-cache", "kms_key": KEY}
-CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250", **STORAGE}
+CONFIG = {"retrains": json.dumps(RETRAINS), "account_budget": "250", "cluster": "true", **STORAGE}
 JOB = """
 name = "weekly-lstm"
 [model]

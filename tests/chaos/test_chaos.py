@@ -24,6 +24,7 @@ from tests.chaos.campaign import (
     every_node_death,
     every_outage,
     every_pair,
+    every_stall,
     layers_off,
     seeded,
     side_effects,
@@ -83,6 +84,7 @@ def test_callers_of_three_machines_may_die_anywhere():
 def test_callers_of_three_machines_may_die_anywhere_at_length():
     holds(islice(every_crash(SEVERAL.values()), 0, None, 7))
     holds(islice(every_layer(SEVERAL.values()), 0, None, 29))
+    holds(islice(every_stall(SEVERAL.values()), 0, None, 31))
 
 
 ENDS = {

@@ -22,6 +22,7 @@ from trainer.base.errors import ConfigError, EmbeddedAwsGone, NotVersioned, Trai
 
 # Keys of an embedded AWS (`rehearsal.keys`), which accepts no others; Amazon's have no 0, 1, 8 or 9.
 EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
+MOST_CONNECTIONS = 32  # of a client: more threads than these wait for none, but connect anew each time
 _LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, never through a proxy
 
 
@@ -98,6 +99,7 @@ def _client(access: Access, service: str, total_max_attempts: int, timeout_secon
         retries={"mode": "standard", "total_max_attempts": total_max_attempts},
         connect_timeout=10,
         read_timeout=timeout_seconds,
+        max_pool_connections=MOST_CONNECTIONS,
         s3={"addressing_style": "path"} if access.endpoint_url else {},
         proxies={} if direct else None,  # None: as the environment says
     )

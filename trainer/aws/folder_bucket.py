@@ -22,6 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.aws.folder_uploads import FolderUploads, sums_of
 from trainer.base.symbols import path_flaw
 
 _BLOCK_BYTES = 1 << 20
@@ -68,6 +69,7 @@ class FolderBucket:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._uploads = FolderUploads(folder, refusal)
 
     def put_object(
         self,
@@ -98,6 +100,51 @@ class FolderBucket:
             finally:
                 new.unlink(missing_ok=True)
         return {name: version.answer()[name] for name in ("ETag", "VersionId")}
+
+    def create_multipart_upload(
+        self,
+        *,
+        Key: str,
+        Metadata: Mapping[str, str] | None = None,
+        ChecksumAlgorithm: str = "",
+        ChecksumType: str = "",
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Begin an upload in parts."""
+        algorithm = ChecksumAlgorithm.upper()
+        kind = ChecksumType or ("FULL_OBJECT" if algorithm == "CRC64NVME" else "COMPOSITE")
+        facts = {"key": Key, "metadata": dict(Metadata or {}), "algorithm": algorithm, "type": kind}
+        with self._failing("CreateMultipartUpload"):
+            return {"Key": Key, "UploadId": self._uploads.create(facts)}
+
+    def upload_part(self, *, UploadId: str, PartNumber: int, Body: Any = b"", **more: Any) -> dict[str, Any]:
+        """Take a part. A checksum that it names must be that of its bytes."""
+        body, sums = Body if isinstance(Body, bytes) else Body.read(), sums_of(more)
+        with self._failing("UploadPart"):
+            return {"ETag": self._uploads.add(UploadId, int(PartNumber), body, sums), **sums}
+
+    def complete_multipart_upload(
+        self, *, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """Join the named parts to an object. As in S3, it has no SHA-256 of its own."""
+        with self._failing("CompleteMultipartUpload"):
+            facts = self._uploads.facts(UploadId, "CompleteMultipartUpload")
+            if facts["key"] != Key or (more.get("ChecksumType") or facts["type"]) != facts["type"]:
+                code = "NoSuchUpload" if facts["key"] != Key else "BadDigest"
+                raise refusal(code, 400, "CompleteMultipartUpload", "The upload is of another kind.")
+            body = self._uploads.joined(UploadId, list(MultipartUpload["Parts"]))
+            conditions = {name: more[name] for name in ("IfMatch", "IfNoneMatch") if more.get(name)}
+            try:
+                put = self.put_object(Key=Key, Body=body, Metadata=facts["metadata"], **conditions)
+            finally:
+                body.close()
+            self._uploads.forget(UploadId, "CompleteMultipartUpload")
+        return {"Key": Key, **put}
+
+    def abort_multipart_upload(self, *, UploadId: str, **_: Any) -> dict[str, Any]:
+        """Forget an upload and its parts."""
+        self._uploads.forget(UploadId, "AbortMultipartUpload")
+        return {}
 
     def head_object(self, *, Key: str, VersionId: str = "", IfMatch: str = "", **_: Any) -> dict[str, Any]:
         """Describe an object."""

@@ -1,57 +1,144 @@
-"""Upload or download one file with its hash checked: uploads by S3 itself, downloads here, before the file
-gets its name.
+"""Upload or download one file with its hash checked before anybody can take it for whole: the one way of
+files to and from S3, of launches, data sets, backups, nodes and pulls.
 
-Raises botocore's errors; the caller translates them, since it knows what the file is.
+A small file is one request. Uploads of those are checked by S3 itself, which stores its own SHA-256 of the
+bytes: it has none of an object that came in parts. Larger files go and come in parts (`parts.py`), and the
+next try goes on where one was broken off. Raises botocore's errors; the caller translates them, since it
+knows what the file is.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 from trainer.aws.access import error_code, version_of
 from trainer.aws.error_codes import NO_OBJECT
+from trainer.aws.parts import WHOLE_BYTES, Moved, OtherObjectError, fetch_parts, send_parts
+from trainer.base import environment
 from trainer.base.files import open_plain, whole_file
 
-LARGEST_PUT_BYTES = 5 * 1024**3  # one PutObject, https://docs.aws.amazon.com/AmazonS3/ (looked up 2026-11-20)
+# One object. S3 user guide, "Uploading and copying objects using multipart upload" (looked up 2026-11-27).
+LARGEST_OBJECT_BYTES = 5 * 1024**4
+CHANGED = ("BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "IncompleteBody")  # while it was sent
 _BLOCK_BYTES = 1 << 20
+
+
+AT_ONCE = 8  # files
+Done = TypeVar("Done")
+
+
+class _Ended(Exception):
+    """Another file has failed, or the command is interrupted."""
+
+
+def several_at_once(tasks: Sequence[Callable[[Moved], Done]], *, moved: Moved) -> list[Done]:
+    """Carry out transfers, AT_ONCE at a time, and return their results in order. Each calls what it is given
+    with the bytes that move.
+
+    The first error, or an interruption, ends those under way after the parts in hand, and is raised.
+    """
+    ended = threading.Event()
+
+    def move(count: int) -> None:
+        if ended.is_set():
+            raise _Ended
+        moved(count)
+
+    def one(task: Callable[[Moved], Done]) -> Done:
+        move(0)
+        return task(move)
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="file") as pool:
+        jobs = [pool.submit(one, task) for task in tasks]
+        try:
+            for job in as_completed(jobs):
+                job.result()
+        except BaseException:  # whatever it is
+            ended.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [job.result() for job in jobs]
 
 
 class _OtherBytes(Exception):
     """The version's bytes have another hash."""
 
 
-def put_file(path: Path, key: str, sha256: str, client: Any, *, bucket: str) -> str:
+def put_file(
+    path: Path, key: str, sha256: str, client: Any, *, bucket: str, moved: Moved = lambda count: None
+) -> str:
     """Upload a file unless its key holds these bytes by its metadata, and return the version's id. Raises
-    botocore's errors.
+    botocore's errors, one of CHANGED for a file that is not what was hashed any more.
+
+    `moved` is called with the bytes that are there, as they come.
     """
-    version_id = _version_with_hash(key, sha256, client, bucket=bucket)
-    if version_id is not None:
-        return version_id
+
+    def there() -> str | None:
+        return _version_with_hash(key, sha256, client, bucket=bucket)
+
+    version_id = there()
     with open_plain(path) as body:
-        # S3 itself refuses bytes that changed between the check and the upload.
-        checked = {"ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode()}
-        metadata = {"sha256": sha256}
-        answer = client.put_object(Bucket=bucket, Key=key, Body=body, Metadata=metadata, **checked)
+        size = os.fstat(body.fileno()).st_size
+        if version_id is None and size > WHOLE_BYTES:
+            journals = environment.uploads_folder()
+            known: Any = {"bucket": bucket, "journals": journals, "moved": moved, "there": there}
+            return send_parts(body, key, sha256, size, client, **known)
+        if version_id is None:
+            version_id = put_whole(body, key, sha256, client, bucket=bucket)
+    moved(size)
+    return version_id
+
+
+def put_whole(body: IO[bytes], key: str, sha256: str, client: Any, *, bucket: str, **more: Any) -> str:
+    """Upload an open file, of 5 GiB at most, by one request; return the version's id. `more`: of the
+    request. S3 itself refuses bytes that have another hash. Raises botocore's errors.
+    """
+    checked = {"ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode()}
+    answer = client.put_object(
+        Bucket=bucket, Key=key, Body=body, Metadata={"sha256": sha256}, **checked, **more
+    )
     return version_of(answer, f"s3://{bucket}/{key}")
 
 
-def fetch_file(path: Path, key: str, version_id: str, sha256: str, client: Any, *, bucket: str) -> str:
-    """Download one version and return the sha256 of its bytes; `path` is replaced only if that is `sha256`.
+def fetch_file(
+    path: Path,
+    key: str,
+    version_id: str,
+    sha256: str,
+    client: Any,
+    *,
+    bucket: str,
+    size: int = 0,
+    moved: Moved = lambda count: None,
+) -> str:
+    """Download one version, or without one the object, and return the sha256 of its bytes; `path` is replaced
+    only if that is `sha256`, or if this is empty.
 
-    Makes missing folders. Raises botocore's errors.
+    `size`: of the object, where it is known: a large one comes in parts. Makes missing folders. `moved` is
+    called with the bytes that have come. Raises botocore's errors.
     """
+    if size > WHOLE_BYTES:
+        with suppress(OtherObjectError):  # its hash says so then
+            known: Any = {"bucket": bucket, "moved": moved}
+            return fetch_parts(path, key, version_id, sha256, size, client, **known)
     digest = hashlib.sha256()
+    version = {"VersionId": version_id} if version_id else {}
     with suppress(_OtherBytes), whole_file(path) as part:
-        answer = client.get_object(Bucket=bucket, Key=key, VersionId=version_id)
+        answer = client.get_object(Bucket=bucket, Key=key, **version)
         with part.open("xb") as file:
             for block in answer["Body"].iter_chunks(_BLOCK_BYTES):
                 digest.update(block)
                 file.write(block)
-        if digest.hexdigest() != sha256:
+                moved(len(block))
+        if sha256 and digest.hexdigest() != sha256:
             raise _OtherBytes
     return digest.hexdigest()
 

@@ -95,12 +95,20 @@ def rehearsal_environment() -> RehearsalEnvironment:
     Applied programs are not kept in MAYFLY_HOME, which may be inside a repository: they are replayed, so they
     must be trusted.
     """
-    caches = _path("XDG_CACHE_HOME") or Path.home() / ".cache"
     return RehearsalEnvironment(
         fresh_nodes=os.environ.get("MAYFLY_REHEARSAL_NODES") == "fresh",
-        programs=_path("MAYFLY_PROGRAMS") or caches / "mayfly" / "programs",
+        programs=_path("MAYFLY_PROGRAMS") or _caches() / "programs",
         fork_server=_path("MAYFLY_FORK_SERVER"),
     )
+
+
+def uploads_folder() -> Path:
+    """Return the folder of the journals of uploads that were broken off; it may not exist."""
+    return _caches() / "uploads"
+
+
+def _caches() -> Path:
+    return (_path("XDG_CACHE_HOME") or Path.home() / ".cache") / "mayfly"
 
 
 def rehearses() -> bool:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.base.symbols import RULE, flaw, quoted, tidy
+from trainer.data.columns import Told, told_of
 from trainer.data.feature_names import (
     FEATURES,
     SET,
@@ -80,7 +81,9 @@ class DataSettings:
         choices=(POOLED, BY_SERIES, RANK),
     )
     columns: tuple[str, ...] = setting(
-        (), "Further numeric columns of the candle files that the model reads."
+        (),
+        "Further numeric columns of the candle files that the model reads; close=NAME, time=NAME:ms and the"
+        " like tell which column is a part of the bar, and its unit.",
     )
     features: tuple[str, ...] = setting(
         (AUTO,),
@@ -140,10 +143,11 @@ class DataSettings:
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
+        told_of(self.columns)
         self._check_features()
         if len(set(self.columns)) < len(self.columns) or set(self.columns) & {*FEATURES, *self.computed}:
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
-        if self.features == (NONE,) and not self.columns:
+        if self.features == (NONE,) and not self.further:
             do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
             raise UsageError(
                 "data.features = none leaves the model nothing to read", why="data.columns is empty", do=do
@@ -176,11 +180,21 @@ class DataSettings:
         return min(1.0, self.validation_days * a_day / whole), min(1.0, self.test_days * a_day / whole)
 
     @property
+    def told(self) -> Told:
+        """Return what the columns tell about the parts of a bar."""
+        return told_of(self.columns)[0]
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Return the columns that a model reads besides the bar."""
+        return told_of(self.columns)[1]
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Return the names of a model's inputs per bar, in order: for a panel `present`; features;
         columns.
         """
-        return (*((PRESENT,) if self.panel else ()), *self.computed, *self.columns)
+        return (*((PRESENT,) if self.panel else ()), *self.computed, *self.further)
 
     @property
     def computed(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from trainer.runs.store import Objects
 RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
 MOST_SYMBOLS = 20_000  # of a file
-_PARALLEL = 8
+PARALLEL = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +81,8 @@ def list_inputs(objects: Objects, data_set: str) -> tuple[Input, ...]:
     """
     prefix = f"{RAW}{data_set}/"
     keys = [item.key for item in objects.list(prefix=prefix) if not file_flaw(item.key.removeprefix(prefix))]
-    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-        return tuple(
-            item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None
-        )
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
+        return tuple(item for item in pool.map(lambda key: described(key, objects), keys) if item is not None)
 
 
 def choose(
@@ -229,8 +227,9 @@ def _symbols(item: Input) -> set[str]:
     return {str(entry["symbol"]) for entry in item.summary["holds"]}
 
 
-def _described(key: str, objects: Objects) -> Input | None:
-    head = objects.head(key=key)
+def described(key: str, objects: Objects, version_id: str = "") -> Input | None:
+    """Return an object, or one version of it, with its hash and its index entry; None if there is none."""
+    head = objects.head(key=key, version_id=version_id)
     if head is None:  # deleted since it was listed
         return None
     sha256 = head.sha256 or _hash_on_record(key, head.version_id, objects)

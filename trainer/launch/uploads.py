@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access, aws_errors
-from trainer.aws.transfer import LARGEST_PUT_BYTES, put_file
+from trainer.aws.access import Access, aws_errors, error_code
+from trainer.aws.parts import Moved
+from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, put_file, several_at_once
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.start_model import StartModel, start_model_of
@@ -25,7 +25,6 @@ from trainer.launch.inputs import INDEX, RAW, Input
 from trainer.runs.store import Objects
 
 DATA_PREFIX = f"{RAW}.files/"
-_PARALLEL = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +45,18 @@ class DeskFile:
 
 
 def upload_candles(
-    files: Sequence[DeskFile], access: Access, *, bucket: str, data_set: str
+    files: Sequence[DeskFile],
+    access: Access,
+    *,
+    bucket: str,
+    data_set: str,
+    moved: Moved = lambda count: None,
 ) -> tuple[Input, ...]:
     """Put files into raw/<data_set>/ with their index entries; return them as a run pins them, in the given
-    order.
+    order. `moved` is called with the bytes that are there, as they come, by several threads.
 
-    Raises DataError for two files of one name and for a file above 5 GiB, before anything is uploaded.
+    Raises DataError for two files of one name and for a file that is larger than an object can be, before
+    anything is uploaded, and for one that changes meanwhile.
     """
     for name, count in Counter(file.path for file in files).items():
         if count > 1:
@@ -59,7 +64,8 @@ def upload_candles(
             raise DataError(f"{count} files are called {name}", why=why, do="Rename one of them.")
     for file in files:
         refuse_large(file.place, file.bytes)
-    return _upload({file.path: file for file in files}, access, bucket=bucket, folder=f"{RAW}{data_set}/")
+    by_name = {file.path: file for file in files}
+    return _upload(by_name, access, bucket=bucket, folder=f"{RAW}{data_set}/", moved=moved)
 
 
 def upload_data(files: Sequence[DeskFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
@@ -71,9 +77,10 @@ def upload_data(files: Sequence[DeskFile], access: Access, *, bucket: str) -> li
 
 
 def refuse_large(place: Path, size: int) -> None:
-    """Raise DataError for a file that one upload does not take."""
-    if size > LARGEST_PUT_BYTES:
-        raise DataError(f"{place} has {size / 2**30:.1f} GiB", why="one upload takes 5 GiB", do="Split it.")
+    """Raise DataError for a file that no object can hold."""
+    if size > LARGEST_OBJECT_BYTES:
+        why = f"an object of S3 holds {LARGEST_OBJECT_BYTES >> 40} TiB"
+        raise DataError(f"{place} has {size / 2**30:.1f} GiB", why=why, do="Split it.")
 
 
 def start_model_file(job: Job) -> DeskFile | None:
@@ -102,17 +109,32 @@ def pinned_start_model(
     return Input(key=key, version_id=stored.version_id, sha256=start.sha256, bytes=stored.size).pinned()
 
 
-def _upload(files: Mapping[str, DeskFile], access: Access, *, bucket: str, folder: str) -> tuple[Input, ...]:
+def _upload(
+    files: Mapping[str, DeskFile],
+    access: Access,
+    *,
+    bucket: str,
+    folder: str,
+    moved: Moved = lambda count: None,
+) -> tuple[Input, ...]:
     """Upload files by name, several at a time, each unless its key has its bytes; return their objects."""
-    one = partial(_upload_one, access.client("s3", timeout_seconds=120.0), bucket)
-    failing = f"cannot upload data to s3://{bucket}/{folder}"
-    with aws_errors(failing), ThreadPoolExecutor(_PARALLEL) as pool:
-        return tuple(pool.map(one, (f"{folder}{name}" for name in files), files.values()))
+    client = access.client("s3", timeout_seconds=120.0)
+    tasks = [partial(_upload_one, client, bucket, f"{folder}{name}", file) for name, file in files.items()]
+    with aws_errors(f"cannot upload data to s3://{bucket}/{folder}"):
+        return tuple(several_at_once(tasks, moved=moved))
 
 
-def _upload_one(client: Any, bucket: str, key: str, file: DeskFile) -> Input:
+def _upload_one(client: Any, bucket: str, key: str, file: DeskFile, moved: Moved) -> Input:
     if file.summary:
         index, body = f"{INDEX}{file.sha256}.json", json.dumps(file.summary, indent=1).encode()
         client.put_object(Bucket=bucket, Key=index, Body=body, ContentType="application/json")
-    version_id = put_file(file.place, key, file.sha256, client, bucket=bucket)
+    from botocore.exceptions import ClientError  # late, like boto3 itself
+
+    try:
+        version_id = put_file(file.place, key, file.sha256, client, bucket=bucket, moved=moved)
+    except ClientError as error:
+        if error_code(error) in CHANGED:
+            do = "Try again, once nothing writes it."
+            raise DataError(f"{file.place} changed while it was uploaded", do=do) from error
+        raise
     return file.as_input(key, version_id)

@@ -19,7 +19,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
     job = json.loads((given / JOB_FILE).read_bytes())
     unchecked: list[str] = json.loads((given / "unchecked.json").read_bytes())
     secrets = job["data"]["secrets"]
+    columns: list[str] = job["data"].get("columns", [])
     added: list[str] = []
     before = _as_given(data, out, given)
     if name := job["data"]["refresh"]:
@@ -88,9 +89,9 @@ def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
         run_script(_script(name), data)
         added = added_files(data, before)
     events.write({"event": "message", "message": "checking candles"})
-    entries = describe(out, data, sorted(unchecked)[:MOST_ADDED_FILES] + added, added, secrets)
+    entries = describe(out, data, sorted(unchecked)[:MOST_ADDED_FILES] + added, added, secrets, columns)
     if added:
-        refuse_disagreement(out, data, [entries[name] for name in added], secrets)
+        refuse_disagreement(out, data, [entries[name] for name in added], secrets, columns)
     for folder in ("files", "index"):
         (out / folder).mkdir()
     for name, entry in entries.items():
@@ -180,10 +181,15 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
 
 
 def describe(
-    out: Path, data: Path, names: list[str], added: list[str], secrets: list[str]
+    out: Path,
+    data: Path,
+    names: list[str],
+    added: list[str],
+    secrets: list[str],
+    columns: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Return the index entries of these files, by name. Raises DataError for an added one that is no candle
-    file.
+    """Return the index entries of these files, by name; `columns` are those of the job. Raises DataError for
+    an added one that is no candle file.
     """
     if not names:
         return {}
@@ -191,7 +197,7 @@ def describe(
     folder.mkdir()
     for name in names:
         os.link(data / name, folder / name)
-    report = _check(out, folder, "--describe", secrets)
+    report = _check(out, folder, "--describe", secrets, columns)
     entries = {entry["file"]: {key: entry[key] for key in INDEXED} for entry in report.get("files", ())}
     for name in names:
         if name in entries:
@@ -204,9 +210,15 @@ def describe(
     return entries
 
 
-def refuse_disagreement(out: Path, data: Path, entries: list[dict[str, Any]], secrets: list[str]) -> None:
+def refuse_disagreement(
+    out: Path,
+    data: Path,
+    entries: list[dict[str, Any]],
+    secrets: list[str],
+    columns: Sequence[str] = (),
+) -> None:
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol."""
-    errors = _check(out, data, "--joined", secrets).get("errors", {})
+    errors = _check(out, data, "--joined", secrets, columns).get("errors", {})
     for entry in entries:
         for error in (errors[held["symbol"]] for held in entry["holds"] if held["symbol"] in errors):
             what = f"the refresh script added {entry['file']}, which disagrees with the set"
@@ -214,7 +226,9 @@ def refuse_disagreement(out: Path, data: Path, entries: list[dict[str, Any]], se
             raise DataError(what, why=why, do=_DO)
 
 
-def _check(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[str, Any]:
+def _check(
+    out: Path, folder: Path, question: str, secrets: list[str], columns: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run the data check on a folder in a process of its own, since its files are untrusted; it gets no
     secret.
     """
@@ -227,6 +241,7 @@ def _check(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[s
         str(folder),
         "--scratch",
         str(out),
+        *(f"--columns={entry}" for entry in columns),
     ]
     without = environment.without(secrets)
     asked = subprocess.run(words, env=without, stdin=subprocess.DEVNULL, capture_output=True, check=False)

@@ -28,6 +28,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import error_code
+from trainer.aws.transfer import CHANGED
 from trainer.base.errors import ConnectionFailed, NotVersioned, TrainerError, TrainingFailed
 from trainer.base.text import counted
 from trainer.node.checkpoint_folder import CheckpointFolder, Files
@@ -60,7 +61,6 @@ LOST_AFTER_SECONDS = {"spot": 10 * 3600.0, "on_demand": 30 * 24 * 3600.0}
 MOST_LAG_SECONDS = 900.0
 TRIES = 3  # to read a state that does not change meanwhile
 NICE = 19
-CHANGED = {"BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "IncompleteBody"}  # while it was sent
 
 
 def seconds_between(

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainer.aws.access import aws_error, error_code, meaning_of
+from trainer.aws.transfer import fetch_file
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
@@ -26,11 +27,11 @@ log = logging.getLogger(__name__)
 # bucket's versioning is enabled, S3 may answer 404 for an object that exists (S3 User Guide, "Enabling
 # versioning", read 2026-11-22).
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+BLOCK_BYTES = 1 << 20
 OUTAGE_SECONDS = 600.0  # below 1.5 times the shortest bound of a boot, after which the node gives itself up
 RENEWED = ("ExpiredToken", "ExpiredTokenException", "NoCredentialsError", "CredentialRetrievalError")
 Read = TypeVar("Read")
 AT_ONCE = 8
-BLOCK_BYTES = 1 << 20
 SPARE_BYTES = 1 << 30  # for models, logs and torch's caches
 
 
@@ -144,15 +145,13 @@ def _lies_there(target: Path, sha256: str) -> bool:
 
 
 def _download(node: Node, entry: ManifestInput, target: Path) -> str:
-    digest, uplink = hashlib.sha256(), node.uplink
-    version = {"VersionId": entry.version_id} if entry.version_id else {}  # a plan has one version
-    answer = uplink.s3.get_object(Bucket=uplink.bucket, Key=entry.key, **version)
-    with target.open("wb") as file:
-        for block in answer["Body"].iter_chunks(BLOCK_BYTES):
-            digest.update(block)
-            file.write(block)
-            node.moved()
-    return digest.hexdigest()
+    def moved(count: int) -> None:
+        if node.is_stopping():
+            raise Stopped(f"stopped while fetching {entry.key}")
+        node.moved()
+
+    known: Any = {"bucket": node.uplink.bucket, "size": entry.bytes, "moved": moved}
+    return fetch_file(target, entry.key, entry.version_id, entry.sha256, node.uplink.s3, **known)
 
 
 def _unreadable(entry: ManifestInput, why: str) -> TrainerError:

@@ -6,7 +6,6 @@ file again until they give up.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import threading
@@ -19,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.aws.access import Access, error_code, version_of
 from trainer.aws.error_codes import LOST_RACE, NO_OBJECT
+from trainer.aws.transfer import put_whole
 from trainer.base.errors import ConnectionFailed, TrainingFailed
 from trainer.runs.store import PART_BYTES
 
@@ -53,15 +53,16 @@ class Uplink:
     def put_file(self, body: IO[bytes], key: str, sha256: str, size: int, *, once: bool = False) -> str:
         """Create an object of an open file's bytes, which S3 checks against their hash; return its VersionId.
 
+        By one request, of 5 GiB at most: only then S3 stores a SHA-256 of its own, and nobody has to take a
+        node's word for what it sent.
+
         `once`: raises TrainingFailed if the key has another object. Raises botocore's errors if S3 does not
         accept it now, and NotVersioned.
         """
-        named = {"Bucket": self.bucket, "Key": key, "ContentType": _content_type(key)}
-        checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
-        known = {"ContentLength": size, "Metadata": {"sha256": sha256}, "ChecksumSHA256": checksum}
-        condition = {"IfNoneMatch": "*"} if once else {}
+        more: dict[str, Any] = {"ContentLength": size, "ContentType": _content_type(key)}
+        more |= {"IfNoneMatch": "*"} if once else {}
         try:
-            answer = self.s3.put_object(**named, Body=body, **known, **condition)
+            version_id = put_whole(body, key, sha256, self.s3, bucket=self.bucket, **more)
         except ClientError as error:
             if not once or error_code(error) not in LOST_RACE:
                 raise
@@ -70,8 +71,9 @@ class Uplink:
             if answer["Metadata"].get("sha256") != sha256:
                 do = "Find out who wrote it: only the run itself should write its keys."
                 raise TrainingFailed(f"{key} exists with other content", do=do) from error
+            version_id = version_of(answer, f"s3://{self.bucket}/{key}")
         self.moved()
-        return version_of(answer, f"s3://{self.bucket}/{key}")
+        return version_id
 
     def create(self, body: bytes, key: str) -> None:
         """Create an object under a key that no other call has named. Raises botocore's errors.

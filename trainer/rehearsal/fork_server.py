@@ -6,7 +6,8 @@ is loaded here: a fork finds its code in its own folders, as a new interpreter w
 imports the standard library:
 
     python fork_server.py SOCKET PID [LIBRARY...]  # standard input is the listening socket, bound to SOCKET
-    python fork_server.py --supervise SUPERVISOR SOCKET USER_DATA LOG  # a node, whose Pythons may all be new
+    python fork_server.py --supervise SUPERVISOR SOCKET USER_DATA LOG [NAMESPACE...]
+                                                   # a node, whose Pythons may all be new
 
 Its parent binds the socket (`listen`), so that a client can connect at once and waits only for its fork.
 
@@ -294,11 +295,23 @@ def supervise(words: list[str]) -> Order | None:
     """Be the first process of a node (`supervisor.py`), and its fork server. Returns an order in each fork,
     None at the end.
     """
-    script, socket_path, *rest = words
+    script, socket_path, user_data, log, *namespaces = words
     path = Path(socket_path)
+    for namespace in namespaces:  # of its network, before anything of the node runs
+        enter_namespace(namespace)
     supervisor = runpy.run_path(script, run_name="supervisor")
-    order: Order | None = supervisor["main"](*map(Path, rest), ForkServer(path, listen(path)))
+    order: Order | None = supervisor["main"](Path(user_data), Path(log), ForkServer(path, listen(path)))
     return order
+
+
+def enter_namespace(path: str) -> None:
+    """Move this process, which has one thread, into a namespace. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(descriptor, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"setns({path})")
+    finally:
+        os.close(descriptor)
 
 
 def main(path: Path, *, until_ends: int, more_libraries: Sequence[str]) -> None:

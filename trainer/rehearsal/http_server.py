@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -33,6 +34,18 @@ class HttpServer(ThreadedWSGIServer):
     def __init__(self, application: Application) -> None:
         self._connections: set[Any] = set()
         super().__init__("127.0.0.1", 0, application, handler=_Handler)
+
+    def serve_also(self, listener: socket.socket) -> None:
+        """Serve the connections of another listening socket, too, until it is closed."""
+
+        def accept() -> None:
+            while True:
+                try:
+                    self.process_request(*listener.accept())
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread."""

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import Literal
 
 from trainer.base.environment import processor_settings
 from trainer.base.files import whole_file
+from trainer.rehearsal.fork_server import SUPERVISE
 from trainer.rehearsal.forks import SERVER as FORK_SERVER
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess, start_python
 from trainer.rehearsal.processes import POLL_SECONDS, Member, end, members_of, send_signals, start_ticks
@@ -59,9 +61,10 @@ def start_node(
     user_data: bytes,
     environment: dict[str, str],
     forks: ForkServerProcess | None = None,
+    namespaces: Sequence[str] = (),
 ) -> NodeProcess:
     """Run user data as a node in `sandbox` and return the process; about 0.1 s. With `forks`, its
-    interpreters are forks.
+    interpreters are forks; with `namespaces` (files of /proc), it enters these first.
 
     `environment` is the node's whole environment besides HOME, PATH, the processor's settings and the
     sandbox's own. It needs AWS_EC2_METADATA_SERVICE_ENDPOINT, AWS_ENDPOINT_URL and MAYFLY_REHEARSAL_GPUS (how
@@ -87,7 +90,9 @@ def start_node(
         "MAYFLY_INSTANCE_TYPE": instance_type,
     }
     try:
-        supervisor, first_line = _start_supervisor(sandbox, instance_id, script, scratch, variables, forks)
+        log = str(sandbox / "var/log/cloud-init-output.log")
+        words = (str(SUPERVISOR), str(scratch / "forks"), str(script), log, *namespaces)
+        supervisor, first_line = _start_supervisor(words, sandbox, instance_id, variables, forks)
         if not first_line.strip():
             what = f"the first process of {instance_id} ended with {supervisor.wait()} before its user data"
             raise RuntimeError(what)
@@ -108,22 +113,14 @@ def start_node(
 
 
 def _start_supervisor(
+    words: tuple[str, ...],
     sandbox: Path,
     instance_id: str,
-    script: Path,
-    scratch: Path,
     variables: dict[str, str],
     forks: ForkServerProcess | None,
 ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, bytes]:
     """Start a node's first process; return it with the line that it prints, the user data's process group."""
-    socket = scratch / "forks"
-    words = (
-        "--supervise",
-        str(SUPERVISOR),
-        str(socket),
-        str(script),
-        str(sandbox / "var/log/cloud-init-output.log"),
-    )
+    words, socket = (SUPERVISE, *words), words[1]
     reader, writer = os.pipe()
     with (
         os.fdopen(reader, "rb") as first_line,
@@ -148,7 +145,7 @@ def _start_supervisor(
             variables |= {
                 "MAYFLY_DESK_PYTHON": str(forking),
                 "MAYFLY_REAL_PYTHON": sys.executable,
-                "MAYFLY_FORK_SOCKET": str(socket),
+                "MAYFLY_FORK_SOCKET": socket,
                 "MAYFLY_FORK_CLIENT": str(FORK_CLIENT),
             }
             process = forks.start(

@@ -9,7 +9,6 @@ half written is no version. The server alone writes the folder, and holds what t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import threading
@@ -21,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.folder_bucket import FolderBucket, ObjectVersion, refusal
+from trainer.aws.folder_bucket import FolderBucket, ObjectVersion
 from trainer.base.files import whole_file
 from trainer.rehearsal.home import reading
 from trainer.runs.record import from_iso, iso, utc_now
@@ -37,16 +36,8 @@ class KeptVersion(ObjectVersion):
     number: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Upload:
-    """A multipart upload under way."""
-
-    metadata: Mapping[str, str]
-    parts: dict[int, bytes]
-
-
 class KeptBucket(FolderBucket):
-    """One bucket, with any key, versions, deletions and multipart uploads."""
+    """One bucket, with any key, versions and deletions."""
 
     durable = False
 
@@ -56,7 +47,6 @@ class KeptBucket(FolderBucket):
         self._lock = threading.RLock()
         self._versions: dict[str, list[KeptVersion]] = {}  # by key, the newest first
         self._next = 1
-        self._uploads: dict[str, Upload] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def restore(self, now: datetime, days: Sequence[tuple[str, int]] = ()) -> None:
@@ -97,38 +87,6 @@ class KeptBucket(FolderBucket):
     def delete_objects(self, *, Delete: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         """Delete several objects."""
         return {"Deleted": [{**one, **self.delete_object(**one)} for one in Delete["Objects"]]}
-
-    def create_multipart_upload(self, *, Key: str, **more: Any) -> dict[str, Any]:
-        """Begin an upload in parts, which lie in memory until it is complete."""
-        name = secrets.token_hex(16)
-        self._uploads[name] = Upload(metadata=more.get("Metadata", {}), parts={})
-        return {"Key": Key, "UploadId": name}
-
-    def upload_part(self, *, UploadId: str, PartNumber: int, Body: bytes = b"", **_: Any) -> dict[str, Any]:
-        """Take a part."""
-        self._upload(UploadId).parts[int(PartNumber)] = Body
-        return {"ETag": f'"{hashlib.sha256(Body).hexdigest()}"'}
-
-    def complete_multipart_upload(
-        self, *, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], **more: Any
-    ) -> dict[str, Any]:
-        """Join the named parts to an object."""
-        upload = self._upload(UploadId)
-        body = b"".join(upload.parts[int(part["PartNumber"])] for part in MultipartUpload["Parts"])
-        put = self.put_object(**{**more, "Key": Key, "Body": body, "Metadata": upload.metadata})
-        del self._uploads[UploadId]
-        return {"Key": Key, **put}
-
-    def abort_multipart_upload(self, *, UploadId: str, **_: Any) -> dict[str, Any]:
-        """Forget an upload and its parts."""
-        self._upload(UploadId)
-        del self._uploads[UploadId]
-        return {}
-
-    def _upload(self, name: str) -> Upload:
-        if name not in self._uploads:
-            raise refusal("NoSuchUpload", 404, "UploadPart", "The specified upload does not exist.")
-        return self._uploads[name]
 
     def _add(
         self, key: str, new: Path, sha256: str, metadata: dict[str, str], checksummed: bool

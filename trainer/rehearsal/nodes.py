@@ -24,6 +24,7 @@ from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
+from trainer.rehearsal.node_network import NodeNetwork
 from trainer.rehearsal.wire import Answer, Environ
 from trainer.rehearsal.world import TAKEN_BACK, AwsError, Instance
 from trainer.runs.record import utc_now
@@ -39,8 +40,11 @@ class Nodes:
     grace_seconds: float  # between SIGTERM and SIGKILL: a node uploads its finished models
     find_cloud: Callable[[str], EmbeddedAccount | None]  # by instance id, for metadata
     forks: ForkServerProcess | None = None  # fork server of the nodes; without it their processes are new
+    # Opens the network of machines that have others beside them; None where there is none to be had.
+    open_network: Callable[[], NodeNetwork | None] = lambda: None
     _running: dict[str, NodeProcess] = field(default_factory=dict)
     _ending: dict[str, threading.Thread] = field(default_factory=dict)
+    _networks: list[NodeNetwork | None] = field(default_factory=list)  # one at most, opened when it is needed
     _tokens: TokenStore = field(default_factory=TokenStore)
     _tokens_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -69,6 +73,8 @@ class Nodes:
         for node in list(self._running.values()):
             node.terminate(grace_seconds=0)
         self._running.clear()
+        for network in filter(None, self._networks):
+            network.close()
         if self.forks is not None:
             self.forks.close()
 
@@ -127,6 +133,8 @@ class Nodes:
             "MAYFLY_DESK_PYTHON": sys.executable,
             "MAYFLY_CLOCK_AHEAD": str(round((cloud.clock.now() - utc_now()).total_seconds())),
         }
+        network = self._network() if _has_others(cloud, instance) else None
+        environment |= network.variables if network else {}
         try:
             self._running[instance.id] = start_node(
                 sandbox=sandbox(cloud, instance.id),
@@ -135,11 +143,19 @@ class Nodes:
                 user_data=instance.user_data,
                 environment=environment,
                 forks=self.forks,
+                namespaces=network.spaces if network else (),
             )
         except (OSError, RuntimeError) as error:
             log.error("instance %s could not start: %s", instance.id, error)
             with cloud.lock:
                 cloud.world.lost(instance.id, cloud.clock.now())
+
+    def _network(self) -> NodeNetwork | None:
+        if not self._networks:
+            self._networks.append(self.open_network())
+            if self._networks[0] is None:
+                log.warning("no network namespace can be had: runs of several machines share this machine's")
+        return self._networks[0]
 
     def _watch(self, cloud: EmbeddedAccount, instance: Instance, node: NodeProcess) -> None:
         try:
@@ -191,6 +207,15 @@ def sandbox(cloud: EmbeddedAccount, instance_id: str) -> Path:
 def remove_sandbox(cloud: EmbeddedAccount, instance_id: str) -> None:
     """Remove an instance's folder; call it once AWS would no longer show the instance."""
     shutil.rmtree(sandbox(cloud, instance_id), ignore_errors=True)
+
+
+def _has_others(cloud: EmbeddedAccount, instance: Instance) -> bool:
+    """Return whether one call made several instances, this one among them."""
+    with cloud.lock:
+        made = [
+            one for one in cloud.world.instances.values() if one.reservation_id == instance.reservation_id
+        ]
+    return len(made) > 1
 
 
 def _view(cloud: EmbeddedAccount, instance: Instance) -> MetadataView:

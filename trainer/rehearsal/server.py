@@ -42,6 +42,7 @@ from trainer.rehearsal.interruptions import AskedInterruption, Interruption, int
 from trainer.rehearsal.keys import FRESH_SECONDS, NONCE_HEADER, SIGNATURE_HEADER, TIME_HEADER, Keyring
 from trainer.rehearsal.leases import Leases
 from trainer.rehearsal.memory import InstanceLog, StoredSettings
+from trainer.rehearsal.node_network import NodeNetwork, open_network
 from trainer.rehearsal.nodes import Nodes, remove_sandbox
 from trainer.rehearsal.processes import start_ticks
 from trainer.rehearsal.signatures import wsgi_name
@@ -89,6 +90,7 @@ class EmbeddedAws:
         self.nodes = Nodes(grace_seconds=grace_seconds, find_cloud=self._cloud_of_instance)
         self.front.mounts |= {"imds": self.nodes.metadata, "efs": self.nodes.file_system}
         self._server = HttpServer(self.front)
+        self.nodes.open_network = self._open_network
         self.front.host = f"127.0.0.1:{self._server.server_port}"
         self._unwritten = ""  # why the instances could not be stored the last time
         self._ends = threading.Event()
@@ -177,6 +179,12 @@ class EmbeddedAws:
     def _apply(self, access: Access, config: Mapping[str, str]) -> AppliedProgram:
         server = self._fork_server() if self._fork_server else None
         return pulumi_apply.apply(access, config=config, module=self.applier, server=server)
+
+    def _open_network(self) -> NodeNetwork | None:
+        network = open_network(int(self._server.server_port))
+        if network is not None:
+            self._server.serve_also(network.front)
+        return network
 
     def call(self, account: str, service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Call AWS in an account as its administrator, without a socket. Raises AwsError.

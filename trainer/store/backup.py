@@ -19,7 +19,7 @@ from typing import Any
 
 from trainer.aws.access import Access, aws_error, error_code
 from trainer.aws.error_codes import NO_OBJECT
-from trainer.aws.transfer import LARGEST_PUT_BYTES, fetch_file, put_file
+from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, fetch_file, put_file
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.base.files import open_plain
 from trainer.base.strict_json import Unsound, read_object
@@ -81,8 +81,8 @@ def back_up(
                 if (entry := known.get(name)) and entry.sha256 == sha256:
                     report.unchanged += 1
                     continue
-                if size > LARGEST_PUT_BYTES:
-                    report.skipped[name] = "larger than 5 GiB"
+                if size > LARGEST_OBJECT_BYTES:
+                    report.skipped[name] = "larger than an object of S3"
                     continue
                 on_file(name)
                 version = _uploaded(client, folder / name, f"{FILES}{name}", sha256, bucket=bucket)
@@ -202,7 +202,7 @@ def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
             if why := path_flaw(name, most_bytes=MOST_PATH):
                 raise Unsound(f"{name[:120]!r} is not a path: {why}")
             files[name] = BackedUp(
-                bytes=row.whole("bytes", most=LARGEST_PUT_BYTES),
+                bytes=row.whole("bytes", most=LARGEST_OBJECT_BYTES),
                 sha256=row.value("sha256").sha256(),
                 version_id=row.text("version_id", most=1024),
             )
@@ -253,7 +253,7 @@ def _uploaded(client: Any, path: Path, key: str, sha256: str, *, bucket: str) ->
     try:
         return put_file(path, key, sha256, client, bucket=bucket)
     except (BotoCoreError, ClientError) as error:
-        if error_code(error) in ("BadDigest", "XAmzContentChecksumMismatch"):
+        if error_code(error) in CHANGED:
             raise DataError(f"{path} changed while it was backed up", do="Run the backup again.") from error
         raise aws_error(error, f"cannot back up {path} to s3://{bucket}/{key}") from error
 
@@ -270,7 +270,8 @@ def _fetch(client: Any, name: str, entry: BackedUp, path: Path, *, bucket: str) 
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        sha256 = fetch_file(path, f"{FILES}{name}", entry.version_id, entry.sha256, client, bucket=bucket)
+        known: Any = {"bucket": bucket, "size": entry.bytes}
+        sha256 = fetch_file(path, f"{FILES}{name}", entry.version_id, entry.sha256, client, **known)
     except (BotoCoreError, ClientError) as error:
         if error_code(error) in NO_OBJECT:
             why = f"version {entry.version_id} is not in the bucket any more"

@@ -151,8 +151,14 @@ def stage(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> 
             ["weekly", *sets("machine.queue_timeout=0")],
             ["waiting", "--set", "machine.market=spot"],
             ["sunday", *refreshing],
+            ["model", *sets("machine.nodes=2", "train.distributed=always")],
         ):
             assert main(["retrains", "publish", *words, "--job", "job.toml", "--json"]) == 0
+        (folder / "train.py").write_text("import os")
+        tables = ("[script]", 'command = "python train.py"', "over = { n = [1, 2] }")
+        tables += ("[machine]", "nodes = 2", 'instance = ["g6.xlarge"]', 'max_duration = "10m"')
+        (folder / "two.toml").write_text("\n".join(tables))
+        assert main(["retrains", "publish", "pair", "--job", "two.toml", "--json"]) == 0
         sign_in(stage.own, patch)
         patch.setenv("PROJECT", "mayfly")
         patch.setenv("STACK", "dev")
@@ -227,6 +233,9 @@ def _live(stage: Stage, publish_script: Callable[[], None]) -> None:
     secret = stage.begin("waiting", first + 3 * later)
     assert read_record(stage.objects, secret.run_id)[0].instance_role_id == stage.outputs.script_role_id
 
+    for name in ("pair", "model"):
+        stage.runs[name] = stage.begin(name, first).run_id
+
     # What a call that was cut off leaves to the next one, a run beyond its deadline, and one whose function
     # is broken.
     late = stage.begin("weekly", first + 2 * later)
@@ -276,6 +285,18 @@ def test_a_scheduled_run_without_capacity_costs_nothing(stage: Stage) -> None:
     assert message.splitlines()[0].endswith(": failed") and "$0.00" in message
     assert "why: no capacity" in message and "InsufficientInstanceCapacity" in message and "\ndo: " in message
     assert message.endswith("to run it now: mayfly retrains run weekly")
+
+
+@pytest.mark.parametrize("name", ["pair", "model"])
+def test_a_scheduled_run_has_its_two_machines_and_ends_them(stage: Stage, name: str) -> None:
+    run_id = stage.runs[name]
+    record, _ = read_record(stage.objects, run_id)
+    start = stored_start(stage.objects.get(key=start_key(run_id, 1)), run_id, 1)
+    assert start is not None and len(set(start.addresses)) == len(start.instances) == 2
+    assert [one.state for one in record.instances] == ["terminated"] * 2
+    receipt = read_receipt(stage.objects, run_id)
+    assert receipt is not None and receipt["state"] == "failed"  # no machine ever began
+    assert not stage.objects.list(prefix="tokens/")
 
 
 def test_a_scheduled_run_whose_machine_is_taken_back_is_told(stage: Stage) -> None:

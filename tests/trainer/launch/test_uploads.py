@@ -9,6 +9,7 @@ import pytest
 
 from tests.candles import fewest
 from tests.jobs import job_of
+from trainer.aws import parts, transfer
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.bars.check import describe, join
@@ -92,10 +93,28 @@ def test_two_files_of_one_name_are_refused_before_an_upload(access, bucket, tmp_
     assert list_inputs(open_objects(access, bucket), "main") == ()
 
 
-def test_a_file_too_large_for_one_upload_is_named(access, bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(uploads, "LARGEST_PUT_BYTES", 2)
+def test_a_file_too_large_for_an_object_is_named(access, bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(uploads, "LARGEST_OBJECT_BYTES", 2)
     with pytest.raises(DataError, match="Split it"):
         upload_candles([local(tmp_path / "a.parquet", b"one")], access, bucket=bucket, data_set="main")
+
+
+def test_a_large_file_goes_in_parts_and_comes_in_parts(access, bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)  # S3's least
+    monkeypatch.setattr(transfer, "WHOLE_BYTES", 6 << 20)
+    file, moved = local(tmp_path / "a.parquet", b"0123456789abcde" * 800_000), list[int]()
+    (entry,) = upload_candles([file], access, bucket=bucket, data_set="main", moved=moved.append)
+    head = access.client("s3").head_object(Bucket=bucket, Key=entry.key, ChecksumMode="ENABLED")
+    assert "ChecksumSHA256" not in head and head["Metadata"] == {"sha256": file.sha256}
+    (found,) = list_inputs(open_objects(access, bucket), "main")
+    assert (found.sha256, found.bytes, sum(moved)) == (file.sha256, file.bytes, file.bytes)
+    known = {"bucket": bucket, "size": found.bytes}
+    args = (tmp_path / "back", found.key, found.version_id, found.sha256, access.client("s3"))
+    assert (
+        transfer.fetch_file(*args, **known) == file.sha256
+        and (tmp_path / "back").stat().st_size == file.bytes
+    )
 
 
 def test_sets_never_mix_and_a_folder_in_a_set_is_none_of_it(access, bucket, tmp_path):

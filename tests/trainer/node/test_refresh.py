@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,9 +94,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The data check without a process of its own; a whole run below has one."""
     questions = {"--describe": check.describe, "--joined": check.join}
 
-    def asked(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[str, Any]:
+    def asked(
+        out: Path, folder: Path, question: str, secrets: list[str], columns: Sequence[str] = ()
+    ) -> dict[str, Any]:
         try:
-            return questions[question](folder)
+            return questions[question](folder, columns=columns)
         except TrainerError as error:
             return {"error": error.as_dict()}
 

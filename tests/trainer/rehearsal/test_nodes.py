@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.processes import alive
+from trainer.rehearsal.node_network import _lead_out, open_network
 from trainer.rehearsal.nodes import sandbox
 from trainer.rehearsal.server import EmbeddedAws
 
@@ -27,13 +31,14 @@ def launch(aws_server: EmbeddedAws, make_desk: Callable[..., Any]) -> Launch:
     """
 
     def start(
-        user_data: bytes, *, behavior: str = "terminate", kind: str = "p3.8xlarge"
+        user_data: bytes, *, behavior: str = "terminate", kind: str = "p3.8xlarge", count: int = 1
     ) -> tuple[Any, str, Path]:
         access = aws_server.account()
         cloud = aws_server.cloud(access)
         cloud.run_nodes = True
         desk = make_desk(access, user_data=user_data, behavior=behavior)
-        instance_id = desk.launched(types=(kind,), tags={"run_id": "r1", "deadline": "2030-01-01T00:00:00Z"})
+        tags = {"run_id": "r1", "deadline": "2030-01-01T00:00:00Z"}
+        instance_id = desk.launched(types=(kind,), tags=tags, count=count)
         return desk, instance_id, sandbox(cloud, instance_id)
 
     return start
@@ -72,6 +77,76 @@ def test_termination_ends_every_process_of_the_node(launch: Launch, wait_until: 
     desk.ec2.terminate_instances(InstanceIds=[instance_id])
     wait_until(lambda: desk.state(instance_id) == "terminated")
     assert not any(alive(pid) for pid in pids)
+
+
+# Listens on every address of its machine, and calls its AWS.
+LISTENER = """
+import os, pathlib, socket, urllib.request
+names = " ".join(name for _, name in socket.if_nameindex())
+listener = socket.create_server(("0.0.0.0", 0))
+try:
+    urllib.request.urlopen(os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] + "/latest/meta-data", timeout=500)
+except urllib.error.HTTPError as refused:
+    heard = refused.code
+folder = pathlib.Path(os.environ["MAYFLY_ROOT"])
+(folder / "new").write_text(f"{listener.getsockname()[1]} {heard} {os.environ.get('HTTPS_PROXY', '')} {names}")
+(folder / "new").rename(folder / "heard")
+listener.accept()
+"""
+
+
+def namespaces() -> bool:
+    """Return whether this kernel gives us a network namespace."""
+    (network := open_network(1)) and network.close()
+    return network is not None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_machines_of_one_call_have_a_network_of_their_own(
+    launch: Launch, wait_until: Callable[..., None], tmp_path: Path, count: int
+) -> None:
+    if not namespaces():
+        pytest.skip("this kernel gives us no network namespace")
+    (tmp_path / "listener.py").write_text(LISTENER)
+    script = f"#!/bin/sh\nexec {sys.executable} -I {tmp_path}/listener.py\n".encode()
+    desk, instance_id, home = launch(script, count=count)
+    wait_until(lambda: (home / "heard").exists())
+    port, heard, *proxy, name = content(home / "heard").split()
+    assert heard == "401" and len(proxy) == (count > 1)
+    with socket.socket() as stranger:  # of this machine's network
+        reached = stranger.connect_ex(("127.0.0.1", int(port))) == 0
+    assert reached == (count == 1)
+    if count > 1:
+        assert name == "lo"
+    desk.ec2.terminate_instances(InstanceIds=[instance_id])
+    wait_until(lambda: desk.state(instance_id) == "terminated")
+
+
+def test_only_https_leads_out_of_an_node_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(socket, "create_connection", lambda place, timeout: asked.append(place) or theirs)
+
+    def answer(head: bytes) -> tuple[bytes, socket.socket, threading.Thread]:
+        near, far = socket.socketpair()
+        thread = threading.Thread(target=_lead_out, args=(far,))
+        thread.start()
+        near.sendall(head)
+        return near.recv(1000), near, thread
+
+    said, near, thread = answer(b"CONNECT 127.0.0.1:22 HTTP/1.1\r\n\r\n")
+    thread.join()
+    assert said.startswith(b"HTTP/1.1 405") and not asked
+    near.close()
+    said, near, thread = answer(b"CONNECT pypi.org:443 HTTP/1.1\r\nHost: pypi.org\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 200") and asked == [("pypi.org", 443)]
+    near.sendall(b"hello")
+    assert ours.recv(100) == b"hello"
+    ours.sendall(b"and back")
+    assert near.recv(100) == b"and back"
+    near.close()
+    thread.join()
+    ours.close()
 
 
 def test_an_instance_shuts_down_until_its_processes_end(

@@ -7,12 +7,14 @@ nodes may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error
+from trainer.aws.parts import Moved
+from trainer.aws.transfer import fetch_file, several_at_once
 from trainer.base.errors import DataError
 from trainer.base.symbols import file_flaw, path_flaw
 from trainer.data.table import SUFFIXES
@@ -20,8 +22,6 @@ from trainer.data.table import SUFFIXES
 SCHEME = "s3://"
 MOST_BYTES = 20 * 10**9  # fetched by one launch
 MOST_FILES = 10_000
-_BLOCK_BYTES = 1 << 20
-_PARALLEL = 8
 
 
 def is_in_bucket(path: str) -> bool:
@@ -61,8 +61,11 @@ def _fetch(
         listed = list(islice(_listed(s3, bucket, prefix, is_meant), MOST_FILES + 1))
         _check_size(path, listed, none)
         places = {key: into.joinpath(*_parts(key, prefix)) for key, _ in listed}
-        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            list(pool.map(lambda item: _download(s3, bucket, *item), places.items()))
+        known = {"client": s3, "bucket": bucket}
+        several_at_once(
+            [partial(_fetch_one, places[key], key, size, known) for key, size in listed],
+            moved=lambda count: None,
+        )
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot read {path}") from error
     return places.get(prefix, into)
@@ -106,8 +109,5 @@ def _check_size(path: str, listed: list[tuple[str, int]], none: str) -> None:
         )
 
 
-def _download(s3: Any, bucket: str, key: str, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("wb") as file:
-        for block in s3.get_object(Bucket=bucket, Key=key)["Body"].iter_chunks(_BLOCK_BYTES):
-            file.write(block)
+def _fetch_one(place: Path, key: str, size: int, known: dict[str, Any], moved: Moved) -> None:
+    fetch_file(place, key, "", "", size=size, moved=moved, **known)

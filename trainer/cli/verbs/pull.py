@@ -257,8 +257,9 @@ def _fetch(access: Access, bucket: str, item: Mapping[str, Any], path: Path) -> 
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
+        known: Any = {"bucket": bucket, "size": item["bytes"]}
         sha256 = fetch_file(
-            path, item["key"], item["version_id"], item["sha256"], access.client("s3"), bucket=bucket
+            path, item["key"], item["version_id"], item["sha256"], access.client("s3"), **known
         )
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot read s3://{bucket}/{item['key']}") from error

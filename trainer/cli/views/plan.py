@@ -127,10 +127,10 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     if job.data.warmup:
         yield f"warm-up {counted(job.data.warmup, 'bar')}"
     yield counted(job.train.epochs, "epoch") + (", then again on all bars" if job.train.refit else "")
-    if job.data.columns:
-        features = len(job.data.inputs) - len(job.data.columns)
+    if job.data.further:
+        features = len(job.data.inputs) - len(job.data.further)
         yield (
-            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the"
+            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.further)} of the"
             " candle files"
         )
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
+from trainer.data.read.actions import applied
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
 from trainer.data.timeframes import DAY, EVENTS, SECOND, name_of, step_of
@@ -72,8 +73,10 @@ def join_series(
     """
     file_rows = sum(len(part.timestamp) for part in parts)
     timestamp, values = _merge(symbol, parts)
+    if parts[0].has_actions:
+        values = applied(values)  # before the cut: by every action that the files know
     for column in values[len(FIELDS) :]:
-        column[:] = _carried(column)  # before the cut: the first bar kept may continue an older value
+        column[:] = carried(column)  # before the cut: the first bar kept may continue an older value
     timestamp, values = timestamp[-bars:], values[:, -bars:]
     _check_values(symbol, parts, timestamp, values, columns)
     return Candles(
@@ -132,7 +135,7 @@ def commonest_step(timestamps: np.ndarray) -> str:
     return name_of(int(steps[counts.argmax()]))
 
 
-def _carried(column_N: np.ndarray) -> np.ndarray:
+def carried(column_N: np.ndarray) -> np.ndarray:
     """Return a column with empty cells (NaN) replaced by the last value before them."""
     last_N = np.maximum.accumulate(np.where(np.isnan(column_N), 0, np.arange(len(column_N))))
     return np.asarray(column_N[last_N])
@@ -145,6 +148,7 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
+    refuse_mixed_actions(symbol, parts)
     adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
     if adjusted and traded:
         raise DataError(
@@ -152,15 +156,8 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
             why="together they would jump where one begins",
             do="Give both with the adjusted close, or both without that column.",
         )
-    timestamp = np.concatenate([part.timestamp for part in parts])
-    values = np.concatenate([part.values for part in parts], axis=1)
-    owner = np.repeat(np.arange(len(parts)), [len(part.timestamp) for part in parts])
-    order = np.argsort(timestamp, kind="stable")
-    timestamp, values, owner = timestamp[order], values[:, order], owner[order]
-    same = np.flatnonzero(timestamp[1:] == timestamp[:-1])
-    # Compared as float32, so that a copy stored with fewer digits counts as the same bar.
-    one, other = values[:, same].astype(np.float32), values[:, same + 1].astype(np.float32)
-    differs = ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
+    timestamp, values, owner = in_time_order(parts)
+    same, differs = same_times(timestamp, values)
     if differs.any():
         first = same[differs.argmax()]
         differ = counted(int(differs.sum()), "bar differs", "bars differ")
@@ -172,6 +169,40 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     keep = np.ones(len(timestamp), dtype=bool)
     keep[same + 1] = False
     return timestamp[keep], values[:, keep]
+
+
+def refuse_mixed_actions(symbol: str, parts: Sequence[Series]) -> None:
+    """Raise DataError for files with and without splits and dividends of their own: only one kind is as
+    traded.
+    """
+    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
+    if acting and others:
+        what = (
+            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
+        )
+        do = "Keep the files of one source."
+        raise DataError(what, why="together they would jump at each split", do=do)
+
+
+def in_time_order(parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return times (N,), values (C, N) and the number (N,) of each bar's part, by time; bars of one time in
+    the order of the parts.
+    """
+    timestamp = np.concatenate([part.timestamp for part in parts])
+    values = np.concatenate([part.values for part in parts], axis=1)
+    owner = np.repeat(np.arange(len(parts)), [len(part.timestamp) for part in parts])
+    order = np.argsort(timestamp, kind="stable")
+    return timestamp[order], values[:, order], owner[order]
+
+
+def same_times(timestamp: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows (D,) int64 of sorted bars whose next bar has the same time, and whether (D,) bool the
+    two differ.
+    """
+    same = np.flatnonzero(timestamp[1:] == timestamp[:-1])
+    # Compared as float32, so that a copy stored with fewer digits counts as the same bar.
+    one, other = values[:, same].astype(np.float32), values[:, same + 1].astype(np.float32)
+    return same, ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
 
 
 def check_order(series: Series) -> None:
@@ -201,17 +232,7 @@ def _check_values(
     """Raise DataError for impossible bars: not finite, a price not above zero, high below low, negative
     volume, a spike.
     """
-    prices, volume = values[:4], values[4]
-    checks = [(f"{field} is NaN", np.isnan(row)) for field, row in zip(FIELDS, values, strict=False)]
-    checks += [
-        (f"{name} is infinite", np.isinf(row)) for name, row in zip((*FIELDS, *columns), values, strict=True)
-    ]
-    checks += [(f"{field} is not above zero", row <= 0) for field, row in zip(FIELDS, prices, strict=False)]
-    checks += [("high is below low", values[1] < values[2]), ("volume is negative", volume < 0)]
-    checks += [
-        (f"close is more than {MOST_TIMES_OFF} times off the bars before and after", _spikes(values[3]))
-    ]
-    for problem, bad in checks:
+    for problem, bad in impossible_bars(values, columns):
         if bad.any():
             row = int(bad.argmax())
             files = ", ".join(
@@ -222,6 +243,21 @@ def _check_values(
                 why=f"{counted(int(bad.sum()), 'such bar')}, the first at {time_text(timestamp[row])}",
                 do="Correct or drop those bars; a missing bar is handled as a hole.",
             )
+
+
+def impossible_bars(values: np.ndarray, columns: Sequence[str]) -> list[tuple[str, np.ndarray]]:
+    """Return each reason for which a bar is refused, with the bars (N,) bool that have it; `values` (C, N)
+    has the rows of FIELDS, then of `columns`.
+    """
+    prices, volume = values[:4], values[4]
+    checks = [(f"{field} is NaN", np.isnan(row)) for field, row in zip(FIELDS, values, strict=False)]
+    checks += [
+        (f"{name} is infinite", np.isinf(row)) for name, row in zip((*FIELDS, *columns), values, strict=True)
+    ]
+    checks += [(f"{field} is not above zero", row <= 0) for field, row in zip(FIELDS, prices, strict=False)]
+    checks += [("high is below low", values[1] < values[2]), ("volume is negative", volume < 0)]
+    off = _spikes(values[3])
+    return [*checks, (f"close is more than {MOST_TIMES_OFF} times off the bars before and after", off)]
 
 
 def _spikes(close_N: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainer.base.text import some_of
 from trainer.data.read.candles import Candles, commonest_step, time_text
+from trainer.data.read.volumes import level_changes
 from trainer.data.timeframes import EVENTS, step_of
 
 # Log ratio of a close to the one before, or of a high or low to its bar, from which it is noted.
@@ -40,20 +41,39 @@ class DataNote:
     detail: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Oddity:
+    """Implausible bars of one kind: a text, the rows (K,) int64, ascending, and details beyond their number
+    and the first.
+    """
+
+    text: str
+    rows: np.ndarray
+    detail: str = ""
+
+
 def oddities(candles: Candles) -> list[DataNote]:
     """Return notes on implausible bars of a symbol."""
-    symbol, timeframe, timestamp_N = candles.symbol, candles.timeframe, candles.timestamp
     notes = []
-    for text, odd_N in _cases(candles.open, candles.high, candles.low, candles.close):
-        if odd_N.any():
-            count, first = int(odd_N.sum()), time_text(timestamp_N[odd_N.argmax()])
-            detail = f"at {first}" if count == 1 else f"{count} bars, the first at {first}"
-            notes.append(DataNote(subject=symbol, text=text, detail=detail))
-    notes += _splits(symbol, timestamp_N, candles.open, candles.close)
-    if step_of(timeframe) and (step := commonest_step(timestamp_N)) not in (timeframe, EVENTS):
+    for odd in odd_bars(candles):
+        count, first = len(odd.rows), time_text(candles.timestamp[odd.rows[0]])
+        counts = f"at {first}" if count == 1 else f"{count} bars, the first at {first}"
+        notes.append(DataNote(subject=candles.symbol, text=odd.text, detail=odd.detail or counts))
+    timeframe = candles.timeframe
+    if step_of(timeframe) and (step := commonest_step(candles.timestamp)) not in (timeframe, EVENTS):
         text = f"bars should be of {timeframe}, but most are {step} apart"
-        notes.append(DataNote(subject=symbol, text=text))
+        notes.append(DataNote(subject=candles.symbol, text=text))
     return notes
+
+
+def odd_bars(candles: Candles) -> list[Oddity]:
+    """Return the implausible bars of a symbol, each kind that it has."""
+    odd = [
+        Oddity(text=text, rows=np.flatnonzero(odd_N))
+        for text, odd_N in _cases(candles.open, candles.high, candles.low, candles.close)
+        if odd_N.any()
+    ]
+    return [*odd, *_splits(candles), *_volumes(candles)]
 
 
 def _cases(
@@ -90,19 +110,33 @@ def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
     return jumps
 
 
-def _splits(symbol: str, timestamp_N: np.ndarray, open_N: np.ndarray, close_N: np.ndarray) -> list[DataNote]:
-    rows = np.flatnonzero(_jumps(open_N, close_N))
+def _splits(candles: Candles) -> list[Oddity]:
+    rows = np.flatnonzero(_jumps(candles.open, candles.close))
     if not len(rows):
         return []
     cases = []
     for row in rows[:3]:
-        ratio = float(close_N[row - 1] / open_N[row])
+        ratio = float(candles.close[row - 1] / candles.open[row])
         more_of, less = _SPLITS[int(np.abs(_LOG_SPLITS - abs(np.log(ratio))).argmin())]
         change = f"{more_of}:{less}" if ratio > 1 else f"{less}:{more_of}"
-        cases.append(f"{change} at {time_text(timestamp_N[row])}")
+        cases.append(f"{change} at {time_text(candles.timestamp[row])}")
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     text = "prices jump as at a split; bring adjusted prices, such as a column Adj Close"
-    return [DataNote(subject=symbol, text=text, detail=", ".join(cases) + more)]
+    return [Oddity(text=text, rows=rows, detail=", ".join(cases) + more)]
+
+
+def _volumes(candles: Candles) -> list[Oddity]:
+    changes = level_changes(candles.timestamp, candles.volume, candles.timeframe)
+    if not changes:
+        return []
+    cases = []
+    for row, jump in changes[:3]:
+        larger = "larger" if jump > 0 else "smaller"
+        cases.append(f"{10 ** abs(jump):,.0f} times {larger} from {time_text(candles.timestamp[row])}")
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    text = "volume changes its level and stays there, as if its unit changed; bring one unit"
+    rows = np.array([row for row, _ in changes])
+    return [Oddity(text=text, rows=rows, detail=", ".join(cases) + more)]
 
 
 def lines_of(notes: list[DataNote]) -> tuple[str, ...]:

@@ -40,6 +40,12 @@ class Part:
 
     def read(self, symbol: str, columns: Sequence[str]) -> Series:
         """Return the symbol's bars, oldest first, with further columns. Raises DataError."""
+        series = self.read_as_is(symbol, columns)
+        check_order(series)
+        return series
+
+    def read_as_is(self, symbol: str, columns: Sequence[str]) -> Series:
+        """Return the symbol's bars as `read` does, or in any order, some twice. Raises DataError."""
         if self.array:
             rows = load_array(self.array)
             series = Series(
@@ -48,9 +54,10 @@ class Part:
                 timestamp=rows["timestamp"].copy(),
                 values=np.ascontiguousarray(rows["values"].T),
                 is_adjusted=bool(self.header.adjusted),
+                has_actions=bool(self.header.actions),
             )
         else:
-            if open_header(self.header.path).names != self.header.names:
+            if open_header(self.header.path, told=self.header.told).names != self.header.names:
                 what = f"{self.file} has other columns than when it was opened"
                 raise DataError(what, do="Start again, once nothing writes the file.")
             series, *others = read_series(self.header.with_columns(columns))
@@ -58,9 +65,7 @@ class Part:
                 what = f"{self.file} holds other symbols than when it was opened"
                 raise DataError(what, why=f"{series.symbol} beside {symbol}", do="Write the file again.")
             series = replace(series, symbol=symbol)
-        series = _oldest_first(series)
-        check_order(series)
-        return series
+        return _oldest_first(series)
 
 
 def append_array(path: Path, part: Series) -> None:

@@ -85,7 +85,7 @@ def check_inputs(job: Job) -> None:
         why = f"its inputs are {theirs}, this job's {ours}"
         raise DataError(f"{named} has another scaler", why=why, do=do)
     inputs = list(job.data.inputs)
-    if (card.features, card.columns) != (inputs, list(job.data.columns)):
+    if (card.features, card.columns) != (inputs, list(job.data.further)):
         odd = sorted(set(card.features) ^ set(inputs))
         why = f"it reads {len(card.features)} inputs, this job {len(inputs)}"
         more = " ..." if len(odd) > 6 else ""

@@ -108,7 +108,8 @@ def predict_models(
     wanted = _wanted(checked, symbols)
     groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
     for model in checked:
-        groups[model.card.timeframe, tuple(model.card.columns), model.features].append(model)
+        columns = (*model.card.told_columns, *model.card.columns)
+        groups[model.card.timeframe, columns, model.features].append(model)
     running = _Running(held=held)
     noted: list[str] = []
     for models in groups.values():
@@ -160,8 +161,9 @@ def _open(
 ) -> CandleFolder:
     """Return the candles that models read. Raises DataError for candles of another timeframe."""
     card = models[0].card
+    columns = [*card.told_columns, *card.columns]
     try:
-        return CandleFolder(data, scratch, symbols=symbols, timeframe=card.timeframe, columns=card.columns)
+        return CandleFolder(data, scratch, symbols=symbols, timeframe=card.timeframe, columns=columns)
     except OtherTimeframe as error:
         what = f"{_trained(models)} trained on bars of {card.timeframe}"
         raise DataError(

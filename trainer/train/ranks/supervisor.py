@@ -6,8 +6,9 @@ Owns how often a piece starts and on which devices; a start's processes are a `p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -197,16 +198,19 @@ class RankSupervisor:
         by_name = {piece.name: piece for piece in pieces}
         while True:
             for said in self._said(wait=POLL_SECONDS):
-                if said.text("say") == "bye":
+                if said.values["say"] == "bye":
                     self._outcome.elsewhere |= by_name.keys() - set(finished)
                     return self._outcome
-                if said.text("say") == "start" and said.text("piece") in by_name:
-                    self._serve(by_name[said.text("piece")], said)
+                with _understood("node 0"):
+                    piece = by_name.get(said.text("piece"))
+                if piece is not None:
+                    self._serve(piece, said)
 
     def _serve(self, piece: Piece, start: Fields) -> None:
         """Run this machine's ranks of a start until they end, or are to; tell node 0 if they can't go on."""
-        self._session = start.whole("session", least=1, most=MOST_SESSIONS)
-        slices = start.whole("micro_batch", most=MOST_WINDOWS)
+        with _understood("node 0"):
+            self._session = start.whole("session", least=1, most=MOST_SESSIONS)
+            slices = start.whole("micro_batch", most=MOST_WINDOWS)
         self._settings = with_job(self._settings, self._settings.job.with_expert(micro_batch=slices))
         self._run = run = self._started(piece, retries=0, silences=1)
         try:
@@ -235,14 +239,12 @@ class RankSupervisor:
         """
         assert self._meeting is not None
         said, self._waiting = self._waiting, []
-        try:
+        with _understood("node 0"):
             for _, each in self._meeting.heard(wait=0.0 if said else wait):
                 if each.choice("say", ("start", "stop", "bye")) == "stop":
                     self._stopped = max(self._stopped, each.whole("session", most=MOST_SESSIONS))
                 else:
                     said.append(each)
-        except Unsound as error:
-            raise TrainingFailed("node 0 can't be understood", why=str(error), do=DO) from error
         return said
 
     def _troubles_of_others(self) -> list[Trouble]:
@@ -251,11 +253,9 @@ class RankSupervisor:
             return []
         troubles = []
         for node, said in self._meeting.heard():
-            try:
+            with _understood(f"node {node}"):
                 if said.whole("session", most=MOST_SESSIONS) == self._session:
                     troubles.append(_trouble_of(node, said))
-            except Unsound as error:
-                raise TrainingFailed(f"node {node} can't be understood", why=str(error), do=DO) from error
         return troubles
 
     def _fail(self, piece: Piece, reason: str) -> dict[str, Any]:
@@ -294,6 +294,15 @@ class RankSupervisor:
         again = {"event": "retry", **piece.identity, "worker": 0, "charged": False}
         self._emit({**again, "reason": f"out of memory: now in slices of {job.expert.micro_batch}"})
         return None
+
+
+@contextmanager
+def _understood(who: str) -> Iterator[None]:
+    """Raise TrainingFailed for a message that is malformed."""
+    try:
+        yield
+    except Unsound as error:
+        raise TrainingFailed(f"{who} can't be understood", why=str(error), do=DO) from error
 
 
 def _trouble_of(node: int, said: Fields) -> Trouble:

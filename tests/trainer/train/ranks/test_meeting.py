@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,7 +177,16 @@ def test_what_node_0_said_during_a_start_is_acted_on_once():
     assert follower._said() == []
 
 
-def test_a_message_of_another_shape_ends_the_training_with_one_line():
-    follower = RankSupervisor(kind="cpu", ranks=1, settings=None, emit=print, meeting=Heard({"say": 7}))  # type: ignore[arg-type]
-    with pytest.raises(TrainingFailed, match="node 0"):
-        follower._said()
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"say": 7},
+        {"say": "start", "session": 1, "micro_batch": 1},
+        {"say": "start", "piece": "a", "session": "x", "micro_batch": 1},
+        {"say": "start", "piece": "a", "session": 1, "micro_batch": -1},
+    ],
+)
+def test_a_message_of_another_shape_ends_the_training_with_one_line(said: dict[str, Any]):
+    follower = RankSupervisor(kind="cpu", ranks=1, settings=None, emit=print, meeting=Heard(said))  # type: ignore[arg-type]
+    with pytest.raises(TrainingFailed, match="node 0 can't be understood"):
+        follower._follow([SimpleNamespace(name="a")], ())  # type: ignore[list-item]
