@@ -20,6 +20,7 @@ from trainer.base.errors import DataError
 from trainer.base.own_file import OwnFile
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
+from trainer.data.columns import told_of
 from trainer.data.feature_names import warmup_of_features
 from trainer.data.splits import Span, Spans
 from trainer.data.table import CALENDARS, EXCHANGES
@@ -180,7 +181,8 @@ class DataPlan:
     @property
     def computed(self) -> tuple[str, ...]:
         """Return the inputs that are no columns."""
-        return self.inputs[: len(self.inputs) - len(self.made_for["data"]["columns"])]
+        _, further = told_of(self.made_for["data"]["columns"])
+        return self.inputs[: len(self.inputs) - len(further)]
 
     def summary(self) -> dict[str, Any]:
         """Return the data summary of the `started` event."""
