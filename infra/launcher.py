@@ -220,7 +220,7 @@ def _objects(stack: Stack, limits: LaunchLimits, *, nodes: bool) -> list[Documen
     # The condition applies to copies, too (AWS, "conditional write functionality to copy operations", 2025).
     absent = {"Null": {"s3:if-none-match": "false"}}
     return [
-        allow("LookAtBucket", ["s3:ListBucket", "s3:GetBucketVersioning"], bucket),
+        allow("LookAtBucket", ["s3:ListBucket", "s3:ListBucketVersions", "s3:GetBucketVersioning"], bucket),
         allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], stack.objects("*")),
         allow("WriteRuns", "s3:PutObject", [stack.objects(pattern) for pattern in limits.writes]),
         *([allow("AddInputs", "s3:PutObject", new, absent)] if new else []),

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("aws.place", "job", "runs", "targets.described"),
         *("targets.gate", "targets.inference", "targets.marks"),
     },
-    "launch": {"aws", "data.table", "data.timeframes", "job", "machines", "runs"},
+    "launch": {"aws", "data.side_names", "data.table", "data.timeframes", "job", "machines", "runs"},
     "control": {
         *("aws", "data.timeframes", "job", "launch", "machines", "retrains", "runs", "store", "targets.gate"),
     },

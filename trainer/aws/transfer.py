@@ -12,9 +12,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from trainer.aws.access import error_code, version_of
 from trainer.aws.error_codes import NO_OBJECT
@@ -26,6 +29,43 @@ from trainer.base.files import open_plain, whole_file
 LARGEST_OBJECT_BYTES = 5 * 1024**4
 CHANGED = ("BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "IncompleteBody")  # while it was sent
 _BLOCK_BYTES = 1 << 20
+
+
+AT_ONCE = 8  # files
+Done = TypeVar("Done")
+
+
+class _Ended(Exception):
+    """Another file has failed, or the command is interrupted."""
+
+
+def several_at_once(tasks: Sequence[Callable[[Moved], Done]], *, moved: Moved) -> list[Done]:
+    """Carry out transfers, AT_ONCE at a time, and return their results in order. Each calls what it is given
+    with the bytes that move.
+
+    The first error, or an interruption, ends those under way after the parts in hand, and is raised.
+    """
+    ended = threading.Event()
+
+    def move(count: int) -> None:
+        if ended.is_set():
+            raise _Ended
+        moved(count)
+
+    def one(task: Callable[[Moved], Done]) -> Done:
+        move(0)
+        return task(move)
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="file") as pool:
+        jobs = [pool.submit(one, task) for task in tasks]
+        try:
+            for job in as_completed(jobs):
+                job.result()
+        except BaseException:  # whatever it is
+            ended.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [job.result() for job in jobs]
 
 
 class _OtherBytes(Exception):

@@ -18,16 +18,19 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.bars.document import PlannedFile
 from trainer.bars.job_plan import folder_of, plan_data, planned_file
-from trainer.base.errors import TrainerError, UsageError
+from trainer.base.errors import DataError, TrainerError, UsageError
 from trainer.base.files import HeldFolder, read_plain
+from trainer.data.columns import told_of
 from trainer.data.read.candles import time_text
 from trainer.data.read.folders import candle_files
-from trainer.data.read.reading import CandleFolder, FileRead
+from trainer.data.read.reading import CandleFolder, FileRead, side_read
+from trainer.data.read.side import open_side, side_files
 from trainer.job.job import MOST_JOB_BYTES, Job, job_from_json
 
 _TRIES = 100  # to remove a folder while files appear in it
@@ -57,31 +60,52 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
     }
 
 
-def describe(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
+def describe(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = None) -> dict[str, Any]:
     """Return a description of each candle file of a folder, as JSON values: {"files": [...], "errors": {file:
-    error}}.
+    error}}. Of `columns`, as a job has them, what they tell about the parts of a bar.
     """
-    files, errors = [], {}
-    for file in candle_files(path).files:
+    files, errors, beside = [], {}, side_files(path)
+    for file in candle_files(path).files if _has_candles(path) or not beside else ():
         try:
             with HeldFolder("candles", within=scratch) as copies:
-                folder = CandleFolder(file.path, Path(copies))
+                folder = CandleFolder(file.path, Path(copies), columns=_told(columns))
                 for symbol in folder.symbols:
                     folder.read(symbol)
                 (read,) = folder.files()
                 files.append(_file(read, planned_file(read)))
         except TrainerError as error:
             errors[file.file] = error.as_dict()
+    for place in beside:
+        try:
+            read = side_read(open_side(place))
+            files.append(_file(read, planned_file(read)))
+        except TrainerError as error:
+            errors[place.name] = error.as_dict()
     return {"files": files, "errors": errors}
 
 
-def join(path: Path, *, scratch: Path | None = None) -> dict[str, Any]:
+def _has_candles(path: Path) -> bool:
+    try:
+        return bool(candle_files(path).files)
+    except DataError:
+        return False
+
+
+def _told(columns: Sequence[str]) -> list[str]:
+    """Return the entries that tell about the parts of a bar: which further columns a file has is no matter
+    here.
+    """
+    _, further = told_of(columns)
+    return [entry for entry in columns if entry not in further]
+
+
+def join(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = None) -> dict[str, Any]:
     """Join each symbol of a folder over all files; return errors as JSON values: {"errors": {symbol:
     error}}.
     """
     errors = {}
     with HeldFolder("candles", within=scratch) as copies:
-        folder = CandleFolder(path, Path(copies))
+        folder = CandleFolder(path, Path(copies), columns=_told(columns))
         for symbol in folder.symbols:
             try:
                 folder.read(symbol)
@@ -128,6 +152,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--joined", action="store_true", help="read each symbol over all files of the folder, without a job"
     )
+    parser.add_argument(
+        "--columns",
+        action="append",
+        default=[],
+        metavar="ENTRY",
+        help="an entry of data.columns, for --describe and --joined; repeat it",
+    )
     parser.add_argument("--parent", type=int, help="file descriptor of a pipe; end when its other end closes")
     parser.add_argument(
         "--scratch", type=Path, help="folder for copies of bars; removed when the pipe of --parent closes"
@@ -138,9 +169,9 @@ def main(arguments: list[str] | None = None) -> int:
         threading.Thread(target=_end_with, args=watched, name="parent-watch", daemon=True).start()
     try:
         if options.describe:
-            report = describe(options.data, scratch=options.scratch)
+            report = describe(options.data, columns=options.columns, scratch=options.scratch)
         elif options.joined:
-            report = join(options.data, scratch=options.scratch)
+            report = join(options.data, columns=options.columns, scratch=options.scratch)
         else:
             report = check_data(options.data, _job(options.job), scratch=options.scratch)
     except TrainerError as error:

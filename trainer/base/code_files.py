@@ -19,10 +19,10 @@ from pathlib import Path
 # Modules that a training starts by `-m` if several devices train one model.
 RANKS = ("trainer.train.ranks.torchrun", "trainer.train.ranks.rank")
 MEMBER = ("trainer.cluster.member",)  # if several machines share the pieces
-# Entry points of a node: the agent, and by `-m` refresh, training, scoring, smoke test, trial, data check and
-# the member of a shared queue. Workers import from these.
+# Entry points of a node: the agent, and by `-m` refresh, fetch, training, scoring, smoke test, trial, data
+# check and the member of a shared queue. Workers import from these.
 NODE = (
-    *("trainer.node.agent", "trainer.node.refresh", "trainer.bars.check"),
+    *("trainer.node.agent", "trainer.node.refresh", "trainer.bars.check", "trainer.data.fetch.update"),
     *("trainer.train.__main__", "trainer.train.smoke", "trainer.train.own.probe", "trainer.train.score"),
     *MEMBER,
     *RANKS,

@@ -49,7 +49,7 @@ def build_parser(prog: str = "mayfly") -> Parser:
 
 VERBS: dict[str, tuple[str, Callable[[Parser], None] | None]] = {  # help and flags, in the order of `--help`
     "launch": ("train models on an ephemeral GPU machine", launch_flags),
-    "data": ("check candles before a training", data_flags),
+    "data": ("candles before a training: fetch, check, push, pull, list", data_flags),
     "plan": ("time and price of a job on every kind of machine, without an account", plan_flags),
     "agent": (
         "run a job on this machine instead of an EC2 instance: docs/scripts-and-machines.md",

@@ -18,6 +18,7 @@ from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
 from trainer.base.text import counted
+from trainer.data.side_names import SideColumn, side_name, split_sides
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.job.script import MOST_DATA_FILES
 from trainer.runs.store import Objects
@@ -25,7 +26,7 @@ from trainer.runs.store import Objects
 RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
 MOST_SYMBOLS = 20_000  # of a file
-_PARALLEL = 8
+PARALLEL = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +82,8 @@ def list_inputs(objects: Objects, data_set: str) -> tuple[Input, ...]:
     """
     prefix = f"{RAW}{data_set}/"
     keys = [item.key for item in objects.list(prefix=prefix) if not file_flaw(item.key.removeprefix(prefix))]
-    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-        return tuple(
-            item for item in pool.map(lambda key: _described(key, objects), keys) if item is not None
-        )
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
+        return tuple(item for item in pool.map(lambda key: described(key, objects), keys) if item is not None)
 
 
 def choose(
@@ -100,10 +99,12 @@ def choose(
     """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an
     error.
 
-    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe or
-    column.
+    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe, column
+    or side series.
     """
-    known, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
+    checked, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
+    known = [item for item in checked if not side_name(_name(item))]
+    columns, sides = split_sides(columns)
     if not known:
         names = ", ".join(item.key for item in inputs[:3])
         why = "its files were never checked"
@@ -155,11 +156,12 @@ def choose(
     used = [item for item in known if item.summary["timeframe"] == base and _symbols(item) & bars.keys()]
     for item in used:
         _refuse_missing_column(item, columns)
+    beside = _side_inputs(checked, sides, raw)
     return ChosenCandles(
         timeframe=timeframe,
         bars=bars,
         synthetic=any(item.summary.get("synthetic", False) for item in used),
-        inputs=tuple(used),
+        inputs=(*used, *beside),
         refused=tuple(map(str, short)),
         notes=(f"bars of {timeframe} are made from bars of {base}",) if base != timeframe else (),
     )
@@ -225,12 +227,33 @@ def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
             raise DataError(f"{item.key} has no column {name}", why=why, do=do)
 
 
+def _side_inputs(inputs: Sequence[Input], sides: Sequence[SideColumn], raw: str) -> tuple[Input, ...]:
+    """Return the files of side series. Raises DataError for a series without one, or without its column."""
+    chosen = dict[str, Input]()
+    for side in sides:
+        there = [item for item in inputs if side.is_in(_name(item))]
+        if not there:
+            names = sorted({name for item in inputs if (name := side_name(_name(item)))})
+            why = f"{raw} has {', '.join(names) or 'none'}"
+            do = nearest(side.file, names) or f"Bring {side.file}.side.csv with --data PATH."
+            raise DataError(f"there is no side series {side.file}", why=why, do=do)
+        for item in there if side.column else ():
+            _refuse_missing_column(item, [side.column])
+        chosen |= {item.key: item for item in there}
+    return tuple(chosen.values())
+
+
+def _name(item: Input) -> str:
+    return item.key.rpartition("/")[2]
+
+
 def _symbols(item: Input) -> set[str]:
     return {str(entry["symbol"]) for entry in item.summary["holds"]}
 
 
-def _described(key: str, objects: Objects) -> Input | None:
-    head = objects.head(key=key)
+def described(key: str, objects: Objects, version_id: str = "") -> Input | None:
+    """Return an object, or one version of it, with its hash and its index entry; None if there is none."""
+    head = objects.head(key=key, version_id=version_id)
     if head is None:  # deleted since it was listed
         return None
     sha256 = head.sha256 or _hash_on_record(key, head.version_id, objects)

@@ -46,7 +46,7 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
             data_set=job.data.set,
             symbols=job.data.symbols,
             timeframe=job.data.timeframe,
-            columns=job.data.columns,
+            columns=job.data.further,
             exclude=job.data.exclude,
             too_few=too_few,
         )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from trainer.aws.place import place_named
 from trainer.aws.stack_outputs import script_secrets_path, secrets_path
-from trainer.data.table import SUFFIXES
+from trainer.data.table import FETCH, SUFFIXES
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND
@@ -173,7 +173,7 @@ def refresh_task(record: RunRecord, job: Job, inputs: Sequence[Input]) -> Task:
     path = secrets_path(record.project, record.stack)
     command = Command(
         name="prepare",
-        title="the refresh script",
+        title="the fetch of new bars" if job.data.refresh == FETCH else "the refresh script",
         words=REFRESH,
         user="agent",
         network="internet and metadata",

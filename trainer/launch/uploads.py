@@ -8,17 +8,16 @@ model that a job starts from go to raw/.files/<sha256>. No data set's name begin
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_errors, error_code
 from trainer.aws.parts import Moved
-from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, put_file
+from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, put_file, several_at_once
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.start_model import StartModel, start_model_of
@@ -26,7 +25,6 @@ from trainer.launch.inputs import INDEX, RAW, Input
 from trainer.runs.store import Objects
 
 DATA_PREFIX = f"{RAW}.files/"
-_PARALLEL = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,35 +117,11 @@ def _upload(
     folder: str,
     moved: Moved = lambda count: None,
 ) -> tuple[Input, ...]:
-    """Upload files by name, several at a time, each unless its key has its bytes; return their objects. An
-    error, or an interruption, ends the uploads under way after the parts in hand.
-    """
-    client, ended = access.client("s3", timeout_seconds=120.0), threading.Event()
-
-    def move(count: int) -> None:
-        if ended.is_set():
-            raise _Ended
-        moved(count)
-
-    def upload(key: str, file: DeskFile) -> Input:
-        if ended.is_set():
-            raise _Ended
-        return _upload_one(client, bucket, key, file, move)
-
-    with aws_errors(f"cannot upload data to s3://{bucket}/{folder}"), ThreadPoolExecutor(_PARALLEL) as pool:
-        jobs = [pool.submit(upload, f"{folder}{name}", file) for name, file in files.items()]
-        try:
-            for job in as_completed(jobs):
-                job.result()
-        except BaseException:  # whatever it is, the others end
-            ended.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-        return tuple(job.result() for job in jobs)
-
-
-class _Ended(Exception):
-    """Another file's upload has failed, or the command is interrupted."""
+    """Upload files by name, several at a time, each unless its key has its bytes; return their objects."""
+    client = access.client("s3", timeout_seconds=120.0)
+    tasks = [partial(_upload_one, client, bucket, f"{folder}{name}", file) for name, file in files.items()]
+    with aws_errors(f"cannot upload data to s3://{bucket}/{folder}"):
+        return tuple(several_at_once(tasks, moved=moved))
 
 
 def _upload_one(client: Any, bucket: str, key: str, file: DeskFile, moved: Moved) -> Input:

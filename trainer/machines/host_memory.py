@@ -40,7 +40,7 @@ def source_gib(*, bars: int, rows: int, folds: int, job: Job = Job(), on_disk: b
     fold as labels, window starts and temporaries. Measured with three million bars of one file: 0.74 GiB
     (estimate 1.11) in memory, 0.38 (0.70) with rows on the disk (2026-11-27).
     """
-    row_bytes = (_CELLS + len(job.data.columns)) * _CELL_BYTES
+    row_bytes = (_CELLS + len(job.data.further)) * _CELL_BYTES
     inputs = 0 if on_disk else len(job.data.inputs) * FLOAT
     a_bar = inputs + _INDEX_BYTES + 2 * row_bytes + folds * 32
     return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB

@@ -1,5 +1,5 @@
-"""A refresh, the command of a prepare run: run the user's script on the set's files, check new ones, and
-announce them.
+"""A refresh, the command of a prepare run: run the user's script, or `trainer.data.fetch.update`, on the
+set's files, check new ones, and announce them.
 
     python -m trainer.node.refresh --data DIR --out DIR --events DIR --given DIR
 
@@ -19,7 +19,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 
 log = logging.getLogger("trainer.node")
 INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # of an index entry
+FETCH = "fetch"  # of data.refresh, as trainer.data.table has it
 _DO = "Correct the refresh script, and publish the retrain again."
 
 
@@ -81,16 +82,17 @@ def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
     job = json.loads((given / JOB_FILE).read_bytes())
     unchecked: list[str] = json.loads((given / "unchecked.json").read_bytes())
     secrets = job["data"]["secrets"]
+    columns: list[str] = job["data"].get("columns", [])
     added: list[str] = []
     before = _as_given(data, out, given)
     if name := job["data"]["refresh"]:
         events.write({"event": "message", "message": "refreshing the data set"})
-        run_script(_script(name), data)
+        run_script(_words(name, data), data)
         added = added_files(data, before)
     events.write({"event": "message", "message": "checking candles"})
-    entries = describe(out, data, sorted(unchecked)[:MOST_ADDED_FILES] + added, added, secrets)
+    entries = describe(out, data, sorted(unchecked)[:MOST_ADDED_FILES] + added, added, secrets, columns)
     if added:
-        refuse_disagreement(out, data, [entries[name] for name in added], secrets)
+        refuse_disagreement(out, data, [entries[name] for name in added], secrets, columns)
     for folder in ("files", "index"):
         (out / folder).mkdir()
     for name, entry in entries.items():
@@ -122,20 +124,22 @@ def _as_given(data: Path, out: Path, given: Path) -> dict[str, Any]:
     return before
 
 
-def _script(name: str) -> Path:
+def _words(name: str, data: Path) -> list[str]:
+    """Return the command line of a refresh: ours, or that of the script of this name."""
+    if name == FETCH:
+        return [sys.executable, "-P", "-u", "-m", "trainer.data.fetch.update", "--data", str(data)]
     packed = in_bundle(name.removesuffix(".py"))
     if packed is None:
         what = "the refresh script did not come with the bundle"
         raise TrainingFailed(what, do="Publish the retrain again.")
-    return packed
+    return [sys.executable, "-I", "-u", str(packed), str(data)]
 
 
-def run_script(script: Path, data: Path) -> None:
-    """Run the refresh script in the data folder, and kill what is left of its group. Raises ScriptFailed.
+def run_script(words: list[str], data: Path) -> None:
+    """Run a refresh in the data folder, and kill what is left of its group. Raises ScriptFailed.
 
     It is reaped last: until then its process id is not reused, and its group can be signalled.
     """
-    words = [sys.executable, "-I", "-u", str(script), str(data)]
     child = subprocess.Popen(words, cwd=data, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -180,10 +184,15 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
 
 
 def describe(
-    out: Path, data: Path, names: list[str], added: list[str], secrets: list[str]
+    out: Path,
+    data: Path,
+    names: list[str],
+    added: list[str],
+    secrets: list[str],
+    columns: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Return the index entries of these files, by name. Raises DataError for an added one that is no candle
-    file.
+    """Return the index entries of these files, by name; `columns` are those of the job. Raises DataError for
+    an added one that is no candle file.
     """
     if not names:
         return {}
@@ -191,7 +200,7 @@ def describe(
     folder.mkdir()
     for name in names:
         os.link(data / name, folder / name)
-    report = _check(out, folder, "--describe", secrets)
+    report = _check(out, folder, "--describe", secrets, columns)
     entries = {entry["file"]: {key: entry[key] for key in INDEXED} for entry in report.get("files", ())}
     for name in names:
         if name in entries:
@@ -204,9 +213,15 @@ def describe(
     return entries
 
 
-def refuse_disagreement(out: Path, data: Path, entries: list[dict[str, Any]], secrets: list[str]) -> None:
+def refuse_disagreement(
+    out: Path,
+    data: Path,
+    entries: list[dict[str, Any]],
+    secrets: list[str],
+    columns: Sequence[str] = (),
+) -> None:
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol."""
-    errors = _check(out, data, "--joined", secrets).get("errors", {})
+    errors = _check(out, data, "--joined", secrets, columns).get("errors", {})
     for entry in entries:
         for error in (errors[held["symbol"]] for held in entry["holds"] if held["symbol"] in errors):
             what = f"the refresh script added {entry['file']}, which disagrees with the set"
@@ -214,7 +229,9 @@ def refuse_disagreement(out: Path, data: Path, entries: list[dict[str, Any]], se
             raise DataError(what, why=why, do=_DO)
 
 
-def _check(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[str, Any]:
+def _check(
+    out: Path, folder: Path, question: str, secrets: list[str], columns: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run the data check on a folder in a process of its own, since its files are untrusted; it gets no
     secret.
     """
@@ -227,6 +244,7 @@ def _check(out: Path, folder: Path, question: str, secrets: list[str]) -> dict[s
         str(folder),
         "--scratch",
         str(out),
+        *(f"--columns={entry}" for entry in columns),
     ]
     without = environment.without(secrets)
     asked = subprocess.run(words, env=without, stdin=subprocess.DEVNULL, capture_output=True, check=False)

@@ -66,6 +66,7 @@ class Stored:
     checksum: str = ""  # S3's own only, which no writer can forge
     metadata: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    deleted: bool = False  # the marker of a deletion, in a history
 
 
 class Objects(Protocol):
@@ -95,6 +96,8 @@ class Objects(Protocol):
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
 
     def versions(self, *, key: str) -> tuple[Stored, ...]: ...
+
+    def history(self, *, prefix: str) -> tuple[Stored, ...]: ...
 
     def folders(self, *, prefix: str) -> tuple[str, ...]: ...
 
@@ -207,20 +210,35 @@ class S3Objects:
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         """Return every version of one object, the newest first, without bytes and hashes."""
-        with aws_errors(f"cannot list the versions of s3://{self._bucket}/{key}"):
+        return tuple(item for item in self.history(prefix=key) if item.key == key and not item.deleted)
+
+    def history(self, *, prefix: str) -> tuple[Stored, ...]:
+        """Return every version of the objects under a prefix and the markers of deletions, by key, the newest
+        first; without bytes and hashes.
+        """
+        with aws_errors(f"cannot list the versions of s3://{self._bucket}/{prefix}"):
             pages = list(
-                self._s3.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=key)
+                self._s3.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=prefix)
             )
-        found = [item for page in pages for item in page.get("Versions", []) if item["Key"] == key]
+        found = [
+            (item, kind)
+            for page in pages
+            for kind in ("Versions", "DeleteMarkers")
+            for item in page.get(kind, [])
+        ]
+        # Stable: of one second, S3's own order of each kind stays.
+        found.sort(key=lambda one: (one[0].get("IsLatest", False), one[0]["LastModified"]), reverse=True)
+        found.sort(key=lambda one: str(one[0]["Key"]))
         return tuple(
             Stored(
-                key=key,
-                etag=item["ETag"],
+                key=item["Key"],
+                etag=item.get("ETag", ""),
                 version_id=item["VersionId"],
-                size=int(item["Size"]),
+                size=int(item.get("Size", 0)),
                 modified_at=_utc(item["LastModified"]),
+                deleted=kind == "DeleteMarkers",
             )
-            for item in found
+            for item, kind in found
         )
 
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:

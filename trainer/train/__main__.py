@@ -56,7 +56,9 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     """Return the command's arguments."""
     parse = Parser(prog=prog, description="Train every model of a job on this machine.")
     parse.add_argument("--job", type=Path, help="job file, TOML or JSON; other flags override it")
-    parse.add_argument("--data", type=Path, required=True, help="folder or file of candles (parquet or CSV)")
+    parse.add_argument(
+        "--data", type=Path, required=True, help="folder or file of candles: parquet, CSV, Arrow"
+    )
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
     parse.add_argument("--symbols", help="comma-separated (default: all)")
     parse.add_argument("--timeframe", help="such as 1m; needed only if the data has several")

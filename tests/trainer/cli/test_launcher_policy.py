@@ -132,6 +132,9 @@ def test_verbs_use_every_permission_and_lack_none(
     assert mayfly("pull", first, "--out", "pulled")["state"] == "done"
     mayfly("logs", first)
     assert mayfly("backup", "pulled")["moved"]
+    assert mayfly("data", "push", candles)["unchanged"]  # as the launch did
+    assert mayfly("data", "pull", "--at", first)["pulled"] and mayfly("data", "ls")["sets"]
+    assert mayfly("data", "ls", "main", "--at", "2099-01-01")["files"]
 
     here = agent_here(mayfly)
     assert (here["state"], here["instances"], here["dollars"]["spent_high"]) == ("done", [], 0)

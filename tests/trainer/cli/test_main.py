@@ -34,7 +34,7 @@ def test_help_loads_nothing_but_argparse_and_what_holds_flags():
     )
     assert "argparse" in ours  # they are read
     packages = {"trainer", "trainer.base", "trainer.cli", "trainer.cli.flags"}
-    flags = {f"trainer.cli.flags.{name}" for name in ("shared", "runs", "work")}
+    flags = {f"trainer.cli.flags.{name}" for name in ("shared", "data", "runs", "work")}
     modules = {"trainer.base.arguments", "trainer.cli.main", "trainer.cli.parser"} | flags
     assert ours - bare <= packages | modules | {
         "__future__",

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 NINE = 1_609_491_600  # 2021-01-01T09:00:00Z
 FIRST, FIRST_DAY = "2021-01-01T09:00:00Z", "2021-01-04T00:00:00Z"
 PRICES = ("100.5,101.5,99.5,101,7", "101,102.25,100,102,8", "102,103,101.5,102.5,9")
@@ -16,6 +18,9 @@ CELLS = tuple(bar.split(",") for bar in PRICES)
 DAYS = ("2021-01-04", "2021-01-05", "2021-01-06")
 MINUTES = tuple(str(NINE + 60 * row) for row in range(3))
 OHLCV = "open,high,low,close,volume"
+EPOCH_S, EPOCH_MS = ("times are epoch numbers in s",), ("times are epoch numbers in ms",)
+POLYGON_GUESSES = ("time is column window_start", "times are epoch numbers in ns")
+DAY_FIRST = ("dates begin with the day",)
 DATE_OHLCV = "Date,Open,High,Low,Close,Volume"
 
 
@@ -33,6 +38,7 @@ class Shape:
     closes: tuple[float, ...] = (101.0, 102.0, 102.5)
     volumes: tuple[float, ...] = (7, 8, 9)
     notes: tuple[str, ...] = ()  # parts of the lines that the plan shows, each in this order
+    guesses: tuple[str, ...] = ()  # parts of the lines after them, on what the file leaves open
     error: str = ""  # a part of the one line that refuses it
     asked: Mapping[str, str] = field(default_factory=dict)  # flags: timeframe
 
@@ -72,6 +78,17 @@ def gzipped(text: str) -> bytes:
     return gzip.compress(text.encode(), mtime=0)
 
 
+def feather(*, stream: bool) -> bytes:
+    """Return days as an Arrow file, or as a stream."""
+    cells = [[float(cell) for cell in column] for column in zip(*CELLS, strict=True)]
+    times = pa.array(DAYS).cast(pa.timestamp("us"))
+    table = pa.table({"date": times, **dict(zip(OHLCV.split(","), cells, strict=True))})
+    sink = pa.BufferOutputStream()
+    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(sink, table.schema) as file:
+        file.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
 def five_minutes() -> Shape:
     bars = (f"{NINE + 60 * n},{100 + n},{101 + n},{99 + n},{100.5 + n},1" for n in range(1, 21) if n != 7)
     return Shape(
@@ -83,6 +100,7 @@ def five_minutes() -> Shape:
         closes=(109.5, 114.5, 119.5),
         volumes=(4, 5, 5),
         notes=("BTC-USD: bars of 5m are made from bars of 1m",),
+        guesses=EPOCH_S,
         asked={"timeframe": "5m"},
     )
 
@@ -128,18 +146,35 @@ EUROPEAN = "Date;Open;High;Low;Close;Volume\n" + lines(
 
 SHAPES: tuple[Shape, ...] = (
     daily("Plain CSV", WITH_DAYS),
+    daily("Feather, as pandas and polars write it", feather(stream=False), name="AAPL_1d.feather"),
+    daily("Arrow stream", feather(stream=True), name="AAPL_1d.arrow"),
     daily("Compressed CSV", gzipped(WITH_DAYS), name="AAPL_1d_2021.csv.gz"),
-    minutes("Binance klines, no header", "BTCUSDT-1m-2021-01.csv", klines("000"), "BTCUSDT"),
-    minutes("Binance klines since 2025, microseconds", "BTCUSDT-1m-2021-01.csv", klines("000000"), "BTCUSDT"),
+    minutes(
+        "Binance klines, no header", "BTCUSDT-1m-2021-01.csv", klines("000"), "BTCUSDT", guesses=EPOCH_MS
+    ),
+    minutes(
+        "Binance klines since 2025, microseconds",
+        "BTCUSDT-1m-2021-01.csv",
+        klines("000000"),
+        "BTCUSDT",
+        guesses=("times are epoch numbers in us",),
+    ),
     minutes(
         "CryptoDataDownload",
         "Binance_BTCUSDT_minute.csv",
         CRYPTO_DATA_DOWNLOAD,
         "BTC-USDT",
+        guesses=("time is column Date, volume is column Volume BTC",),
         notes=("BTC/USDT: a name can't contain a slash (it trains as BTC-USDT)",),
     ),
-    minutes("Kraken OHLCVT, no header", "XBTUSD_1m.csv", MINUTE_ROWS.replace("\n", ",4\n"), "XBTUSD"),
-    minutes("Coinbase, columns in another order", "BTC-USD_1m.csv", COINBASE, "BTC-USD"),
+    minutes(
+        "Kraken OHLCVT, no header",
+        "XBTUSD_1m.csv",
+        MINUTE_ROWS.replace("\n", ",4\n"),
+        "XBTUSD",
+        guesses=EPOCH_S,
+    ),
+    minutes("Coinbase, columns in another order", "BTC-USD_1m.csv", COINBASE, "BTC-USD", guesses=EPOCH_S),
     minutes(
         "MetaTrader 5",
         "EURUSD_M1_202101010900_202101010902.csv",
@@ -156,12 +191,16 @@ SHAPES: tuple[Shape, ...] = (
     ),
     daily("Stooq, one symbol", f"{DATE_OHLCV}\n{DAY_ROWS}", name="aapl_us_d.csv", symbol="aapl_us"),
     daily("Stooq, bulk", STOOQ, name="daily/us/nasdaq stocks/aapl.us.txt", symbol="AAPL.US"),
-    daily("pandas `to_csv()`, unnamed index of times", f",Open,High,Low,Close,Volume\n{DAY_ROWS}"),
+    daily(
+        "pandas `to_csv()`, unnamed index of times",
+        f",Open,High,Low,Close,Volume\n{DAY_ROWS}",
+        guesses=("time is the column without a name",),
+    ),
     daily(
         "pandas `to_csv()`, index of numbers",
         f",date,{OHLCV}\n" + lines(f"{n},{row}" for n, row in enumerate(DAY_ROWS.splitlines())),
     ),
-    minutes("Polygon flat file", "2021-01-01.csv.gz", gzipped(POLYGON), "AAPL"),
+    minutes("Polygon flat file", "2021-01-01.csv.gz", gzipped(POLYGON), "AAPL", guesses=POLYGON_GUESSES),
     daily("yfinance, header of three lines", YFINANCE, name="prices_1d.csv"),
     daily(
         "yfinance, several tickers side by side",
@@ -192,16 +231,25 @@ SHAPES: tuple[Shape, ...] = (
         closes=(101.0, 103.0, 102.5),
         notes=("AAPL: open or close lies outside high and low (at 2021-01-05",),
     ),
-    daily("US dates", f"{DATE_OHLCV}\n{rows('01/04/2021', '01/05/2021', '01/13/2021')}"),
+    daily(
+        "US dates",
+        f"{DATE_OHLCV}\n{rows('01/04/2021', '01/05/2021', '01/13/2021')}",
+        guesses=("dates begin with the month",),
+    ),
     daily(
         "US dates and clock",
         f"Date,Time,{OHLCV}\n" + rows("01/13/2021,09:30 AM", "01/13/2021,10:00 AM", "01/13/2021,12:30 PM"),
         name="AAPL_30m.csv",
         timeframe="30m",
         first="2021-01-13T09:30:00Z",
+        guesses=("dates begin with the month",),
     ),
-    daily("European, semicolons and decimal commas", EUROPEAN),
-    daily("European dates with slashes", f"{DATE_OHLCV}\n{rows('04/01/2021', '05/01/2021', '13/01/2021')}"),
+    daily("European, semicolons and decimal commas", EUROPEAN, guesses=DAY_FIRST),
+    daily(
+        "European dates with slashes",
+        f"{DATE_OHLCV}\n{rows('04/01/2021', '05/01/2021', '13/01/2021')}",
+        guesses=DAY_FIRST,
+    ),
     daily(
         "Dates with two readings",
         f"{DATE_OHLCV}\n{rows('04/01/2021', '05/01/2021', '06/01/2021')}",
@@ -236,12 +284,14 @@ SHAPES: tuple[Shape, ...] = (
         "EURUSD_Candlestick_1_M_BID_01.01.2021-01.01.2021.csv",
         "Gmt time,Open,High,Low,Close,Volume\n" + rows(*(f"01.01.2021 09:0{n}:00.000" for n in range(3))),
         "EURUSD",
+        guesses=("time is column Gmt time", *DAY_FIRST),
     ),
     minutes(
         "TradingView",
         "BINANCE_BTCUSDT, 1.csv",
         f"time,{OHLCV},MA\n" + MINUTE_ROWS.replace("\n", ",1\n"),
         "BTCUSDT",
+        guesses=EPOCH_S,
     ),
     minutes(
         "A column of symbols such as BTC/USD",
@@ -249,6 +299,7 @@ SHAPES: tuple[Shape, ...] = (
         f"symbol,time,{OHLCV}\n" + lines(f"BTC/USD,{row}" for row in MINUTE_ROWS.splitlines()),
         "BTC-USD",
         notes=("BTC/USD: a name can't contain a slash (it trains as BTC-USD)",),
+        guesses=EPOCH_S,
     ),
     Shape(
         title="Hive partitions",
@@ -262,8 +313,9 @@ SHAPES: tuple[Shape, ...] = (
         closes=(101.0, 102.0, 102.5, 103.0),
         volumes=(7, 8, 9, 10),
         notes=("BTC/USD: a name can't contain a slash",),
+        guesses=EPOCH_S,
     ),
-    minutes("A folder for each symbol", "BTC-USD/1m/2021-01.csv", WITH_MINUTES, "BTC-USD"),
+    minutes("A folder for each symbol", "BTC-USD/1m/2021-01.csv", WITH_MINUTES, "BTC-USD", guesses=EPOCH_S),
     Shape(
         title="Files beside subfolders",
         files={
@@ -274,6 +326,7 @@ SHAPES: tuple[Shape, ...] = (
         timeframe="1m",
         first=FIRST,
         notes=("its folder old/ is not read, because there are candle files beside it",),
+        guesses=EPOCH_S,
     ),
     daily(
         "UTF-16, as Excel and MetaTrader write it",
@@ -343,6 +396,7 @@ SHAPES: tuple[Shape, ...] = (
         "intraday_1min_IBM.csv",
         "timestamp," + WITH_MINUTES.partition(",")[2],
         "IBM",
+        guesses=EPOCH_S,
     ),
     Shape(
         title="The second copy of a download",

@@ -7,13 +7,14 @@ nodes may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error
-from trainer.aws.transfer import fetch_file
+from trainer.aws.parts import Moved
+from trainer.aws.transfer import fetch_file, several_at_once
 from trainer.base.errors import DataError
 from trainer.base.symbols import file_flaw, path_flaw
 from trainer.data.table import SUFFIXES
@@ -21,7 +22,6 @@ from trainer.data.table import SUFFIXES
 SCHEME = "s3://"
 MOST_BYTES = 20 * 10**9  # fetched by one launch
 MOST_FILES = 10_000
-_PARALLEL = 8
 
 
 def is_in_bucket(path: str) -> bool:
@@ -61,13 +61,11 @@ def _fetch(
         listed = list(islice(_listed(s3, bucket, prefix, is_meant), MOST_FILES + 1))
         _check_size(path, listed, none)
         places = {key: into.joinpath(*_parts(key, prefix)) for key, _ in listed}
-        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            sizes = dict(listed)
-            known: Any = {"client": s3, "bucket": bucket}
-            fetched = pool.map(
-                lambda key: fetch_file(places[key], key, "", "", size=sizes[key], **known), places
-            )
-            list(fetched)
+        known = {"client": s3, "bucket": bucket}
+        several_at_once(
+            [partial(_fetch_one, places[key], key, size, known) for key, size in listed],
+            moved=lambda count: None,
+        )
     except (BotoCoreError, ClientError) as error:
         raise aws_error(error, f"cannot read {path}") from error
     return places.get(prefix, into)
@@ -109,3 +107,7 @@ def _check_size(path: str, listed: list[tuple[str, int]], none: str) -> None:
             why=f"a launch fetches {MOST_FILES:,} files and {MOST_BYTES / 1e9:.0f} GB at most",
             do="Name a narrower prefix, or put the files into the stack's bucket: aws s3 sync SOURCE s3://BUCKET/raw/main/.",
         )
+
+
+def _fetch_one(place: Path, key: str, size: int, known: dict[str, Any], moved: Moved) -> None:
+    fetch_file(place, key, "", "", size=size, moved=moved, **known)

@@ -53,9 +53,9 @@ def find_candles(
     if check is not None:
         return _checked(job, check)
     if listed := list_inputs(objects, job.data.set):
-        inputs, taken = take(listed, objects, writes=not dry_run)
+        inputs, taken = take(listed, objects, columns=job.data.columns, writes=not dry_run)
         candles = choose_from_set(job, inputs)
-        candles, compared = compare_overlaps(candles, objects, writes=not dry_run)
+        candles, compared = compare_overlaps(candles, objects, columns=job.data.columns, writes=not dry_run)
         notes = [_listed(job.data.set, candles), *taken, *compared, *candles.notes, *_left_out(candles)]
         return FoundCandles(job=job, candles=candles, notes=notes)
     if place.has_demo:

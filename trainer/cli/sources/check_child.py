@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,21 @@ class CheckChild:
     `--joined` does.
     """
 
-    def __init__(self, data: str | Path, *, job: Job | None = None, joined: bool = False) -> None:
+    def __init__(
+        self,
+        data: str | Path,
+        *,
+        job: Job | None = None,
+        joined: bool = False,
+        columns: Sequence[str] = (),
+    ) -> None:
         needs("pyarrow")
         self.data = data
         self.folder = HeldFolder("check")
         command = [sys.executable, "-m", "trainer.bars.check", "--data", str(data)]
         if job is None:
             command += ["--joined" if joined else "--describe"]
+            command += [f"--columns={entry}" for entry in columns]
         else:
             job_file = Path(self.folder.name) / "job.json"
             job_file.write_text(json.dumps(job.to_dict()), encoding="utf-8")

@@ -24,10 +24,13 @@ from trainer.runs.store import Objects
 MOST_BYTES = 1 << 30  # fetched by one launch
 
 
-def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> tuple[list[Input], list[str]]:
+def take(
+    inputs: Sequence[Input], objects: Objects, *, columns: Sequence[str] = (), writes: bool = True
+) -> tuple[list[Input], list[str]]:
     """Index the inputs that have no index entry; return all inputs, and notes.
 
-    At most MOST_BYTES are fetched, small files first. `writes`: store the index entries in the bucket.
+    At most MOST_BYTES are fetched, small files first. `columns`: data.columns of the job. `writes`: store the
+    index entries in the bucket.
     """
     notes, fetched, left = [], list[Input](), MOST_BYTES
     for item in sorted((item for item in inputs if not item.summary), key=lambda item: item.bytes):
@@ -41,7 +44,7 @@ def take(inputs: Sequence[Input], objects: Objects, *, writes: bool = True) -> t
             left -= item.bytes
     if not fetched:
         return list(inputs), notes
-    described, told = _described(fetched, objects)
+    described, told = _described(fetched, objects, columns)
     if writes:
         for item in described.values():
             write_index(item, objects)
@@ -59,7 +62,9 @@ def fetch(item: Input, objects: Objects, folder: Path) -> str | None:
     return hashlib.sha256(stored.body).hexdigest()
 
 
-def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Input], list[str]]:
+def _described(
+    items: Sequence[Input], objects: Objects, columns: Sequence[str]
+) -> tuple[dict[str, Input], list[str]]:
     """Return by key the inputs that could be read, with hash and summary, and a note on each of `items`."""
     inputs, notes = dict[str, Input](), []
     with HeldFolder("taken") as folder:
@@ -68,14 +73,13 @@ def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Inpu
             if (sha256 := fetch(item, objects, Path(folder))) is not None:
                 by_name[item.key.rpartition("/")[2]] = replace(item, sha256=sha256)
         with renaming({f"{folder}/": "", folder: "the data set"}):
-            report = CheckChild(folder).report() if by_name else {"files": [], "errors": {}}
+            report = CheckChild(folder, columns=columns).report() if by_name else {"files": [], "errors": {}}
         for entry in report["files"]:
             item = replace(by_name[entry["file"]], summary={name: entry[name] for name in INDEXED})
             inputs[item.key] = item
-            notes.append(
-                f"taken: {item.key} ({sum(held['bars'] for held in entry['holds']):,} bars; no launch put it"
-                " there)"
-            )
+            bars = sum(held["bars"] for held in entry["holds"])
+            what = f"{bars:,} bars" if entry["holds"] else "a side series"
+            notes.append(f"taken: {item.key} ({what}; no launch put it there)")
         for name in by_name.keys() - {entry["file"] for entry in report["files"]} - report["errors"].keys():
             notes.append(f"left out: {by_name[name].key} (it is not a table of candles)")
         for name, error in report["errors"].items():
@@ -85,7 +89,7 @@ def _described(items: Sequence[Input], objects: Objects) -> tuple[dict[str, Inpu
 
 
 def compare_overlaps(
-    candles: ChosenCandles, objects: Objects, *, writes: bool = True
+    candles: ChosenCandles, objects: Objects, *, columns: Sequence[str] = (), writes: bool = True
 ) -> tuple[ChosenCandles, list[str]]:
     """Return the candles without symbols whose files disagree, and a note on each file that is too large to
     compare here.
@@ -111,19 +115,19 @@ def compare_overlaps(
         compared[symbol], inputs = items, together
     if not compared:
         return candles, notes
-    errors = _errors(inputs, objects)
+    errors = _errors(inputs, objects, columns)
     for symbol in compared.keys() - errors.keys() if writes else ():
         objects.put(key=_agreement_key(symbol, compared[symbol]), body=b"{}")
     return _without(candles, {symbol: error for symbol, error in errors.items() if symbol in compared}), notes
 
 
-def _errors(inputs: Mapping[str, Input], objects: Objects) -> dict[str, DataError]:
+def _errors(inputs: Mapping[str, Input], objects: Objects, columns: Sequence[str]) -> dict[str, DataError]:
     with HeldFolder("overlaps") as folder:
         for item in inputs.values():
             fetch(item, objects, Path(folder))
         names = {f"{folder}/": "", folder: "the data set"}
         with renaming(names):
-            report: dict[str, Any] = CheckChild(folder, joined=True).report()
+            report: dict[str, Any] = CheckChild(folder, joined=True, columns=columns).report()
     errors = {
         symbol: DataError(error["what"], why=error.get("why", ""), do=error.get("do", ""))
         for symbol, error in report["errors"].items()

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
 from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, lines, styled
+from trainer.data.side_names import split_sides
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.job.start_model import start_model_of
@@ -127,12 +128,13 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     if job.data.warmup:
         yield f"warm-up {counted(job.data.warmup, 'bar')}"
     yield counted(job.train.epochs, "epoch") + (", then again on all bars" if job.train.refit else "")
-    if job.data.columns:
-        features = len(job.data.inputs) - len(job.data.columns)
-        yield (
-            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.columns)} of the"
-            " candle files"
-        )
+    if job.data.further:
+        features = len(job.data.inputs) - len(job.data.further)
+        inside, sides = split_sides(job.data.further)
+        parts = [f"{features} features"] if features else []
+        parts += [f"{', '.join(inside)} of the candle files"] if inside else []
+        parts += [f"side series {', '.join(side.entry for side in sides)}"] if sides else []
+        yield f"inputs: {' and '.join(parts)}"
 
 
 def _start(job: Job) -> Iterator[str]:

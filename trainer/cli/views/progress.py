@@ -47,7 +47,7 @@ def current_phase(progress: RunProgress, seconds: float) -> RenderableType:
         return begin.append(f"   {spent}")
     end = "   ".join(filter(None, [f"{share:4.0%}", _left(progress, seconds, share), spent]))
     grid = Table.grid(Column(no_wrap=True), Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
-    grid.add_row(begin, _bar(share, PHASE_BAR), end)
+    grid.add_row(begin, share_bar(share, PHASE_BAR), end)
     return grid
 
 
@@ -59,7 +59,7 @@ def pieces_drawn(pieces: Mapping[str, Mapping[str, Any]], *, work: str) -> Rende
     for name, piece in pieces.items():
         epoch = f"epoch {piece.get('epoch', 0)}/{piece['epochs']}" if piece.get("epochs") else silent
         numbers = _numbers(piece)
-        bar = _bar(piece_share(piece), PIECE_BAR) if numbers else ""
+        bar = share_bar(piece_share(piece), PIECE_BAR) if numbers else ""
         grid.add_row(_short(one_line(name)), Text(f"{epoch} ", DIM), bar, numbers)
     return Padding(grid, (0, 0, 0, INDENT))
 
@@ -151,7 +151,7 @@ def _numbers(piece: Mapping[str, Any]) -> str:
     return share + (f"   loss {loss:.3f}" if isinstance(loss, (int, float)) else "")
 
 
-def _bar(share: float, width: int) -> ProgressBar:
+def share_bar(share: float, width: int) -> ProgressBar:
     return ProgressBar(total=1.0, completed=share, width=width, complete_style="cyan", finished_style=GOOD)
 
 

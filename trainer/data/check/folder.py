@@ -13,7 +13,6 @@ from trainer.base.errors import DataError
 from trainer.base.files import HeldFolder
 from trainer.data.check.findings import SymbolCheck, check_symbol
 from trainer.data.read.reading import CandleFolder, SeveralTimeframes
-from trainer.data.read.sources import Series
 from trainer.data.table import DataSettings
 
 EachSymbol = Callable[[SymbolCheck], None]
@@ -53,7 +52,7 @@ def check_folder(path: Path, data: DataSettings, each: EachSymbol = lambda one: 
     with HeldFolder("candles") as scratch:
         for folder in _folders(path, data, Path(scratch), made.unreadable):
             for symbol in folder.symbols:
-                if (one := _check(folder, symbol, data, made.unreadable)) is None:
+                if (one := _check(folder, symbol, data)) is None:
                     continue
                 each(one)
                 made.symbols.append(one.without_bars())
@@ -85,15 +84,8 @@ def _folders(
             yield opened(timeframe)
 
 
-def _check(
-    folder: CandleFolder, symbol: str, data: DataSettings, unreadable: list[DataError]
-) -> SymbolCheck | None:
-    parts = list[Series]()
-    for part in folder.parts(symbol):
-        try:
-            parts.append(part.read_as_is(symbol, data.columns))
-        except DataError as error:
-            unreadable.append(error)
+def _check(folder: CandleFolder, symbol: str, data: DataSettings) -> SymbolCheck | None:
+    parts = folder.read_as_is(symbol)
     if not parts:
         return None
     return check_symbol(
@@ -102,5 +94,5 @@ def _check(
         parts,
         timeframe=folder.timeframe,
         calendar=data.calendar,
-        columns=data.columns,
+        columns=data.further,
     )

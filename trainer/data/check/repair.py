@@ -26,6 +26,7 @@ from trainer.base.errors import DataError
 from trainer.base.files import whole_file
 from trainer.data.check.findings import SymbolCheck
 from trainer.data.check.folder import FolderCheck, check_folder
+from trainer.data.read.arrow_files import is_arrow
 from trainer.data.read.candles import in_time_order, same_times
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader
@@ -101,7 +102,7 @@ class Repair:
         return Repaired(out=self.out, files=tuple(files), left_out=left_out, after=after)
 
     def _write_one(self, path: Path, file: str) -> RepairedFile:
-        header = open_candles(path, file)
+        header = open_candles(path, file, self.data.told)
         symbols = read_rows(header)
         rows = sum(len(rows) for _, rows in symbols)
         times, keep = np.zeros(rows, dtype=np.int64), np.ones(rows, dtype=bool)
@@ -144,6 +145,10 @@ def _write(header: CandleHeader, table: pa.Table, rows: np.ndarray, path: Path) 
     if len(rows) and int(rows.max()) >= table.num_rows:
         raise DataError(f"{header.path} has other rows than when it was read", do="Start again.")
     table = table.take(pa.array(rows))
+    if is_arrow(header.path):
+        with pa.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table)
+        return
     if header.shape is None:
         pq.write_table(table, path, compression="zstd")
         return

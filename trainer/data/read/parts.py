@@ -54,9 +54,10 @@ class Part:
                 timestamp=rows["timestamp"].copy(),
                 values=np.ascontiguousarray(rows["values"].T),
                 is_adjusted=bool(self.header.adjusted),
+                has_actions=bool(self.header.actions),
             )
         else:
-            if open_header(self.header.path).names != self.header.names:
+            if open_header(self.header.path, told=self.header.told).names != self.header.names:
                 what = f"{self.file} has other columns than when it was opened"
                 raise DataError(what, do="Start again, once nothing writes the file.")
             series, *others = read_series(self.header.with_columns(columns))

@@ -17,15 +17,19 @@ import numpy as np
 from trainer.base.errors import DataError, nearest
 from trainer.base.files import HeldFolder
 from trainer.base.signs import sign
+from trainer.data.columns import told_of
 from trainer.data.read.candles import Candles, commonest_step, join_series, resample
+from trainer.data.read.fetch_record import fetch_notes
 from trainer.data.read.file_names import is_copy, parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
 from trainer.data.read.oddities import DataNote, lines_of, oddities
 from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load_array
 from trainer.data.read.shapes import FIELDS
-from trainer.data.read.sources import Held, held_of, open_candles, stream_series
+from trainer.data.read.side import SideFile, SideSeries, read_sides, with_sides
+from trainer.data.read.sources import Held, Series, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol, refuse_many_symbols
+from trainer.data.side_names import split_sides
 from trainer.data.timeframes import can_resample, canonical, step_of
 
 MOST_NAMED = 20  # files that can't be used, in an error
@@ -68,6 +72,7 @@ class _CandleFile:
     written: Mapping[str, str]  # symbol -> its name in the file
     arrays: Mapping[str, Path] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    guess: str = ""  # how its times were read, where it leaves that open
 
     def part_of(self, symbol: str) -> Part:
         """Return the file, or the array, with a symbol's bars."""
@@ -91,10 +96,11 @@ class CandleFolder:
     """The requested candles, by symbol. Raises DataError if there are none, or if it is ambiguous which.
 
     `symbols`, `exclude` and `timeframe` as in a job; `bars` is the number of last bars of each symbol (0:
-    all). `columns` are further columns that every file read must have; an empty cell takes the last earlier
-    value. `files` are the names of the files with these symbols, if a plan names them: no other is opened. A
-    symbol without bars of the timeframe is resampled from shorter ones. Errors of files that can't be used
-    are added to `unreadable` if it is given, and raised otherwise.
+    all). `columns` are those of a job: further columns that every file read must have (an empty cell takes
+    the last earlier value), and what is told about those of a bar. `files` are the names of the files with
+    these symbols, if a plan names them: no other is opened. A symbol without bars of the timeframe is
+    resampled from shorter ones. Errors of files that can't be used are added to `unreadable` if it is given,
+    and raised otherwise. `sides` are the side series among the columns, which `read` joins.
     """
 
     def __init__(
@@ -114,7 +120,9 @@ class CandleFolder:
         self._path = path
         self._scratch = scratch
         self._bars = bars
-        self._columns = tuple(columns)
+        self._told, further = told_of(columns)
+        self._columns, sides = split_sides(further)
+        self.sides = read_sides(path, sides)
         self._notes: list[DataNote] = []
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
@@ -162,21 +170,41 @@ class CandleFolder:
         for file, one in zip(files, series, strict=True):
             name = FileSymbol(symbol=symbol, written=file.written[symbol])
             file.held.setdefault(symbol, held_of(name, one.timestamp))
+            self._note_guess(file, one)
         is_base = files[0].timeframe == self.timeframe
-        candles = join_series(
+        bars = join_series(
             symbol, files[0].timeframe, series, self._columns, bars=self._bars if is_base else 0
         )
-        self._notes += [note for note in oddities(candles) if note not in self._notes]
-        return candles if is_base else resample(candles, self.timeframe).rows(-self._bars)
+        candles = bars if is_base else resample(bars, self.timeframe).rows(-self._bars)
+        candles, notes = with_sides(candles, self.sides)
+        self._notes += [note for note in (*oddities(bars), *notes) if note not in self._notes]
+        return candles
+
+    def read_as_is(self, symbol: str) -> list[Series]:
+        """Return the symbol's bars of each file, in any order, some twice. A file that can't be read is added
+        to `unreadable` if it was given; raises its DataError otherwise.
+        """
+        series = []
+        for file, part in zip(self._of[symbol], self.parts(symbol), strict=True):
+            try:
+                series.append(part.read_as_is(symbol, self._columns))
+                self._note_guess(file, series[-1])
+            except DataError as error:
+                if self._unreadable is None:
+                    raise
+                self._unreadable.append(error)
+        return series
 
     def files(self) -> tuple[FileRead, ...]:
         """Return the files. Call it after every symbol was read; bars of symbols that could not be read are
         not counted.
         """
-        return tuple(
+        read = [
             file.summary([symbol for symbol in sorted(self.symbols) if file in self._of[symbol]])
             for file in self._files
-        )
+        ]
+        beside = {file.path: side_read(file) for side in self.sides for file in side.files}
+        return (*read, *beside.values())
 
     def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
         """Return the files that may have the wanted bars: those of the timeframe, and if needed those of
@@ -223,7 +251,7 @@ class CandleFolder:
         """Return a file's symbols and timeframe; split it unless it is known to have one symbol of one
         timeframe.
         """
-        source = open_candles(path, name)
+        source = open_candles(path, name, self._told)
         timeframe = source.name_timeframe
         if path == self._path and len(wanted) == 1 and not timeframe and not source.has_symbol_column:
             # `predict --data my.csv`: the name has no symbol, so it is the requested one
@@ -233,33 +261,38 @@ class CandleFolder:
             return _CandleFile(source=source, timeframe=timeframe, written={only.symbol: only.written})
         # Without a timeframe in the name, the steps of the longest series determine it, whether it is wanted
         # or not.
-        arrays, held = self._split(source, set(wanted) if wanted and timeframe else None)
+        arrays, held, guess = self._split(source, set(wanted) if wanted and timeframe else None)
         longest = max(held.values(), key=lambda item: item.bars)
         if not timeframe and longest.bars > 1:
             timeframe = commonest_step(np.sort(load_array(arrays[longest.symbol])["timestamp"]))
         written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
-        return _CandleFile(source=source, timeframe=timeframe, written=written, arrays=arrays, held=held)
+        return _CandleFile(
+            source=source, timeframe=timeframe, written=written, arrays=arrays, held=held, guess=guess
+        )
 
     def _split(
         self, source: CandleHeader, symbols: set[str] | None
-    ) -> tuple[dict[str, Path], dict[str, Held]]:
-        """Write the bars of each of `symbols` (None: all) to an array file; return these files and the file's
-        content.
+    ) -> tuple[dict[str, Path], dict[str, Held], str]:
+        """Write the bars of each of `symbols` (None: all) to an array file; return these files, the file's
+        content, and how its times were read.
         """
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         arrays: dict[str, Path] = {}
         held: dict[str, Held] = {}
+        guess = ""
         for series, holds in stream_series(source.with_columns(self._columns), symbols):
             for item in holds:
                 held[item.symbol] = held[item.symbol].joined(item) if item.symbol in held else item
             refuse_many_symbols(source, len(held))
             for part in series:
+                guess = part.guess
                 # By number: a symbol may not be a valid file name.
                 path = arrays.setdefault(part.symbol, folder / f"{len(arrays)}{ARRAY}")
                 append_array(path, part)
         for symbol, path in arrays.items():
-            close_array(path, values=len(FIELDS) + len(self._columns), bars=held[symbol].bars)
-        return arrays, held
+            values = len(FIELDS) + len(self._columns) + len(source.actions)
+            close_array(path, values=values, bars=held[symbol].bars)
+        return arrays, held, guess
 
     def _note_files(self) -> None:
         """Add notes on files: other names, adjusted prices, replaced volumes, resampled bars."""
@@ -276,13 +309,23 @@ class CandleFolder:
                 )
             if source.adjusted:
                 self._note(source.file, f"prices are adjusted by column {source.adjusted.strip()}")
+            for text, detail in fetch_notes(source.fetched) if source.fetched else ():
+                self._note(source.file, text, detail)
+            if source.chosen:
+                self._note(source.file, ", ".join(source.chosen))
             if "volume" not in source.columns:
                 self._note(source.file, "there is no volume, so it counts as zero")
             elif source.columns["volume"] == source.ticks:
                 self._note(source.file, f"volume is column {source.ticks.strip()}, as there is no other")
 
+    def _note_guess(self, file: _CandleFile, series: Series) -> None:
+        if guess := file.guess or series.guess:
+            self._note(file.source.file, guess)
+
     def _note(self, subject: str, text: str, detail: str = "") -> None:
-        self._notes.append(DataNote(subject=subject, text=text, detail=detail))
+        note = DataNote(subject=subject, text=text, detail=detail)
+        if note not in self._notes:
+            self._notes.append(note)
 
 
 def _all_of(errors: Sequence[DataError], total: int) -> DataError:
@@ -323,15 +366,37 @@ def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_Ca
 
 
 def read_parts(
-    symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()
+    symbol: str,
+    timeframe: str,
+    parts: Sequence[Part],
+    *,
+    bars: int = 0,
+    columns: Sequence[str] = (),
+    sides: Sequence[SideSeries] = (),
 ) -> Candles:
-    """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
+    """Return a symbol's candles from the files of `CandleFolder.parts` and its `sides`. Raises DataError."""
     base = parts[0].timeframe
     sign("symbol read")
+    columns, _ = split_sides(told_of(columns)[1])  # what is told is in the parts
     series = [part.read(symbol, columns) for part in parts]
     if base == timeframe:
-        return join_series(symbol, base, series, columns, bars=bars)
-    return resample(join_series(symbol, base, series, columns), timeframe).rows(-bars)
+        return with_sides(join_series(symbol, base, series, columns, bars=bars), sides)[0]
+    longer = resample(join_series(symbol, base, series, columns), timeframe).rows(-bars)
+    return with_sides(longer, sides)[0]
+
+
+def side_read(file: SideFile) -> FileRead:
+    """Return what a side file holds: rows, and columns of numbers; no bars of a symbol."""
+    return FileRead(
+        path=file.path,
+        file=file.path.name,
+        timeframe="",
+        symbols=(),
+        bars=len(file.timestamp),
+        holds=(),
+        further=tuple(file.columns),
+        synthetic=False,
+    )
 
 
 def read_candles(

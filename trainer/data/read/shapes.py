@@ -25,6 +25,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "symbol": ("symbol", "ticker", "sym", "instrument", "pair"),
 }
+UNNAMED = ("", "unnamed:_0", "index", "__index_level_0__")  # an index of pandas
+# Names that leave nothing open: any other choice is told to the user.
+CERTAIN: dict[str, tuple[str, ...]] = {
+    "timestamp": ("timestamp", "open_time", "opentime", "datetime", "time", "date", "ts", "t"),
+    **{part: NAMES[part][:2] for part in ("open", "high", "low", "close")},
+    "volume": ("volume", "v", "vol", "tickvol"),
+    "symbol": NAMES["symbol"],
+}
 # Prefix of volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`.
 VOLUME_OF = "volume_"
 # Combined with a time of day in another column.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.base.errors import DataError
+from trainer.data.columns import Told
 from trainer.data.read.bounds import first_line, text_stream
 from trainer.data.read.shapes import (
     ADJUSTED,
@@ -52,21 +53,27 @@ class CsvShape:
     sample: dict[str, str] = field(default_factory=dict)  # the first bar's cells by column, if they are known
 
 
-def sniff(path: Path) -> CsvShape:
-    """Return the format of a CSV. Raises DataError for an ambiguous one; arrow's errors pass through."""
+def sniff(path: Path, told: Told | None = None) -> CsvShape:
+    """Return the format of a CSV, whose header has the columns that are told. Raises DataError for an
+    ambiguous one; arrow's errors pass through.
+    """
+    told = told or Told()
     lines, encoding = _first_lines(path)
     for number, line in enumerate(lines[:_MOST_LINES_BEFORE]):
         shape = CsvShape(delimiter=_commonest_separator(line), encoding=encoding)
         names = _cells(line, shape)
-        known = {plain_name(name) for name in names}
-        if not all(known & set(NAMES[field]) for field in _PRICES):
+        known, written = {plain_name(name) for name in names}, {name.strip() for name in names}
+        if not all(
+            told.columns[field] in written if field in told.columns else known & set(NAMES[field])
+            for field in _PRICES
+        ):
             continue
         _refuse_bars_above(path, [_cells(above, shape) for above in lines[:number]], len(names))
         if plain_name(names[0]) in TWO_LEVELS and len(lines) > number + 2:
             return _two_levels(path, names, lines, number, shape)
         rows = [_cells(row, shape) for row in lines[number + 1 :] if row.strip()]
         sample = dict(zip(names, rows[0], strict=False)) if rows else {}
-        decimal = _decimal(path, names, rows, shape)
+        decimal = _decimal(path, names, rows, shape, told)
         return replace(shape, skip_rows=number, decimal=decimal, sample=sample)
     return _headerless(path, lines, encoding)
 
@@ -151,13 +158,20 @@ def _two_levels(path: Path, names: list[str], lines: list[str], number: int, sha
     return replace(shape, skip_rows=first, columns=columns, symbol=different[0], decimal=decimal)
 
 
-def _decimal(path: Path, names: list[str], rows: list[list[str]], shape: CsvShape) -> str:
+def _decimal(
+    path: Path, names: list[str], rows: list[list[str]], shape: CsvShape, told: Told | None = None
+) -> str:
     """Return the decimal sign of a bar's numbers. Raises DataError if a comma may be decimal sign or
     thousands separator.
     """
     numbers = {*ADJUSTED, *TICKS}.union(*(NAMES[field] for field in FIELDS))
     plain = [plain_name(name) for name in names]
-    places = [place for place, name in enumerate(plain) if name in numbers or name.startswith(VOLUME_OF)]
+    ours = {column for part, column in told.columns.items() if part in FIELDS} if told else set()
+    places = [
+        place
+        for place, name in enumerate(plain)
+        if name in numbers or name.startswith(VOLUME_OF) or names[place].strip() in ours
+    ]
     cells = [row[place].strip() for row in rows for place in places if place < len(row)]
     commas = [cell for cell in cells if "," in cell or cell[:1] in _CURRENCIES]
     if not commas:

@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
+from trainer.data.columns import Told
+from trainer.data.read.arrow_files import arrow_batches, arrow_table, is_arrow
 from trainer.data.read.bounds import UNREADABLE, first_line, refuse_much, refuse_types, text_stream
 from trainer.data.read.headers import CandleHeader, footer_error, open_header, read_options
 from trainer.data.read.shapes import FIELDS
@@ -36,7 +38,8 @@ class Series:
     """The bars of one symbol in one file, in its order: `timestamp` (N,) int64 ns UTC, `values` (5 + C, N)
     float64.
 
-    The rows of `values` are FIELDS, then the C requested columns; NaN for an empty cell.
+    The rows of `values` are FIELDS, then the C requested columns, then with `has_actions` splits and
+    dividends; NaN for an empty cell.
     """
 
     file: str
@@ -44,6 +47,8 @@ class Series:
     timestamp: np.ndarray
     values: np.ndarray
     is_adjusted: bool = False
+    has_actions: bool = False
+    guess: str = ""  # how its times were read, where the file leaves that open
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +83,16 @@ def read_rows(header: CandleHeader) -> list[tuple[Series, np.ndarray]]:
     """
     (table,) = _tables(header, header.bar_columns, whole=True)
     return [
-        (_series(header, one, timestamp, values), rows)
-        for one, rows, timestamp, values in _by_symbol(header, table, None)
+        (_series(header, one, timestamp, values, guess), rows)
+        for one, rows, timestamp, values, guess in _by_symbol(header, table, None)
     ]
 
 
 def read_table(header: CandleHeader) -> pa.Table:
     """Return a file's table as it is, with all columns: those of a CSV as text. Raises DataError."""
     try:
+        if is_arrow(header.path):
+            return arrow_table(header.path, header.names)
         if header.shape is None:
             with pq.ParquetFile(header.path) as file:
                 refuse_types(header.path, file.schema_arrow, header.names)
@@ -119,11 +126,11 @@ def stream_series(
         raise _empty(header)
 
 
-def open_candles(path: Path, file: str = "") -> CandleHeader:
+def open_candles(path: Path, file: str = "", told: Told | None = None) -> CandleHeader:
     """Return a candle file's header, with ticks as volume if there is none or it is all zero. Raises
     DataError.
     """
-    header = open_header(path, file)
+    header = open_header(path, file, told)
     if not header.ticks or "volume" in header.columns and not _is_zero(header, header.columns["volume"]):
         return header
     return replace(header, columns={**header.columns, "volume": header.ticks})
@@ -138,30 +145,34 @@ def _series_of(
     header: CandleHeader, table: pa.Table, symbols: set[str] | None, evidence: Evidence | None = None
 ) -> tuple[list[Series], list[Held]]:
     series, held = [], []
-    for one, _, timestamp, values in _by_symbol(header, table, evidence):
+    for one, _, timestamp, values, guess in _by_symbol(header, table, evidence):
         held.append(held_of(one, timestamp))
         if symbols is None or one.symbol in symbols:
-            series.append(_series(header, one, timestamp, values))
+            series.append(_series(header, one, timestamp, values, guess))
     return series, held
 
 
 def _by_symbol(
     header: CandleHeader, table: pa.Table, evidence: Evidence | None
-) -> Iterator[tuple[FileSymbol, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield each symbol of a table with its rows (N,) int64, and their times (N,) and values (5 + C, N)."""
-    timestamp = nanoseconds(header, [table.column(name) for name in header.times], evidence)
-    values = np.zeros((len(FIELDS) + len(header.extra), table.num_rows))  # a missing volume is zero
-    columns = [header.columns.get(field) for field in FIELDS]
-    for row, name in enumerate([*columns, *header.extra]):
+) -> Iterator[tuple[FileSymbol, np.ndarray, np.ndarray, np.ndarray, str]]:
+    """Yield each symbol of a table with its rows (N,) int64, their times (N,) and values (5 + C, N), and how
+    the times were read.
+    """
+    timestamp, guess = nanoseconds(header, [table.column(name) for name in header.times], evidence)
+    columns = [*(header.columns.get(field) for field in FIELDS), *header.extra, *header.actions]
+    values = np.zeros((len(columns), table.num_rows))  # a missing volume is zero
+    for row, name in enumerate(columns):
         if name is not None:
             values[row] = _floats(header, name, table.column(name))
+    if header.told.volume_times != 1:
+        values[FIELDS.index("volume")] *= header.told.volume_times
     if header.adjusted:
         _adjust(header, timestamp, values, _floats(header, header.adjusted, table.column(header.adjusted)))
     if not header.has_symbol_column:
-        yield checked(header, header.name_symbol), np.arange(len(timestamp)), timestamp, values
+        yield checked(header, header.name_symbol), np.arange(len(timestamp)), timestamp, values, guess
         return
     for one, rows in split_rows(header, table.column(header.columns["symbol"])):
-        yield one, rows, timestamp[rows], values[:, rows]
+        yield one, rows, timestamp[rows], values[:, rows], guess
 
 
 def _adjust(
@@ -186,10 +197,17 @@ def _adjust(
     values_CN[_CLOSE] = np.where(np.isnan(close_N) | (close_N <= 0), close_N, adjusted_N)
 
 
-def _series(header: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray) -> Series:
-    adjusted = bool(header.adjusted)
+def _series(
+    header: CandleHeader, one: FileSymbol, timestamp: np.ndarray, values: np.ndarray, guess: str
+) -> Series:
     return Series(
-        file=header.file, symbol=one.symbol, timestamp=timestamp, values=values, is_adjusted=adjusted
+        file=header.file,
+        symbol=one.symbol,
+        timestamp=timestamp,
+        values=values,
+        is_adjusted=bool(header.adjusted),
+        has_actions=bool(header.actions),
+        guess=guess,
     )
 
 
@@ -209,6 +227,13 @@ def held_of(one: FileSymbol, timestamp: np.ndarray) -> Held:
 def _tables(header: CandleHeader, names: Sequence[str], *, whole: bool = False) -> Iterator[pa.Table]:
     """Yield columns by their names in the file, in this order: a part at a time, or as one table."""
     try:
+        if is_arrow(header.path):
+            if whole:
+                yield arrow_table(header.path, names)
+            else:
+                for batch in arrow_batches(header.path, names, rows=_BATCH_ROWS):
+                    yield pa.Table.from_batches([batch])
+            return
         if header.shape is None:
             # Not `read_table`, which builds a dataset per file: 20,000 bars take half as long again
             # (2026-11-22).

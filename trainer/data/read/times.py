@@ -3,14 +3,15 @@
 Times are timestamps, dates, text, epoch numbers, or dates written as 20211231; a time of day may be in
 another column than its date. All times of a file together decide what one of them leaves open: the unit of
 epoch numbers (s, ms, us or ns, by the largest), and whether the day or the month comes first. Dates that
-remain open are refused; with dots the day comes first. A time without a zone is UTC.
+remain open are refused; with dots the day comes first. What the user tells (`data.columns`) is not guessed. A
+time without a zone is UTC.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
+from trainer.data.columns import TIME_UNITS, Told
 from trainer.data.read.bounds import UNREADABLE, first_line, is_text
 from trainer.data.read.headers import CandleHeader, footer_error
 from trainer.data.timeframes import DAY, SECOND
@@ -63,6 +65,7 @@ class Evidence:
     day_first: bool = False  # a first part above 12
     month_first: bool = False  # a second part above 12
     widest_clock: int = 0  # digits of a time of day
+    told: Told = field(default_factory=Told)
 
     def joined(self, other: Evidence) -> Evidence:
         """Return the combined evidence of two parts of a file."""
@@ -73,6 +76,7 @@ class Evidence:
             day_first=self.day_first or other.day_first,
             month_first=self.month_first or other.month_first,
             widest_clock=max(self.widest_clock, other.widest_clock),
+            told=self.told,
         )
 
 
@@ -95,8 +99,11 @@ def evidence_of(header: CandleHeader, parts: Iterable[pa.Table]) -> Evidence:
     return evidence
 
 
-def nanoseconds(header: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None) -> np.ndarray:
-    """Return a column of times, or one of times of day and one of dates, as (N,) int64 nanoseconds UTC.
+def nanoseconds(
+    header: CandleHeader, columns: Sequence[Any], evidence: Evidence | None = None
+) -> tuple[np.ndarray, str]:
+    """Return a column of times, or one of times of day and one of dates, as (N,) int64 nanoseconds UTC; and
+    how they were read where the column leaves it open, else ''.
 
     `evidence` is that of the whole file if the columns are a part of it. Raises DataError for a time that is
     missing, can't be read, or is outside 1800 to 2199.
@@ -108,13 +115,13 @@ def nanoseconds(header: CandleHeader, columns: Sequence[Any], evidence: Evidence
             )
     try:
         *clocks, days = (_decoded(column) for column in columns)
-        evidence = evidence or _evidence_of([*clocks, days])
+        evidence = replace(evidence or _evidence_of([*clocks, days]), told=header.told)
         times = _bounded(_moments(days, evidence).astype("datetime64[ns]"))
         for clock in clocks:
             if (times % DAY).any():
                 raise ValueError("the column of dates has times of day, too")
             times = times + _clock_nanoseconds(clock, evidence)
-        return times
+        return times, _guess(days, evidence)
     except UNREADABLE as error:
         raise _unreadable_time(header, error) from error
 
@@ -143,13 +150,31 @@ def _evidence_of(columns: Sequence[Any]) -> Evidence:
     return replace(evidence, day_first=first > 12, month_first=second > 12)
 
 
+def _guess(column: Any, evidence: Evidence) -> str:
+    """Return how the times of a column were read where it leaves the unit, or the order of dates, open."""
+    told = evidence.told
+    if evidence.largest is not None:
+        factor = next((unit for limit, unit in _EPOCH_UNITS if evidence.largest < limit), 0)
+        unit = next((name for name, length in TIME_UNITS.items() if length == factor), "")
+        numbers = column if _is_number(column.type) else column.slice(0, 1).cast(pa.int64())
+        if told.time_unit or evidence.largest < _FIRST_EPOCH or _compact(numbers.slice(0, 1).to_numpy()):
+            return ""
+        return f"times are epoch numbers in {unit}"
+    if told.date_order or not is_text(column.type) or not len(column):
+        return ""
+    match = re.match(_NUMBERED, str(column[0].as_py()).strip())
+    if match is None:
+        return ""
+    return f"dates begin with the {'month' if evidence.month_first else 'day'}"
+
+
 def _unreadable_time(header: CandleHeader, error: Exception) -> DataError:
     """Return the error for a column of times that can't be read."""
     why = first_line(error)
     return footer_error(header) or DataError(
         f"{header.path} has a time that can't be read in column {' and '.join(reversed(header.times))}",
         why=why,
-        do="Write dates as 2021-03-04: year, month, day."
+        do="Write dates as 2021-03-04, or tell their order: data.columns = time=COLUMN:dmy, or :mdy."
         if "two readings" in why
         else "Write times as ISO 8601 text, timestamps, or epoch numbers of one unit.",
     )
@@ -194,8 +219,28 @@ def _moments(column: Any, evidence: Evidence) -> np.ndarray:
             return _text_times(column, evidence)
         column = column.cast(pa.string()).cast(pa.int64())
     numbers = column.to_numpy()
+    if factor := TIME_UNITS.get(evidence.told.time_unit):
+        return _in_unit(numbers, factor)
     _check_units(numbers)
     return _from_epoch(numbers, float(numbers.max()) if evidence.largest is None else evidence.largest)
+
+
+def _in_unit(numbers: np.ndarray, factor: int) -> np.ndarray:
+    """Return epoch numbers of a unit, of `factor` ns, as int64 nanoseconds. Raises ValueError if none holds
+    them.
+    """
+    if not np.isfinite(numbers).all():
+        raise ValueError("a time is not a number")
+    largest = float(np.abs(numbers.astype(np.float64)).max(initial=0))
+    if largest * factor > np.iinfo(np.int64).max:
+        raise ValueError(f"{largest:g} is not a time in the unit that data.columns tells")
+    return _scaled(numbers, factor)
+
+
+def _scaled(numbers: np.ndarray, factor: int) -> np.ndarray:
+    if numbers.dtype.kind in "iu":
+        return np.asarray(numbers.astype(np.int64) * factor)
+    return np.asarray(np.rint(numbers * factor).astype(np.int64))
 
 
 def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
@@ -216,9 +261,7 @@ def _from_epoch(numbers: np.ndarray, largest: float) -> np.ndarray:
     limit, factor = next(((limit, factor) for limit, factor in _EPOCH_UNITS if largest < limit), (0.0, 1))
     if not limit or not (np.abs(numbers.astype(np.float64)) < limit).all():
         raise ValueError(f"{largest:g} is not a time")
-    if numbers.dtype.kind in "iu":
-        return np.asarray(numbers.astype(np.int64) * factor)
-    return np.asarray(np.rint(numbers * factor).astype(np.int64))
+    return _scaled(numbers, factor)
 
 
 def _compact(numbers: np.ndarray) -> np.ndarray | None:
@@ -333,6 +376,8 @@ def _hour(hour: str, half: str | None) -> str:
 
 
 def _month_comes_first(text: str, mark: str, evidence: Evidence) -> bool:
+    if evidence.told.date_order:
+        return evidence.told.date_order == "mdy"
     if mark == ".":
         return False
     if evidence.day_first and evidence.month_first:

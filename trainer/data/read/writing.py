@@ -7,7 +7,8 @@ into a tensor than pandas' default.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,19 @@ from trainer.data.read.headers import SYNTHETIC_KEY
 from trainer.data.read.shapes import FIELDS
 
 
-def write_candles(path: Path, candles: Sequence[Candles], *, synthetic: bool = False) -> None:
+def write_candles(
+    path: Path,
+    candles: Sequence[Candles],
+    *,
+    synthetic: bool = False,
+    metadata: Mapping[bytes, bytes] | None = None,
+    flush: bool = False,
+) -> None:
     """Write the bars of one or more symbols atomically; several get a `symbol` column. Columns without loss
-    are float32.
+    are float32. Further columns are written if the first symbol has them.
 
-    `synthetic` marks the file's schema; readers report it.
+    `synthetic` marks the file's schema; readers report it. `metadata` goes there, too. `flush`: the bars are
+    on the disk before the file has its name.
     """
     several = len(candles) > 1
     columns: dict[str, pa.Array] = {
@@ -37,14 +46,21 @@ def write_candles(path: Path, candles: Sequence[Candles], *, synthetic: bool = F
     for field in FIELDS:
         columns[field] = _narrowest(np.concatenate([getattr(item, field) for item in candles]))
         encodings[field] = "BYTE_STREAM_SPLIT"
+    for name in candles[0].columns:
+        columns[name] = _narrowest(np.concatenate([item.columns[name] for item in candles]))
+        encodings[name] = "BYTE_STREAM_SPLIT"
     table = pa.table(columns)
-    if synthetic:
-        table = table.replace_schema_metadata({SYNTHETIC_KEY: b"true"})
+    described = {**(metadata or {}), **({SYNTHETIC_KEY: b"true"} if synthetic else {})}
+    if described:
+        table = table.replace_schema_metadata(described)
     dictionary = ["symbol"] if several else False
     with whole_file(path) as partial:
         pq.write_table(
             table, partial, compression="zstd", use_dictionary=dictionary, column_encoding=encodings
         )
+        if flush:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def _narrowest(values: np.ndarray) -> pa.Array:

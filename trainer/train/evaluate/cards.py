@@ -11,11 +11,11 @@ import torch
 
 import trainer
 from trainer.bars.document import SymbolPlan
-from trainer.data.feature_names import FEATURES_VERSION
+from trainer.data.feature_names import label_of
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
-from trainer.store.card import Card, CardPanel, CardSeries
+from trainer.store.card import TOLD_COLUMNS, Card, CardPanel, CardSeries
 from trainer.store.weights import weights_sha256
 from trainer.targets.described import REFIT
 from trainer.train.evaluate.scores import Scored, SeriesScores
@@ -73,8 +73,8 @@ def card_of_training(
         parent=parent_of(job),
         timeframe=origin.timeframe,
         features=list(job.data.inputs),
-        columns=list(job.data.columns),
-        features_version=FEATURES_VERSION,
+        columns=list(job.data.further),
+        features_version=label_of(job.data.features, job.data.computed),
         series=_series(data, [one.fitted for one in scored], _by_series(scored), origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,
@@ -94,7 +94,7 @@ def card_of_training(
             "torch": torch.__version__,
             "precision": str(DTYPES[precision]).removeprefix("torch."),
         },
-        data={**_data(origin), "ties": sum(one.ties for one in data.series)},
+        data={**_data(origin), **_told(job), "ties": sum(one.ties for one in data.series)},
         panel=_panel(data, [one.fitted for one in scored]),
         trained_until=until_of_spans(data, "validation"),
         members=len(fits),
@@ -161,6 +161,12 @@ def _data(origin: Origin) -> dict[str, Any]:
         "synthetic": origin.synthetic,
         "fingerprint": origin.made.fingerprint,
     }
+
+
+def _told(job: Job) -> dict[str, list[str]]:
+    """Return what the job tells about the parts of a bar, which predictions read, too; {} for nothing."""
+    told = [entry for entry in job.data.columns if entry not in job.data.further]
+    return {TOLD_COLUMNS: told} if told else {}
 
 
 def _by_series(scored: Sequence[SeriesScores]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from trainer.base.text import counted
 from trainer.data.read.candles import Candles
 from trainer.data.read.parts import Part
 from trainer.data.read.reading import CandleFolder, read_parts
+from trainer.data.read.side import SideSeries
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.machines.host_memory import rows_gib, rows_on_disk
@@ -46,6 +47,7 @@ class JobData:
 
     plan: DataPlan
     parts: Mapping[str, tuple[Part, ...]]
+    sides: tuple[SideSeries, ...] = ()
     folder: Path | None = None  # of rows that stay on the disk
     host_gib: float = math.inf
     workers: int = 1  # that share the host's memory
@@ -75,9 +77,8 @@ class JobData:
 
     def read(self, symbol: str, job: Job) -> Candles:
         """Return the candles of a symbol that the job uses."""
-        return read_parts(
-            symbol, self.plan.timeframe, self.parts[symbol], bars=job.data.bars, columns=job.data.columns
-        )
+        wanted = {"bars": job.data.bars, "columns": job.data.columns, "sides": self.sides}
+        return read_parts(symbol, self.plan.timeframe, self.parts[symbol], **wanted)
 
 
 def open_data(job: Job, path: Path, *, scratch: Path, plan: DataPlan) -> JobData:
@@ -99,7 +100,8 @@ def plan_and_open(job: Job, path: Path, *, scratch: Path) -> JobData:
 
 
 def _data_of(plan: DataPlan, folder: CandleFolder) -> JobData:
-    return JobData(plan=plan, parts={symbol: folder.parts(symbol) for symbol in folder.symbols})
+    parts = {symbol: folder.parts(symbol) for symbol in folder.symbols}
+    return JobData(plan=plan, parts=parts, sides=folder.sides)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,7 +336,7 @@ def test_longer_bars_are_made_where_no_file_has_them(write_csv, tmp_path: Path) 
         "BBB_1m.csv",
     ]
     assert folder.read("BBB").volume.tolist() == folder.read("AAA").volume.tolist() == [15] * 4
-    assert folder.notes == ("BBB: bars of 5m are made from bars of 1m",)
+    assert folder.notes[0] == "BBB: bars of 5m are made from bars of 1m"
     assert read_parts("BBB", "5m", folder.parts("BBB"), bars=2).volume.tolist() == [15, 15]
     assert (
         len(CandleFolder(tmp_path, tmp_path, timeframe="10m", symbols=["AAA"]).read("AAA")) == 2

@@ -1,0 +1,298 @@
+"""`mayfly data push PATH`, `mayfly data pull [SET]` and `mayfly data ls [SET]`: candles between this machine
+and a data set of the bucket. Only what changed moves, and what was broken off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainer.aws.access import Access, aws_errors
+from trainer.aws.parts import Moved
+from trainer.aws.stack import read_stack
+from trainer.aws.transfer import fetch_file, several_at_once
+from trainer.base import environment
+from trainer.base.arguments import check_folder
+from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, file_error
+from trainer.base.files import open_plain
+from trainer.cli.connect import connected, named_run
+from trainer.cli.output import counted, say, say_json, warn
+from trainer.cli.sources.check_child import INDEXED, CheckChild
+from trainer.cli.terminal import Console, show
+from trainer.cli.views.transfer import TransferProgress
+from trainer.data.table import DataSettings
+from trainer.launch.data_sets import SetFile, files_at, files_of_run, list_sets, set_of
+from trainer.launch.inputs import list_inputs
+from trainer.launch.uploads import DeskFile, upload_candles
+from trainer.runs.record import iso
+from trainer.runs.store import Objects, open_objects
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Push, pull or list. Returns 0, or 2 if files were left out, or left alone because they differ."""
+    if arguments.set:
+        DataSettings(set=arguments.set)  # raises UsageError for a name that no set has
+    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
+        bucket = read_stack(access, stack=arguments.stack).bucket
+        objects = open_objects(access, bucket)
+        if arguments.action == "push":
+            return _push(arguments, access, objects, bucket)
+        if arguments.action == "pull":
+            return _pull(arguments, access, objects, bucket)
+        return _list(arguments, objects)
+
+
+# --- push
+
+
+def _push(arguments: argparse.Namespace, access: Access, objects: Objects, bucket: str) -> int:
+    """Check the candles at a path, and upload the files that the set does not have as they are."""
+    data_set, console = arguments.set or DataSettings().set, Console(plain=arguments.json)
+    with ExitStack() as ends:
+        ends.callback(console.close)
+        if not arguments.json:
+            console.update(f"checking {arguments.path} ...")
+        check = CheckChild(arguments.path)
+        ends.callback(check.close)
+        report = check.report()
+        files = [_desk_file(entry) for entry in report["files"]]
+        failed = {name: str(_error(error)) for name, error in report["errors"].items()}
+        there = {item.key.rpartition("/")[2]: item for item in list_inputs(objects, data_set)}
+        same = [file for file in files if _is_there(file, there.get(file.path))]
+        new = [file for file in files if file not in same]
+        replaced = [file.path for file in new if _differs(file, there.get(file.path))]
+        size = sum(file.bytes for file in new)
+        moved = _progress(console, "pushing", size, quiet=arguments.json)
+        upload_candles(new, access, bucket=bucket, data_set=data_set, moved=moved)
+    pushed = [file.path for file in new]
+    if arguments.json:
+        done = {"set": data_set, "pushed": pushed, "unchanged": len(same), "replaced": replaced}
+        say_json({**done, "failed": failed, "moved_bytes": size})
+        return 2 if failed else 0
+    say(*pushed)
+    for name in replaced:
+        warn(f"replaced: {name} had other bytes; its earlier version stays (mayfly data pull --at)")
+    for name, why in failed.items():
+        warn(f"left out: {name} ({why})")
+    warn(
+        f"{counted(len(pushed), 'file')} pushed to {data_set} ({size / 1e6:.1f} MB), {len(same):,} unchanged"
+    )
+    return 2 if failed else 0
+
+
+def _desk_file(entry: dict[str, Any]) -> DeskFile:
+    summary = {name: entry[name] for name in INDEXED}
+    place, path = Path(entry["path"]), entry["file"]
+    return DeskFile(place=place, path=path, sha256=entry["sha256"], bytes=entry["bytes"], summary=summary)
+
+
+def _error(told: dict[str, Any]) -> DataError:
+    return DataError(told["what"], why=told.get("why", ""), do=told.get("do", ""))
+
+
+def _is_there(file: DeskFile, there: Any) -> bool:
+    """Return whether the set has a file's bytes and their index entry."""
+    return there is not None and there.sha256 == file.sha256 and bool(there.summary)
+
+
+def _differs(file: DeskFile, there: Any) -> bool:
+    return there is not None and there.sha256 != file.sha256
+
+
+def _progress(console: Console, verb: str, total: int, *, quiet: bool) -> Moved:
+    return (lambda count: None) if quiet else TransferProgress(console, verb, total)
+
+
+# --- pull
+
+
+@dataclass(kw_only=True)
+class SetPull:
+    """What a pull did, by name of file."""
+
+    moved: dict[str, int] = field(default_factory=dict)  # bytes
+    unchanged: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+    failed: dict[str, TrainerError] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """Return the first failure's, or 2 if files were left alone."""
+        return next((error.exit_code for error in self.failed.values()), 2 if self.differing else 0)
+
+
+def _pull(arguments: argparse.Namespace, access: Access, objects: Objects, bucket: str) -> int:
+    """Download the files of a set that are not there yet, each with its hash checked."""
+    if arguments.out:
+        check_folder(Path(arguments.out))
+    data_set, files = _files(arguments, objects)
+    folder = Path(arguments.out) if arguments.out else _folder_of_set(data_set)
+    check_folder(folder)
+    pulled, console = SetPull(), Console(plain=arguments.json)
+    total = sum(file.input.bytes for file in files)
+    one = partial(_pull_one, access, bucket, folder, overwrite=arguments.overwrite, pulled=pulled)
+    try:
+        several_at_once(
+            [partial(one, file) for file in files],
+            moved=_progress(console, "pulling", total, quiet=arguments.json),
+        )
+    finally:
+        console.close()
+    moved, size = sorted(pulled.moved), sum(pulled.moved.values())
+    if arguments.json:
+        failed = [{"file": name, **error.as_dict()} for name, error in sorted(pulled.failed.items())]
+        known = {"set": data_set, "folder": str(folder), "pulled": moved, "moved_bytes": size}
+        known |= {"unchanged": len(pulled.unchanged), "differing": sorted(pulled.differing)}
+        say_json({**known, "failed": failed})
+        return pulled.exit_code
+    say(*(str(folder / name) for name in moved))
+    for name in sorted(pulled.differing):
+        warn(f"left alone: {folder / name} differs; --overwrite replaces it")
+    for name, error in sorted(pulled.failed.items()):
+        warn(f"error: {name}: {error}")
+    done = f"{counted(len(moved), 'file')} of {data_set} pulled ({size / 1e6:.1f} MB)"
+    warn(f"{done}, {len(pulled.unchanged):,} unchanged")
+    return pulled.exit_code
+
+
+def _pull_one(
+    access: Access,
+    bucket: str,
+    folder: Path,
+    file: SetFile,
+    moved: Moved,
+    *,
+    overwrite: bool,
+    pulled: SetPull,
+) -> None:
+    """Download one file unless it lies there; note what became of it."""
+    item, path = file.input, folder / file.name
+    try:
+        there = _hash_of(path)
+        if there and (there == item.sha256 or not overwrite):
+            (pulled.unchanged if there == item.sha256 else pulled.differing).append(file.name)
+            moved(item.bytes)
+            return
+        client, known = access.client("s3", timeout_seconds=120.0), {"bucket": bucket, "size": item.bytes}
+        with aws_errors(f"cannot read s3://{bucket}/{item.key}"):
+            pinned = (item.key, item.version_id, item.sha256)
+            sha256 = fetch_file(path, *pinned, client, moved=moved, **known)  # type: ignore[arg-type]
+        if item.sha256 and sha256 != item.sha256:
+            why = f"sha256 is {sha256}, it should be {item.sha256}"
+            raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
+        pulled.moved[file.name] = item.bytes
+    except TrainerError as error:
+        pulled.failed[file.name] = error
+    except OSError as error:
+        if (problem := file_error(error)) is None:
+            raise
+        pulled.failed[file.name] = problem
+
+
+def _hash_of(path: Path) -> str:
+    """Return the hash of a file that is there, '' if there is none. Raises UsageError for anything else."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(f"{path} is no plain file", do="Choose another --out.")
+    if not path.exists():
+        return ""
+    with open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _folder_of_set(data_set: str) -> Path:
+    """Return the folder for a set's candles: in the local folder, or below the current one without it."""
+    root = environment.local_folder()
+    return root / "candles" / data_set if root else Path(data_set)
+
+
+def _files(arguments: argparse.Namespace, objects: Objects) -> tuple[str, tuple[SetFile, ...]]:
+    """Return the set that a command means, and its files: now, then, or as a run read them."""
+    data_set, at = arguments.set, _instant(arguments.at)
+    if arguments.at and at is None:
+        files = files_of_run(objects, named_run(objects, arguments.at), data_set)
+        return set_of(files), files
+    data_set = data_set or DataSettings().set
+    return data_set, files_at(objects, data_set, at)
+
+
+def _instant(text: str) -> datetime | None:
+    """Return the instant that --at names, UTC where it has no zone; None for a run. Raises UsageError."""
+    if not _TIME.fullmatch(text):
+        return None
+    try:
+        named = datetime.fromisoformat(text)
+    except ValueError as error:
+        do = "Write it as 2026-11-20 or 2026-11-20T14:30Z, or name a run."
+        raise UsageError(f"--at {text} is no time", do=do) from error
+    return named.replace(tzinfo=named.tzinfo or timezone.utc)
+
+
+# --- ls
+
+
+def _list(arguments: argparse.Namespace, objects: Objects) -> int:
+    """List the data sets, or the files of one."""
+    if not (arguments.set or arguments.at):
+        sets = list_sets(objects)
+        rows = [
+            {"set": one.name, "files": one.files, "bytes": one.bytes, "newest": iso(one.stored_at)}
+            for one in sets
+        ]
+        _show(arguments, {"sets": rows}, rows, none="no data sets yet: mayfly data push PATH")
+        return 0
+    data_set, files = _files(arguments, objects)
+    rows = [_row(file) for file in files]
+    _show(arguments, {"set": data_set, "files": rows}, rows, none="")
+    if not arguments.json:
+        bars, size = sum(file.bars for file in files), sum(file.input.bytes for file in files)
+        warn(f"{counted(len(files), 'file')} of {data_set}, {bars:,} bars, {size / 1e6:,.1f} MB")
+    return 0
+
+
+def _row(file: SetFile) -> dict[str, Any]:
+    summary, item = file.input.summary, file.input
+    holds: Sequence[dict[str, Any]] = summary.get("holds", ())
+    names = [str(held["symbol"]) for held in holds]
+    return {
+        "file": file.name,
+        "symbols": ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
+        "timeframe": str(summary.get("timeframe", "")),
+        "bars": file.bars,
+        "first": min((str(held["first"]) for held in holds), default=""),
+        "last": max((str(held["last"]) for held in holds), default=""),
+        "bytes": item.bytes,
+        "versions": file.versions,
+        "sha256": item.sha256,
+        "version_id": item.version_id,
+    }
+
+
+def _show(
+    arguments: argparse.Namespace, document: dict[str, Any], rows: Sequence[dict[str, Any]], *, none: str
+) -> None:
+    if arguments.json:
+        say_json(document)
+        return
+    if not rows:
+        say(none)
+        return
+    from trainer.cli.views.table import FittedTable  # late, like rich itself
+
+    left_out = ("sha256", "version_id")
+    cells = [{name: _cell(row[name]) for name in row if name not in left_out} for row in rows]
+    right = ("files", "bars", "bytes", "versions")
+    show(FittedTable(cells, right=right, leaving=("versions", "first", "bytes"), wraps=("symbols",)))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

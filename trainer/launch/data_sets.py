@@ -1,0 +1,138 @@
+"""The data sets of a bucket, raw/<set>/: their files as they are now, as they were at a time, or as a run
+read them. Downloads nothing.
+
+The bucket keeps every version of a file, for as many days as its lifecycle says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+
+from trainer.base.errors import DataError, UsageError, nearest
+from trainer.base.symbols import file_flaw
+from trainer.base.text import counted
+from trainer.launch.inputs import PARALLEL, RAW, Input, described
+from trainer.runs.manifest import read_manifest
+from trainer.runs.store import Objects, Stored, manifest_key, read_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set: the number of its files, their bytes together, and when the newest was stored."""
+
+    name: str
+    files: int
+    bytes: int
+    stored_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetFile:
+    """A file of a data set in one version; how many there are of it."""
+
+    input: Input
+    stored_at: datetime
+    versions: int = 1
+
+    @property
+    def name(self) -> str:
+        """Return its name in the set."""
+        return self.input.key.rpartition("/")[2]
+
+    @property
+    def bars(self) -> int:
+        """Return the number of its bars, 0 if no data check has described it."""
+        return sum(int(held["bars"]) for held in self.input.summary.get("holds", ()))
+
+
+def list_sets(objects: Objects) -> tuple[DataSet, ...]:
+    """Return the data sets of the bucket, by name."""
+    found: dict[str, list[Stored]] = {}
+    for item in objects.list(prefix=RAW):
+        name, _, file = item.key.removeprefix(RAW).partition("/")
+        if file and not name.startswith(".") and not file_flaw(file):
+            found.setdefault(name, []).append(item)
+    return tuple(
+        DataSet(
+            name=name,
+            files=len(items),
+            bytes=sum(item.size for item in items),
+            stored_at=max(item.modified_at for item in items),
+        )
+        for name, items in sorted(found.items())
+    )
+
+
+def files_at(objects: Objects, data_set: str, at: datetime | None = None) -> tuple[SetFile, ...]:
+    """Return the files of a data set, now or as of a time, by name. Raises DataError if there were none."""
+    prefix = f"{RAW}{data_set}/"
+    of_key: dict[str, list[Stored]] = {}
+    for version in objects.history(prefix=prefix):
+        if not file_flaw(version.key.removeprefix(prefix)):
+            of_key.setdefault(version.key, []).append(version)
+    newest: list[tuple[Stored, int]] = []
+    for versions in of_key.values():
+        until = [version for version in versions if at is None or version.modified_at <= at]
+        if until and not until[0].deleted:  # the newest first
+            newest.append((until[0], sum(not version.deleted for version in versions)))
+    if not newest:
+        raise _no_files(objects, data_set, at)
+    return _described(objects, newest)
+
+
+def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[SetFile, ...]:
+    """Return the files of data sets that a run read, in the versions that its manifest pins; of one set if it
+    is named. Raises DataError if there are none, UsageError for no such run.
+    """
+    if (stored := objects.get(key=manifest_key(run_id))) is None:
+        read_record(objects, run_id)  # says which runs there are
+    pinned = read_manifest(stored.body).inputs if stored else ()
+    prefix = f"{RAW}{data_set}/" if data_set else RAW
+    read = [item for item in pinned if item.key.startswith(prefix) and not item.key.startswith(f"{RAW}.")]
+    if not read:
+        what = f"run {run_id} read nothing of {prefix}"
+        raise DataError(what, do="Name another run, or another set.")
+    moment = datetime.fromtimestamp(0).astimezone()
+    versions = [
+        Stored(key=item.key, etag="", version_id=item.version_id, size=item.bytes, modified_at=moment)
+        for item in read
+    ]
+    return _described(objects, [(version, 1) for version in versions])
+
+
+def set_of(files: Sequence[SetFile]) -> str:
+    """Return the data set of a run's files. Raises UsageError if they are of several."""
+    names = sorted({file.input.key.removeprefix(RAW).partition("/")[0] for file in files})
+    if len(names) > 1:
+        do = "Name one."
+        raise UsageError(f"the run read {counted(len(names), 'data set')}", why=", ".join(names), do=do)
+    return names[0]
+
+
+def _described(objects: Objects, versions: Iterable[tuple[Stored, int]]) -> tuple[SetFile, ...]:
+    """Return the versions with their hashes and index entries, by key; none of those that are gone."""
+
+    def one(item: tuple[Stored, int]) -> SetFile | None:
+        version, count = item
+        known = described(version.key, objects, version.version_id)
+        if known is None:
+            return None
+        return SetFile(input=known, stored_at=version.modified_at, versions=count)
+
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
+        found = [file for file in pool.map(one, versions) if file is not None]
+    return tuple(sorted(found, key=lambda file: file.input.key))
+
+
+def _no_files(objects: Objects, data_set: str, at: datetime | None) -> DataError:
+    names = [one.name for one in list_sets(objects)]
+    then = f" at {at:%Y-%m-%d %H:%M} UTC" if at else ""
+    do = nearest(data_set, names) or (f"There are: {', '.join(names[:12])}." if names else "")
+    return DataError(
+        f"there is no data set '{data_set}'{then}",
+        why=f"{RAW}{data_set}/ in the bucket is empty",
+        do=do or "Push one: mayfly data push PATH.",
+    )
