@@ -26,6 +26,8 @@ from trainer.base import errors
 from trainer.base.arguments import Parser
 from trainer.base.settings import keys_of
 from trainer.cli.parser import build_parser
+from trainer.data.feature_names import SETS
+from trainer.data.feature_table import TABLE as FEATURES
 from trainer.data.table import DataSettings
 from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
@@ -66,6 +68,8 @@ def renewed(page: str) -> str:
         "plans of machines": lambda _: plans.plans_of_machines(),
         "commands": commands,
         "job keys": job_keys,
+        "features": features,
+        "feature sets": feature_sets,
         "stack settings": stack_settings,
         "resources": resources,
         "variables": variables,
@@ -123,6 +127,26 @@ def _arguments(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
             name = f"{', '.join(action.option_strings)} {value}".strip()
             found.append((f"`{name}`", _cell(action.help or "")))
     return found
+
+
+def features(_: str) -> str:
+    """Return a table of the features: one row for all spans of a formula."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    back: dict[tuple[str, str, str], list[str]] = {}
+    for one in FEATURES.values():
+        key = one.formula.replace("|", "\\|"), one.source, one.version
+        rows.setdefault(key, []).append(f"`{one.name}`")
+        back.setdefault(key, []).append(str(one.lookback))
+    head = ("feature", "bars back", "formula", "source", "version")
+    return table(
+        head, ([", ".join(names), ", ".join(dict.fromkeys(back[key])), *key] for key, names in rows.items())
+    )
+
+
+def feature_sets(_: str) -> str:
+    """Return a table of the sets of features."""
+    rows = ([f"`set:{name}`", one.version, str(len(one.names)), one.help] for name, one in SETS.items())
+    return table(("set", "version", "features", "has"), rows)
 
 
 def job_keys(_: str) -> str:

@@ -20,7 +20,8 @@ from trainer.base.errors import DataError
 from trainer.base.own_file import OwnFile
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
-from trainer.data.feature_names import FEATURES, warmup_of_features
+from trainer.data.columns import told_of
+from trainer.data.feature_names import warmup_of_features
 from trainer.data.splits import Span, Spans
 from trainer.data.table import CALENDARS, EXCHANGES
 from trainer.job.job import Job
@@ -177,6 +178,12 @@ class DataPlan:
             )
         return content
 
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Return the inputs that are no columns."""
+        _, further = told_of(self.made_for["data"]["columns"])
+        return self.inputs[: len(self.inputs) - len(further)]
+
     def summary(self) -> dict[str, Any]:
         """Return the data summary of the `started` event."""
         planned = self.symbols.values()
@@ -191,7 +198,7 @@ class DataPlan:
             "symbols": {entry.symbol: entry.summary() for entry in planned},
             "refused": [str(entry.error) for entry in self.refused.values()],
             "notes": list(self.notes),
-            "warmup": warmup_of_features(name for name in self.inputs if name in FEATURES),
+            "warmup": warmup_of_features(self.computed, self.timeframe),
         }
 
     def check_fits(self, job: Job) -> None:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.base.symbols import RULE, flaw, quoted, tidy
 from trainer.data.columns import Told, told_of
-from trainer.data.feature_names import FEATURES, usual_features, warmup_of_features
+from trainer.data.feature_names import (
+    FEATURES,
+    SET,
+    SETS,
+    in_order,
+    lookback_of,
+    named,
+    set_features,
+    usual_features,
+    warmup_of_features,
+)
+from trainer.data.feature_table import TABLE
+from trainer.data.side_names import split_sides
 from trainer.data.timeframes import DAY, step_of
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
@@ -30,8 +43,8 @@ FETCH = "fetch"  # of data.refresh
 MOST_SECRETS = 20
 POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
 PRESENT = "present"  # first input of a panel's model: 1 if the series has the bar, 0 if it is missing
-AUTO, ALL, NONE = ("auto",), ("all",), ("none",)  # of data.features
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
+AUTO, ALL, NONE = "auto", "all", "none"  # of data.features
+SUFFIXES = (".parquet", ".pq", ".feather", ".arrow", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # A variable that changes no program's start.
 _SECRET = re.compile(r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}")
@@ -75,13 +88,14 @@ class DataSettings:
     )
     columns: tuple[str, ...] = setting(
         (),
-        "Further numeric columns of the candle files that the model reads; close=NAME, time=NAME:ms and the"
-        " like tell which column is a part of the bar, and its unit.",
+        "Further numeric columns of the candle files that the model reads; NAME lag 1d: the side series"
+        " NAME.side.csv; close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and"
+        " its unit.",
     )
     features: tuple[str, ...] = setting(
-        AUTO,
-        "Features computed from the bars, besides the columns: auto (those that look back 64 days at most),"
-        " all, none, names.",
+        (AUTO,),
+        "Features computed from the bars, besides the columns: auto (of version 1.0, those that look back 64"
+        " days at most), all (of version 1.0), none, set:NAME, names, and names at longer bars: rsi_14@1h.",
     )
     calendar: str = setting(
         "auto", "Calendar that defines holes: " + ", ".join(CALENDARS) + ", or an exchange such as XNYS."
@@ -136,11 +150,11 @@ class DataSettings:
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
-        told_of(self.columns)
-        if len(set(self.columns)) < len(self.columns) or set(self.columns) & set(FEATURES):
-            raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
+        split_sides(told_of(self.columns)[1])
         self._check_features()
-        if self.features == NONE and not self.further:
+        if len(set(self.columns)) < len(self.columns) or set(self.columns) & {*FEATURES, *self.computed}:
+            raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
+        if self.features == (NONE,) and not self.further:
             do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
             raise UsageError(
                 "data.features = none leaves the model nothing to read", why="data.columns is empty", do=do
@@ -179,8 +193,9 @@ class DataSettings:
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Return the columns that a model reads besides the bar."""
-        return told_of(self.columns)[1]
+        """Return the columns that a model reads besides the bar: those of the candles, then side series."""
+        inside, sides = split_sides(told_of(self.columns)[1])
+        return (*inside, *(side.entry for side in sides))
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -191,17 +206,15 @@ class DataSettings:
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """Return the names of the computed features, in order. The default depends on the timeframe."""
-        if self.features in (AUTO, ALL, NONE):
-            return {AUTO: usual_features(self.timeframe), ALL: FEATURES, NONE: ()}[self.features]
-        return tuple(name for name in FEATURES if name in self.features)
+        """Return the names of the computed features, in order. Sets and `auto` depend on the timeframe."""
+        return _expanded(self.features, self.timeframe)
 
     @property
     def warmup(self) -> int:
         """Return how many bars the features look back: the number of unusable rows at the head of a
         series.
         """
-        return warmup_of_features(self.computed)
+        return warmup_of_features(self.computed, self.timeframe or "1m")
 
     def _check_timeframe(self) -> None:
         """Raise UsageError for a bad timeframe, before a command starts anything."""
@@ -254,9 +267,30 @@ class DataSettings:
 
     def _check_features(self) -> None:
         for name in self.features:
-            if name not in FEATURES and self.features not in (AUTO, ALL, NONE):
-                do = nearest(name, FEATURES) or "Set data.features = auto."
-                why = "features are auto, all, none, or names that docs/data.md lists"
-                raise UsageError(f"job key 'data.features' has {quoted(name)}", why=why, do=do)
-        if not self.features or len(set(self.features)) < len(self.features):
-            raise bad_value("data.features", list(self.features), "auto, all, none, or names that differ")
+            if name in (AUTO, ALL, NONE) or named(name) or name.removeprefix(SET) in SETS and SET in name:
+                continue
+            known = (*TABLE, *(f"{SET}{one}" for one in SETS))
+            do = nearest(name, known) or "Set data.features = auto."
+            why = "features are auto, all, none, sets, or names that docs/reference.md lists"
+            raise UsageError(f"job key 'data.features' has {quoted(name)}", why=why, do=do)
+        several = len(self.features) > 1 and NONE in self.features
+        if not self.features or several or len(set(self.features)) < len(self.features):
+            expected = "auto, all, none alone, sets such as set:broad, or names that differ"
+            raise bad_value("data.features", list(self.features), expected)
+        try:
+            for name in self.features:
+                lookback_of(name, self.timeframe or "1m")
+        except DataError as error:
+            raise UsageError(error.what, why=error.why, do=error.do) from error
+
+
+@lru_cache(maxsize=64)
+def _expanded(features: tuple[str, ...], timeframe: str) -> tuple[str, ...]:
+    """Return the names of features, in order, for the values of data.features."""
+    names: list[str] = []
+    for name in features:
+        if name.startswith(SET):
+            names += set_features(name.removeprefix(SET), timeframe)
+        else:
+            names += {AUTO: usual_features(timeframe), ALL: FEATURES, NONE: ()}.get(name, (name,))
+    return in_order(names)

@@ -6,10 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.data.feature_names import LOOKBACK
+from trainer.data.feature_names import LOOKBACK, in_order, lookback_of
+from trainer.data.feature_table import TABLE
 from trainer.data.features import FEATURES, WARMUP, compute_features, compute_inputs
+from trainer.data.formulas import FORMULAS
 
 CUT = 700
+EVERY = tuple(TABLE)
+# Each longer timeframe with what has its lookback in 3,500 bars of a minute.
+_SHORT = ("log_return_1", "bar_body", "bar_range", "lower_wick")
+LONGER = in_order(
+    [
+        *(f"{name}@5m" for name, one in TABLE.items() if not one.is_of_clock),
+        *(f"{name}@15m" for name, one in TABLE.items() if not one.is_of_clock and one.lookback < 62),
+        *(f"{name}@{frame}" for frame in ("1h", "4h") for name in _SHORT),
+        *(f"{name}@1d" for name in _SHORT[1:]),
+    ]
+)
 
 
 @pytest.fixture
@@ -30,45 +43,45 @@ def test_there_are_at_least_thirty_features_of_different_names(candles) -> None:
     assert torch.isfinite(rows).all()
 
 
-def test_no_feature_looks_ahead(candles) -> None:
+def changed_after(candles, cut: int, random: np.random.Generator):
+    """Return the bars with every one after `cut` changed beyond recognition."""
+    late = np.arange(len(candles)) > cut
+    noise = np.exp(random.normal(0, 2, len(candles)))
+    changed = {
+        name: np.where(late, getattr(candles, name) * noise, getattr(candles, name))
+        for name in ("open", "close", "low")
+    }
+    changed["high"] = np.where(late, np.maximum(changed["open"], changed["close"]) * 5, candles.high)
+    changed["low"] = np.minimum(changed["low"], changed["high"])
+    changed["volume"] = np.where(late, candles.volume * noise[::-1] * 100, candles.volume)
+    changed["timestamp"] = candles.timestamp + np.where(late, 7_777_000_000_000, 0)
+    return replace(candles, **changed)
+
+
+@pytest.mark.parametrize(("features", "bars"), [(EVERY, 1500), (LONGER, 3500)], ids=["own bars", "longer"])
+def test_no_feature_looks_ahead(make_candles, features, bars: int) -> None:
     """Every bar after t changed beyond recognition: not one bit of a feature at t or before changes."""
+    candles = make_candles(bars, drop=[400, 401, 402])
     random = np.random.default_rng(5)
-    before = compute_features(candles)
+    before = compute_inputs(candles, features=features)
     for cut in (WARMUP, CUT, len(candles) - 2):
-        late = np.arange(len(candles)) > cut
-        noise = np.exp(random.normal(0, 2, len(candles)))
-        changed = {
-            name: np.where(late, getattr(candles, name) * noise, getattr(candles, name))
-            for name in ("open", "close", "low")
-        }
-        changed["high"] = np.where(late, np.maximum(changed["open"], changed["close"]) * 5, candles.high)
-        changed["low"] = np.minimum(changed["low"], changed["high"])
-        changed["volume"] = np.where(late, candles.volume * noise[::-1] * 100, candles.volume)
-        changed["timestamp"] = candles.timestamp + np.where(late, 7_777_000_000_000, 0)
-        after = compute_features(replace(candles, **changed))
+        after = compute_inputs(changed_after(candles, cut, random), features=features)
         assert torch.equal(before[: cut + 1], after[: cut + 1])
         assert not torch.equal(before[cut + 1 :], after[cut + 1 :])
 
 
 def test_every_feature_sees_its_own_bar_or_the_past(candles) -> None:
     """The perturbation test means something only if each feature moves when its inputs do."""
-    other = compute_features(
-        replace(
-            candles,
-            close=candles.close + 50,
-            open=candles.open + 20,
-            high=candles.high + 99,
-            volume=candles.volume[::-1].copy(),
-        )
+    moved = replace(
+        candles,
+        close=candles.close + 50,
+        open=candles.open + 20,
+        high=candles.high + 99 + candles.high[::-1],
+        volume=candles.volume[::-1].copy(),
     )
-    same = [
-        name
-        for index, name in enumerate(FEATURES)
-        if torch.equal(compute_features(candles)[:, index], other[:, index])
-    ]
-    assert set(same) <= {
-        name for name in FEATURES if "time_of" in name or "since" in name or name == "up_share_60"
-    }
+    one, other = (compute_inputs(bars, features=EVERY) for bars in (candles, moved))
+    same = {name for place, name in enumerate(EVERY) if torch.equal(one[:, place], other[:, place])}
+    assert same == {name for name in EVERY if TABLE[name].is_of_clock} | {"up_share_60"}
 
 
 @pytest.mark.parametrize("start", [0, 1, 333, 611])
@@ -81,14 +94,33 @@ def test_features_do_not_depend_on_where_the_series_begins(candles, start: int, 
 
 @pytest.mark.parametrize("start", [1, 333])
 def test_a_feature_depends_only_on_its_lookback(candles, start: int) -> None:
-    whole, part = compute_features(candles)[start:], compute_features(candles.rows(start))
-    for place, name in enumerate(FEATURES):
+    whole = compute_inputs(candles, features=EVERY)[start:]
+    part = compute_inputs(candles.rows(start), features=EVERY)
+    for place, name in enumerate(EVERY):
         back = LOOKBACK[name]
         assert torch.equal(whole[back:, place], part[back:, place]), name
-        if (
-            0 < back < 255 and "stochastic" not in name
-        ):  # an exponential mean leaves out less than a digit, extremes may be younger
+        # An exponential mean leaves out less than a digit; extremes may be younger.
+        if 0 < back < 255 and TABLE[name].function not in ("stochastic", "near_high", "aroon"):
             assert whole[back - 1, place] != part[back - 1, place], f"{name} looks back less than {back} bars"
+
+
+@pytest.mark.parametrize("start", [1, 97, 333])
+def test_a_feature_of_longer_bars_depends_only_on_its_lookback(make_candles, start: int) -> None:
+    candles = make_candles(3500, drop=[400, 401, 402, *range(900, 960)])
+    whole, part = (
+        compute_inputs(candles, features=LONGER),
+        compute_inputs(candles.rows(start), features=LONGER),
+    )
+    for place, name in enumerate(LONGER):
+        back = lookback_of(name, "1m")
+        assert 0 < back < len(part)
+        assert torch.equal(whole[start + back :, place], part[back:, place]), name
+
+
+def test_every_feature_has_a_formula_with_its_name() -> None:
+    assert {one.function for one in TABLE.values()} == FORMULAS.keys()
+    assert all(one.formula and one.source for one in TABLE.values())
+    assert EVERY[: len(FEATURES)] == FEATURES
 
 
 def test_chosen_features_are_those_of_all(candles) -> None:
@@ -164,20 +196,26 @@ def test_the_time_since_the_last_bar_shows_a_hole(candles) -> None:
     assert waited[400] == pytest.approx(np.log1p(240))
 
 
-def test_a_market_that_stands_still_has_finite_features(make_candles) -> None:
+@pytest.mark.parametrize("features", [EVERY, LONGER], ids=["own bars", "longer"])
+def test_a_market_that_stands_still_has_finite_features(make_candles, features) -> None:
     still = make_candles(600, close=[7.0] * 600)
-    assert torch.isfinite(compute_features(replace(still, volume=np.zeros(600)))).all()
+    flat = dict.fromkeys(("open", "high", "low"), still.close)
+    for odd in (still, replace(still, volume=np.zeros(600)), replace(still, **flat, volume=np.zeros(600))):
+        assert torch.isfinite(compute_inputs(odd, features=features)).all()
 
 
-def test_a_very_short_series_is_finite(make_candles) -> None:
-    assert torch.isfinite(compute_features(make_candles(1))).all()
+@pytest.mark.parametrize("features", [EVERY, LONGER], ids=["own bars", "longer"])
+def test_a_very_short_series_is_finite(make_candles, features) -> None:
+    assert torch.isfinite(compute_inputs(make_candles(1), features=features)).all()
 
 
-def test_the_pieces_that_a_cpu_works_in_do_not_show(candles, monkeypatch) -> None:
-    whole = compute_features(candles)
-    for piece in (300, 511, 699):
-        monkeypatch.setattr("trainer.data.features._CPU_PIECE", piece)
-        assert torch.equal(compute_features(candles.rows(0, 700)), whole[:700])
+def test_the_pieces_that_a_cpu_works_in_do_not_show(make_candles, monkeypatch) -> None:
+    candles, features = make_candles(1400, drop=[400, 401]), (*EVERY, *LONGER)
+    whole = compute_inputs(candles, features=features)
+    for piece, long_piece in ((300, 250), (511, 700), (699, 1399)):
+        monkeypatch.setattr("trainer.data.features._PIECE", piece)
+        monkeypatch.setattr("trainer.data.features._LONG_PIECE", long_piece)
+        assert torch.equal(compute_inputs(candles, features=features), whole)
 
 
 def test_columns_stand_behind_the_features_or_alone(make_candles) -> None:

@@ -95,15 +95,27 @@ def resample(candles: Candles, timeframe: str) -> Candles:
     one.
     """
     short, long = step_of(candles.timeframe), step_of(timeframe)
+    longer = longer_bars(candles, timeframe)
+    starts_M = longer.timestamp
+    begin = int(candles.timestamp[0] != starts_M[0])
+    end = len(starts_M) - int(candles.timestamp[-1] + short < starts_M[-1] + long)
+    if begin >= end:
+        what = f"{candles.symbol} has no whole bar of {timeframe}"
+        raise DataError(what, why=f"its bars are of {candles.timeframe}", do="Give more bars.")
+    return longer.rows(begin, end)
+
+
+def longer_bars(candles: Candles, timeframe: str) -> Candles:
+    """Return longer bars, with the first and the last one, of which the series may cover only a part."""
+    long = step_of(timeframe)
     origin = _MONDAY if long % _WEEK == 0 else 0
     bins_N = (candles.timestamp - origin) // long
     first_M = np.flatnonzero(np.diff(bins_N, prepend=bins_N[0] - 1))
     last_M = np.append(first_M[1:], len(bins_N)) - 1
-    starts_M = bins_N[first_M] * long + origin
-    longer = replace(
+    return replace(
         candles,
         timeframe=timeframe,
-        timestamp=starts_M,
+        timestamp=bins_N[first_M] * long + origin,
         open=candles.open[first_M],
         high=np.maximum.reduceat(candles.high, first_M),
         low=np.minimum.reduceat(candles.low, first_M),
@@ -111,12 +123,6 @@ def resample(candles: Candles, timeframe: str) -> Candles:
         volume=np.add.reduceat(candles.volume, first_M),
         columns={name: values[last_M] for name, values in candles.columns.items()},
     )
-    begin = int(candles.timestamp[0] != starts_M[0])
-    end = len(starts_M) - int(candles.timestamp[-1] + short < starts_M[-1] + long)
-    if begin >= end:
-        what = f"{candles.symbol} has no whole bar of {timeframe}"
-        raise DataError(what, why=f"its bars are of {candles.timeframe}", do="Give more bars.")
-    return longer.rows(begin, end)
 
 
 def commonest_step(timestamps: np.ndarray) -> str:
@@ -142,14 +148,7 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
-    refuse_mixed_actions(symbol, parts)
-    adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
-    if adjusted and traded:
-        raise DataError(
-            f"{adjusted[0]} has adjusted prices of {symbol}, {traded[0]} has none",
-            why="together they would jump where one begins",
-            do="Give both with the adjusted close, or both without that column.",
-        )
+    refuse_mixed(symbol, parts)
     timestamp, values, owner = in_time_order(parts)
     same, differs = same_times(timestamp, values)
     if differs.any():
@@ -163,19 +162,6 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     keep = np.ones(len(timestamp), dtype=bool)
     keep[same + 1] = False
     return timestamp[keep], values[:, keep]
-
-
-def refuse_mixed_actions(symbol: str, parts: Sequence[Series]) -> None:
-    """Raise DataError for files with and without splits and dividends of their own: only one kind is as
-    traded.
-    """
-    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
-    if acting and others:
-        what = (
-            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
-        )
-        do = "Keep the files of one source."
-        raise DataError(what, why="together they would jump at each split", do=do)
 
 
 def in_time_order(parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -197,6 +183,26 @@ def same_times(timestamp: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, n
     # Compared as float32, so that a copy stored with fewer digits counts as the same bar.
     one, other = values[:, same].astype(np.float32), values[:, same + 1].astype(np.float32)
     return same, ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
+
+
+def refuse_mixed(symbol: str, parts: Sequence[Series]) -> None:
+    """Raise DataError for files with and without adjusted prices, and for files with and without splits and
+    dividends of their own: only one kind is as traded.
+    """
+    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
+    if acting and others:
+        what = (
+            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
+        )
+        do = "Keep the files of one source."
+        raise DataError(what, why="together they would jump at each split", do=do)
+    adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
+    if adjusted and traded:
+        raise DataError(
+            f"{adjusted[0]} has adjusted prices of {symbol}, {traded[0]} has none",
+            why="together they would jump where one begins",
+            do="Give both with the adjusted close, or both without that column.",
+        )
 
 
 def check_order(series: Series) -> None:

@@ -5,7 +5,7 @@ their number.
 from __future__ import annotations
 
 from trainer.base.errors import DataError
-from trainer.data.feature_names import LOOKBACK
+from trainer.data.feature_names import lookback_of
 from trainer.data.splits import split
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
@@ -19,7 +19,8 @@ def first_bar(job: Job, target: TargetSettings, warmup: int) -> int:
 
 def farthest_feature(job: Job) -> str:
     """Return the feature that looks back farthest, for messages."""
-    return max(job.data.computed, key=LOOKBACK.__getitem__, default="the features")
+    timeframe = job.data.timeframe or "1m"
+    return max(job.data.computed, key=lambda name: lookback_of(name, timeframe), default="the features")
 
 
 def too_few(

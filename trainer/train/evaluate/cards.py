@@ -11,7 +11,7 @@ import torch
 
 import trainer
 from trainer.bars.document import SymbolPlan
-from trainer.data.feature_names import FEATURES_VERSION
+from trainer.data.feature_names import label_of
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -74,7 +74,7 @@ def card_of_training(
         timeframe=origin.timeframe,
         features=list(job.data.inputs),
         columns=list(job.data.further),
-        features_version=FEATURES_VERSION,
+        features_version=label_of(job.data.features, job.data.computed),
         series=_series(data, [one.fitted for one in scored], _by_series(scored), origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,

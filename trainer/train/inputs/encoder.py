@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from trainer.base.errors import DataError, UsageError
 from trainer.base.files import open_plain
-from trainer.data.feature_names import FEATURES_VERSION
+from trainer.data.feature_names import is_version_of, version_of
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.start_model import StartModel, start_model_of
@@ -91,8 +91,9 @@ def check_inputs(job: Job) -> None:
         more = " ..." if len(odd) > 6 else ""
         why += f"; only one of them has {', '.join(odd[:6])}{more}" if odd else ", in another order"
         raise DataError(f"{named} was trained on other features", why=why, do=do)
-    if len(inputs) > len(job.data.further) and card.features_version != FEATURES_VERSION:
-        why = f"they were of version {card.features_version}, this Mayfly computes {FEATURES_VERSION}"
+    computed = job.data.computed
+    if computed and not is_version_of(card.features_version, computed):
+        why = f"they were of version {card.features_version}, this Mayfly computes {version_of(computed)}"
         raise DataError(f"{named} was trained on other features", why=why, do="Train it again.")
 
 

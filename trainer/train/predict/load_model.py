@@ -18,7 +18,7 @@ from torch import nn
 from trainer.base.errors import DataError, UsageError
 from trainer.base.own_file import read_file
 from trainer.base.settings import keys_of
-from trainer.data.features import FEATURES, FEATURES_VERSION
+from trainer.data.feature_names import in_order, is_version_of, named, version_of
 from trainer.data.read.candles import Candles
 from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
 from trainer.models import MODELS, home_of, is_known, network_of
@@ -161,11 +161,11 @@ def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
     """Return the computed features that the model reads. Raises DataError for those of another version."""
     # A panel's presence first.
     features = tuple(card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)])
-    known = tuple(name for name in FEATURES if name in features)
-    if features and (card.features_version, features) != (FEATURES_VERSION, known):
+    known = all(map(named, features)) and in_order(features) == features
+    if features and not (known and is_version_of(card.features_version, features)):
         raise DataError(
             f"{model_path} was trained on features of version {card.features_version}",
-            why=f"this Mayfly computes version {FEATURES_VERSION}",
+            why=f"this Mayfly computes version {version_of(features)}",
             do=f"Predict with Mayfly {card.mayfly}, or train again.",
         )
     return features

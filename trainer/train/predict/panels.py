@@ -157,7 +157,7 @@ def _chosen(
     """Yield the series of a panel to predict, each with its rows and bars."""
     card, common = model.card, _common(model)
     warmups = {
-        symbol: max(warmup_of_features(model.features), candles.columns_begin)
+        symbol: max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
         for symbol, candles in panel.items()
     }
     key = common.scaler_of, common.calendar

@@ -135,7 +135,7 @@ def outputs_at(model: CheckedModel, candles: Candles, bars: np.ndarray) -> BarOu
     if candles.symbol not in model.card.symbols:
         raise DataError(f"no model of {candles.symbol}", why=f"{model.name} was trained on others", do="")
     series = model.card.of(candles.symbol)
-    warmup = max(warmup_of_features(model.features), candles.columns_begin)
+    warmup = max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
     whole = model.target.with_unit(candles, _whole_bars(candles, model, series, warmup=warmup))
     chosen = np.intersect1d(bars, whole, assume_unique=True)
     outputs_NO = np.empty((0, 1))
@@ -303,7 +303,7 @@ def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
 def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
     """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
-    warmup = max(warmup_of_features(model.features), candles.columns_begin)
+    warmup = max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
     whole = _whole_bars(candles, model, series, warmup=warmup)
     bars = model.target.with_unit(candles, whole)
     if last is not None:
