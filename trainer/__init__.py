@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     import pandas
 
+    from trainer.train.predict.loaded import LoadedModel
+
 __version__ = "0.1.0"
 
 
@@ -57,3 +59,21 @@ def predict(
             local=None if local is None else str(local),
         )
     )
+
+
+def load(path: str | Path, *, model_file: str | Path | None = None) -> LoadedModel:
+    """Return a model file as torch has it: `module`, `card` and `prepare(bars)` (docs/models.md).
+
+    `module` is a torch.nn.Module in evaluation mode with the scaler inside: it takes features that are not
+    scaled. `prepare` makes its inputs of candles, by symbol, and turns its outputs into forecasts. Of a refit
+    it is the model that `predict` uses, of several networks their mean. `model_file` is the Python file of
+    your own model, since a card runs no code.
+
+    Raises DataError for a file that is no whole model, or whose card can't be used, UsageError for a model
+    file that is missing, superfluous or another.
+    """
+    from pathlib import Path  # late, like torch: `import trainer` loads nothing
+
+    from trainer.train.predict.loaded import load as load_model
+
+    return load_model(Path(path), model_file=None if model_file is None else Path(model_file))
