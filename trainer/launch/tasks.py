@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from trainer.aws.place import place_named
 from trainer.aws.stack_outputs import script_secrets_path, secrets_path
+from trainer.data.side_names import split_sides
 from trainer.data.table import FETCH, SUFFIXES
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
@@ -72,7 +73,9 @@ def training_task(
     `start_model`: the job's, while it is not uploaded. Raises DataError if the bucket lacks it otherwise.
     """
     job = job.without_desk()
-    arrives = bool(candles.bars_plan) and not kind_of(job).one_split  # a model of several needs all of them
+    # A model of several series needs all files, and side series are needed by all models.
+    whole = kind_of(job).one_split or split_sides(job.data.further)[1]
+    arrives = bool(candles.bars_plan) and not whole
     order = _need(candles) if arrives else _key
     inputs = [_candle_file(item) for item in sorted(candles.inputs, key=order)]
     if candles.bars_plan:  # without one, the node makes it

@@ -16,8 +16,7 @@ from trainer.base.errors import DataError
 from trainer.base.signs import sign
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.headers import stem_of
-from trainer.data.read.reading import CandleFolder
-from trainer.data.side_names import side_name
+from trainer.data.read.parts import Part
 from trainer.job.job import Job
 
 LOOK_SECONDS = 0.1
@@ -32,12 +31,12 @@ class ArrivingCandles:
     document: Path
     scratch: Path
 
-    def open(self, symbol: str, files: Collection[str], job: Job, timeframe: str) -> CandleFolder:
-        """Wait for the files of a symbol, side series among them, and open them. Raises DataError."""
+    def parts(self, symbol: str, files: Collection[str], job: Job, timeframe: str) -> tuple[Part, ...]:
+        """Wait for the files of a symbol, and return them for `read_parts`. Raises DataError."""
         self.wait(files)
         chosen = job.with_data(symbols=(symbol,), exclude=(), timeframe=timeframe)
         scratch = Path(tempfile.mkdtemp(dir=self.scratch))
-        return folder_of(chosen, self.folder, scratch=scratch, files=set(files))
+        return folder_of(chosen, self.folder, scratch=scratch, files=set(files)).parts(symbol)
 
     def wait(self, files: Iterable[str], *, pause: Callable[[float], None] = time.sleep) -> None:
         """Wait until all files are there. Raises DataError as the agent wrote it for one that does not come,
@@ -69,8 +68,8 @@ class ArrivingCandles:
 
 
 def by_symbol(files: Iterable[str]) -> bool:
-    """Return whether each candle file's name says of which symbol and timeframe it is: those of one symbol
-    are read without the others then.
+    """Return whether each file's name says of which symbol and timeframe it is: those of one symbol are read
+    without the others then.
     """
-    named = [parse_flat_name(stem_of(file)) for file in files if not side_name(file)]
+    named = [parse_flat_name(stem_of(file)) for file in files]
     return all(symbol and timeframe for symbol, timeframe in named)
