@@ -228,6 +228,8 @@ _NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe", "refresh", 
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:
     """Return the settings of a job that planning depends on, as JSON values."""
     data = {key: value for key, value in job.to_dict()["data"].items() if key not in _NOT_PLANNED_BY}
+    if job.data.own:
+        data["own"] = job.data.own.code  # the lookback is measured by it
     model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
     if start := start_model_of(job):
         model["start_until"] = start.until

@@ -74,7 +74,9 @@ def card_of_training(
         timeframe=origin.timeframe,
         features=list(job.data.inputs),
         columns=list(job.data.further),
-        features_version=label_of(job.data.features, job.data.computed),
+        features_version=label_of(
+            job.data.features, job.data.computed, job.data.own.sha256 if job.data.own else ""
+        ),
         series=_series(data, [one.fitted for one in scored], _by_series(scored), origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,
