@@ -20,14 +20,9 @@ from typing import Any
 from trainer.base.errors import DataError
 from trainer.base.files import open_plain
 from trainer.base.strict_json import Fields, Unsound, read_object
-from trainer.store.card_reading import (
-    FORMAT,
-    LATER_BARS,
-    MOST_CARD_BYTES,
-    MOST_CARD_NUMBER,
-    TOLD_COLUMNS,
-    read_values,
-)
+from trainer.store.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, read_values
+from trainer.store.card_reading import LATER_BARS as LATER_BARS  # for the card's writer
+from trainer.store.card_reading import TOLD_COLUMNS as TOLD_COLUMNS
 
 METADATA_KEY = "mayfly_card"
 MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # it has the escaped card, and the names of tensors
