@@ -17,7 +17,7 @@ from trainer.base.symbols import quoted
 from trainer.data.timeframes import step_of
 
 _ENTRY = re.compile(r"(?P<name>\S+) lag (?P<lag>\S+)(?: age (?P<age>\S+))?")
-_FILE = re.compile(r"(?P<name>[^.]+)\.side(\.[^.]+)?\.(csv|csv\.gz|parquet|pq)", re.IGNORECASE)
+_FILE = re.compile(r"(?P<name>[^.]+)\.side(\.[^.]+)?\.(csv|csv\.gz|parquet|pq|feather|arrow)", re.IGNORECASE)
 _NOTHING = ("0", "0s", "0m", "0h", "0d")
 
 

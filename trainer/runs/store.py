@@ -14,10 +14,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.aws.access import Access, aws_error, aws_errors, error_code, version_of
 from trainer.aws.error_codes import ARCHIVED, LOST_RACE, NO_OBJECT, SPOILED_KEY, SPOILED_OBJECT
+from trainer.aws.transfer import fetch_file
 from trainer.base.errors import (
     ConfigError,
     ConnectionFailed,
@@ -32,6 +34,7 @@ from trainer.runs.record_json import record_from_json, to_json
 
 LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
 PART_BYTES = 1 << 20  # of a log or metrics part, at most
+REPORT = "report.html"  # beside a receipt
 LAST = "last"  # a user's name for the newest run
 MOST_CANDIDATES = 5  # runs that an ambiguous name's error lists
 
@@ -92,6 +95,8 @@ class Objects(Protocol):
 
     def digest(self, *, key: str, version_id: str) -> str: ...
 
+    def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str: ...
+
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
 
     def versions(self, *, key: str) -> tuple[Stored, ...]: ...
@@ -138,8 +143,9 @@ class S3Objects:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
+            kind = "text/html; charset=utf-8" if key.endswith(".html") else "application/json"
             response = self._s3.put_object(
-                Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition
+                Bucket=self._bucket, Key=key, Body=body, ContentType=kind, **condition
             )
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
@@ -205,6 +211,13 @@ class S3Objects:
             for block in response["Body"].iter_chunks(PART_BYTES) if response else ():
                 digest.update(block)
         return digest.hexdigest() if response else ""
+
+    def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str:
+        """Download one version of an object, whose `size` is known, and return the SHA-256 of its bytes;
+        `path` is replaced only if that is `sha256`, or if this is empty. See `aws.transfer.fetch_file`.
+        """
+        with aws_errors(f"cannot read s3://{self._bucket}/{key}"):
+            return fetch_file(path, key, version_id, sha256, self._s3, bucket=self._bucket, size=size)
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         """Return every version of one object, the newest first, without bytes and hashes."""
@@ -326,6 +339,10 @@ def bars_plan_key(run_id: str) -> str:
 
 def receipt_key(run_id: str) -> str:
     return f"runs/{run_id}/receipt.json"
+
+
+def report_key(run_id: str) -> str:
+    return f"runs/{run_id}/{REPORT}"
 
 
 def stop_key(run_id: str, attempt: int) -> str:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trainer.base.errors import DataError
 from trainer.data.splits import Span, k_fold, split, walk_forward
@@ -73,3 +75,32 @@ def test_k_folds_that_leave_no_training_are_refused() -> None:
         match="fold 1 of 2 leaves 6 of 100 bars to train .5 bars around its spans are purged, and 12 after",
     ):
         k_fold(100, folds=2, validation_fraction=0.1, embargo=5, reach=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    bars=st.integers(0, 3_000),
+    folds=st.integers(2, 12),
+    share=st.floats(0.01, 0.4),
+    embargo=st.integers(0, 40),
+    reach=st.integers(0, 80),
+    first=st.integers(0, 300),
+)
+def test_k_folds_hold_their_spans_apart(bars, folds, share, embargo, reach, first) -> None:
+    try:
+        made = k_fold(bars, folds=folds, validation_fraction=share, embargo=embargo, reach=reach, first=first)
+    except DataError:
+        return
+    assert [fold.test.stop for fold in made[:-1]] == [fold.test.start for fold in made[1:]]
+    assert not made or (made[0].test.start, made[-1].test.stop) == (first, max(first, bars))
+    for fold in made:
+        spans = sorted(
+            (one for one in (*fold.train_parts, fold.validation, fold.test) if len(one)),
+            key=lambda one: one.start,
+        )
+        for one, later in zip(spans, spans[1:], strict=False):
+            assert later.start - one.stop >= embargo
+            # An input of a later bar may reach into training, and a test's into validation: nothing else.
+            if one is not fold.train and (later is fold.after or later is fold.validation):
+                assert later.start - reach - one.stop >= embargo
+        assert all(first <= one.start and one.stop <= bars for one in spans)

@@ -54,6 +54,9 @@ def receipts_flags(parser: Parser) -> None:
     parser.add_argument(
         "--by", choices=("month", "job", "symbol"), default="", help="sum time and dollars of all runs"
     )
+    parser.add_argument(
+        "--open", action="store_true", help="write its report, a page, to a file and open it in the browser"
+    )
     where_flags(parser, local=True)
 
 

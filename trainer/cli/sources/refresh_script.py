@@ -43,7 +43,7 @@ def with_refresh_script(job: Job) -> tuple[Job, dict[str, bytes]]:
 
 
 def refuse_unfetched(objects: Objects, data_set: str) -> None:
-    """Raise UsageError if no parquet file of a set, by the smallest one, says from which source its bars are."""
+    """Raise UsageError if a set's smallest parquet file does not say from which source its bars are."""
     import pyarrow as pa  # late: it is slow to load
     import pyarrow.parquet as pq
 

@@ -156,6 +156,12 @@ class CandleFolder:
         """Return notes for the user, as lines, on the files and on the symbols read so far."""
         return lines_of(self._notes)
 
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Return the sources of fetched files and how their symbols were chosen, as texts; () without any."""
+        records = [file.source.fetched for file in self._files if file.source.fetched]
+        return tuple(sorted({text for record in records for text in record.origins}))
+
     def notes_of(self, symbols: Collection[str]) -> tuple[str, ...]:
         """Return the `notes` without those only on other symbols and their files."""
         theirs = {file.source.file for symbol in symbols for file in self._of[symbol]}

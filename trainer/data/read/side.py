@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from trainer.base.errors import DataError, nearest
 from trainer.base.text import counted
+from trainer.data.read.arrow_files import arrow_schema, arrow_table, is_arrow
 from trainer.data.read.bounds import (
     UNREADABLE,
     check_footer,
@@ -89,6 +90,22 @@ def read_sides(path: Path, columns: Sequence[SideColumn]) -> tuple[SideSeries, .
         return ()
     files = side_files(path)
     return tuple(_read(path, one, [file for file in files if one.is_in(file.name)]) for one in columns)
+
+
+def side_errors(path: Path) -> dict[str, DataError]:
+    """Return by file name what keeps the side files beside the candles at `path` from being one series."""
+    errors: dict[str, DataError] = {}
+    series: dict[str, list[Path]] = {}
+    for file in side_files(path):
+        series.setdefault(side_name(file.name), []).append(file)
+    for name, files in series.items():
+        try:
+            shared = set.intersection(*(set(open_side(file).columns) for file in files))
+            for column in sorted(shared):
+                _read(path, SideColumn(entry=name, file=name, column=column, lag=0, age=0), files)
+        except DataError as error:
+            errors |= {file.name: error for file in files}
+    return errors
 
 
 def with_sides(candles: Candles, sides: Sequence[SideSeries]) -> tuple[Candles, list[DataNote]]:
@@ -186,6 +203,8 @@ def _values(file: SideFile, column: SideColumn) -> tuple[np.ndarray, np.ndarray]
 
 def _table(path: Path) -> pa.Table:
     try:
+        if is_arrow(path):
+            return arrow_table(path, arrow_schema(path).names)
         if path.suffix.lower() in (".parquet", ".pq"):
             with pq.ParquetFile(path, memory_map=True) as file:
                 check_footer(path, file.metadata)

@@ -25,7 +25,6 @@ from trainer.base.settings import WINDOWS
 from trainer.base.text import some_of
 from trainer.data.calendar import holes
 from trainer.data.context import context_of
-from trainer.data.feature_names import warmup_of_features
 from trainer.data.features import compute_each
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder, OtherTimeframe
@@ -48,7 +47,7 @@ __all__ = ["NotPredicted", "Predictions", "predict_models"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
+class PredictionTask:
     """One series of a model, and the bars to predict."""
 
     model: CheckedModel
@@ -77,18 +76,18 @@ def predict_models(
     *,
     symbols: Sequence[str] = (),
     last: int | None = None,
-    model_file: Path | None = None,
+    own_files: Sequence[Path] = (),
     held: float | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Predictions | NotPredicted]:
     """Predict at every bar (or the last `last` of each symbol) that has enough bars before it.
 
-    `paths` are model files of one target; `symbols` limits the symbols (none: all). `model_file` is the
-    Python file of a user's own models, since a card runs no code. `held`, a share of the money, is what an
-    account holds: agents then say what to hold next. A bar needs warm-up + lookback bars before
-    it without a hole. Yields by symbol, then in the order of `paths`; a model or symbol that fails is yielded
-    as NotPredicted. `note` receives each remark on how the files were read, such as resampled bars, once.
-    Uses one thread, as training did, so that sums are the same.
+    `paths` are model files of one target; `symbols` limits the symbols (none: all). `own_files` are the
+    Python files of a user's own models and features, since a card runs no code. `held`, a share of the money,
+    is what an account holds: agents then say what to hold next. A bar needs warm-up + lookback bars before it
+    without a hole. Yields by symbol, then in the order of `paths`; a model or symbol that fails is yielded as
+    NotPredicted. `note` receives each remark on how the files were read, such as resampled bars, once. Uses
+    one thread, as training did, so that sums are the same.
 
     Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no
     model knows and for models of several targets.
@@ -98,7 +97,7 @@ def predict_models(
     checked: list[CheckedModel] = []
     for path in paths:
         try:
-            model = check_model(path, model_file)
+            model = check_model(path, own_files)
             if held is not None:
                 model.target.check_held(held)
             checked.append(model)
@@ -111,11 +110,12 @@ def predict_models(
         except TrainerError as error:
             yield NotPredicted(model=path.stem, symbol="", error=error)
     _refuse_several_targets(checked)
-    wanted = _wanted(checked, symbols)
+    wanted = wanted_symbols(checked, symbols)
     groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
     for model in checked:
         columns = (*model.card.told_columns, *model.card.columns)
-        groups[model.card.timeframe, columns, model.features].append(model)
+        own = (model.own_features.code,) if model.own_features else ()
+        groups[model.card.timeframe, columns, (*model.features, *own)].append(model)
     running = _Running(held=held)
     noted: list[str] = []
     for models in groups.values():
@@ -141,13 +141,15 @@ def outputs_at(model: CheckedModel, candles: Candles, bars: np.ndarray) -> BarOu
     if candles.symbol not in model.card.symbols:
         raise DataError(f"no model of {candles.symbol}", why=f"{model.name} was trained on others", do="")
     series = model.card.of(candles.symbol)
-    warmup = max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
+    warmup = model.warmup(candles)
     whole = model.target.with_unit(candles, _whole_bars(candles, model, series, warmup=warmup))
     chosen = np.intersect1d(bars, whole, assume_unique=True)
     outputs_NO = np.empty((0, 1))
     if len(chosen):
-        task = _Task(model=model, series=series, candles=candles, warmup=warmup, bars=chosen)
-        (rows_TF,) = compute_each([candles.rows(task.first_row)], features=model.features)
+        task = PredictionTask(model=model, series=series, candles=candles, warmup=warmup, bars=chosen)
+        (rows_TF,) = compute_each(
+            [candles.rows(task.first_row)], features=model.features, own=model.own_features
+        )
         outputs_NO = _reader(task, rows_TF).outputs(Networks().of(model), chosen - task.first_row)
     return BarOutputs(bars=chosen, outputs_NO=outputs_NO, fitted=series.fitted)
 
@@ -157,12 +159,12 @@ def _predict_panels(
 ) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
     """Predict with panels that read the same inputs; return the notes on their files."""
     with HeldFolder("candles") as scratch:
-        folder = _open(models, data, Path(scratch))
+        folder = open_candles_of(models, data, Path(scratch))
         yield from predict_panels(models, folder, data, wanted=wanted, last=last, networks=running.networks)
         return folder.notes
 
 
-def _open(
+def open_candles_of(
     models: Sequence[CheckedModel], data: Path, scratch: Path, *, symbols: Sequence[str] = ()
 ) -> CandleFolder:
     """Return the candles that models read. Raises DataError for candles of another timeframe."""
@@ -188,8 +190,8 @@ def _predict_group(
                 by_symbol[symbol].append(model)
     with HeldFolder("candles") as scratch:
         only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
-        folder = _open(models, data, Path(scratch), symbols=only)
-        tasks: list[_Task] = []
+        folder = open_candles_of(models, data, Path(scratch), symbols=only)
+        tasks: list[PredictionTask] = []
         for symbol in sorted(by_symbol):
             absent = symbol not in folder.symbols
             try:
@@ -203,7 +205,7 @@ def _predict_group(
                 continue
             for model in by_symbol[symbol]:
                 try:
-                    tasks.append(_task(model, candles, data, last=last))
+                    tasks.append(task_of(model, candles, data, last=last))
                 except TrainerError as error:
                     yield NotPredicted(model=model.name, symbol=symbol, error=error)
             if sum(len(task.candles) - task.first_row for task in tasks) >= MOST_ROWS:
@@ -221,10 +223,13 @@ class _Running:
     is_exact: dict[tuple[str, int], bool] = field(default_factory=dict)
     held: float | None = None
 
-    def run(self, tasks: Sequence[_Task]) -> Iterator[Predictions | NotPredicted]:
+    def run(self, tasks: Sequence[PredictionTask]) -> Iterator[Predictions | NotPredicted]:
         """Predict the bars of tasks that read the same inputs."""
         parts = [task.candles.rows(task.first_row) for task in tasks]
-        each = compute_each(parts, features=tasks[0].model.features if tasks else ())
+        model = tasks[0].model if tasks else None
+        each = compute_each(
+            parts, features=model.features if model else (), own=model.own_features if model else None
+        )
         for task, rows_TF in zip(tasks, each, strict=True):
             card, symbol = task.model.card, task.series.symbol
             try:
@@ -246,12 +251,12 @@ class _Running:
                 synthetic=bool(card.data.get("synthetic")),
             )
 
-    def _columns(self, task: _Task, outputs_NO: np.ndarray) -> dict[str, np.ndarray]:
+    def _columns(self, task: PredictionTask, outputs_NO: np.ndarray) -> dict[str, np.ndarray]:
         target = task.model.target
         columns = target.columns(outputs_NO, task.candles, task.bars, task.series.fitted)
         return columns if self.held is None else target.columns_of_held(columns, self.held)
 
-    def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
+    def _outputs(self, task: PredictionTask, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
         """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full
         one.
         """
@@ -284,19 +289,19 @@ class _Running:
         return self.is_exact[key]
 
 
-def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
+def _reader(task: PredictionTask, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
     scaler, seen = task.series.scaler, task.model.card.lookback
     inputs = Inputs(
         rows_TF=rows_TF,
         mean_F=torch.tensor(scaler["mean"]),
         std_F=torch.tensor(scaler["std"]),
         limit=scaler["limit"],
-        context_TC=_context(task, len(rows_TF)),
+        context_TC=context_of_task(task, len(rows_TF)),
     )
     return reader_of(task.reads, inputs, bars_seen=seen, first_bar=task.warmup + seen - 1, batch=batch)
 
 
-def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
+def context_of_task(task: PredictionTask, num_rows: int) -> torch.Tensor | None:
     """Return the context of the rows that a task reads, for a model that reads it."""
     card = task.model.card
     if not home_of(card.family).reads_context:
@@ -306,10 +311,10 @@ def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
     return torch.from_numpy(context_of(timestamp, card.timeframe, series=number))
 
 
-def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
+def task_of(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> PredictionTask:
     """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
-    warmup = max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
+    warmup = model.warmup(candles)
     whole = _whole_bars(candles, model, series, warmup=warmup)
     bars = model.target.with_unit(candles, whole)
     if last is not None:
@@ -323,7 +328,7 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
-    return _Task(model=model, series=series, candles=candles, warmup=warmup, bars=bars)
+    return PredictionTask(model=model, series=series, candles=candles, warmup=warmup, bars=bars)
 
 
 def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, warmup: int) -> np.ndarray:
@@ -336,7 +341,7 @@ def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, wa
     return np.asarray(bars[clear_of_holes(hole, bars - max(lookback - 1, reach), bars)])
 
 
-def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
+def wanted_symbols(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
     """Return the symbols to predict (none: all). Raises UsageError for one that no model knows; a panel's
     takes any.
     """

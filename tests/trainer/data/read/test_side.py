@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -84,6 +85,15 @@ def test_several_files_are_one_series_and_columns_have_names(folder: Path) -> No
         DataError, match="several columns .they are value, votes.. Name one, such as fear.value lag 1d"
     ):
         read_candles(folder, columns=["fear lag 1d"])
+
+
+def test_a_feather_file_is_a_side_file_too(folder: Path) -> None:
+    (folder / "fear.side.csv").unlink()
+    times = pa.array([time for time, _ in DAILY], pa.timestamp("ns", "UTC"))
+    values = pa.array([value for _, value in DAILY])
+    pa.feather.write_feather(pa.table({"date": times, "value": values}), folder / "fear.side.feather")
+    read = read_candles(folder, columns=["fear lag 1d"])["BTC-USD"]
+    assert read.columns["fear lag 1d"][-1] == 9
 
 
 def test_a_stale_series_is_refused_unless_its_age_is_allowed(folder: Path) -> None:
