@@ -20,6 +20,7 @@ from infra.launcher import LaunchedFrom, LauncherPolicy
 from infra.network import Network
 from infra.notify import AccountBudget, DeadLetters, Notifications
 from infra.outputs import publish
+from infra.prune import PrunePolicy
 from infra.schedule import Caller, Retrains, Schedule
 from infra.stack_settings import look_up_stack, read_settings
 from infra.storage import ModelStore
@@ -133,5 +134,6 @@ made = {"bucket": store.bucket, "schedule_group": schedule.group}
 made |= {"sweeper_arn": sweeper.arn, "control_arn": control.arn}
 publish(stack, settings, line, identity, network, templates, cache, **made)
 pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch
+pulumi.export("prune_policy_arn", PrunePolicy("prune", stack).arn)
 if settings.sessions:
     pulumi.export("attach_policy_arn", AttachPolicy("attach", stack).arn)

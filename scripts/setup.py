@@ -38,9 +38,25 @@ NEEDED_GIB = (
 NEEDED_CUDA_GIB = 9.0
 LOCK, CPU_LOCK, CUDA_LOCK = "requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock"
 LOCKS = (LOCK, CPU_LOCK, CUDA_LOCK)
+# What a prepare run has, and of it what `mayfly data fetch` needs here besides LOCK. ccxt pins versions of
+# packages that others share, so it is in no lock of the desk, and its own pins of those are left out.
+FETCH_LOCK = "trainer/node/prepare.lock"
+# Of ccxt's asynchronous and signing halves, which nothing here imports.
+NOT_FETCHED = (
+    "aio",
+    "coincurve",
+    "frozenlist",
+    "multidict",
+    "orjson",
+    "propcache",
+    "uvloop",
+    "yarl",
+    "zlib-ng",
+)
 # Bytecode that nobody loads: packages' tests, and all of pulumi_aws (119 MB of 390) but the services that
-# infra/ names.
-NOT_COMPILED = r"/tests/|/pulumi_aws/(?!(cloudwatch|config|ec2|iam|lambda_|s3|scheduler|ssm)/)[a-z0-9_]+/"
+# infra/ names; of ccxt what we do not import.
+NOT_COMPILED = r"/tests/|/ccxt/(async_support|pro)/|"
+NOT_COMPILED += r"/pulumi_aws/(?!(cloudwatch|config|ec2|iam|lambda_|s3|scheduler|ssm)/)[a-z0-9_]+/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +221,14 @@ def example_wheels(locks: Iterable[str], known: str) -> str:
     return "".join(wanted[name] for name in sorted(wanted))
 
 
+def packages_besides(lock: str, known: str) -> str:
+    """Return the entries of a lock whose packages `known` has in no version, without those of NOT_FETCHED."""
+    entry = re.compile(r"^([A-Za-z0-9._-]+)==[^\s;\\]+.*\n(?:[ \t]+--hash=.*\n?)*", re.MULTILINE)
+    there = {match[1] for match in entry.finditer(known)}
+    wanted = (match for match in entry.finditer(lock) if match[1] not in there)
+    return "".join(match[0] for match in wanted if not match[1].startswith(NOT_FETCHED))
+
+
 def fetch_example_wheels(python: Path) -> None:
     """Fetch the wheels of examples/scripts, once, for their test; without an index, that test is skipped."""
     locks = [path.read_text() for path in sorted((ROOT / "examples" / "scripts").glob("*/requirements.txt"))]
@@ -270,7 +294,7 @@ def begin_compiling_tests(python: Path) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Bring .venv to what the locks say."""
-    locks = {name: (ROOT / name).read_bytes() for name in LOCKS}
+    locks = {name: (ROOT / name).read_bytes() for name in (*LOCKS, FETCH_LOCK)}
     wish = os.environ.get("MAYFLY_TORCH", "")
     state = hashlib.sha256(
         b"".join(locks.values()) + (ROOT / "pyproject.toml").read_bytes() + str(VENV).encode()
@@ -303,6 +327,9 @@ def main() -> None:
         pip(python, *hashed, *source.index, "-r", str(ROOT / source.lock))
     print("Everything else from requirements.lock: about 0.4 GB.", file=sys.stderr)
     pip(python, *hashed, "-r", str(ROOT / LOCK))
+    more = VENV / "fetch-requirements.txt"
+    more.write_text(packages_besides(locks[FETCH_LOCK].decode(), locks[LOCK].decode()))
+    pip(python, *hashed, "-r", str(more))
     pip(python, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
     compile_bytecode(python)
     compiling = begin_compiling_tests(python)

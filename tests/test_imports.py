@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machines": {"aws.place", "job"},
     "cluster": {"job"},
     "bars": {"job", "data", "models.pretrained", "targets"},
-    "runs": {"aws", "job.model_names", "targets.described", "targets.marks"},
+    "runs": {"aws", "job.model_names", "targets.described", "targets.marks", "targets.trading"},
     "store": {
         *("aws", "job.model_names", "runs"),
         *("targets.described", "targets.inference", "targets.losses", "targets.marks"),
@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("aws.place", "job", "runs", "targets.described"),
         *("targets.gate", "targets.inference", "targets.marks"),
     },
-    "launch": {"aws", "data.table", "data.timeframes", "job", "machines", "runs"},
+    "launch": {"aws", "data.side_names", "data.table", "data.timeframes", "job", "machines", "runs"},
     "control": {
         *("aws", "data.timeframes", "job", "launch", "machines", "retrains", "runs", "store", "targets.gate"),
     },

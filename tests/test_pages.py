@@ -51,7 +51,6 @@ NO_DRY_RUN = {
     "data": "it launches nothing: tests/trainer/cli/verbs/test_data_sync.py",
     "attach": "it needs a machine: tests/trainer/cli/verbs/test_attach.py",
     "backup": "it needs a bucket and a folder: tests/trainer/cli/verbs/test_backup.py",
-    "data": "it reads candles: tests/trainer/cli/verbs/test_data_check.py",
     "doctor": "it checks an account: tests/trainer/cli/verbs/test_doctor.py",
     "down": "it removes a stack: tests/trainer/cli/verbs/test_down.py",
     "models": "it needs models: tests/trainer/cli/test_launcher_policy.py",

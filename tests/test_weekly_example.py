@@ -1,5 +1,5 @@
-"""examples/weekly: its script on recorded answers, as ccxt returns them, and its job on what the script
-fetched.
+"""examples/weekly: its job and commands, and its job with a script of a user's on recorded answers, as ccxt
+returns them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import yaml
 from tests.jobs import with_settings
 from tests.pages import block_of
 from trainer.bars.check import check_data
+from trainer.cli.parser import build_parser
 from trainer.cli.sources.refresh_script import with_refresh_script
 from trainer.job.job import job_from, load_job
 from trainer.retrains.schedule import read_schedules
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "weekly"
+OWN = Path(__file__).parent / "recorded" / "own_refresh.py"
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "ohlcv_1h.json").read_text())
 HOUR = 3_600_000
 BEGAN = RECORDED["BTC/USD"][0][0]
@@ -52,11 +54,11 @@ class RecordedExchange:
 
 @pytest.fixture
 def fetch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, with ccxt's answers from the recording."""
+    """A user's script, with ccxt's answers from the recording."""
     ccxt = ModuleType("ccxt")
     ccxt.coinbaseexchange = RecordedExchange  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ccxt", ccxt)
-    spec = importlib.util.spec_from_file_location("fetch", EXAMPLE / "fetch.py")
+    spec = importlib.util.spec_from_file_location("fetch", OWN)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -90,10 +92,10 @@ def test_each_call_adds_new_bars_and_the_job_trains_on_all(
     assert times == hours
     assert len(rows(tmp_path, "SOL*")) == 92  # three hours had no trade
 
-    job = job_from(load_job(EXAMPLE / "job.toml"))
+    job = job_from(load_job(EXAMPLE / "job.toml")).with_data(refresh=str(OWN))
     sent, files = with_refresh_script(job)  # it imports what a prepare run has
     assert sent.data.refresh == f"{next(iter(files))}.py"
-    assert list(files.values()) == [(EXAMPLE / "fetch.py").read_bytes()]
+    assert list(files.values()) == [OWN.read_bytes()]
     small = with_settings(
         job, lookback=4, horizon=1, features=["log_return_1", "bar_range"], embargo=1, batch=16
     )
@@ -109,3 +111,14 @@ def test_its_readme_has_a_schedule_that_the_stack_takes() -> None:
     shown = block_of("examples/weekly/README.md", "yaml", "config:")
     (schedule,) = read_schedules(yaml.safe_load(shown)["config"]["mayfly:retrains"])
     assert (schedule.name, schedule.time_zone) == ("coins", "UTC")
+
+
+def test_it_needs_no_script() -> None:
+    job = job_from(load_job(EXAMPLE / "job.toml"))
+    assert (job.data.refresh, job.data.set) == ("fetch", "coins")
+    assert [path.name for path in sorted(EXAMPLE.iterdir())] == ["README.md", "job.toml"]
+    shown = block_of("examples/weekly/README.md", "", "mayfly data fetch")
+    (line,) = [line for line in shown.splitlines() if line.startswith("mayfly data fetch")]
+    arguments = build_parser().parse_args(line.split()[1:])
+    assert (arguments.verb, arguments.source, arguments.timeframe) == ("data_fetch", "coinbase", "1h")
+    assert arguments.symbols == ["BTC-USD", "ETH-USD", "SOL-USD"]

@@ -26,7 +26,7 @@ from tests.desk import ROOT
 from tests.jobs import sets
 from tests.retrains import CONFIG, RETRAINS
 from tests.sessions import forget_sessions
-from tests.test_weekly_example import BEGAN, EXAMPLE, HOUR, RecordedExchange, fetch
+from tests.test_weekly_example import BEGAN, EXAMPLE, HOUR, OWN, RecordedExchange, fetch
 from trainer.cli.main import main
 from trainer.rehearsal.lambdas import wait_for_invocations
 from trainer.runs.index import read_index
@@ -151,7 +151,7 @@ def test_the_weekly_example_is_retrained_and_announced(
     coins, job = tmp_path / "coins", tmp_path / "job"
     for folder in (coins, job):
         folder.mkdir()
-    fetch.main(coins)  # as its README says, at a desk, before it is published
+    fetch.main(coins)  # at a desk, before it is published
     s3 = story.access.client("s3")
     for file in coins.iterdir():
         s3.put_object(Bucket=story.outputs.bucket, Key=f"raw/coins/{file.name}", Body=file.read_bytes())
@@ -159,13 +159,13 @@ def test_the_weekly_example_is_retrained_and_announced(
     RecordedExchange.asked.clear()
     capsys.readouterr()  # the script's own lines
     with recorded_exchange() as address:
-        source = CCXT.replace("ADDRESS", address) + (EXAMPLE / "fetch.py").read_text()
+        source = CCXT.replace("ADDRESS", address) + OWN.read_text()
         (job / "fetch.py").write_text(source)
         (job / "job.toml").write_bytes((EXAMPLE / "job.toml").read_bytes())
         # Four days are recorded, too few for windows of two days.
         few = sets("model.lookback=4", "target.horizon=1", "train.batch=16", "train.epochs=1")
         few += sets("data.features=['log_return_1', 'bar_range']", "data.embargo=1", "model.hidden=8")
-        few += sets("data.secrets=['API_KEY']")
+        few += sets("data.secrets=['API_KEY']", f"data.refresh='{job / 'fetch.py'}'")
         assert main(["retrains", "publish", NAME, "--job", str(job / "job.toml"), "--json", *few]) == 0
         published = json.loads(capsys.readouterr().out)
         events = story.access.client("events")

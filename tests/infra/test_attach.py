@@ -27,7 +27,8 @@ def test_attach_off_leaves_no_way_in_and_no_sessions(program: Recorded) -> None:
         for name in ("policy", "assumeRolePolicy"):
             text = str(resource.inputs.get(name, ""))
             assert not re.search("ssmmessages|Session|UpdateInstanceInformation", text)
-    assert [one["name"] for one in program.all("aws:iam/policy:Policy")] == ["mayfly-dev-eu-west-1-launcher"]
+    policies = [one["name"] for one in program.all("aws:iam/policy:Policy")]
+    assert policies == [f"mayfly-dev-eu-west-1-{name}" for name in ("launcher", "prune")]
 
 
 @pytest.mark.parametrize("text", ["203.0.113.7", "203.0.113.7/32", "10.1.2.3"])

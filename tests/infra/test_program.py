@@ -32,7 +32,8 @@ def test_the_parameter_has_room_for_six_zones(program: Recorded) -> None:
 
 
 def test_every_output_and_the_launcher_policy_are_exported(program: Recorded) -> None:
-    assert set(program.outputs) == {*(field.name for field in fields(StackOutputs)), "launcher_policy_arn"}
+    policies = {"launcher_policy_arn", "prune_policy_arn"}
+    assert set(program.outputs) == {*(field.name for field in fields(StackOutputs)), *policies}
 
 
 def test_launch_templates_are_deleted_before_the_safety_net(program: Recorded) -> None:

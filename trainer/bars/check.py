@@ -24,12 +24,13 @@ from typing import Any
 
 from trainer.bars.document import PlannedFile
 from trainer.bars.job_plan import folder_of, plan_data, planned_file
-from trainer.base.errors import TrainerError, UsageError
+from trainer.base.errors import DataError, TrainerError, UsageError
 from trainer.base.files import HeldFolder, read_plain
 from trainer.data.columns import told_of
 from trainer.data.read.candles import time_text
 from trainer.data.read.folders import candle_files
-from trainer.data.read.reading import CandleFolder, FileRead
+from trainer.data.read.reading import CandleFolder, FileRead, side_read
+from trainer.data.read.side import open_side, side_errors, side_files
 from trainer.job.job import MOST_JOB_BYTES, Job, job_from_json
 
 _TRIES = 100  # to remove a folder while files appear in it
@@ -63,8 +64,8 @@ def describe(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = 
     """Return a description of each candle file of a folder, as JSON values: {"files": [...], "errors": {file:
     error}}. Of `columns`, as a job has them, what they tell about the parts of a bar.
     """
-    files, errors = [], {}
-    for file in candle_files(path).files:
+    files, errors, beside = [], {}, side_files(path)
+    for file in candle_files(path).files if _has_candles(path) or not beside else ():
         try:
             with HeldFolder("candles", within=scratch) as copies:
                 folder = CandleFolder(file.path, Path(copies), columns=_told(columns))
@@ -74,7 +75,20 @@ def describe(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = 
                 files.append(_file(read, planned_file(read)))
         except TrainerError as error:
             errors[file.file] = error.as_dict()
+    for place in beside:
+        try:
+            read = side_read(open_side(place))
+            files.append(_file(read, planned_file(read)))
+        except TrainerError as error:
+            errors[place.name] = error.as_dict()
     return {"files": files, "errors": errors}
+
+
+def _has_candles(path: Path) -> bool:
+    try:
+        return bool(candle_files(path).files)
+    except DataError:
+        return False
 
 
 def _told(columns: Sequence[str]) -> list[str]:
@@ -86,10 +100,10 @@ def _told(columns: Sequence[str]) -> list[str]:
 
 
 def join(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = None) -> dict[str, Any]:
-    """Join each symbol of a folder over all files; return errors as JSON values: {"errors": {symbol:
-    error}}.
+    """Join each symbol of a folder over all files, and each side series; return errors as JSON values:
+    {"errors": {symbol, or file of a series: error}}.
     """
-    errors = {}
+    errors = {name: error.as_dict() for name, error in side_errors(path).items()}
     with HeldFolder("candles", within=scratch) as copies:
         folder = CandleFolder(path, Path(copies), columns=_told(columns))
         for symbol in folder.symbols:

@@ -19,10 +19,10 @@ from pathlib import Path
 # Modules that a training starts by `-m` if several devices train one model.
 RANKS = ("trainer.train.ranks.torchrun", "trainer.train.ranks.rank")
 MEMBER = ("trainer.cluster.member",)  # if several machines share the pieces
-# Entry points of a node: the agent, and by `-m` refresh, training, scoring, smoke test, trial, data check and
-# the member of a shared queue. Workers import from these.
+# Entry points of a node: the agent, and by `-m` refresh, fetch, training, scoring, smoke test, trial, data
+# check and the member of a shared queue. Workers import from these.
 NODE = (
-    *("trainer.node.agent", "trainer.node.refresh", "trainer.bars.check"),
+    *("trainer.node.agent", "trainer.node.refresh", "trainer.bars.check", "trainer.data.fetch.update"),
     *("trainer.train.__main__", "trainer.train.smoke", "trainer.train.own.probe", "trainer.train.score"),
     *MEMBER,
     *RANKS,
@@ -34,6 +34,14 @@ HOMES = ("models", "targets")  # packages whose homes are loaded by the names th
 _TABLES = tuple(f"trainer/{name}/__init__.py" for name in HOMES)  # they import the settings of every home
 # Files that a reached module reads. A test finds one that is missing here.
 DATA: Mapping[str, tuple[str, ...]] = {
+    "trainer/base/html.py": ("trainer/base/page.css",),
+    "trainer/runs/report/page.py": tuple(
+        f"trainer/runs/report/{name}"
+        for name in (
+            *("uplot.js", "uplot.css", "uplot.LICENSE"),
+            *("charts.js", "elements.js", "page.js", "page.css"),
+        )
+    ),
     "trainer/machines/chips.py": ("trainer/machines/gpu_profiles.toml",),
     "trainer/machines/compatibility.py": ("trainer/machines/compatibility.toml",),
     "trainer/machines/cpu_types.py": ("trainer/machines/cpu_types.csv",),

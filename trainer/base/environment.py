@@ -158,6 +158,11 @@ def colours_refused() -> bool:
     return "NO_COLOR" in os.environ
 
 
+def has_screen() -> bool:
+    """Return whether a browser with windows may be opened: on Linux a display has a variable."""
+    return sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentEnvironment:
     """Variables that bootstrap.sh, and in a rehearsal the embedded AWS, set for the agent."""

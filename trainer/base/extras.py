@@ -14,6 +14,7 @@ EXTRAS = {
     "attach": ("paramiko", "cryptography"),
     "rehearsal": ("moto", "werkzeug"),
     "scripts": ("uv",),
+    "fetch": ("ccxt", "yfinance"),
     "cluster": ("ray",),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }

@@ -14,6 +14,7 @@ from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
 from trainer.control.learn import learn_boot, learn_full, learn_time
+from trainer.control.report import leave_report
 from trainer.control.tokens import delete_tokens
 from trainer.runs.actions import (
     Action,
@@ -142,8 +143,8 @@ def _store_answer(cloud: Cloud, record: RunRecord, etag: str, launch: Launch) ->
 
 
 def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) -> None:
-    """Write the receipt once, close the record, then remove the run from the index
-    of open runs.
+    """Write the receipt once, close the record, remove the run from the index of open runs, then leave its
+    report.
 
     An existing receipt was written by another caller.
     """
@@ -159,6 +160,7 @@ def _close(cloud: Cloud, record: RunRecord, etag: str, observed: Observation) ->
     swap_record(cloud.objects, record, etag)
     with suppress(TrainerError):  # the next look removes it
         take_out(cloud.objects, closed=[record.run_id])
+    leave_report(cloud, record)
 
 
 def _left(cloud: Cloud, record: RunRecord) -> tuple[Remains, ...] | None:

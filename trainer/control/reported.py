@@ -107,15 +107,15 @@ def body_of(objects: Objects, key: str, first_bytes: int) -> bytes | None:
     return None if stored is None else stored.body
 
 
-def at_once(items: Sequence[T], look: Callable[[T], R], what: str) -> list[R]:
-    """Ask S3 about each item, several at a time. Raises ConnectionFailed if it takes longer than
-    S3_SECONDS; the next look starts over.
+def at_once(items: Sequence[T], look: Callable[[T], R], what: str, *, seconds: float = 0.0) -> list[R]:
+    """Ask S3 about each item, several at a time. Raises ConnectionFailed if it takes longer than `seconds`,
+    or S3_SECONDS; the next look starts over.
     """
-    pool = ThreadPoolExecutor(ASKED_AT_ONCE)
+    pool, most = ThreadPoolExecutor(ASKED_AT_ONCE), seconds or S3_SECONDS
     try:
-        return list(pool.map(look, items, timeout=S3_SECONDS))
+        return list(pool.map(look, items, timeout=most))
     except TimeoutError as error:
-        late = f"S3 did not describe the {len(items)} {what} within {S3_SECONDS:.0f} s"
+        late = f"S3 did not describe the {len(items)} {what} within {most:.0f} s"
         raise ConnectionFailed(late, do="Try again later.") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -24,6 +24,7 @@ from trainer.data.feature_names import (
 )
 from trainer.data.feature_table import TABLE
 from trainer.data.own_features import OwnFeatures, own_item
+from trainer.data.side_names import split_sides
 from trainer.data.timeframes import DAY, step_of
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
@@ -39,11 +40,12 @@ EXCHANGES = (
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
 STALE = ("train", "skip")
+FETCH = "fetch"  # of data.refresh
 MOST_SECRETS = 20
 POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
 PRESENT = "present"  # first input of a panel's model: 1 if the series has the bar, 0 if it is missing
 AUTO, ALL, NONE = "auto", "all", "none"  # of data.features
-SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".txt")  # of candle files
+SUFFIXES = (".parquet", ".pq", ".feather", ".arrow", ".csv", ".csv.gz", ".txt")  # of candle files
 _SET = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # A variable that changes no program's start.
 _SECRET = re.compile(r"(?!PATH$|HOME$|LD_|PYTHON|MAYFLY_)[A-Z][A-Z0-9_]{0,63}")
@@ -64,7 +66,11 @@ class DataSettings:
         "", "Timeframe, such as 1m or 1h; empty: that of the data, if there is only one."
     )
     bars: int = setting(0, "Last bars of each symbol to use; 0: all.", least=0, most=1_000_000_000)
-    refresh: str = setting("", "Your Python file that adds files to the data set before each scheduled run.")
+    refresh: str = setting(
+        "",
+        "Before each scheduled run: fetch adds new bars from the source that the set's files name, or your"
+        " Python file adds files.",
+    )
     secrets: tuple[str, ...] = setting(
         (), "Names of the stack's secrets that the refresh file gets, as variables."
     )
@@ -83,8 +89,9 @@ class DataSettings:
     )
     columns: tuple[str, ...] = setting(
         (),
-        "Further numeric columns of the candle files that the model reads; close=NAME, time=NAME:ms and the"
-        " like tell which column is a part of the bar, and its unit.",
+        "Further numeric columns of the candle files that the model reads; NAME lag 1d: the side series"
+        " NAME.side.csv; close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and"
+        " its unit.",
     )
     features: tuple[str, ...] = setting(
         (AUTO,),
@@ -148,7 +155,7 @@ class DataSettings:
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
-        told_of(self.columns)
+        split_sides(told_of(self.columns)[1])
         self._check_features()
         if len(set(self.columns)) < len(self.columns) or {*self.columns} & {*FEATURES, *self.computed}:
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
@@ -191,8 +198,9 @@ class DataSettings:
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Return the columns that a model reads besides the bar."""
-        return told_of(self.columns)[1]
+        """Return the columns that a model reads besides the bar: those of the candles, then side series."""
+        inside, sides = split_sides(told_of(self.columns)[1])
+        return (*inside, *(side.entry for side in sides))
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -245,8 +253,12 @@ class DataSettings:
             )
 
     def _check_refresh(self) -> None:
-        if self.refresh and not (self.refresh.endswith(".py") and self.refresh.isprintable()):
-            raise bad_value("data.refresh", self.refresh, "a Python file")
+        is_file = self.refresh.endswith(".py") and self.refresh.isprintable()
+        if self.refresh and not is_file and self.refresh != FETCH:
+            raise bad_value("data.refresh", self.refresh, f"a Python file, or {FETCH}")
+        if self.secrets and self.refresh == FETCH:
+            why = "it asks public sources, without a key"
+            raise UsageError("data.secrets with data.refresh = fetch", why=why, do="Leave data.secrets out.")
         if self.secrets and not self.refresh:
             raise UsageError(
                 "data.secrets without data.refresh", do="Set data.refresh, too: the file that gets them."

@@ -37,7 +37,7 @@ from trainer.base.settings import (
 )
 from trainer.base.strict_json import MOST_NUMBER, Unsound, check_values
 from trainer.data.own_features import OwnFeatures, own_item
-from trainer.data.table import DataSettings
+from trainer.data.table import FETCH, DataSettings
 from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
@@ -334,6 +334,8 @@ def load_job(path: Path) -> Tables:
     )
     for table, key in beside:
         file = tables.get(table, {}).get(key)
+        if (table, key, file) == ("data", "refresh", FETCH):
+            continue
         if isinstance(file, str) and file and "://" not in file:  # named from the job's folder
             tables[table][key] = str(path.parent / file)
     if isinstance(chosen := tables.get("data", {}).get("features"), (str, list)):

@@ -18,6 +18,7 @@ from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
 from trainer.base.text import counted
+from trainer.data.side_names import SideColumn, side_name, split_sides
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.job.script import MOST_DATA_FILES
 from trainer.runs.store import Objects
@@ -98,10 +99,12 @@ def choose(
     """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an
     error.
 
-    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe or
-    column.
+    Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe, column
+    or side series.
     """
-    known, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
+    checked, raw = [item for item in inputs if item.sha256 and item.summary], f"{RAW}{data_set}/"
+    known = [item for item in checked if not side_name(_name(item))]
+    columns, sides = split_sides(columns)
     if not known:
         names = ", ".join(item.key for item in inputs[:3])
         why = "its files were never checked"
@@ -153,11 +156,12 @@ def choose(
     used = [item for item in known if item.summary["timeframe"] == base and _symbols(item) & bars.keys()]
     for item in used:
         _refuse_missing_column(item, columns)
+    beside = _side_inputs(checked, sides, raw)
     return ChosenCandles(
         timeframe=timeframe,
         bars=bars,
         synthetic=any(item.summary.get("synthetic", False) for item in used),
-        inputs=tuple(used),
+        inputs=(*used, *beside),
         refused=tuple(map(str, short)),
         notes=(f"bars of {timeframe} are made from bars of {base}",) if base != timeframe else (),
     )
@@ -221,6 +225,26 @@ def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
             )
             why = f"its columns besides those of a bar: {', '.join(there) or 'none'}"
             raise DataError(f"{item.key} has no column {name}", why=why, do=do)
+
+
+def _side_inputs(inputs: Sequence[Input], sides: Sequence[SideColumn], raw: str) -> tuple[Input, ...]:
+    """Return the files of side series. Raises DataError for a series without one, or without its column."""
+    chosen = dict[str, Input]()
+    for side in sides:
+        there = [item for item in inputs if side.is_in(_name(item))]
+        if not there:
+            names = sorted({name for item in inputs if (name := side_name(_name(item)))})
+            why = f"{raw} has {', '.join(names) or 'none'}"
+            do = nearest(side.file, names) or f"Bring {side.file}.side.csv with --data PATH."
+            raise DataError(f"there is no side series {side.file}", why=why, do=do)
+        for item in there if side.column else ():
+            _refuse_missing_column(item, [side.column])
+        chosen |= {item.key: item for item in there}
+    return tuple(chosen.values())
+
+
+def _name(item: Input) -> str:
+    return item.key.rpartition("/")[2]
 
 
 def _symbols(item: Input) -> set[str]:

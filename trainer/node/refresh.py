@@ -1,5 +1,5 @@
-"""A refresh, the command of a prepare run: run the user's script on the set's files, check new ones, and
-announce them.
+"""A refresh, the command of a prepare run: run the user's script, or `trainer.data.fetch.update`, on the
+set's files, check new ones, and announce them.
 
     python -m trainer.node.refresh --data DIR --out DIR --events DIR --given DIR
 
@@ -35,6 +35,7 @@ from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 
 log = logging.getLogger("trainer.node")
 INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # of an index entry
+FETCH = "fetch"  # of data.refresh, as trainer.data.table has it
 _DO = "Correct the refresh script, and publish the retrain again."
 
 
@@ -86,7 +87,7 @@ def refresh(data: Path, out: Path, given: Path, events: EventFile) -> None:
     before = _as_given(data, out, given)
     if name := job["data"]["refresh"]:
         events.write({"event": "message", "message": "refreshing the data set"})
-        run_script(_script(name), data)
+        run_script(_words(name, data), data)
         added = added_files(data, before)
     events.write({"event": "message", "message": "checking candles"})
     entries = describe(out, data, sorted(unchecked)[:MOST_ADDED_FILES] + added, added, secrets, columns)
@@ -123,20 +124,22 @@ def _as_given(data: Path, out: Path, given: Path) -> dict[str, Any]:
     return before
 
 
-def _script(name: str) -> Path:
+def _words(name: str, data: Path) -> list[str]:
+    """Return the command line of a refresh: ours, or that of the script of this name."""
+    if name == FETCH:
+        return [sys.executable, "-P", "-u", "-m", "trainer.data.fetch.update", "--data", str(data)]
     packed = in_bundle(name.removesuffix(".py"))
     if packed is None:
         what = "the refresh script did not come with the bundle"
         raise TrainingFailed(what, do="Publish the retrain again.")
-    return packed
+    return [sys.executable, "-I", "-u", str(packed), str(data)]
 
 
-def run_script(script: Path, data: Path) -> None:
-    """Run the refresh script in the data folder, and kill what is left of its group. Raises ScriptFailed.
+def run_script(words: list[str], data: Path) -> None:
+    """Run a refresh in the data folder, and kill what is left of its group. Raises ScriptFailed.
 
     It is reaped last: until then its process id is not reused, and its group can be signalled.
     """
-    words = [sys.executable, "-I", "-u", str(script), str(data)]
     child = subprocess.Popen(words, cwd=data, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -217,10 +220,13 @@ def refuse_disagreement(
     secrets: list[str],
     columns: Sequence[str] = (),
 ) -> None:
-    """Raise DataError if an added file disagrees with the set's files about a bar of a symbol."""
+    """Raise DataError if an added file disagrees with the set's files about a bar of a symbol, or a value of
+    a side series.
+    """
     errors = _check(out, data, "--joined", secrets, columns).get("errors", {})
     for entry in entries:
-        for error in (errors[held["symbol"]] for held in entry["holds"] if held["symbol"] in errors):
+        of = [entry["file"], *(held["symbol"] for held in entry["holds"])]
+        for error in (errors[name] for name in of if name in errors):
             what = f"the refresh script added {entry['file']}, which disagrees with the set"
             why = f"{error['what']}: {error['why']}".replace(f"{data}/", "")
             raise DataError(what, why=why, do=_DO)

@@ -32,6 +32,7 @@ from trainer.runs.record_json import record_from_json, to_json
 
 LAGS = "S3 may lose sight of it for a quarter of an hour after the first pulumi up"
 PART_BYTES = 1 << 20  # of a log or metrics part, at most
+REPORT = "report.html"  # beside a receipt
 LAST = "last"  # a user's name for the newest run
 MOST_CANDIDATES = 5  # runs that an ambiguous name's error lists
 
@@ -138,8 +139,9 @@ class S3Objects:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
+            kind = "text/html; charset=utf-8" if key.endswith(".html") else "application/json"
             response = self._s3.put_object(
-                Bucket=self._bucket, Key=key, Body=body, ContentType="application/json", **condition
+                Bucket=self._bucket, Key=key, Body=body, ContentType=kind, **condition
             )
         except (BotoCoreError, ClientError) as error:
             if condition and error_code(error) in LOST_RACE:
@@ -326,6 +328,10 @@ def bars_plan_key(run_id: str) -> str:
 
 def receipt_key(run_id: str) -> str:
     return f"runs/{run_id}/receipt.json"
+
+
+def report_key(run_id: str) -> str:
+    return f"runs/{run_id}/{REPORT}"
 
 
 def stop_key(run_id: str, attempt: int) -> str:

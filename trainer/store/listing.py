@@ -101,8 +101,10 @@ def list_models(objects: Objects) -> Listing:
             models += sorted(models_of_run(objects, run_id), key=lambda model: model.name)
         except TrainerError as error:
             problems[run_id] = error
+    # A receipt names what its run made, also what has expired or was deleted since.
+    there = {item.key for item in objects.list(prefix="models/")}
     judged = {model.sha256: model.judgement for model in models if model.judgement}
-    known = (replace(model, judgement=judged.get(model.sha256)) for model in models)
+    known = (replace(model, judgement=judged.get(model.sha256)) for model in models if model.key in there)
     return Listing(models=tuple(known), problems=problems)
 
 
@@ -293,13 +295,17 @@ def _from_receipt(receipt: dict[str, Any]) -> Iterator[Model]:
 
 def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
     """Return a model's card, or None for an object that is not a model of ours."""
-    stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
-    if stored is None:
-        return None
-    needed = header_bytes(stored.body)
-    if FIRST_BYTES < needed <= MOST_HEADER_BYTES:
-        stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=needed)) or stored
+    stored = headed(objects, key=key, version_id=version_id)
     try:
-        return read_card(stored.body)
+        return read_card(stored.body) if stored else None
     except DataError:
         return None
+
+
+def headed(objects: Objects, *, key: str, version_id: str = "") -> Stored | None:
+    """Return a model with its first bytes, its card among them; None if it is gone."""
+    stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
+    needed = header_bytes(stored.body) if stored else 0
+    if FIRST_BYTES < needed <= MOST_HEADER_BYTES:
+        stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=needed)) or stored
+    return stored

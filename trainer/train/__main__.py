@@ -56,7 +56,9 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     """Return the command's arguments."""
     parse = Parser(prog=prog, description="Train every model of a job on this machine.")
     parse.add_argument("--job", type=Path, help="job file, TOML or JSON; other flags override it")
-    parse.add_argument("--data", type=Path, required=True, help="folder or file of candles (parquet or CSV)")
+    parse.add_argument(
+        "--data", type=Path, required=True, help="folder or file of candles: parquet, CSV, Arrow"
+    )
     parse.add_argument("--out", type=Path, required=True, help="folder for the models")
     parse.add_argument("--symbols", help="comma-separated (default: all)")
     parse.add_argument("--timeframe", help="such as 1m; needed only if the data has several")
@@ -88,6 +90,9 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     )
     parse.add_argument(
         "--carried", type=Path, help="JSON of what was fetched of other machines' models, by the agent"
+    )
+    parse.add_argument(
+        "--arriving", type=Path, help="JSON of the candle files that are not there yet, written by the agent"
     )
     parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
@@ -199,7 +204,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     if options.plan is None:
         data = plan_and_open(job, options.data, scratch=scratch)
     else:
-        data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
+        coming: dict[str, Any] = {"arriving": options.arriving, "together": together}
+        data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan), **coming)
     job = job.with_data(timeframe=data.plan.timeframe)  # its features may depend on it
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())

@@ -153,3 +153,21 @@ def test_inputs_are_reported_and_a_missing_column_is_refused(folder: Path, tmp_p
     code, report = run(capsys, "--job", str(job), "--data", str(folder))
     assert code == 0 and report["inputs"] == ["funding"] and report["files"][0]["further"] == ["funding"]
     assert report["symbols"][0]["windows"]["train"] > 256
+
+
+def test_side_files_are_described_and_planned_with_the_candles(folder: Path, tmp_path: Path, capsys) -> None:
+    (folder / "fear.side.csv").write_text("time,value,words\n2023-12-30,20,Fear\n2023-12-31,70,Greed\n")
+    job = tmp_path / "job.json"
+    columns = ["fear.value lag 1h"]
+    job.write_text(json.dumps({"data": {"columns": columns}, "model": {"lookback": 30}}))
+    code, report = run(capsys, "--job", str(job), "--data", str(folder))
+    assert code == 0 and report["inputs"][-1:] == columns
+    about = {"symbols": [], "timeframe": "", "further": ["value"], "holds": [], "synthetic": False}
+    assert about.items() <= report["files"][-1].items()
+    plan = read_plan(report["plan"].encode())
+    assert [file.file for file in plan.files][-1] == "fear.side.csv"
+    assert plan.symbols["BBB"].files == ("BBB_1m.parquet", "fear.side.csv")
+    for name in ("AAA_1m.parquet", "BBB_1m.parquet"):
+        (folder / name).unlink()
+    code, report = run(capsys, "--describe", "--data", str(folder))
+    assert code == 0 and [file["file"] for file in report["files"]] == ["fear.side.csv"]

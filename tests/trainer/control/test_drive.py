@@ -64,8 +64,8 @@ def test_the_receipt_comes_after_the_end_and_before_the_close(make_cloud):
     cloud, record = make_cloud()
     drive(cloud, record)
     run = f"put runs/{record.run_id}"
-    closing = [f"{run}/receipt.json", f"{run}/run.json", "put runs/index.json"]
-    assert cloud.done()[-5:] == ["delete_schedule", "delete_schedule", *closing]
+    closing = [f"{run}/receipt.json", f"{run}/run.json", "put runs/index.json", f"{run}/report.html"]
+    assert cloud.done()[-6:] == ["delete_schedule", "delete_schedule", *closing]
 
 
 def test_no_capacity_anywhere_is_exit_101_and_names_the_pools(make_cloud):

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 NINE = 1_609_491_600  # 2021-01-01T09:00:00Z
 FIRST, FIRST_DAY = "2021-01-01T09:00:00Z", "2021-01-04T00:00:00Z"
 PRICES = ("100.5,101.5,99.5,101,7", "101,102.25,100,102,8", "102,103,101.5,102.5,9")
@@ -76,6 +78,17 @@ def gzipped(text: str) -> bytes:
     return gzip.compress(text.encode(), mtime=0)
 
 
+def feather(*, stream: bool) -> bytes:
+    """Return days as an Arrow file, or as a stream."""
+    cells = [[float(cell) for cell in column] for column in zip(*CELLS, strict=True)]
+    times = pa.array(DAYS).cast(pa.timestamp("us"))
+    table = pa.table({"date": times, **dict(zip(OHLCV.split(","), cells, strict=True))})
+    sink = pa.BufferOutputStream()
+    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(sink, table.schema) as file:
+        file.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
 def five_minutes() -> Shape:
     bars = (f"{NINE + 60 * n},{100 + n},{101 + n},{99 + n},{100.5 + n},1" for n in range(1, 21) if n != 7)
     return Shape(
@@ -133,6 +146,8 @@ EUROPEAN = "Date;Open;High;Low;Close;Volume\n" + lines(
 
 SHAPES: tuple[Shape, ...] = (
     daily("Plain CSV", WITH_DAYS),
+    daily("Feather, as pandas and polars write it", feather(stream=False), name="AAPL_1d.feather"),
+    daily("Arrow stream", feather(stream=True), name="AAPL_1d.arrow"),
     daily("Compressed CSV", gzipped(WITH_DAYS), name="AAPL_1d_2021.csv.gz"),
     minutes(
         "Binance klines, no header", "BTCUSDT-1m-2021-01.csv", klines("000"), "BTCUSDT", guesses=EPOCH_MS

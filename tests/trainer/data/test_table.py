@@ -82,6 +82,7 @@ def test_a_symbol_with_a_slash_trains_with_a_dash() -> None:
         ({"refresh": "fetch.sh"}, "'data.refresh' is 'fetch.sh'"),
         ({"refresh": "fe\ntch.py"}, "'data.refresh'"),
         ({"secrets": ("API_KEY",)}, "data.secrets without data.refresh"),
+        ({"secrets": ("API_KEY",), "refresh": "fetch"}, "data.secrets with data.refresh = fetch"),
         ({"refresh": "fetch.py", "stale": "wait"}, "'data.stale' is 'wait'"),
         *(
             ({"refresh": "fetch.py", "secrets": secrets}, "'data.secrets'")

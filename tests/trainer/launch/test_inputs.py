@@ -140,3 +140,25 @@ def test_a_missing_column_is_refused_before_anything_starts():
         DataError, match=r"raw/eth has no column funding .*: funding_rate, trades.*Did you mean funding_rate"
     ):
         choose([entry], **taken, columns=["funding"])
+
+
+def test_side_series_are_pinned_by_name_and_are_no_candles():
+    def side(name: str, *columns: str) -> Input:
+        summary = {"timeframe": "", "synthetic": False, "further": list(columns), "holds": []}
+        return Input(key=f"raw/main/{name}", version_id="v", sha256=name, bytes=1, summary=summary)
+
+    fear, trends = side("fear.side.csv", "value"), side("trends.side.2026.parquet", "btc", "eth")
+
+    def keys(*columns: str) -> list[str]:
+        read = choose((BTC_2021, fear, trends), symbols=(), timeframe="", too_few=fewest(65), columns=columns)
+        assert (read.timeframe, dict(read.bars)) == ("1m", {"BTC-USD": 1000})
+        return [entry.key.rpartition("/")[2] for entry in read.inputs]
+
+    assert keys() == ["btc21"]
+    assert keys("fear lag 1d", "trends.eth lag 2h") == ["btc21", "fear.side.csv", "trends.side.2026.parquet"]
+    with pytest.raises(
+        DataError, match=r"no side series fears .raw/main/ has fear, trends.. Did you mean fear"
+    ):
+        keys("fears lag 1d")
+    with pytest.raises(DataError, match="has no column sol"):
+        keys("trends.sol lag 1d")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,7 @@ def synced(access: Access, bucket: str, folder: Path, data_set: str = "main") ->
 class InProcess:
     """The data check of a folder, alone or joined, without a child."""
 
-    def __init__(self, folder: str, *, joined: bool = False) -> None:
+    def __init__(self, folder: str, *, joined: bool = False, columns: Sequence[str] = ()) -> None:
         self._folder, self._read = Path(folder), join if joined else describe
 
     def report(self) -> dict[str, Any]:

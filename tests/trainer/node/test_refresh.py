@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +26,12 @@ from tests.processes import alive
 from trainer.bars import check
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.control.takeover import take_over
+from trainer.data.fetch.fetching import Fetch, FetchRequest
+from trainer.data.fetch.folder import fetched_files
+from trainer.data.fetch.sources import open_source
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
+from trainer.data.timeframes import SECOND
 from trainer.launch.inputs import list_inputs
 from trainer.launch.tasks import refresh_task
 from trainer.node import command, refresh, report, stack_secrets
@@ -48,6 +54,7 @@ class Refreshed:
     folder: Path
     unchecked: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    refresh: str = ""  # in place of a script
 
     @property
     def data(self) -> Path:
@@ -57,7 +64,7 @@ class Refreshed:
         """Refresh the set with a script, '' for none; return the exit code."""
         script = self.folder / "fetch.py"
         script.write_text(f"import os, sys, pathlib\nfolder = pathlib.Path(sys.argv[1])\n{source}\n")
-        job = {"data": {"refresh": "fetch.py" if source else "", "secrets": ["API_KEY"]}}
+        job = {"data": {"refresh": "fetch.py" if source else self.refresh, "secrets": ["API_KEY"]}}
         (self.folder / "given" / "job.json").write_text(json.dumps(job))
         (self.folder / "given" / "unchecked.json").write_text(json.dumps(self.unchecked))
         names = ("data", "out", "events", "given")
@@ -122,6 +129,23 @@ assert os.environ["API_KEY"] == {SECRET!r}
     assert (run.folder / "out/files/new.csv").samefile(run.data / "new.csv")
     entry = json.loads((run.folder / f"out/index/{told['sha256']}.json").read_text())
     assert (entry["file"], entry["holds"][0]["bars"]) == ("new.csv", 50)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_refresh_adds_new_values_of_a_side_series(run: Refreshed) -> None:
+    (run.data / "fear.side.csv").write_text("time,value\n2024-01-31,20\n2024-02-01,70\n")
+    new, other = "time,value\n2024-02-01,70\n2024-02-02,30\n", "time,value\n2024-02-01,71\n"
+    source = "(folder / 'fear.side.2024-02.csv').write_text({!r})"
+    assert run.run(source.format(new)) == 0 and run.announced == {"fear.side.2024-02.csv": True}
+    (told,) = [event for event in run.events if event["event"] == "file"]
+    entry = json.loads((run.folder / f"out/index/{told['sha256']}.json").read_text())
+    assert (entry["further"], entry["holds"]) == (["value"], [])
+    (run.data / "fear.side.2024-02.csv").unlink()
+    for name in ("out", "given"):
+        shutil.rmtree(run.folder / name)
+        (run.folder / name).mkdir()
+    assert run.run(source.format(other)) == 100
+    assert "which disagrees with the set" in run.error and "contradicts itself" in run.error
 
 
 @pytest.mark.usefixtures("in_process")
@@ -349,3 +373,19 @@ def test_a_secret_that_is_not_set_says_how_to_set_it(prepared: Callable[[str], P
         ConfigError, match="aws ssm put-parameter --type SecureString --name /mayfly/mayfly/dev/secrets/OTHER"
     ):
         stack_secrets.read_secrets(run.node, {"OTHER": "/mayfly/mayfly/dev/secrets/OTHER"})
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_refresh_fetches_from_the_sets_own_source(run: Refreshed) -> None:
+    pytest.importorskip("ccxt", reason="the extra fetch is not installed")
+    (run.data / FIRST).unlink()
+    begin = int(time.time()) // 86_400 * 86_400 - 5 * 86_400
+    begins = {"BTC-USD": begin * SECOND}
+    asked = FetchRequest(source="rehearsal", begins=begins, timeframe="1h", until=(begin + 86_400) * SECOND)
+    (first,) = Fetch(asked, open_source("rehearsal"), run.data).run().added
+    run.refresh = "fetch"
+    assert run.run() == 0
+    (added,) = run.announced
+    assert run.announced == {added: True} and added.startswith("BTC-USD_1h_")
+    held = [file for file in fetched_files(run.data) if file.path.name == added]
+    assert held[0].bars >= 95 and held[0].record.covers_from == first.record.covers_until

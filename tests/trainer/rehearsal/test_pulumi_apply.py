@@ -72,7 +72,7 @@ def test_the_stacks_parameter_holds_what_the_program_exports(
 ) -> None:
     access, outputs = applied
     value = access.client("ssm").get_parameter(Name=parameter_name("mayfly", "dev"))["Parameter"]["Value"]
-    exports = {name: told for name, told in outputs.items() if name != "launcher_policy_arn"}
+    exports = {name: told for name, told in outputs.items() if not name.endswith("_policy_arn")}
     assert StackOutputs.from_json(value) == StackOutputs(**exports)
     assert outputs["owner"] == "somebody"
     assert len(outputs["subnets"]) == 6
@@ -267,7 +267,7 @@ def test_a_replay_leaves_the_account_as_an_application_does(
     replayed = account_as_text(other, outputs, cloud.image_builder)
     assert images and replayed == account_as_text(one, program.outputs, images)
     parameter = other.client("ssm").get_parameter(Name="/mayfly/mayfly/dev")["Parameter"]["Value"]
-    stored = {name: value for name, value in outputs.items() if name != "launcher_policy_arn"}
+    stored = {name: value for name, value in outputs.items() if not name.endswith("_policy_arn")}
     assert json.loads(parameter) == stored | {"rehearsal": True}
 
 

@@ -44,6 +44,13 @@ def closed_again(account, run_id, state="done"):
     times = {"created_at": "2026-11-21T12:00:00Z", "closed_at": "2026-11-21T12:09:00Z"}
     later = {**receipt, **times, "run_id": run_id, "state": state, "models": [made]}
     account.put(key=f"runs/{run_id}/receipt.json", body=json.dumps(later).encode())
+    account.put(key=made["key"], body=account.get(key=KEY).body)
+
+
+def test_a_model_that_is_gone_is_not_listed(account):
+    account.delete(key=KEY, version_id=account.head(key=KEY).version_id)
+    assert list_models(account).models == ()
+    assert [model.key for model in models_of_run(account, CLOSED_RUN)] == [KEY]
 
 
 @pytest.fixture

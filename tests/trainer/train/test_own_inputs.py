@@ -138,3 +138,44 @@ def test_no_input_before_a_cell_depends_on_it(tmp_path, features):
         assert not np.array_equal(after.rows_TF, before.rows_TF)
         if cut >= before.spans.train.stop:
             assert np.array_equal(after.mean_F, before.mean_F) and np.array_equal(after.std_F, before.std_F)
+
+
+def told_ahead(folder: Path, bars: int = BARS) -> Path:
+    """Write a walk, and a side series with the next move of each bar, as of the bar's start."""
+    random = np.random.default_rng(3)
+    move = random.choice([-1e-3, 1e-3], bars)
+    close = 100 * np.exp(np.cumsum(move))
+    times = np.datetime64("2024-01-01", "ns") + np.arange(bars) * np.timedelta64(60, "s")
+    columns = dict.fromkeys(("open", "high", "low", "close"), close)
+    pq.write_table(
+        pa.table({"timestamp": times, **columns, "volume": np.ones(bars)}), folder / "SIG-USD_1m.parquet"
+    )
+    pq.write_table(pa.table({"time": times, "next": np.roll(move, -1)}), folder / "hint.side.parquet")
+    return folder
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("lag", "finds"), [("1m", True), ("2m", False)])
+def test_a_side_series_counts_from_its_publication(lag, finds, tmp_path, train):
+    keys = {"hidden": 8, "lookback": 1, "horizon": 1, "epochs": 4, "learning_rate": 1e-2, "features": "none"}
+    trained = train(told_ahead(tmp_path), tmp_path / "out", **keys, columns=f"hint lag {lag}")
+    auc = read_card(trained.file).metrics["test"]["auc"]
+    assert auc > 0.95 if finds else 0.4 < auc < 0.6
+
+
+def test_a_model_of_a_side_series_predicts_with_it_and_not_without(tmp_path, train):
+    folder = told_ahead(tmp_path, bars=1_500)
+    entry = "hint lag 1m"
+    trained = train(folder, tmp_path / "out", hidden=4, lookback=5, horizon=1, epochs=1, columns=entry)
+    card = read_card(trained.file)
+    assert (card.features[-1], card.columns) == (entry, [entry])
+    assert [file["file"] for file in card.data["files"]] == ["SIG-USD_1m.parquet", "hint.side.parquet"]
+    assert predict_file(trained.file, folder, last=3)
+    side = folder / "hint.side.parquet"
+    table = pq.read_table(side)
+    pq.write_table(table.slice(0, 1_400), side)
+    with pytest.raises(DataError, match="side series hint is stale"):
+        predict_file(trained.file, folder, last=3)
+    side.unlink()
+    with pytest.raises(DataError, match="there is no side series hint"):
+        predict_file(trained.file, folder, last=3)

@@ -54,6 +54,9 @@ def receipts_flags(parser: Parser) -> None:
     parser.add_argument(
         "--by", choices=("month", "job", "symbol"), default="", help="sum time and dollars of all runs"
     )
+    parser.add_argument(
+        "--open", action="store_true", help="write its report, a page, to a file and open it in the browser"
+    )
     where_flags(parser, local=True)
 
 
@@ -161,7 +164,24 @@ def models_flags(models: Parser) -> None:
         "verify", help="check that bytes, hash, card and decision of production models agree"
     )
     verify.add_argument("models", nargs="*", metavar="NAME", help="GROUP/NAME (default: all)")
-    for parser in (listing, pull, production, promote, rollback, compare, diff, verify):
+    prune = actions.add_parser(
+        "prune",
+        help="list old models that nothing needs, or delete them",
+        epilog="Kept are models of open and of the newest runs, of production, and those that a kept one's"
+        " card names.",
+    )
+    prune.add_argument(
+        "--older-than",
+        type=int,
+        required=True,
+        metavar="DAYS",
+        help="age from which models are deleted, 2 at least",
+    )
+    prune.add_argument(
+        "--keep", type=int, default=10, metavar="N", help="newest runs whose models stay (default: 10)"
+    )
+    prune.add_argument("--delete", action="store_true", help="delete what is listed, for good")
+    for parser in (listing, pull, production, promote, rollback, compare, diff, verify, prune):
         where_flags(parser, local=True)
 
 

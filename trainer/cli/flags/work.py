@@ -208,7 +208,7 @@ def predict_flags(parser: Parser) -> None:
     )
     parser.add_argument("--run", default="", metavar="RUN", help=f"all models of one run: {RUN}")
     parser.add_argument(
-        "--data", required=True, metavar="PATH", help="file or folder of candles, parquet or CSV"
+        "--data", required=True, metavar="PATH", help="file or folder of candles: parquet, CSV, Arrow"
     )
     parser.add_argument(
         "--model-file",

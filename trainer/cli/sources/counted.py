@@ -1,4 +1,5 @@
-"""The bars of candle files by their symbols, counted in a moment: parquet by its footer, CSV by its lines.
+"""The bars of candle files by their symbols, counted in a moment: parquet by its footer, CSV by its lines,
+Arrow by its parts.
 
 A plan without an account uses it. Nothing is checked: a launch's own check may leave bars and symbols out.
 """
@@ -61,10 +62,13 @@ def _column(header: Any) -> Any:
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
+    from trainer.data.read.arrow_files import arrow_table, is_arrow
     from trainer.data.read.bounds import text_stream
     from trainer.data.read.headers import read_options
 
     name = header.columns["symbol"]
+    if is_arrow(header.path):
+        return arrow_table(header.path, [name]).column(name)
     if header.shape is None:
         return pq.read_table(header.path, columns=[name]).column(name)
     convert = pa_csv.ConvertOptions(include_columns=[name])
@@ -77,8 +81,11 @@ def _rows(header: Any) -> int:
     """Return the rows of a file of one symbol."""
     import pyarrow.parquet as pq
 
+    from trainer.data.read.arrow_files import arrow_rows, is_arrow
     from trainer.data.read.bounds import text_stream
 
+    if is_arrow(header.path):
+        return arrow_rows(header.path)
     if header.shape is None:
         return int(pq.ParquetFile(header.path).metadata.num_rows)
     lines, ends = 0, True

@@ -1,4 +1,6 @@
-"""Read, hash and check a retrain's refresh script at the desk, without running it."""
+"""Read, hash and check a retrain's refresh script at the desk, without running it; check that a set can be
+fetched.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,17 @@ import ast
 import hashlib
 import re
 import sys
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import trainer
 from trainer.base.errors import UsageError
 from trainer.base.own_file import as_usage_error, read_file
+from trainer.data.table import FETCH
 from trainer.job.job import Job
+from trainer.launch.inputs import RAW
+from trainer.runs.store import Objects
 
 LOCK = "node/prepare.lock"
 _MODULES = {"python-dateutil": "dateutil"}  # distributions whose module has another name
@@ -23,7 +30,7 @@ def with_refresh_script(job: Job) -> tuple[Job, dict[str, bytes]]:
 
     Raises UsageError for anything but a small Python file, and for an import that a prepare run lacks.
     """
-    if not job.data.refresh:
+    if job.data.refresh in ("", FETCH):
         return job, {}
     content = read_file(job.data.refresh)
     name = Path(job.data.refresh).name
@@ -33,6 +40,26 @@ def with_refresh_script(job: Job) -> tuple[Job, dict[str, bytes]]:
     _refuse_imports(tree, name)
     sha256 = hashlib.sha256(content).hexdigest()
     return job.with_data(refresh=f"{sha256}.py"), {sha256: content}
+
+
+def refuse_unfetched(objects: Objects, data_set: str) -> None:
+    """Raise UsageError if a set's smallest parquet file does not say from which source its bars are."""
+    import pyarrow as pa  # late: it is slow to load
+    import pyarrow.parquet as pq
+
+    from trainer.data.read.fetch_record import FETCHED_KEY
+
+    listed = [item for item in objects.list(prefix=f"{RAW}{data_set}/") if item.key.endswith(".parquet")]
+    stored = objects.get(key=min(listed, key=lambda item: item.size).key) if listed else None
+    metadata = None
+    if stored is not None:
+        with suppress(pa.ArrowException, OSError):
+            metadata = pq.read_metadata(BytesIO(stored.body)).metadata
+    if FETCHED_KEY in (metadata or {}):
+        return
+    why = f"no file of data set {data_set} says from which source its bars are"
+    do = "Fetch its first files with mayfly data fetch, and upload them with mayfly launch --data."
+    raise UsageError("data.refresh = fetch has nothing to go on from", why=why, do=do)
 
 
 def _refuse_imports(tree: ast.Module, name: str) -> None:

@@ -77,10 +77,9 @@ def _described(
         for entry in report["files"]:
             item = replace(by_name[entry["file"]], summary={name: entry[name] for name in INDEXED})
             inputs[item.key] = item
-            notes.append(
-                f"taken: {item.key} ({sum(held['bars'] for held in entry['holds']):,} bars; no launch put it"
-                " there)"
-            )
+            bars = sum(held["bars"] for held in entry["holds"])
+            what = f"{bars:,} bars" if entry["holds"] else "a side series"
+            notes.append(f"taken: {item.key} ({what}; no launch put it there)")
         for name in by_name.keys() - {entry["file"] for entry in report["files"]} - report["errors"].keys():
             notes.append(f"left out: {by_name[name].key} (it is not a table of candles)")
         for name, error in report["errors"].items():

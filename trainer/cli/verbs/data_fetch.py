@@ -70,7 +70,7 @@ def _request(arguments: argparse.Namespace, source: str) -> FetchRequest:
 
 
 def _symbols_in(path: Path) -> list[str]:
-    """Return the symbols of a text file: the first cell of each line; lines that begin with # are comments."""
+    """Return the symbols of a text file: the first cell of each line, without comments after #."""
     try:
         text = read_plain(path, most_bytes=MOST_LIST_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:

@@ -1,10 +1,11 @@
-"""`mayfly models list|pull|compare|production|promote|rollback|diff|verify`: the models in the bucket."""
+"""`mayfly models ACTION`: list, download, compare, promote, verify and delete the models in the bucket."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 
 from trainer.aws.stack import read_stack
@@ -18,6 +19,8 @@ from trainer.cli.views.models import (
     decision_view,
     differences_view,
     models_table,
+    prune_lines,
+    prune_table,
     verified_view,
 )
 from trainer.cli.views.table import FittedTable
@@ -48,6 +51,7 @@ from trainer.store.production import (
     roll_back,
     versions_of,
 )
+from trainer.store.pruning import LEAST_AGE, PruneRule, plan_pruning, prune
 from trainer.store.verification import verify
 from trainer.targets.trading import effective_trials
 
@@ -83,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
             return _diff(arguments, objects)
         if arguments.action == "verify":
             return _verify(arguments, objects)
+        if arguments.action == "prune":
+            return _prune(arguments, objects)
         listing = list_models(objects)
         models, problems = listing.models, listing.problems
     if arguments.json:
@@ -92,6 +98,38 @@ def run(arguments: argparse.Namespace) -> int:
         for problem in problems.values():
             warn(f"warning: {problem}")
         show(models_table(models, days)) if models else say("no models yet")
+    return 0
+
+
+def _prune(arguments: argparse.Namespace, objects: Objects) -> int:
+    """List the models that a rule deletes, and what is kept; with --delete, delete them."""
+    if arguments.older_than < LEAST_AGE.days or arguments.keep < 0:
+        why = "a retrain's models are scored by other machines within hours"
+        do = f"Give --older-than {LEAST_AGE.days} or more, and --keep 0 or more."
+        raise UsageError(f"--older-than is {arguments.older_than}, --keep {arguments.keep}", why=why, do=do)
+    rule = PruneRule(older_than=timedelta(days=arguments.older_than), keep_runs=arguments.keep)
+    pruning = plan_pruning(objects, rule, utc_now())
+    gone: list[str] = []
+    try:
+        if arguments.delete:
+            prune(objects, pruning.chosen, deleted=lambda model: gone.append(model.key))
+    except PermissionDenied as error:
+        do = "It takes the stack's policy prune_policy_arn: ask an administrator (docs/security.md)."
+        raise PermissionDenied(error.what, why=error.why, do=do) from error
+    if arguments.json:
+        unread = {run_id: error.as_dict() for run_id, error in pruning.problems.items()}
+        chosen = [asdict(one) | {"modified_at": iso(one.modified_at)} for one in pruning.chosen]
+        kept = dict(pruning.kept)
+        say_json(
+            {"models": chosen, "kept": kept, "bytes": pruning.bytes, "deleted": gone, "problems": unread}
+        )
+        return 0
+    for problem in pruning.problems.values():
+        warn(f"warning: {problem}")
+    if pruning.chosen:
+        show(prune_table(pruning))
+    for line in prune_lines(pruning, deleted=arguments.delete):
+        say(line)
     return 0
 
 

@@ -20,10 +20,11 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.sources.candles import find_candles
 from trainer.cli.sources.desk import desk_of
-from trainer.cli.sources.refresh_script import with_refresh_script
+from trainer.cli.sources.refresh_script import refuse_unfetched, with_refresh_script
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.control.published import Publication
+from trainer.data.table import FETCH
 from trainer.job.job import Job, load_job, parse_job
 from trainer.job.pieces import kind_of
 from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
@@ -133,6 +134,8 @@ def _training_sent(job: Job, account: Account) -> Sent:
     if job.data.path:
         do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
+    if job.data.refresh == FETCH:
+        refuse_unfetched(account.objects, job.data.set)
     job, refresh = with_refresh_script(job)
     job = pinned(checked(job))
     bundle = build_bundle(own_files={**contents(job), **refresh})
@@ -189,9 +192,10 @@ def plan_now(
     plan = plan_work(work, offers, account)
     _refuse_beyond_month(plan.hard_stop_usd + scoring, schedule)
     if job.data.refresh:
+        what = "new bars are fetched" if job.data.refresh == FETCH else "the refresh script runs"
         notes.append(
-            f"first the refresh script runs {_on_cpu(PREPARE, account)}; after a failure the job's data.stale"
-            f" says: {job.data.stale}"
+            f"first {what} {_on_cpu(PREPARE, account)}; after a failure the job's data.stale says:"
+            f" {job.data.stale}"
         )
     if scoring:
         notes.append(f"after it champion and challenger are scored {_on_cpu(SCORE, account)}")

@@ -1,5 +1,5 @@
-"""`mayfly pull RUN`: download a run's receipt, log, learning curves and results, its models with their cards
-and its output files into one folder.
+"""`mayfly pull RUN`: download a run's receipt and report, log, learning curves and results, its models with
+their cards and its output files into one folder.
 
 With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine. A file
 that can't be had stops no other: it is reported at the end, and decides the exit code.
@@ -31,9 +31,10 @@ from trainer.cli.parts import EventsReader, LogReader
 from trainer.cli.views.curves import EVENTS, OBSERVED, CurveFiles
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.observe import files_so_far
+from trainer.control.report import report_of
 from trainer.control.settle import Settled, settle_run
 from trainer.runs.reports import MOST_RESULT_BYTES
-from trainer.runs.store import given
+from trainer.runs.store import REPORT, given
 from trainer.store.listing import FETCHED_AT_ONCE, Model, models_of_run, save_model
 
 LOG, RESULTS = "log.txt", "training_results.json"
@@ -103,6 +104,7 @@ class Pulled:
         self.problems = {name: self.problems[name] for name in (LOG, EVENTS) if name in self.problems}
         steps = {
             "receipt.json": self._write_receipt,
+            REPORT: self._write_report,
             LOG: lambda: self._append_log(self._log.read_new()),
             EVENTS: lambda: self._curves.add(self._events.read_new()),
             RESULTS: self._write_results,
@@ -147,6 +149,12 @@ class Pulled:
         if self._settled is None or self._settled.receipt is None:
             return ()
         return [self._written("receipt.json", json.dumps(self._settled.receipt, indent=2).encode())]
+
+    def _write_report(self) -> Iterable[Path]:
+        if self._settled is None or self._settled.receipt is None or self.folder / REPORT in self.files:
+            return ()
+        made = report_of(self._cloud, self._settled.look.record, self._settled.receipt)
+        return [self._written(REPORT, made)]
 
     def _append_log(self, text: str) -> Iterable[Path]:
         path = self.folder / LOG

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import webbrowser
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from trainer.aws.stack import read_stack
+from trainer.base.arguments import check_folder
+from trainer.base.environment import has_screen
 from trainer.base.errors import UsageError
-from trainer.cli.connect import connected, named_run
+from trainer.base.files import whole_file
+from trainer.cli.connect import connected, folder_of_run, named_run
 from trainer.cli.output import bars_are, counted, duration, money, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.receipt import receipt_view, spent
 from trainer.cli.views.table import FittedTable
-from trainer.control.cloud import AwsCloud
+from trainer.control.cloud import AwsCloud, Cloud
+from trainer.control.report import report_of
 from trainer.control.settle import settle_run, settle_unwatched
 from trainer.runs.receipt import Receipt
 from trainer.runs.receipt_sums import CostSum, summed
-from trainer.runs.store import run_ids
+from trainer.runs.record import RunRecord
+from trainer.runs.store import REPORT, run_ids
 from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one receipt, a table of all, oldest first, or their sums."""
+    """Print one receipt, a table of all, oldest first, or their sums; or open the report of one."""
     if arguments.run and arguments.by:
         raise UsageError("--by sums all receipts", do="Leave out the run, or --by.")
+    if arguments.open and not arguments.run:
+        raise UsageError("--open shows the report of one run", do="Name the run, or `last`.")
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
         if arguments.run:
             run_id = named_run(cloud.objects, arguments.run)
-            receipt = settle_run(cloud, run_id).receipt
+            settled = settle_run(cloud, run_id)
+            receipt = settled.receipt
             if receipt is None:
                 do = f"mayfly status {run_id} shows its progress."
                 raise UsageError(f"run {run_id} has no receipt yet", why="it has not ended", do=do)
+            if arguments.open:
+                return open_report(cloud, settled.look.record, receipt, as_json=arguments.json)
             view = receipt_view(receipt, outputs.experiment_days, checkpoint_days=outputs.checkpoint_days)
             say_json(receipt) if arguments.json else show(view)
             return 0
@@ -57,6 +69,22 @@ def run(arguments: argparse.Namespace) -> int:
         say("no receipts yet")
     else:
         show(sums_table(sums, arguments.by) if arguments.by else receipts_table(receipts))
+    return 0
+
+
+def open_report(cloud: Cloud, record: RunRecord, receipt: Receipt, *, as_json: bool) -> int:
+    """Write a run's report where `pull` does, print its path, and open it where there is a browser."""
+    path = folder_of_run(record.run_id) / REPORT
+    check_folder(path.parent)
+    with whole_file(path) as new:
+        new.write_bytes(report_of(cloud, record, receipt))
+    if as_json:
+        say_json({"run_id": record.run_id, "report": str(path)})
+    else:
+        say(str(path))
+    if has_screen():
+        with suppress(webbrowser.Error):
+            webbrowser.open(path.resolve().as_uri())
     return 0
 
 

@@ -9,13 +9,17 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from trainer.base.text import some_of
 from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
 from trainer.cli.views.trading import TradedTable, equity_lines, named_metrics, reliability_lines
+from trainer.machines.storage import S3_USD_PER_GB_MONTH
 from trainer.store.comparison import ComparedRow, Side
 from trainer.store.decisions import BY_HAND, GateDecision
 from trainer.store.differences import Difference
 from trainer.store.listing import Model
+from trainer.store.production import RETRAINS
+from trainer.store.pruning import Pruning, StoredModel
 from trainer.store.verification import Verified
 from trainer.targets.described import (
     beside_headline,
@@ -48,6 +52,43 @@ BESIDE = {  # the marks of a comparison
     "no different": "the reference is as good, as far as the test span tells",
     "worse": "the reference is better beyond chance",
 }
+
+
+def prune_table(pruning: Pruning) -> FittedTable:
+    """Return the table of models to delete, a row for each run and folder."""
+    rows: dict[str, list[StoredModel]] = {}
+    for model in pruning.chosen:
+        kept = model.key.startswith(RETRAINS)
+        rows.setdefault(f"{model.run_id}{' (kept by its retrain)' if kept else ''}", []).append(model)
+    return FittedTable(
+        [
+            {
+                "run": run,
+                "models": f"{len(models):,}",
+                "MB": f"{sum(model.bytes for model in models) / 1e6:,.1f}",
+                "made (UTC)": f"{max(model.modified_at for model in models):%Y-%m-%d}",
+                "names": some_of([model.name for model in models], 3),
+            }
+            for run, models in rows.items()
+        ],
+        right=("models", "MB"),
+        leaving=("names",),
+    )
+
+
+def prune_lines(pruning: Pruning, *, deleted: bool) -> Iterator[str]:
+    """Yield what a pruning deletes or deleted, and what it keeps."""
+    count, size = len(pruning.chosen), pruning.bytes
+    what = f"{count:,} model{'s' * (count != 1)}, {size / 1e9:.2f} GB"
+    month = f"${size / 1e9 * S3_USD_PER_GB_MONTH:,.2f}"
+    if not count:
+        yield "nothing to delete"
+    elif deleted:
+        yield f"deleted: {what}"
+    else:
+        yield f"would delete {what} ({month} a month); --delete does"
+    for why, number in sorted(pruning.kept.items(), key=lambda one: -one[1]):
+        yield f"keeps {number:,} {why}"
 
 
 def judged_table(models: Sequence[Mapping[str, Any]]) -> FittedTable:

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted, duration, money
 from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, lines, styled
+from trainer.data.side_names import split_sides
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.job.start_model import start_model_of
@@ -129,10 +130,11 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     yield counted(job.train.epochs, "epoch") + (", then again on all bars" if job.train.refit else "")
     if job.data.further:
         features = len(job.data.inputs) - len(job.data.further)
-        yield (
-            f"inputs: {f'{features} features and ' if features else ''}{', '.join(job.data.further)} of the"
-            " candle files"
-        )
+        inside, sides = split_sides(job.data.further)
+        parts = [f"{features} features"] if features else []
+        parts += [f"{', '.join(inside)} of the candle files"] if inside else []
+        parts += [f"side series {', '.join(side.entry for side in sides)}"] if sides else []
+        yield f"inputs: {' and '.join(parts)}"
 
 
 def _start(job: Job) -> Iterator[str]:

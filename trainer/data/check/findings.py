@@ -22,7 +22,7 @@ from trainer.data.read.candles import (
     carried,
     impossible_bars,
     in_time_order,
-    refuse_mixed_actions,
+    refuse_mixed,
     resample,
     same_times,
     time_text,
@@ -150,22 +150,9 @@ def check_symbol(
     data.calendar. Raises nothing.
     """
     findings = [finding for part in parts for finding in _in_file(part)]
-    try:
-        refuse_mixed_actions(symbol, parts)
-    except DataError as error:
-        findings.append(_error(error))
-        traded = [replace(part, values=part.values[:-2]) if part.has_actions else part for part in parts]
-        parts = [replace(part, has_actions=False) for part in traded]
-    timestamp, values, owner = in_time_order(parts)
-    findings += _between_files(symbol, parts, timestamp, values, owner)
-    first = np.diff(timestamp, prepend=timestamp[0] - 1) > 0
-    timestamp, values = timestamp[first], values[:, first]
-    if parts[0].has_actions:
-        values = applied(values)
-    for column in values[len(FIELDS) :]:
-        column[:] = carried(column)
+    apart, timestamp, values = _joined(symbol, parts, columns)
     bad, kept = _impossible(timestamp, values, columns)
-    findings += bad
+    findings += [*apart, *bad]
     candles = _candles(symbol, base, timestamp[kept], values[:, kept]) if kept.any() else None
     hole_times, name = _no_holes(), ""
     if candles is not None:
@@ -227,22 +214,33 @@ def _in_file(part: Series) -> list[Defect]:
     return findings
 
 
-def _between_files(
-    symbol: str, parts: Sequence[Series], timestamp: np.ndarray, values: np.ndarray, owner: np.ndarray
-) -> list[Defect]:
-    """Return what keeps files of a symbol from being joined."""
+def _joined(
+    symbol: str, parts: Sequence[Series], columns: Sequence[str]
+) -> tuple[list[Defect], np.ndarray, np.ndarray]:
+    """Return what keeps files of a symbol from being joined; the times (N,) of its bars, and their values (C,
+    N) as a training has them: of bars of one time the first.
+    """
     findings = []
-    adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
-    if adjusted and traded:
-        text = f"{adjusted[0]} has adjusted prices of {symbol}, {traded[0]} has none; bring one kind"
-        findings.append(_defect(text, training=REFUSED))
+    try:
+        refuse_mixed(symbol, parts)
+    except DataError as error:
+        findings.append(_error(error))
+        most = len(FIELDS) + len(columns)  # without splits and dividends, which only some have
+        parts = [replace(part, values=part.values[:most], has_actions=False) for part in parts]
+    timestamp, values, owner = in_time_order(parts)
     same, differs = same_times(timestamp, values)
     apart = same[differs & (owner[same] != owner[same + 1])]
     if len(apart):
         files = [parts[number].file for number in np.unique(np.append(owner[apart], owner[apart + 1]))]
         text = f"{some_of(files, 3)} have bars for one time, which differ; keep one of the files"
         findings.append(_defect(text, timestamp[apart], training=REFUSED))
-    return findings
+    first = np.diff(timestamp, prepend=timestamp[0] - 1) > 0
+    timestamp, values = timestamp[first], values[:, first]
+    if parts[0].has_actions:
+        values = applied(values)
+    for column in values[len(FIELDS) :]:
+        column[:] = carried(column)
+    return findings, timestamp, values
 
 
 def _impossible(

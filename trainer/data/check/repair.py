@@ -26,10 +26,12 @@ from trainer.base.errors import DataError
 from trainer.base.files import whole_file
 from trainer.data.check.findings import SymbolCheck
 from trainer.data.check.folder import FolderCheck, check_folder
+from trainer.data.read.arrow_files import is_arrow
 from trainer.data.read.candles import in_time_order, same_times
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader
 from trainer.data.read.shapes import NAMES
+from trainer.data.read.side import side_files
 from trainer.data.read.sources import Series, open_candles, read_rows, read_table
 from trainer.data.table import DataSettings
 
@@ -95,6 +97,9 @@ class Repair:
                 files.append(self._write_one(item.path, item.file))
             except DataError as error:
                 left_out[item.file] = str(error)
+        for side in side_files(self.path):
+            with whole_file(self.out / side.name) as partial:
+                shutil.copyfile(side, partial)
         if not files:
             raise DataError(f"nothing of {self.path} can be repaired", why="; ".join(left_out.values())[:300])
         after = check_folder(self.out, self.data)
@@ -144,6 +149,10 @@ def _write(header: CandleHeader, table: pa.Table, rows: np.ndarray, path: Path) 
     if len(rows) and int(rows.max()) >= table.num_rows:
         raise DataError(f"{header.path} has other rows than when it was read", do="Start again.")
     table = table.take(pa.array(rows))
+    if is_arrow(header.path):
+        with pa.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table)
+        return
     if header.shape is None:
         pq.write_table(table, path, compression="zstd")
         return

@@ -143,7 +143,7 @@ def _closes(symbol: str) -> np.ndarray:
 
 @lru_cache(maxsize=400)  # days, of 57 kB
 def _minutes(symbol: str, day: int) -> np.ndarray:
-    """Return open, high, low, close and volume of a day's minutes, (5, 1440): a bridge between its midnights."""
+    """Return open, high, low, close and volume of a day's minutes, (5, 1440): a bridge between midnights."""
     random = np.random.default_rng([zlib.crc32(symbol.encode()), day])
     begin, end = _closes(symbol)[day : day + 2]
     walk = np.cumsum(random.normal(0, 0.03 / np.sqrt(_MINUTES), _MINUTES))

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class SourceBusy(Exception):
-    """The source can't answer now: throttled, failing, or no connection. Ask again after `seconds`, if given."""
+    """The source can't answer now: throttled, failing, no connection. Ask again after `seconds`, if given."""
 
     def __init__(self, why: str, seconds: float | None = None) -> None:
         super().__init__(why)
@@ -53,7 +53,7 @@ class BarPage:
 
 
 class BarSource(Protocol):
-    """A source of bars for one process. Methods raise SourceBusy, BadAnswer, NoSuchSymbol and SourceRefused."""
+    """A source of bars. Methods raise SourceBusy, BadAnswer, NoSuchSymbol and SourceRefused."""
 
     library: str  # and version
     always_open: bool  # a missing bar is a hole, and is asked for once more

@@ -148,14 +148,7 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     if len(parts) == 1:
         return parts[0].timestamp, parts[0].values
     parts = sorted(parts, key=lambda part: int(part.timestamp[0]))
-    refuse_mixed_actions(symbol, parts)
-    adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
-    if adjusted and traded:
-        raise DataError(
-            f"{adjusted[0]} has adjusted prices of {symbol}, {traded[0]} has none",
-            why="together they would jump where one begins",
-            do="Give both with the adjusted close, or both without that column.",
-        )
+    refuse_mixed(symbol, parts)
     timestamp, values, owner = in_time_order(parts)
     same, differs = same_times(timestamp, values)
     if differs.any():
@@ -169,19 +162,6 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
     keep = np.ones(len(timestamp), dtype=bool)
     keep[same + 1] = False
     return timestamp[keep], values[:, keep]
-
-
-def refuse_mixed_actions(symbol: str, parts: Sequence[Series]) -> None:
-    """Raise DataError for files with and without splits and dividends of their own: only one kind is as
-    traded.
-    """
-    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
-    if acting and others:
-        what = (
-            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
-        )
-        do = "Keep the files of one source."
-        raise DataError(what, why="together they would jump at each split", do=do)
 
 
 def in_time_order(parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -203,6 +183,26 @@ def same_times(timestamp: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, n
     # Compared as float32, so that a copy stored with fewer digits counts as the same bar.
     one, other = values[:, same].astype(np.float32), values[:, same + 1].astype(np.float32)
     return same, ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=0)
+
+
+def refuse_mixed(symbol: str, parts: Sequence[Series]) -> None:
+    """Raise DataError for files with and without adjusted prices, and for files with and without splits and
+    dividends of their own: only one kind is as traded.
+    """
+    acting, others = ([part.file for part in parts if part.has_actions is one] for one in (True, False))
+    if acting and others:
+        what = (
+            f"{acting[0]} has prices of {symbol} as traded, with splits and dividends; {others[0]} has none"
+        )
+        do = "Keep the files of one source."
+        raise DataError(what, why="together they would jump at each split", do=do)
+    adjusted, traded = ([part.file for part in parts if part.is_adjusted is one] for one in (True, False))
+    if adjusted and traded:
+        raise DataError(
+            f"{adjusted[0]} has adjusted prices of {symbol}, {traded[0]} has none",
+            why="together they would jump where one begins",
+            do="Give both with the adjusted close, or both without that column.",
+        )
 
 
 def check_order(series: Series) -> None:

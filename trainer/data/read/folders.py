@@ -16,6 +16,7 @@ from trainer.base.symbols import file_flaw
 from trainer.data.read.file_names import flat_name
 from trainer.data.read.paths import HIDDEN, check_path, no_candles
 from trainer.data.read.sniffing import is_table
+from trainer.data.side_names import side_name
 from trainer.data.table import SUFFIXES
 
 TEXT_SUFFIX = ".txt"  # a candle file if its first lines look like one, or if the user names it
@@ -78,7 +79,7 @@ def _in_folder(path: Path) -> FolderFiles:
 def _candles_in(folder: Path) -> Iterator[Path]:
     for item in sorted(folder.iterdir()):
         name = item.name.lower()
-        if name[0] in HIDDEN or not name.endswith(SUFFIXES) or not item.is_file():
+        if name[0] in HIDDEN or not name.endswith(SUFFIXES) or side_name(name) or not item.is_file():
             continue
         if not name.endswith(TEXT_SUFFIX) or is_table(item):
             yield item

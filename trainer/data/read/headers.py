@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import Unsound
 from trainer.data.columns import Told
+from trainer.data.read.arrow_files import arrow_schema, is_arrow
 from trainer.data.read.bounds import UNREADABLE, check_footer, first_line, is_text, text_stream
 from trainer.data.read.fetch_record import ACTIONS, FETCHED_KEY, FetchRecord, read_fetch_record
 from trainer.data.read.file_names import parse_flat_name
@@ -56,7 +57,7 @@ class CandleHeader:
     name_timeframe: str  # by the file's name, '' if it has none
     synthetic: bool
     shape: CsvShape | None = None  # of a CSV
-    texts: tuple[str, ...] = ()  # text columns of a parquet file, read as dictionaries
+    texts: tuple[str, ...] = ()  # text columns of a parquet or Arrow file; parquet's are read as dictionaries
     dates: str = ""  # the column of dates, if `timestamp` is a time of day
     ticks: str = ""  # the column that counts ticks: the volume, if there is none or it is all zero
     adjusted: str = ""  # the column of adjusted closes
@@ -131,10 +132,13 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
     told = told or Told()
     file = file or path.name
     symbol, timeframe = parse_flat_name(stem_of(file))
-    is_parquet = path.suffix.lower() in (".parquet", ".pq")
+    form = "Arrow" if is_arrow(path) else "parquet" if path.suffix.lower() in (".parquet", ".pq") else "CSV"
     shape, schema = None, pa.schema([])  # a CSV has no schema
     try:
-        if is_parquet:
+        if form == "Arrow":
+            schema = arrow_schema(path)
+            names = list(schema.names)
+        elif form == "parquet":
             with pq.ParquetFile(path) as opened:
                 schema = opened.schema_arrow
                 check_footer(path, opened.metadata)
@@ -145,7 +149,7 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
                 names = list(reader.schema.names)
     except UNREADABLE as error:
         refused = DataError(
-            f"{path} is not {'parquet' if is_parquet else 'CSV'}",
+            f"{path} is not {form}",
             why=first_line(error),
             do="Replace the file, or move it out of the data folder.",
         )
@@ -170,7 +174,7 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
         texts=tuple(name for name, kind in zip(schema.names, schema.types, strict=True) if is_text(kind)),
         dates=named.get("date", _first(DATES, dated)),
         ticks=ticks,
-        adjusted="" if fetched and fetched.actions else named.get("adjusted", _first(ADJUSTED, plain)),
+        adjusted=named.get("adjusted", "" if fetched and fetched.actions else _first(ADJUSTED, plain)),
         fetched=fetched,
         told=told,
         chosen=() if dated else _chosen(columns, plain, named),
@@ -220,7 +224,7 @@ def read_options(shape: CsvShape) -> dict[str, Any]:
 
 def stem_of(name: str) -> str:
     """Return a candle file's name without its suffix."""
-    return re.sub(r"\.(csv\.gz|csv|parquet|pq|txt)$", "", name, flags=re.IGNORECASE)
+    return re.sub(r"\.(csv\.gz|csv|parquet|pq|feather|arrow|txt)$", "", name, flags=re.IGNORECASE)
 
 
 def _first(wanted: Sequence[str], plain: Mapping[str, str]) -> str:

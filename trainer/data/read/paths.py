@@ -17,7 +17,6 @@ _ADVICE = {  # remedies for other formats
     ".xls": "Save it as CSV.",
     ".zip": "Unzip it.",
     ".json": "Write it as CSV: pandas.read_json(FILE).to_csv('SYMBOL_TIMEFRAME.csv', index=False).",
-    ".feather": "Write it as parquet: pandas.read_feather(FILE).to_parquet('SYMBOL_TIMEFRAME.parquet').",
 }
 
 # For a list of lists, as ccxt's fetch_ohlcv and exchanges return it: its columns have no names.

@@ -26,8 +26,10 @@ from trainer.data.read.headers import CandleHeader, stem_of
 from trainer.data.read.oddities import DataNote, lines_of, oddities
 from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load_array
 from trainer.data.read.shapes import FIELDS
+from trainer.data.read.side import SideFile, SideSeries, read_sides, with_sides
 from trainer.data.read.sources import Held, Series, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol, refuse_many_symbols
+from trainer.data.side_names import split_sides
 from trainer.data.timeframes import can_resample, canonical, step_of
 
 MOST_NAMED = 20  # files that can't be used, in an error
@@ -98,7 +100,7 @@ class CandleFolder:
     the last earlier value), and what is told about those of a bar. `files` are the names of the files with
     these symbols, if a plan names them: no other is opened. A symbol without bars of the timeframe is
     resampled from shorter ones. Errors of files that can't be used are added to `unreadable` if it is given,
-    and raised otherwise.
+    and raised otherwise. `sides` are the side series among the columns, which `read` joins.
     """
 
     def __init__(
@@ -118,7 +120,9 @@ class CandleFolder:
         self._path = path
         self._scratch = scratch
         self._bars = bars
-        self._told, self._columns = told_of(columns)
+        self._told, further = told_of(columns)
+        self._columns, sides = split_sides(further)
+        self.sides = read_sides(path, sides)
         self._notes: list[DataNote] = []
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
@@ -138,6 +142,11 @@ class CandleFolder:
         self._note_files()
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the further columns that are read of each file."""
+        return self._columns
+
+    @property
     def synthetic(self) -> bool:
         """Return whether any of the files is synthetic."""
         return any(file.source.synthetic for file in self._files)
@@ -146,6 +155,12 @@ class CandleFolder:
     def notes(self) -> tuple[str, ...]:
         """Return notes for the user, as lines, on the files and on the symbols read so far."""
         return lines_of(self._notes)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Return the sources of fetched files and how their symbols were chosen, as texts; () without any."""
+        records = [file.source.fetched for file in self._files if file.source.fetched]
+        return tuple(sorted({text for record in records for text in record.origins}))
 
     def notes_of(self, symbols: Collection[str]) -> tuple[str, ...]:
         """Return the `notes` without those only on other symbols and their files."""
@@ -168,11 +183,13 @@ class CandleFolder:
             file.held.setdefault(symbol, held_of(name, one.timestamp))
             self._note_guess(file, one)
         is_base = files[0].timeframe == self.timeframe
-        candles = join_series(
+        bars = join_series(
             symbol, files[0].timeframe, series, self._columns, bars=self._bars if is_base else 0
         )
-        self._notes += [note for note in oddities(candles) if note not in self._notes]
-        return candles if is_base else resample(candles, self.timeframe).rows(-self._bars)
+        candles = bars if is_base else resample(bars, self.timeframe).rows(-self._bars)
+        candles, notes = with_sides(candles, self.sides)
+        self._notes += [note for note in (*oddities(bars), *notes) if note not in self._notes]
+        return candles
 
     def read_as_is(self, symbol: str) -> list[Series]:
         """Return the symbol's bars of each file, in any order, some twice. A file that can't be read is added
@@ -193,10 +210,12 @@ class CandleFolder:
         """Return the files. Call it after every symbol was read; bars of symbols that could not be read are
         not counted.
         """
-        return tuple(
+        read = [
             file.summary([symbol for symbol in sorted(self.symbols) if file in self._of[symbol]])
             for file in self._files
-        )
+        ]
+        beside = {file.path: side_read(file) for side in self.sides for file in side.files}
+        return (*read, *beside.values())
 
     def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
         """Return the files that may have the wanted bars: those of the timeframe, and if needed those of
@@ -358,16 +377,37 @@ def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_Ca
 
 
 def read_parts(
-    symbol: str, timeframe: str, parts: Sequence[Part], *, bars: int = 0, columns: Sequence[str] = ()
+    symbol: str,
+    timeframe: str,
+    parts: Sequence[Part],
+    *,
+    bars: int = 0,
+    columns: Sequence[str] = (),
+    sides: Sequence[SideSeries] = (),
 ) -> Candles:
-    """Return a symbol's candles from the files of `CandleFolder.parts`. Raises DataError."""
+    """Return a symbol's candles from the files of `CandleFolder.parts` and its `sides`. Raises DataError."""
     base = parts[0].timeframe
     sign("symbol read")
-    _, columns = told_of(columns)  # the rest is in the parts
+    columns, _ = split_sides(told_of(columns)[1])  # what is told is in the parts
     series = [part.read(symbol, columns) for part in parts]
     if base == timeframe:
-        return join_series(symbol, base, series, columns, bars=bars)
-    return resample(join_series(symbol, base, series, columns), timeframe).rows(-bars)
+        return with_sides(join_series(symbol, base, series, columns, bars=bars), sides)[0]
+    longer = resample(join_series(symbol, base, series, columns), timeframe).rows(-bars)
+    return with_sides(longer, sides)[0]
+
+
+def side_read(file: SideFile) -> FileRead:
+    """Return what a side file holds: rows, and columns of numbers; no bars of a symbol."""
+    return FileRead(
+        path=file.path,
+        file=file.path.name,
+        timeframe="",
+        symbols=(),
+        bars=len(file.timestamp),
+        holds=(),
+        further=tuple(file.columns),
+        synthetic=False,
+    )
 
 
 def read_candles(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from trainer.base.errors import DataError
 from trainer.base.symbols import RULE, flaw, quoted, tidy
 from trainer.base.text import counted
+from trainer.data.read.arrow_files import arrow_batches, is_arrow
 from trainer.data.read.bounds import UNREADABLE, first_line, refuse_types
 from trainer.data.read.headers import CandleHeader
 
@@ -31,7 +33,7 @@ class FileSymbol:
 
 
 def only_symbol(header: CandleHeader) -> FileSymbol | None:
-    """Return the file's only symbol, if known from its name or a parquet file's column; else None.
+    """Return the file's only symbol, if known from its name or a column of parquet or Arrow; else None.
 
     The column is read, not its statistics, which may be wrong, or crash the process if damaged.
     """
@@ -94,20 +96,29 @@ def checked(header: CandleHeader, written: str) -> FileSymbol:
 
 
 def _only_one(header: CandleHeader) -> FileSymbol | None:
-    """Return the only symbol in a parquet file's symbol column; None if there are several, or rows without
-    one.
+    """Return the only symbol in the symbol column of a parquet or Arrow file; None if there are several, or
+    rows without one.
     """
-    name, seen = header.columns["symbol"], set[str]()
+    seen = set[str]()
+    for column in _parts_of(header, header.columns["symbol"]):
+        if column.null_count:
+            return None
+        seen |= set(pc.unique(column).cast(pa.string()).to_pylist())
+        if len(seen) > 1:
+            return None
+    return checked(header, seen.pop()) if seen else None
+
+
+def _parts_of(header: CandleHeader, name: str) -> Iterator[Any]:
+    """Yield a column of a parquet or Arrow file in parts."""
+    if is_arrow(header.path):
+        for batch in arrow_batches(header.path, [name]):
+            yield batch.column(name)
+        return
     with pq.ParquetFile(header.path, memory_map=True, read_dictionary=header.texts) as file:
         refuse_types(header.path, file.schema_arrow, [name])
         for batch in file.iter_batches(columns=[name]):
-            column = batch.column(name)
-            if column.null_count:
-                return None
-            seen |= set(pc.unique(column).cast(pa.string()).to_pylist())
-            if len(seen) > 1:
-                return None
-    return checked(header, seen.pop()) if seen else None
+            yield batch.column(name)
 
 
 def _unreadable(header: CandleHeader, error: Exception) -> DataError:

@@ -161,6 +161,7 @@ def _data(origin: Origin) -> dict[str, Any]:
         "last": max((entry.last for entry in entries), default=""),
         "holes": sum(entry.num_holes for entry in entries),
         "synthetic": origin.synthetic,
+        **({"origins": list(origin.origins)} if origin.origins else {}),
         "fingerprint": origin.made.fingerprint,
     }
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.jobs import job_of
 from trainer.base.errors import UsageError
-from trainer.cli.sources.refresh_script import locked_modules, with_refresh_script
+from trainer.cli.sources.refresh_script import locked_modules, refuse_unfetched, with_refresh_script
+from trainer.data.read.fetch_record import FETCHED_KEY
+from trainer.data.read.writing import write_candles
+from trainer.data.synthetic import synthetic_candles
+from trainer.job.job import job_from, load_job
+from trainer.runs.store import Objects
 
 
 def test_a_refresh_script_is_sent_under_its_hash(tmp_path: Path) -> None:
@@ -48,5 +55,54 @@ def test_a_script_that_could_not_run_is_refused(tmp_path: Path, source: str, why
 
 
 def test_the_lock_brings_what_the_pages_promise() -> None:
-    assert {"ccxt", "requests", "pandas", "numpy", "pyarrow", "boto3", "dateutil"} <= locked_modules()
+    assert {
+        "ccxt",
+        "yfinance",
+        "requests",
+        "pandas",
+        "numpy",
+        "pyarrow",
+        "boto3",
+        "dateutil",
+    } <= locked_modules()
     assert not {"torch", "sklearn"} & locked_modules()
+
+
+def test_a_fetch_sends_no_file_and_keeps_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('name = "weekly"\n[data]\nrefresh = "fetch"\n')
+    job = job_from(load_job(path))
+    assert (job.data.refresh, with_refresh_script(job)) == ("fetch", (job, {}))
+
+
+class Bucket:
+    """A bucket in memory, as far as a publication lists it."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, bytes] = {}
+
+    def put(self, *, key: str, body: bytes) -> None:
+        self.bodies[key] = body
+
+    def list(self, *, prefix: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(key=key, size=len(body)) for key, body in self.bodies.items()]
+
+    def get(self, *, key: str) -> SimpleNamespace:
+        return SimpleNamespace(body=self.bodies[key])
+
+
+def test_a_set_that_names_no_source_is_not_published(tmp_path: Path) -> None:
+    objects = Bucket()
+    with pytest.raises(
+        UsageError, match="no file of data set coins says from which source.*mayfly data fetch"
+    ):
+        refuse_unfetched(cast(Objects, objects), "coins")
+    write_candles(tmp_path / "one.parquet", [synthetic_candles("BTC-USD", bars=9)])
+    objects.put(key="raw/coins/one.parquet", body=(tmp_path / "one.parquet").read_bytes())
+    with pytest.raises(UsageError, match="nothing to go on from"):
+        refuse_unfetched(cast(Objects, objects), "coins")
+    write_candles(
+        tmp_path / "a.parquet", [synthetic_candles("BTC-USD", bars=3)], metadata={FETCHED_KEY: b"{}"}
+    )
+    objects.put(key="raw/coins/a.parquet", body=(tmp_path / "a.parquet").read_bytes())
+    refuse_unfetched(cast(Objects, objects), "coins")

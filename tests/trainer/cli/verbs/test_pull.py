@@ -91,7 +91,7 @@ def test_files_that_fail_are_named_after_all_others_came(
         ["error", "out/d"],
     ]
     assert [Path(line).name for line in out.splitlines()] == [
-        *("receipt.json", "log.txt", "training_results.json"),
+        *("receipt.json", "report.html", "log.txt", "training_results.json"),
         *("c", "b"),
     ]
     code, told, _ = mayfly("pull", RUN, "--out", str(tmp_path / "out"), "--json")

@@ -1,0 +1,68 @@
+"""`mayfly data fetch`: what it takes, prints and leaves; from the rehearsal's exchange, without a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.base.errors import UsageError
+from trainer.cli.main import main
+from trainer.cli.verbs.data_fetch import _symbols_in
+from trainer.data.read.reading import read_candles
+
+DAYS = ("--since", "2026-01-01", "--until", "2026-02-01")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            ("BTC-USD", *DAYS),
+            "no --source was named. Add --source with one of coinbase, binance, kraken, yahoo",
+        ),
+        (("BTC-USD", "--source", "coinbse", *DAYS), "unknown source 'coinbse'.*Did you mean coinbase"),
+        (("--source", "kraken", *DAYS), "0 symbols to fetch"),
+        (("../x", "--source", "kraken", *DAYS), "'../x' is not a symbol"),
+        (("BTC-USD", "--source", "kraken", "--since", "soon"), "--since is 'soon'"),
+        (("BTC-USD", "--source", "kraken", "--since", "2026-02-01", "--until", "2026-01-01"), "is not after"),
+        (("BTC-USD", "--source", "kraken", "--timeframe", "1x", *DAYS), "'1x' is not a timeframe"),
+        (("--file", "none.txt", "--source", "yahoo", *DAYS), "cannot read none.txt"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_line(
+    words: tuple[str, ...], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "fetch", *words, "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    pytest.raises(UsageError, lambda: _raise(line)).match(why)
+    assert not (tmp_path / "out").exists()
+
+
+def _raise(line: str) -> None:
+    raise UsageError(line)
+
+
+def test_a_rehearsal_fetches_marked_bars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ccxt", reason="the extra fetch is not installed")
+    out = tmp_path / "candles"
+    command = ["data", "fetch", "BTC-USD", "NOPE-USD", *DAYS, "--rehearse", "--out", str(out)]
+    assert main(command) == 2  # a symbol failed
+    told = capsys.readouterr()
+    assert "BTC-USD 1d: 31 SYNTHETIC bars, 2026-01-01T00:00:00Z to 2026-02-01T00:00:00Z" in told.out
+    assert "1 symbol failed: NOPE-USD (Binance has no market NOPE/USD)" in told.out
+    assert "SYNTHETIC bars from a generator, no market data" in told.err
+    assert len(read_candles(out)["BTC-USD"]) == 31
+    assert main([*command[:3], *command[4:], "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["added"], document["synthetic"], document["failures"]) == ([], True, {})
+    assert document["symbols"]["BTC-USD 1d"]["bars"] == 31
+    stored = json.loads((out / "metadata.json").read_text())
+    assert stored == {key: document[key] for key in stored}
+
+
+def test_a_file_of_tickers_may_be_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "sp500.csv"
+    path.write_text('Symbol,Name\n"AAPL",Apple\nBRK-B , Berkshire\n\n# MSFT\nGOOG # both\n')
+    assert _symbols_in(path) == ["AAPL", "BRK-B", "GOOG"]

@@ -1,0 +1,123 @@
+"""Models to delete by a rule: never one that production, a run or another model's card still needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.models import make_model
+from tests.trainer.control.conftest import MemoryCloud, MemoryObjects
+from trainer.store.pruning import LEAST_AGE, PruneRule, plan_pruning, prune
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
+RULE = PruneRule(older_than=timedelta(days=30), keep_runs=1)
+
+
+class Bucket:
+    """Runs with a model each, and production, in memory."""
+
+    def __init__(self, receipt: dict[str, Any], tmp_path: Any) -> None:
+        self.objects: MemoryObjects = MemoryCloud(NOW).objects
+        self._receipt, self._tmp, self._count = receipt, tmp_path, 0
+
+    def model(self, **card: Any) -> bytes:
+        """Return the bytes of a model whose card names these values."""
+        self._count += 1
+        path = self._tmp / f"{self._count}.safetensors"
+        make_model(path, "lstm", **{"seed": self._count, **card})
+        return path.read_bytes()
+
+    def write(self, key: str, body: bytes, *, days_ago: float) -> None:
+        self.objects.write(key, body, sha256=hashlib.sha256(body).hexdigest())
+        items = self.objects.stored[key]
+        items[-1] = replace(items[-1], modified_at=NOW - timedelta(days=days_ago))
+
+    def run(self, name: str, body: bytes, *, days_ago: float, state: str = "done") -> str:
+        """Add a run with one model; return the model's key."""
+        at = NOW - timedelta(days=days_ago)
+        run_id = f"{at:%Y%m%d-%H%M%S}-crypto-{name}"
+        key = f"models/experiments/AROA1:i-1/{run_id}/1/lstm_BTC-USD_1m.safetensors"
+        self.write(key, body, days_ago=days_ago)
+        self.write(key.replace(".safetensors", ".json"), b"{}", days_ago=days_ago)
+        version = self.objects.stored[key][-1].version_id
+        made = {"key": key, "version_id": version, "sha256": hashlib.sha256(body).hexdigest()}
+        receipt = {**self._receipt, "run_id": run_id, "state": state}
+        receipt["models"] = [{**self._receipt["models"][0], **made}]
+        self.write(f"runs/{run_id}/receipt.json", json.dumps(receipt).encode(), days_ago=days_ago)
+        return key
+
+    def left(self, rule: PruneRule = RULE) -> list[str]:
+        """Prune, and return the models that are left."""
+        prune(self.objects, plan_pruning(self.objects, rule, NOW).chosen, deleted=lambda model: None)
+        return [key for key in sorted(self.objects.stored) if key.endswith(".safetensors")]
+
+
+@pytest.fixture
+def bucket(account: Any, tmp_path: Any) -> Bucket:
+    (key,) = [item.key for item in account.list(prefix="runs/") if item.key.endswith("receipt.json")]
+    return Bucket(json.loads(account.get(key=key).body), tmp_path)
+
+
+def test_old_models_go_with_their_cards_and_receipts_stay(bucket: Bucket) -> None:
+    old = bucket.run("old", bucket.model(), days_ago=90)
+    young, newest = (bucket.run(name, bucket.model(), days_ago=days) for name, days in (("b", 20), ("c", 1)))
+    pruning = plan_pruning(bucket.objects, RULE, NOW)
+    assert [model.key for model in pruning.chosen] == [old]
+    assert pruning.kept == {"of the newest runs": 1, "newer than the rule's age": 1}
+    assert pruning.bytes == bucket.objects.stored[old][-1].size
+    assert bucket.left() == sorted([young, newest])
+    assert old.replace(".safetensors", ".json") not in bucket.objects.stored
+    assert sum(key.endswith("receipt.json") for key in bucket.objects.stored) == 3
+    assert bucket.left() == sorted([young, newest])  # again
+
+
+def test_production_and_what_it_may_be_rolled_back_to_stay(bucket: Bucket) -> None:
+    first, second = bucket.model(), bucket.model()
+    keys = [bucket.run(name, body, days_ago=90) for name, body in (("a", first), ("b", second))]
+    bucket.run("z", bucket.model(), days_ago=1)
+    for body in (first, second):
+        bucket.write("models/production/weekly/lstm_BTC-USD_1m.safetensors", body, days_ago=80)
+    assert set(keys) < set(bucket.left())
+
+
+def test_a_permanent_copy_of_a_retrain_is_deleted_by_the_same_rule(bucket: Bucket) -> None:
+    body = bucket.model()
+    key = bucket.run("old", body, days_ago=90)
+    copy = f"models/retrains/weekly/{key.split('/')[3]}/lstm_BTC-USD_1m.safetensors"
+    bucket.write(copy, body, days_ago=90)
+    stray = "models/retrains/weekly/20260101-000000-of-nothing-abcd/lstm_BTC-USD_1m.safetensors"
+    bucket.write(stray, bucket.model(), days_ago=90)  # no receipt says that its run has ended
+    kept = bucket.run("z", bucket.model(), days_ago=1)
+    assert bucket.left() == sorted([stray, kept])
+
+
+def test_what_a_kept_models_card_names_stays_and_what_that_names(bucket: Bucket) -> None:
+    encoder = bucket.model()
+    twin = bucket.model(parent={"sha256": hashlib.sha256(encoder).hexdigest()})
+    refit = bucket.model(training={"init_sha256": hashlib.sha256(twin).hexdigest()})
+    other = bucket.run("d", bucket.model(), days_ago=90)
+    keys = [bucket.run(name, body, days_ago=90) for name, body in (("a", encoder), ("b", twin))]
+    keys.append(bucket.run("z", refit, days_ago=1))
+    assert bucket.left() == sorted(keys)
+    assert other not in bucket.objects.stored
+
+
+def test_models_of_an_open_run_and_very_young_ones_stay(bucket: Bucket) -> None:
+    key = bucket.run("open", bucket.model(), days_ago=90, state="running")
+    young = bucket.run("young", bucket.model(), days_ago=1.5)
+    rule = PruneRule(older_than=timedelta(0), keep_runs=0)
+    assert bucket.left(rule) == sorted([key, young])
+    assert timedelta(days=1.5) < LEAST_AGE
+
+
+def test_a_receipt_that_cant_be_read_keeps_its_models(bucket: Bucket) -> None:
+    key = bucket.run("bad", bucket.model(), days_ago=90)
+    bucket.write(f"runs/{key.split('/')[3]}/receipt.json", b"{", days_ago=90)
+    bucket.run("z", bucket.model(), days_ago=1)
+    pruning = plan_pruning(bucket.objects, RULE, NOW)
+    assert key in bucket.left() and list(pruning.problems) == [key.split("/")[3]]

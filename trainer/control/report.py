@@ -1,0 +1,167 @@
+"""The report of a closed run, stored beside its receipt: read what it shows, within bounds, and write it.
+
+Whoever closes a run leaves its report, after the record is closed: no run waits for it, and a part that
+can't be had is left out. Commands make one that is missing.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from trainer.base.errors import TrainerError, UsageError
+from trainer.base.strict_json import Unsound
+from trainer.control.cloud import Cloud
+from trainer.control.observe import reports
+from trainer.control.reported import at_once
+from trainer.runs.manifest import read_manifest
+from trainer.runs.receipt import Receipt
+from trainer.runs.record import RunRecord, utc_now
+from trainer.runs.report.curves import RunCurves, curves_of
+from trainer.runs.report.data import Seen, report_data
+from trainer.runs.report.models import InProduction, ReadCard, first
+from trainer.runs.report.page import MOST_PAGE_BYTES, data_of, page
+from trainer.runs.store import PART_BYTES, Conflict, Objects, Stored, given, manifest_key, report_key
+from trainer.runs.stored_receipt import read_receipt
+from trainer.runs.timeline import Reports
+from trainer.store.listing import card_of
+from trainer.store.production import PRODUCTION, file_of, production_name
+
+MOST_EVENT_BYTES = 32 * 2**20  # that are folded into curves: control has a gigabyte of memory
+MOST_PARTS = 20_000
+MOST_CARDS = 60  # of the best models
+MOST_CHAMPIONS = 2_000
+MOST_ATTEMPTS = 60
+SECONDS = 20.0  # for all parts of events, and for all cards
+T = TypeVar("T")
+
+
+def leave_report(cloud: Cloud, record: RunRecord) -> None:
+    """Store the report of a run that this caller closed. Never fails: a run has ended without one."""
+    try:
+        if (receipt := read_receipt(cloud.objects, record.run_id)) is not None:
+            _store(cloud.objects, record.run_id, make_report(cloud, record, receipt))
+    except (TrainerError, Unsound):
+        return
+    except Exception:  # a fault of ours about a page: the run is settled all the same
+        traceback.print_exc()
+
+
+def report_of(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
+    """Return the report of a closed run: the stored one, drawn anew, or one that is made and stored now.
+    Raises UsageError if what it shows is too large for a page, TrainerError if S3 can't be read.
+    """
+    stored = given(partial(cloud.objects.get, key=report_key(record.run_id), first_bytes=2 * MOST_PAGE_BYTES))
+    with suppress(Unsound):
+        if stored is not None:
+            return page(data_of(stored.body, record.run_id))
+    try:
+        made = make_report(cloud, record, receipt)
+    except Unsound as error:
+        do = f"mayfly receipts {record.run_id} prints it."
+        raise UsageError(f"{record.run_id} has no report", why=str(error), do=do) from error
+    with suppress(TrainerError):  # a reader may not write
+        _store(cloud.objects, record.run_id, made)
+    return made
+
+
+def make_report(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
+    """Return the page of a closed run by what S3 has of it. Raises Unsound if it is too large."""
+    missing: dict[str, str] = {}
+    objects = cloud.objects
+
+    def read(part: str, of: Callable[[], T], instead: T) -> T:
+        try:
+            return of()
+        except (TrainerError, Unsound) as error:
+            missing[part] = f"Not shown: {error}"
+            return instead
+
+    seen = Seen(
+        manifest=read("manifest", lambda: _manifest(objects, record), None),
+        reports=read("reports", lambda: _reports(cloud, record), {}),
+        curves=read("curves", lambda: _curves(objects, record), None),
+        cards=read("cards", lambda: _cards(objects, receipt), {}),
+        production=read("production", lambda: _production(objects, receipt), {}),
+        missing=missing,
+    )
+    return page(report_data(receipt, record, seen))
+
+
+def _store(objects: Objects, run_id: str, made: bytes) -> None:
+    with suppress(Conflict):  # another caller made it
+        objects.put(key=report_key(run_id), body=made, create=True)
+
+
+def _manifest(objects: Objects, record: RunRecord) -> Any:
+    stored = objects.get(key=manifest_key(record.run_id))
+    return read_manifest(stored.body) if stored is not None else None
+
+
+def _reports(cloud: Cloud, record: RunRecord) -> Reports:
+    if len(record.attempts) > MOST_ATTEMPTS:
+        raise Unsound(f"the run has {len(record.attempts)} attempts")
+    return reports(cloud, record)
+
+
+def _curves(objects: Objects, record: RunRecord) -> RunCurves:
+    """Return the curves of the events of every attempt. Raises Unsound if these are too large."""
+    listed = [(node, part) for node, prefix in _places(record) for part in _parts(objects, prefix)]
+    size = sum(part.size for _, part in listed)
+    if size > MOST_EVENT_BYTES or len(listed) > MOST_PARTS:
+        raise Unsound(f"the events have {size / 1e6:,.0f} MB; mayfly pull has the curves")
+    bodies = at_once(listed, lambda one: _body(objects, one[1]), "parts of events", seconds=SECONDS)
+    named = zip((node for node, _ in listed), bodies, strict=True)
+    return curves_of(named, begin=record.preflight_at, end=record.closed_at or utc_now())
+
+
+def _places(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield the name of each node of each attempt, and the prefix of its events."""
+    for nodes in record.nodes_by_attempt:
+        for number, keys in enumerate(nodes):
+            yield f"node {number}" if len(nodes) > 1 else "", keys.metrics
+
+
+def _parts(objects: Objects, prefix: str) -> tuple[Stored, ...]:
+    return objects.list(prefix=prefix, most=MOST_PARTS + 1)
+
+
+def _body(objects: Objects, part: Stored) -> bytes:
+    stored = given(partial(objects.get, key=part.key, first_bytes=PART_BYTES)) if part.size else None
+    return stored.body if stored else b""
+
+
+def _cards(objects: Objects, receipt: Receipt) -> dict[str, ReadCard]:
+    """Return the cards of the best models by their keys."""
+    best = first(receipt["models"], MOST_CARDS)
+    found = at_once(
+        best, lambda model: _card(objects, model["key"], model["version_id"]), "cards", seconds=SECONDS
+    )
+    return {str(model["key"]): card for model, card in zip(best, found, strict=True) if card is not None}
+
+
+def _card(objects: Objects, key: str, version_id: str) -> ReadCard | None:
+    card = card_of(objects, key=key, version_id=version_id)
+    if card is None:
+        return None
+    trades = card.trades
+    return ReadCard(reliability=card.reliability, begins=trades.get("begins", ()), net=trades.get("net", ()))
+
+
+def _production(objects: Objects, receipt: Receipt) -> dict[str, InProduction]:
+    """Return the production models of the names of the best models, by these models' keys."""
+    if not receipt["models"]:
+        return {}
+    listed = objects.list(prefix=PRODUCTION, most=MOST_CHAMPIONS)
+    keys = {one.key.rpartition("/")[2]: one.key for one in listed}
+    best = first(receipt["models"], MOST_CARDS)
+    named = [(str(model["key"]), keys[file_of(model)]) for model in best if file_of(model) in keys]
+    cards = at_once(named, lambda one: card_of(objects, key=one[1]), "production models", seconds=SECONDS)
+    return {
+        key: InProduction(name=production_name(champion), metrics=card.metrics)
+        for (key, champion), card in zip(named, cards, strict=True)
+        if card is not None
+    }

@@ -1,0 +1,148 @@
+// Charts of a run's report: lines over epochs or time by uPlot, bars of gains and calibration as SVG.
+// Texts go through textContent or createTextNode only.
+"use strict";
+const charts = (() => {
+  const COLOURS = ["#3b6ea8", "#c0562c", "#23784a", "#7a4fb3", "#a86a00", "#b83280", "#127a86", "#68727c"];
+  const DARK = ["#7db0e8", "#f09a6f", "#63c48d", "#bd9cf0", "#e5b04f", "#f08bc0", "#5cc5d1", "#97a1ab"];
+  const SVG = "http://www.w3.org/2000/svg";
+  const WHOLE = [1, 2, 5].flatMap((one) => [...Array(12).keys()].map((power) => one * 10 ** power)).sort((one, other) => one - other);
+  const drawn = new Set();
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let printing = false;
+
+  const colour = (place) => (dark.matches && !printing ? DARK : COLOURS)[place % COLOURS.length];
+  const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function short(value) {
+    if (!known(value)) return "–";
+    const size = Math.abs(value);
+    if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential(2);
+    return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
+  }
+
+  // A number with four decimals, as in the receipt's tables; a chance below 0.01 is one.
+  const score = (value) => known(value) && Math.abs(value) < 1000 && Math.abs(value) >= 5e-4 ? value.toFixed(4) : short(value);
+  const chance = (value) => known(value) && value < .01 ? "< 0.01" : known(value) && value > .99 ? "> 0.99" : known(value) ? value.toFixed(2) : "–";
+  const known = (value) => value !== null && value !== undefined;
+  const iso = (seconds) => new Date(seconds * 1e3).toISOString();
+  function instants(_, splits) {
+    const days = splits.length > 1 && splits[1] - splits[0] >= 43200;
+    const seconds = splits.length > 1 && splits[1] - splits[0] < 60;
+    return splits.map((one) => days ? iso(one).slice(2, 10) : iso(one).slice(11, seconds ? 19 : 16));
+  }
+
+  function axis(label, format, extra) {
+    return {
+      stroke: () => themed("--dim"), label, labelSize: label ? 18 : 0, labelFont: "12px system-ui", font: "11px system-ui",
+      grid: { stroke: () => themed("--line"), width: 1 }, ticks: { stroke: () => themed("--line"), width: 1 },
+      values: format ? (_, splits) => splits.map(format) : undefined, ...extra,
+    };
+  }
+
+  // Draw lines. `series`: [{label, values, place (of its colour), width, dash, faint}]; `bands`: pairs of places in it.
+  function lines(into, { x, series, bands, xLabel, yLabel, time, yFormat, log, height }) {
+    const make = () => new uPlot({
+      width: Math.max(240, into.clientWidth), height: height || 240,
+      scales: { x: { time: Boolean(time) }, y: { distr: log ? 3 : 1 } },
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
+      cursor: { drag: { x: true, y: false }, points: { size: 5 } },
+      legend: { show: series.length <= 12, markers: { width: 2 } },
+      axes: [
+        axis(xLabel, short, time ? { space: 74, values: instants } : { space: 50, incrs: WHOLE }),
+        axis(yLabel, yFormat || short, { size: 62 }),
+      ],
+      bands: (bands || []).map((pair) => ({ series: pair.map((one) => one + 1), fill: `${colour(0)}26` })),
+      series: [
+        { label: xLabel || "time", value: (_, value) => known(value) && time ? iso(value).slice(0, 19).replace("T", " ") : short(value) },
+        ...series.map((one) => ({
+          label: one.label, stroke: () => colour(one.place) + (one.faint ? "99" : ""), width: one.width || 1.6,
+          dash: one.dash, spanGaps: true, points: { show: x.length < 2, size: 5 },
+          value: (_, value) => (yFormat || short)(value),
+        })),
+      ],
+    }, [x, ...series.map((one) => one.values)], into);
+    const chart = { into, plot: make(), redraw() { chart.plot.destroy(); chart.plot = make(); } };
+    chart.sized = new ResizeObserver(() => {
+      const width = Math.max(240, into.clientWidth);
+      if (width !== chart.plot.width) chart.plot.setSize({ width, height: chart.plot.height });
+    });
+    chart.sized.observe(into);
+    drawn.add(chart);
+    return chart;
+  }
+
+  function forget(chart) {
+    if (!chart) return;
+    chart.sized.disconnect();
+    chart.plot.destroy();
+    drawn.delete(chart);
+  }
+
+  function redraw() { drawn.forEach((chart) => chart.redraw()); }
+  dark.addEventListener("change", redraw);
+  addEventListener("beforeprint", () => { printing = true; redraw(); });
+  addEventListener("afterprint", () => { printing = false; redraw(); });
+  function shape(name, attributes, ...children) {
+    const made = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.append(...children);
+    return made;
+  }
+
+  function part(name, kind, place) {
+    const made = document.createElement(name);
+    made.className = kind;
+    for (const [key, value] of Object.entries(place || {})) made.style[key] = value;
+    return made;
+  }
+
+  // Draw gains with their intervals, one row each; zero is the baseline.
+  function gains(rows) {
+    const known = rows.filter((row) => row.gain[0] !== null);
+    const ends = known.flatMap((row) => row.gain.filter((one) => one !== null)).concat(0);
+    const low = Math.min(...ends), span = Math.max(...ends) - low || 1;
+    const at = (value) => 2 + 96 * (value - low) / span;
+    const made = part("div", "gains");
+    for (const row of known) {
+      const [gain, least, most] = row.gain;
+      const tone = row.mark === "better" ? "good" : row.mark === "worse" ? "bad" : "";
+      const track = part("div", "track");
+      track.append(part("span", "zero", { left: `${at(0)}%` }));
+      if (least !== null) {
+        track.append(part("span", `span ${tone}`, { left: `${at(least)}%`, width: `${at(most) - at(least)}%` }));
+      }
+      track.append(part("span", `dot ${tone}`, { left: `${at(gain)}%` }));
+      const [name, value] = [part("span", "name"), part("span", "value")];
+      name.textContent = row.piece;
+      value.textContent = (gain > 0 ? "+" : "") + score(gain);
+      const line = part("div", "gain");
+      line.append(name, track, value);
+      made.append(line);
+    }
+    return made;
+  }
+
+  // Draw how often an event happened by the probability that was forecast; reliable is the diagonal.
+  function calibration(table) {
+    const made = shape("svg", { viewBox: "-34 -8 280 270", class: "calibration", role: "img" });
+    const values = [...table.forecast, ...table.happened, ...table.low, ...table.high].filter((one) => one !== null);
+    const low = Math.max(0, Math.min(...values) - .02), high = Math.min(1, Math.max(...values) + .02), span = high - low || 1;
+    const x = (value) => 230 * (value - low) / span, y = (value) => 230 - x(value);
+    made.append(shape("path", { class: "frame", d: "M0 0V230H230" }), shape("path", { class: "zero", d: "M0 230L230 0" }));
+    table.forecast.forEach((forecast, place) => {
+      const ends = [table.low[place], table.high[place]];
+      if (ends[0] !== null) made.append(shape("path", { class: "span", d: `M${x(forecast)} ${y(ends[0])}V${y(ends[1])}` }));
+      made.append(shape("circle", { cx: x(forecast), cy: y(table.happened[place]), r: 4 }));
+    });
+    for (const value of [low, high]) {
+      made.append(
+        shape("text", { x: x(value), y: 245, "text-anchor": "middle" }, value.toFixed(2)),
+        shape("text", { x: -5, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(2)),
+      );
+    }
+    made.append(shape("text", { x: 115, y: 260, "text-anchor": "middle" }, "forecast; up: how often it happened"));
+    return made;
+  }
+
+  return { lines, forget, gains, calibration, short, score, chance };
+})();
