@@ -34,7 +34,7 @@ def last(x_N: np.ndarray, rows: int) -> np.ndarray:
 
 def change(x_N: np.ndarray, bars: int) -> np.ndarray:
     """Return the value minus that of `bars` bars earlier."""
-    return np.subtract(x_N[..., bars:], lag(x_N, bars))
+    return np.asarray(x_N[..., bars:] - lag(x_N, bars))
 
 
 def rolling(values: State, spans: Sequence[int], combine: Combine) -> dict[int, State]:
@@ -158,4 +158,4 @@ def exponential_means(x_KN: np.ndarray, decays: Sequence[float], bars: int) -> n
         return (weighted,)
 
     total_KN = rolling((x_KN,), (bars,), combine)[bars][0]
-    return np.multiply(total_KN, column((1 - decay) / (1 - decay**bars) for decay in decays))
+    return np.asarray(total_KN * column((1 - decay) / (1 - decay**bars) for decay in decays))

@@ -72,13 +72,13 @@ def turn_of_month(bars: FeatureBars, span: int) -> np.ndarray:
     first_N = days_N.astype("datetime64[M]").astype("datetime64[D]")
     next_N = (days_N.astype("datetime64[M]") + 1).astype("datetime64[D]")
     is_turn_N = (days_N - first_N < np.timedelta64(3, "D")) | (next_N - days_N == np.timedelta64(1, "D"))
-    return is_turn_N.astype(np.float64)
+    return np.asarray(is_turn_N.astype(np.float64))
 
 
 def is_weekend(bars: FeatureBars, span: int) -> np.ndarray:
     """Return 1 on Saturday and Sunday, else 0."""
     day_N = bars.timestamp // DAY % 7
-    return ((day_N == _SATURDAY) | (day_N == _SATURDAY + 1)).astype(np.float64)
+    return np.asarray(((day_N == _SATURDAY) | (day_N == _SATURDAY + 1)).astype(np.float64))
 
 
 def _angle(timestamp_N: np.ndarray, period: int) -> np.ndarray:
