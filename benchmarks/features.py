@@ -2,7 +2,7 @@
 commit.
 
     python -m benchmarks.features --data FOLDER          seven years of minutes of three symbols (10 minutes)
-    python -m benchmarks.features --data FOLDER --quick  a month (seconds)
+    python -m benchmarks.features --quick --data FOLDER  a month (seconds)
     ... --before CHECKOUT                                the trainer of another checkout as a contender
 
 FOLDER has real candles of a minute; the bars of up to three symbols are repeated. `pip install polars` adds

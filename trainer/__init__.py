@@ -52,7 +52,7 @@ def predict(
             run=run,
             symbols=symbols,
             last=last,
-            model_file=files,
+            model_file=[str(file) for file in files],
             held=held,
             rehearse=rehearse,
             stack=stack,
