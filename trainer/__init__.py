@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     import pandas
 
+    from trainer.train.predict.loaded import LoadedModel
+
 __version__ = "0.1.0"
 
 
@@ -59,3 +61,22 @@ def predict(
             local=None if local is None else str(local),
         )
     )
+
+
+def load(path: str | Path, *, model_file: str | Path | Sequence[str | Path] = ()) -> LoadedModel:
+    """Return a model file as torch has it: `module`, `card` and `prepare(bars)` (docs/models.md).
+
+    `module` is a torch.nn.Module in evaluation mode with the scaler inside: it takes features that are not
+    scaled. `prepare` makes its inputs of candles, by symbol, and turns its outputs into forecasts. Of a refit
+    it is the model that `predict` uses, of several networks their mean. `model_file` are the Python
+    files of your own model and features, since a card runs no code.
+
+    Raises DataError for a file that is no whole model, or whose card can't be used, UsageError for a model
+    file that is missing, superfluous or another.
+    """
+    from pathlib import Path  # late, like torch: `import trainer` loads nothing
+
+    from trainer.train.predict.loaded import load as load_model
+
+    files = [model_file] if isinstance(model_file, str) or hasattr(model_file, "__fspath__") else model_file
+    return load_model(Path(path), own_files=[Path(file) for file in files])

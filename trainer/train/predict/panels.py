@@ -30,7 +30,7 @@ from trainer.train.predict.readers import Inputs, reader_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Series:
+class PanelSeries:
     """One symbol of a panel, for one model."""
 
     candles: Candles
@@ -101,8 +101,8 @@ def _predict(
     """Predict with one model. `rows` caches calendar and inputs by scaler and calendar for the next
     models.
     """
-    chosen: list[_Series] = []
-    for one in _chosen(model, panel, wanted=wanted, last=last, rows=rows):
+    chosen: list[PanelSeries] = []
+    for one in series_to_predict(model, panel, wanted=wanted, last=last, rows=rows):
         if isinstance(one, NotPredicted):
             yield one
         else:
@@ -134,7 +134,7 @@ def outputs_of_panel(
         for symbol in panel
     }
     chosen = []
-    for one in _chosen(model, panel, wanted=tuple(panel), last=None, rows={}):
+    for one in series_to_predict(model, panel, wanted=tuple(panel), last=None, rows={}):
         if isinstance(one, NotPredicted):
             continue
         bars = np.intersect1d(one.bars, series[one.candles.symbol][1], assume_unique=True)
@@ -145,16 +145,16 @@ def outputs_of_panel(
     return made
 
 
-def _chosen(
+def series_to_predict(
     model: CheckedModel,
     panel: dict[str, Candles],
     *,
     wanted: Sequence[str],
     last: int | None,
     rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]],
-) -> Iterator[_Series | NotPredicted]:
+) -> Iterator[PanelSeries | NotPredicted]:
     """Yield the series of a panel to predict, each with its rows and bars."""
-    card, common = model.card, _common(model)
+    card, common = model.card, common_of(model)
     warmups = {symbol: model.warmup(candles) for symbol, candles in panel.items()}
     key = common.scaler_of, common.calendar
     if key not in rows:
@@ -195,15 +195,17 @@ def _chosen(
             continue
         whole_DF = masked(rows_DF, torch.tensor(entry.scaler["mean"]), present_D)
         place_T = dates - dates[0]
-        yield _Series(candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first)
+        yield PanelSeries(
+            candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first
+        )
 
 
-def _common(model: CheckedModel) -> CardPanel:
+def common_of(model: CheckedModel) -> CardPanel:
     assert model.card.panel is not None
     return model.card.panel
 
 
-def _outputs(model: CheckedModel, networks: Networks, series: Sequence[_Series]) -> list[np.ndarray]:
+def _outputs(model: CheckedModel, networks: Networks, series: Sequence[PanelSeries]) -> list[np.ndarray]:
     """Return the outputs (N, O) of each series. Windows of all series share batches; chunks lie on each
     series' own grid.
     """

@@ -47,7 +47,7 @@ __all__ = ["NotPredicted", "Predictions", "predict_models"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
+class PredictionTask:
     """One series of a model, and the bars to predict."""
 
     model: CheckedModel
@@ -104,7 +104,7 @@ def predict_models(
         except TrainerError as error:
             yield NotPredicted(model=path.stem, symbol="", error=error)
     _refuse_several_targets(checked)
-    wanted = _wanted(checked, symbols)
+    wanted = wanted_symbols(checked, symbols)
     groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
     for model in checked:
         columns = (*model.card.told_columns, *model.card.columns)
@@ -140,7 +140,7 @@ def outputs_at(model: CheckedModel, candles: Candles, bars: np.ndarray) -> BarOu
     chosen = np.intersect1d(bars, whole, assume_unique=True)
     outputs_NO = np.empty((0, 1))
     if len(chosen):
-        task = _Task(model=model, series=series, candles=candles, warmup=warmup, bars=chosen)
+        task = PredictionTask(model=model, series=series, candles=candles, warmup=warmup, bars=chosen)
         (rows_TF,) = compute_each(
             [candles.rows(task.first_row)], features=model.features, own=model.own_features
         )
@@ -153,12 +153,12 @@ def _predict_panels(
 ) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
     """Predict with panels that read the same inputs; return the notes on their files."""
     with HeldFolder("candles") as scratch:
-        folder = _open(models, data, Path(scratch))
+        folder = open_candles_of(models, data, Path(scratch))
         yield from predict_panels(models, folder, data, wanted=wanted, last=last, networks=running.networks)
         return folder.notes
 
 
-def _open(
+def open_candles_of(
     models: Sequence[CheckedModel], data: Path, scratch: Path, *, symbols: Sequence[str] = ()
 ) -> CandleFolder:
     """Return the candles that models read. Raises DataError for candles of another timeframe."""
@@ -184,8 +184,8 @@ def _predict_group(
                 by_symbol[symbol].append(model)
     with HeldFolder("candles") as scratch:
         only = tuple(by_symbol) if len(by_symbol) == 1 else ()  # one symbol: no other is split off its file
-        folder = _open(models, data, Path(scratch), symbols=only)
-        tasks: list[_Task] = []
+        folder = open_candles_of(models, data, Path(scratch), symbols=only)
+        tasks: list[PredictionTask] = []
         for symbol in sorted(by_symbol):
             absent = symbol not in folder.symbols
             try:
@@ -199,7 +199,7 @@ def _predict_group(
                 continue
             for model in by_symbol[symbol]:
                 try:
-                    tasks.append(_task(model, candles, data, last=last))
+                    tasks.append(task_of(model, candles, data, last=last))
                 except TrainerError as error:
                     yield NotPredicted(model=model.name, symbol=symbol, error=error)
             if sum(len(task.candles) - task.first_row for task in tasks) >= MOST_ROWS:
@@ -217,7 +217,7 @@ class _Running:
     is_exact: dict[tuple[str, int], bool] = field(default_factory=dict)
     held: float | None = None
 
-    def run(self, tasks: Sequence[_Task]) -> Iterator[Predictions | NotPredicted]:
+    def run(self, tasks: Sequence[PredictionTask]) -> Iterator[Predictions | NotPredicted]:
         """Predict the bars of tasks that read the same inputs."""
         parts = [task.candles.rows(task.first_row) for task in tasks]
         model = tasks[0].model if tasks else None
@@ -245,12 +245,12 @@ class _Running:
                 synthetic=bool(card.data.get("synthetic")),
             )
 
-    def _columns(self, task: _Task, outputs_NO: np.ndarray) -> dict[str, np.ndarray]:
+    def _columns(self, task: PredictionTask, outputs_NO: np.ndarray) -> dict[str, np.ndarray]:
         target = task.model.target
         columns = target.columns(outputs_NO, task.candles, task.bars, task.series.fitted)
         return columns if self.held is None else target.columns_of_held(columns, self.held)
 
-    def _outputs(self, task: _Task, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
+    def _outputs(self, task: PredictionTask, network: nn.Module, rows_TF: torch.Tensor) -> np.ndarray:
         """Return the outputs (N, O). A few windows run in a small batch if that gives the digits of a full
         one.
         """
@@ -283,19 +283,19 @@ class _Running:
         return self.is_exact[key]
 
 
-def _reader(task: _Task, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
+def _reader(task: PredictionTask, rows_TF: torch.Tensor, *, batch: int = EVALUATION_BATCH) -> Reader:
     scaler, seen = task.series.scaler, task.model.card.lookback
     inputs = Inputs(
         rows_TF=rows_TF,
         mean_F=torch.tensor(scaler["mean"]),
         std_F=torch.tensor(scaler["std"]),
         limit=scaler["limit"],
-        context_TC=_context(task, len(rows_TF)),
+        context_TC=context_of_task(task, len(rows_TF)),
     )
     return reader_of(task.reads, inputs, bars_seen=seen, first_bar=task.warmup + seen - 1, batch=batch)
 
 
-def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
+def context_of_task(task: PredictionTask, num_rows: int) -> torch.Tensor | None:
     """Return the context of the rows that a task reads, for a model that reads it."""
     card = task.model.card
     if not home_of(card.family).reads_context:
@@ -305,7 +305,7 @@ def _context(task: _Task, num_rows: int) -> torch.Tensor | None:
     return torch.from_numpy(context_of(timestamp, card.timeframe, series=number))
 
 
-def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> _Task:
+def task_of(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> PredictionTask:
     """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
     warmup = model.warmup(candles)
@@ -322,7 +322,7 @@ def _task(model: CheckedModel, candles: Candles, data: Path, *, last: int | None
             why=f"a prediction needs {needed}; there are {len(candles)}",
             do="Give more bars.",
         )
-    return _Task(model=model, series=series, candles=candles, warmup=warmup, bars=bars)
+    return PredictionTask(model=model, series=series, candles=candles, warmup=warmup, bars=bars)
 
 
 def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, warmup: int) -> np.ndarray:
@@ -335,7 +335,7 @@ def _whole_bars(candles: Candles, model: CheckedModel, series: CardSeries, *, wa
     return np.asarray(bars[clear_of_holes(hole, bars - max(lookback - 1, reach), bars)])
 
 
-def _wanted(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
+def wanted_symbols(models: Sequence[CheckedModel], symbols: Sequence[str]) -> tuple[str, ...]:
     """Return the symbols to predict (none: all). Raises UsageError for one that no model knows; a panel's
     takes any.
     """

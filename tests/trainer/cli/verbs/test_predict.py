@@ -145,7 +145,10 @@ def test_each_mistake_is_one_line_and_no_aws_is_asked(
     ("data", "line"),
     [
         ("/nope", "data folder /nope does not exist."),
-        ("empty", "data folder empty holds no candles (no file ends in .parquet, .pq, .feather, .arrow, .csv, .csv.gz, .txt)."),
+        (
+            "empty",
+            "data folder empty holds no candles (no file ends in .parquet, .pq, .feather, .arrow, .csv, .csv.gz, .txt).",
+        ),
         ("AAPL.xlsx", "AAPL.xlsx is not a candle file"),
         ("a" * 300, f"cannot read {'a' * 300} (File name too long)."),
     ],

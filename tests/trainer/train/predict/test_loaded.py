@@ -1,0 +1,206 @@
+"""`trainer.load`: the network with its scaler gives the forecasts of `mayfly predict`, for every kind of model."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+import trainer
+from tests.models import FEATURES, LOOKBACK, card_of, make_model
+from trainer.base.errors import DataError, UsageError
+from trainer.base.settings import keys_of
+from trainer.models import network_of
+from trainer.store.card import Card, CardPanel
+from trainer.store.weights import HELD_OUT, save, weights_sha256
+from trainer.targets import TARGETS
+from trainer.train.packs.tensors import tensors_of
+from trainer.train.predict.averaged import averaged_tensors
+from trainer.train.predict.symbols import Predictions, predict_models
+
+SYMBOLS = ("AAA", "BBB", "CCC")
+NET = """from torch import nn
+class Net(nn.Module):
+    def __init__(self, features, outputs):
+        super().__init__()
+        self.head = nn.Linear(features, outputs)
+    def forward(self, x):
+        return self.head(x[:, -1])
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, write_candles: Any) -> Path:
+    folder: Path = tmp_path_factory.mktemp("candles")
+    for seed, symbol in enumerate(SYMBOLS):
+        write_candles(folder, symbol, bars=600 + 20 * seed, seed=seed)
+    return folder
+
+
+def scaled(card: Card) -> Card:
+    """Return a card whose series have scalers of their own, none of them trivial."""
+    series = [
+        replace(one, scaler={"mean": [0.1 * (n + 1)] * len(card.features), "std": [0.5 + n] * len(card.features), "limit": 4.0})
+        for n, one in enumerate(card.series)
+    ]  # fmt: skip
+    return replace(card, series=series)
+
+
+def as_predicted(path: Path, data: Path, last: int | None = None, **named: Any) -> dict[str, Predictions]:
+    made = list(predict_models([path], data, last=last, **named))
+    assert made and all(isinstance(one, Predictions) for one in made), made
+    return {one.symbol: one for one in made if isinstance(one, Predictions)}
+
+
+def check_agrees(path: Path, data: Path, *, last: int | None = 7, model_file: Path | None = None) -> None:
+    """Compare the loaded module's forecasts with those of `mayfly predict`."""
+    files = [model_file] if model_file else []
+    model = trainer.load(path, model_file=files)
+    wanted = as_predicted(path, data, last, own_files=files)
+    prepared = model.prepare(data, last=last)
+    assert prepared.keys() == wanted.keys()
+    for symbol, bars in prepared.items():
+        assert tuple(bars.inputs) == model.input_names
+        with torch.no_grad():
+            forecast = bars.forecast(model.module(**bars.inputs))
+        assert bars.bar.tolist() == wanted[symbol].bar.tolist()
+        assert bars.available_at.tolist() == wanted[symbol].available_at.tolist()
+        assert forecast.keys() == wanted[symbol].columns.keys()
+        for name, values in forecast.items():
+            np.testing.assert_allclose(values, wanted[symbol].columns[name], rtol=2e-5, atol=1e-6)
+    assert len({value for one in wanted.values() for each in one.columns.values() for value in each}) > 2
+
+
+@pytest.mark.parametrize(
+    ("family", "target"), [("lstm", "direction"), ("transformer", "direction"), ("tcn", "volatility")]
+)
+def test_a_family_forecasts_what_predict_does(family: str, target: str, tmp_path: Path, data: Path) -> None:
+    card = scaled(card_of(family, target, symbols=SYMBOLS))
+    torch.manual_seed(1)
+    save(tmp_path / "m.safetensors", tensors_of(network_of(family).build(card.architecture)), card)
+    check_agrees(tmp_path / "m.safetensors", data)
+    check_agrees(tmp_path / "m.safetensors", data, last=None)
+
+
+def test_several_networks_forecast_their_mean(tmp_path: Path, data: Path) -> None:
+    card = replace(scaled(card_of("lstm", "direction", symbols=SYMBOLS)), members=2)
+    torch.manual_seed(1)
+    members = [tensors_of(network_of("lstm").build(card.architecture)) for _ in range(2)]
+    save(tmp_path / "m.safetensors", averaged_tensors(members), card)
+    check_agrees(tmp_path / "m.safetensors", data)
+
+
+def test_a_refit_is_loaded_as_predict_uses_it(tmp_path: Path, data: Path) -> None:
+    card = card_of("lstm", "direction", symbols=("AAA",))
+    torch.manual_seed(1)
+    refit, twin = (tensors_of(network_of("lstm").build(card.architecture)) for _ in range(2))
+    series = [vars(one) for one in card.series]
+    held_out = {"sha256": weights_sha256(twin), "trained_until": "", "series": series, "panel": None}
+    both = {**refit, **{HELD_OUT + name: tensor for name, tensor in twin.items()}}
+    save(tmp_path / "m.safetensors", both, replace(card, held_out=held_out))
+    loaded = trainer.load(tmp_path / "m.safetensors").module.state_dict()
+    assert all(torch.equal(loaded[f"network.{name}"], tensor) for name, tensor in refit.items())
+    check_agrees(tmp_path / "m.safetensors", data)
+
+
+@pytest.mark.parametrize("scaler_of", ["pooled", "series", "rank"])
+def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path) -> None:
+    features = ("present", *FEATURES)
+    card = card_of("transformer", "direction", symbols=SYMBOLS[:2], features=features)
+    card = scaled(card) if scaler_of == "series" else card
+    series = [
+        replace(one, scaler={**one.scaler, "mean": [0.0, *one.scaler["mean"][1:]]}, number=n + 1)
+        for n, one in enumerate(card.series)
+    ]
+    common = {"mean": [0.0] * len(features), "std": [1.0] * len(features), "limit": series[0].scaler["limit"]}
+    panel = CardPanel(scaler_of=scaler_of, scaler=common, fitted={}, calendar="24x7", horizon=5)
+    torch.manual_seed(1)
+    tensors = tensors_of(network_of("transformer").build(card.architecture))
+    save(tmp_path / "m.safetensors", tensors, replace(card, panel=panel, series=series, kind="panel"))
+    check_agrees(tmp_path / "m.safetensors", data)
+
+
+def test_a_model_of_ones_own_takes_its_file(tmp_path: Path, data: Path) -> None:
+    file = tmp_path / "my_net.py"
+    file.write_text(NET)
+    sha256 = hashlib.sha256(NET.encode()).hexdigest()
+    card = card_of("lstm", "direction", symbols=SYMBOLS[:1])
+    entry = {"file": file.name, "class": "Net", "sha256": sha256}
+    architecture = {
+        **entry,
+        "features": len(card.features),
+        "outputs": 1,
+        "lookback": LOOKBACK,
+        "settings": {},
+        "reads": "windows",
+    }
+    own = {"model": {**entry, "text": NET}}
+    card = replace(card, family="own", architecture=architecture, own_files=own)
+    torch.manual_seed(1)
+    built = network_of("own").build(architecture, file=str(file))
+    save(tmp_path / "m.safetensors", tensors_of(built), card)
+    check_agrees(tmp_path / "m.safetensors", data, model_file=file)
+    with pytest.raises(UsageError, match="--model-file my_net.py"):
+        trainer.load(tmp_path / "m.safetensors")
+
+
+def test_an_agent_says_what_to_hold(tmp_path: Path, data: Path) -> None:
+    target = TARGETS["position"]()
+    settings = {key: getattr(target, item.name) for key, item in keys_of(target).items()}
+    card = card_of("lstm", "position", symbols=SYMBOLS[:1], target_settings=settings)
+    card = replace(card, architecture={**card.architecture, "outputs": target.outputs})
+    torch.manual_seed(1)
+    save(tmp_path / "m.safetensors", tensors_of(network_of("lstm").build(card.architecture)), card)
+    check_agrees(tmp_path / "m.safetensors", data)
+    model = trainer.load(tmp_path / "m.safetensors")
+    bars = model.prepare(data, last=3)["AAA"]
+    outputs = model.module(**bars.inputs)
+    (wanted,) = as_predicted(tmp_path / "m.safetensors", data, 1, held=0.5).values()
+    assert {name: values.tolist() for name, values in bars.forecast(outputs, held=0.5).items()} == {
+        name: values.tolist() for name, values in wanted.columns.items()
+    }
+
+
+def test_a_table_is_read_as_its_file_is(tmp_path: Path, data: Path) -> None:
+    make_model(tmp_path / "m.safetensors", symbols=("AAA",))
+    model = trainer.load(tmp_path / "m.safetensors")
+    (file,) = data.glob("AAA*")
+    table = pandas.read_parquet(file)
+    of_file = model.prepare(file, last=5)["AAA"]
+    for given in (table, table.set_index("timestamp"), table.assign(symbol="AAA")):
+        of_table = model.prepare(given, last=5)["AAA"]
+        assert torch.equal(of_table.inputs["x"], of_file.inputs["x"])
+        assert of_table.bar.tolist() == of_file.bar.tolist()
+
+
+def test_what_can_not_be_prepared_is_one_error(tmp_path: Path, data: Path) -> None:
+    make_model(tmp_path / "m.safetensors", symbols=("AAA", "ZZZ"))
+    model = trainer.load(tmp_path / "m.safetensors")
+    assert list(model.prepare(data, last=1)) == ["AAA"]
+    with pytest.raises(UsageError, match="no model of BBB"):
+        model.prepare(data, symbols=["BBB"])
+    with pytest.raises(DataError, match="ZZZ"):
+        model.prepare(data, symbols=["ZZZ"])
+    with pytest.raises(UsageError, match="last is 0"):
+        model.prepare(data, last=0)
+    few = pandas.read_parquet(next(data.glob("AAA*"))).head(30).assign(symbol="AAA")
+    with pytest.raises(DataError, match="enough bars before it"):
+        model.prepare(few)
+    bars = model.prepare(data, last=3)["AAA"]
+    with pytest.raises(UsageError, match="are of 2 bars, and AAA has 3"):
+        bars.forecast(torch.zeros(2, 1))
+
+
+def test_scalers_of_several_limits_are_refused(tmp_path: Path) -> None:
+    card = card_of("lstm", "direction", symbols=("AAA", "BBB"))
+    first, second = card.series
+    card = replace(card, series=[first, replace(second, scaler={**second.scaler, "limit": 3.0})])
+    save(tmp_path / "m.safetensors", tensors_of(network_of("lstm").build(card.architecture)), card)
+    with pytest.raises(DataError, match="different limits"):
+        trainer.load(tmp_path / "m.safetensors")
