@@ -314,22 +314,20 @@ class DataSettings:
         """Take the user's features out of `features`: there they keep their file's name without its folder.
         Raises UsageError for several files.
         """
-        items = {item: own for item in self.features if (own := own_item(item))}
-        files, names = {file for file, _ in items.values()}, [name for _, name in items.values()]
+        items = {item: pair for item in self.features if (pair := own_item(item))}
+        files = sorted({file for file, _ in items.values()})
         if len(files) > 1:
             do = "Put your functions into one file."
-            raise UsageError(f"data.features names {', '.join(sorted(files))}", why="one file is sent", do=do)
-        own = self.own
+            raise UsageError(f"data.features names {', '.join(files)}", why="one file is sent", do=do)
         if not items:
-            own = None
-        elif own is None or (*files, *names) not in ((own.base_name, *own.names), (own.file, *own.names)):
-            own = OwnFeatures.of_names(*files, names)
+            object.__setattr__(self, "own", None)
+            return
+        own, names = self.own, tuple(name for _, name in items.values())
+        if own is None or own.names != names or files[0] not in (own.base_name, own.file):
+            own = OwnFeatures.of_names(files[0], names)
+        chosen = (f"{own.base_name}:{items[item][1]}" if item in items else item for item in self.features)
         object.__setattr__(self, "own", own)
-        if own is not None:
-            named_here = (
-                f"{own.base_name}:{items[item][1]}" if item in items else item for item in self.features
-            )
-            object.__setattr__(self, "features", tuple(named_here))
+        object.__setattr__(self, "features", tuple(chosen))
 
     def _check_features(self) -> None:
         own = self.own.names if self.own else ()

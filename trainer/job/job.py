@@ -272,7 +272,8 @@ class Job:
     def with_own_files(self, homes: Mapping[str, OwnFile]) -> Job:
         """Return the job with these in place of its own files."""
         changed: dict[str, Any] = {table: home for table, home in homes.items() if table != "data"}
-        data = replace(self.data, own=homes["data"]) if "data" in homes else self.data
+        own: Any = homes.get("data", self.data.own)
+        data = replace(self.data, own=own)
         return replace(self, data=data, **changed)
 
     def to_dict(self) -> Tables:
