@@ -184,7 +184,9 @@ def models_flags(models: Parser) -> None:
     export = actions.add_parser(
         "export", help="write a model as ONNX, with its scaler, or its card as markdown"
     )
-    export.add_argument("model", metavar="MODEL|FILE", help="a .safetensors file, name, RUN/NAME or key")
+    export.add_argument(
+        "model", metavar="MODEL", help="a .safetensors file, or name, RUN/NAME or key of a model"
+    )
     export.add_argument(
         "--out", default="", metavar="FILE", help="file to write (default: NAME.onnx, or NAME.md, here)"
     )

@@ -1,4 +1,4 @@
-"""`mayfly models export MODEL|FILE`: write a model as ONNX, or its card as markdown, for use elsewhere."""
+"""`mayfly models export MODEL`: write a model as ONNX, or its card as markdown, for use elsewhere."""
 
 from __future__ import annotations
 
