@@ -31,7 +31,9 @@ def predict_file(
     predicting.
     """
     symbols = (symbol,) if symbol else ()
-    (made,) = predict_models([model], data, symbols=symbols, last=last, model_file=model_file)
+    (made,) = predict_models(
+        [model], data, symbols=symbols, last=last, own_files=[model_file] if model_file else []
+    )
     if not isinstance(made, Predictions):
         raise made.error
     rows = zip(*(column.tolist() for column in made.columns.values()), strict=True)

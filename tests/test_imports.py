@@ -21,7 +21,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": set(),
     "models": set(),
     "targets": {"data"},
-    "job": {"data.table", "data.splits", "data.feature_names", "models", "targets"},
+    "job": {
+        *("data.table", "data.splits", "data.feature_names", "data.own_features"),
+        *("models", "targets"),
+    },
     "machines": {"aws.place", "job"},
     "cluster": {"job"},
     "bars": {"job", "data", "models.pretrained", "targets"},

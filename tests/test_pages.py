@@ -48,7 +48,7 @@ NO_DRY_RUN = {
     "train": "it has no dry run: tests/end_to_end/test_docs.py",
     "agent": "it has no dry run: tests/end_to_end/test_here.py",
     "retrains": "it needs a schedule: tests/end_to_end/test_docs.py",
-    "data": "it launches nothing: tests/trainer/cli/verbs/test_data_fetch.py, test_data_check.py, test_data_sync.py",
+    "data": "it launches nothing: tests/trainer/cli/verbs/test_data_sync.py",
     "attach": "it needs a machine: tests/trainer/cli/verbs/test_attach.py",
     "backup": "it needs a bucket and a folder: tests/trainer/cli/verbs/test_backup.py",
     "doctor": "it checks an account: tests/trainer/cli/verbs/test_doctor.py",

@@ -21,7 +21,7 @@ def predict(
     run: str = "",
     symbols: Sequence[str] = (),
     last: int | None = None,
-    model_file: str | Path | None = None,
+    model_file: str | Path | Sequence[str | Path] = (),
     held: float | None = None,
     rehearse: bool = False,
     stack: str = "dev",
@@ -34,9 +34,10 @@ def predict(
     float64 columns of the target, such as `probability` (docs/models.md). `models` are
     .safetensors files, folders of them, or names or keys in the bucket; `run` stands for all models of a run.
     `data` is a file or folder of candles, `symbols` those to predict (none: all that the models know), `last`
-    the number of bars of each (None: every bar), `model_file` the Python file of your own model. `held` is
-    what an account holds now, a share of its money: agents then say what to hold next, at the last bar.
-    `rehearse` and `stack` choose the bucket, as the flags do; `local` is a folder instead of it.
+    the number of bars of each (None: every bar), `model_file` the Python files of your own model and
+    features. `held` is what an account holds now, a share of its money: agents then say what to hold next, at
+    the last bar. `rehearse` and `stack` choose the bucket, as the flags do; `local` is a folder instead of
+    it.
 
     A model or symbol that fails is a warning; if all fail, the first error is raised: UsageError, DataError
     or ConfigError of `trainer.base.errors`. Sets torch to one thread, as training does, so that the digits
@@ -44,7 +45,9 @@ def predict(
     """
     from trainer.cli.verbs.predict import PredictionRequest, frame  # late: `import trainer` loads nothing
 
-    names = [models] if isinstance(models, str) or hasattr(models, "__fspath__") else models
+    names, files = (
+        [one] if isinstance(one, str) or hasattr(one, "__fspath__") else one for one in (models, model_file)
+    )
     return frame(
         PredictionRequest(
             models=[str(name) for name in names],
@@ -52,7 +55,7 @@ def predict(
             run=run,
             symbols=symbols,
             last=last,
-            model_file=model_file,
+            model_file=list(files),
             held=held,
             rehearse=rehearse,
             stack=stack,
@@ -61,13 +64,13 @@ def predict(
     )
 
 
-def load(path: str | Path, *, model_file: str | Path | None = None) -> LoadedModel:
+def load(path: str | Path, *, model_file: str | Path | Sequence[str | Path] = ()) -> LoadedModel:
     """Return a model file as torch has it: `module`, `card` and `prepare(bars)` (docs/models.md).
 
     `module` is a torch.nn.Module in evaluation mode with the scaler inside: it takes features that are not
     scaled. `prepare` makes its inputs of candles, by symbol, and turns its outputs into forecasts. Of a refit
-    it is the model that `predict` uses, of several networks their mean. `model_file` is the Python file of
-    your own model, since a card runs no code.
+    it is the model that `predict` uses, of several networks their mean. `model_file` are the Python
+    files of your own model and features, since a card runs no code.
 
     Raises DataError for a file that is no whole model, or whose card can't be used, UsageError for a model
     file that is missing, superfluous or another.
@@ -76,4 +79,5 @@ def load(path: str | Path, *, model_file: str | Path | None = None) -> LoadedMod
 
     from trainer.train.predict.loaded import load as load_model
 
-    return load_model(Path(path), model_file=None if model_file is None else Path(model_file))
+    files = [model_file] if isinstance(model_file, str) or hasattr(model_file, "__fspath__") else model_file
+    return load_model(Path(path), own_files=[Path(file) for file in files])

@@ -195,10 +195,10 @@ BUGS: dict[Patches, tuple[Schedule, ...]] = {
     instance_of_an_unanswered_call_not_adopted: (_UNCLEAR,),
     index_left_before_the_record_is_closed: _TWO_CLOSERS,
     ends_that_control_did_not_see_untold: (
-        Schedule(events="never", minutes=8.0, kills=frozenset({("desk", 21)})),
+        Schedule(events="never", minutes=8.0, kills=frozenset({("desk", 22)})),
     ),
     message_noted_before_it_is_sent: (
-        Schedule(driver="control", detached=True, minutes=8.0, kills=frozenset({("control", 21)})),
+        Schedule(driver="control", detached=True, minutes=8.0, kills=frozenset({("control", 22)})),
     ),
     record_written_before_the_index: (Schedule(kills=frozenset({("desk", 1)})),),
     budget_forgotten: (_COSTLY,),

@@ -263,7 +263,7 @@ def test_a_schedule_is_played_the_same_again():
 
 
 def test_a_run_has_these_side_effects():
-    assert side_effects(Schedule(events="never", minutes=8.0))["desk"] == 22
+    assert side_effects(Schedule(events="never", minutes=8.0))["desk"] == 23
 
 
 def test_a_violation_says_how_to_replay_it():

@@ -101,7 +101,7 @@ def test_the_widest_policy_fits_a_managed_policy() -> None:
 
 
 def test_statements_keep_their_names_where_they_fit(program: Recorded) -> None:
-    (policy,) = program.all("aws:iam/policy:Policy")
+    policy = program.inputs("aws:iam/policy:Policy", "launcher")
     assert all(one["Sid"] for one in json.loads(policy["policy"])["Statement"])
 
 
@@ -218,7 +218,7 @@ def test_people_write_a_nodes_keys_under_their_own_id_alone() -> None:
 
 
 def test_it_names_own_resources_and_is_attached_to_nobody(program: Recorded) -> None:
-    (policy,) = program.all("aws:iam/policy:Policy")
+    policy = program.inputs("aws:iam/policy:Policy", "launcher")
     assert policy["name"] == "mayfly-dev-eu-west-1-launcher"
     assert not [one.typ for one in program.resources if "ttachment" in one.typ]
     statements = {one["Sid"]: one for one in json.loads(policy["policy"])["Statement"]}

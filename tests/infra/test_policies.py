@@ -247,7 +247,7 @@ def test_policies_fit_in_what_iam_keeps(program: Recorded) -> None:
 
 def test_each_statement_names_what_its_actions_have(program: Recorded) -> None:
     written = [*program.all("aws:iam/rolePolicy:RolePolicy"), *program.all("aws:iam/policy:Policy")]
-    assert len(written) == 9
+    assert len(written) == 10
     for one in written:
         assert_known_to_aws(json.loads(one["policy"]))
 

@@ -76,5 +76,5 @@ def test_an_existing_vpc_gets_a_security_group_and_nothing_else() -> None:
     assert outputs.public_address is False
     for template in program.all("aws:ec2/launchTemplate:LaunchTemplate"):
         assert template["networkInterfaces"][0]["associatePublicIpAddress"] == "false"
-    policy = program.inputs("aws:iam/policy:Policy")["policy"]
+    policy = program.inputs("aws:iam/policy:Policy", "launcher")["policy"]
     assert all(f":subnet/{subnet}" in policy for subnet in EXISTING_SUBNETS) and ":subnet/*" not in policy

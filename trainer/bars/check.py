@@ -30,7 +30,7 @@ from trainer.data.columns import told_of
 from trainer.data.read.candles import time_text
 from trainer.data.read.folders import candle_files
 from trainer.data.read.reading import CandleFolder, FileRead, side_read
-from trainer.data.read.side import open_side, side_files
+from trainer.data.read.side import open_side, side_errors, side_files
 from trainer.job.job import MOST_JOB_BYTES, Job, job_from_json
 
 _TRIES = 100  # to remove a folder while files appear in it
@@ -100,10 +100,10 @@ def _told(columns: Sequence[str]) -> list[str]:
 
 
 def join(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = None) -> dict[str, Any]:
-    """Join each symbol of a folder over all files; return errors as JSON values: {"errors": {symbol:
-    error}}.
+    """Join each symbol of a folder over all files, and each side series; return errors as JSON values:
+    {"errors": {symbol, or file of a series: error}}.
     """
-    errors = {}
+    errors = {name: error.as_dict() for name, error in side_errors(path).items()}
     with HeldFolder("candles", within=scratch) as copies:
         folder = CandleFolder(path, Path(copies), columns=_told(columns))
         for symbol in folder.symbols:

@@ -20,6 +20,7 @@ from trainer.base.errors import DataError
 from trainer.base.own_file import OwnFile
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
+from trainer.data.columns import told_of
 from trainer.data.feature_names import warmup_of_features
 from trainer.data.splits import Span, Spans
 from trainer.data.table import CALENDARS, EXCHANGES
@@ -28,7 +29,7 @@ from trainer.job.start_model import start_model_of
 from trainer.targets.target import TargetSettings
 
 FORMAT = 2
-MOST_NOTES = 1_000
+MOST_NOTES, MOST_ORIGINS = 1_000, 40
 LARGEST_BYTES = 1 << 28
 MOST_VALUES = LARGEST_BYTES // 5  # holes of [1, 2]: many series may have many
 MOST_COUNT = 1 << 53  # of bytes and rows
@@ -148,6 +149,7 @@ class DataPlan:
     symbols: Mapping[str, SymbolPlan]
     refused: Mapping[str, RefusedSymbol]
     notes: tuple[str, ...] = ()  # notes for the user; they change nothing
+    origins: tuple[str, ...] = ()  # of fetched files: sources, and how the symbols were chosen
 
     def to_bytes(self) -> bytes:
         """Return plan.json. Raises DataError if it would be too large to be read again."""
@@ -158,6 +160,7 @@ class DataPlan:
             "inputs": list(self.inputs),
             "synthetic": self.synthetic,
             "notes": list(self.notes),
+            **({"origins": list(self.origins)} if self.origins else {}),
             "files": [asdict(file) for file in self.files],
             "symbols": {symbol: _symbol_values(entry) for symbol, entry in self.symbols.items()},
             "refused": {
@@ -178,7 +181,8 @@ class DataPlan:
     @property
     def computed(self) -> tuple[str, ...]:
         """Return the inputs that are no columns."""
-        return self.inputs[: len(self.inputs) - len(self.made_for["data"]["columns"])]
+        _, further = told_of(self.made_for["data"]["columns"])
+        return self.inputs[: len(self.inputs) - len(further)]
 
     def summary(self) -> dict[str, Any]:
         """Return the data summary of the `started` event."""
@@ -224,6 +228,8 @@ _NOT_PLANNED_BY = ("path", "set", "symbols", "exclude", "timeframe", "refresh", 
 def settings_of(job: Job) -> dict[str, dict[str, Any]]:
     """Return the settings of a job that planning depends on, as JSON values."""
     data = {key: value for key, value in job.to_dict()["data"].items() if key not in _NOT_PLANNED_BY}
+    if job.data.own:
+        data["own"] = job.data.own.code  # the lookback is measured by it
     model = {"reads": job.model.reads, "bars_seen": job.model.bars_seen, "bars_out": job.model.bars_out}
     if start := start_model_of(job):
         model["start_until"] = start.until
@@ -250,9 +256,8 @@ def read_plan(content: bytes) -> DataPlan:
 def _plan(content: Fields) -> DataPlan:
     if (written := content.whole("format")) != FORMAT:
         raise Unsound(f"its format is {written}, this version reads {FORMAT}")
-    parts = content.exactly(
-        ("format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused")
-    )
+    keys = ["format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused"]
+    parts = content.exactly([*keys, "origins"] if "origins" in content.values else keys)
     files = tuple(_file(item) for item in parts["files"].items())
     made_for = {
         table: {key: item.plain() for key, item in settings.fields().entries().items()}
@@ -280,6 +285,9 @@ def _plan(content: Fields) -> DataPlan:
         symbols=symbols,
         refused=refused,
         notes=tuple(item.text(most=MOST_TEXT) for item in parts["notes"].items(most=MOST_NOTES)),
+        origins=tuple(
+            item.text(most=MOST_TEXT) for item in content.value("origins", []).items(most=MOST_ORIGINS)
+        ),
     )
 
 

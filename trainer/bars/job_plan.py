@@ -17,6 +17,7 @@ import numpy as np
 from trainer.bars.cuts import Cut
 from trainer.bars.document import (
     MOST_NOTES,
+    MOST_ORIGINS,
     DataPlan,
     FoldPlan,
     PlannedFile,
@@ -78,6 +79,7 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
         symbols=symbols,
         refused=refused,
         notes=(*_small_batches(job, symbols), *folder.notes)[:MOST_NOTES],
+        origins=folder.origins[:MOST_ORIGINS],
     )
 
 

@@ -117,12 +117,15 @@ class OwnFile:
             if not value:
                 what = f"{self.part}.{'class' if key == 'file' else 'file'} without {self.part}.{key}"
                 raise UsageError(what, do=f"Set {self.part}.{key}, too.")
-        if not _FILE_NAME.fullmatch(self.base_name) or not self.file.isprintable():
-            expected = "a Python file: letters, digits, _ - and . in its name"
-            raise bad_value(f"{self.part}.file", self.file, expected)
+        self.check_file_name(f"{self.part}.file")
         name = self.class_name
         if not name.isidentifier() or keyword.iskeyword(name) or len(name) > 100:
             raise bad_value(f"{self.part}.class", name, "the name of a class")
+
+    def check_file_name(self, key: str) -> None:
+        """Raise UsageError for a name that is not that of a Python file. `key` is for the message."""
+        if not _FILE_NAME.fullmatch(self.base_name) or not self.file.isprintable():
+            raise bad_value(key, self.file, "a Python file: letters, digits, _ - and . in its name")
 
     @property
     def is_tried(self) -> bool:
@@ -210,12 +213,8 @@ def restrict_imports(importer: Callable[..., Any] | None) -> None:
     _importer = importer
 
 
-def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[Any]:
-    """Run a user's file as a module of its own and return a class of it. Raises UsageError, one line, for any
-    failure.
-
-    Each call runs it again, so that models share none of its variables.
-    """
+def load_module(file: str | Path, *, sha256: str = "") -> ModuleType:
+    """Run a user's file as a module of its own. Raises UsageError, one line, for any failure."""
     name, content = Path(file).name, read_file(file, sha256=sha256)
     module = ModuleType(f"own_{hashlib.sha256(content).hexdigest()[:16]}")
     module.__file__ = str(file)
@@ -224,6 +223,16 @@ def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[A
     sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
     with as_usage_error(f"{name} can't be loaded"):
         exec(compile(content, name, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def load_class(file: str | Path, class_name: str, *, sha256: str = "") -> type[Any]:
+    """Run a user's file as a module of its own and return a class of it. Raises UsageError, one line, for any
+    failure.
+
+    Each call runs it again, so that models share none of its variables.
+    """
+    name, module = Path(file).name, load_module(file, sha256=sha256)
     member = module.__dict__.get(class_name)
     if not isinstance(member, type):
         types = {key: value for key, value in module.__dict__.items() if isinstance(value, type)}

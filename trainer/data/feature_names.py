@@ -159,9 +159,9 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({*names}, key=place))
 
 
-def version_of(names: Sequence[str]) -> str:
+def version_of(names: Sequence[str], own_sha256: str = "") -> str:
     """Return the version of these features, which cards hold: `1.0`, or for any that are not of version 1.0 a
-    digest of all their names and versions.
+    digest of all their names and versions. `own_sha256`: of the user's file that has the unknown names.
     """
     if {*names} <= {*FEATURES}:
         return FEATURES_VERSION
@@ -169,22 +169,22 @@ def version_of(names: Sequence[str]) -> str:
     for name in names:
         feature = named(name)
         if feature is None:
-            parts.append(name)
+            parts.append(f"{name} {own_sha256}")
         else:
             parts.append(f"{name} {feature.feature.version}")
     return "sha256:" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def label_of(chosen: Iterable[str], names: Sequence[str]) -> str:
+def label_of(chosen: Iterable[str], names: Sequence[str], own_sha256: str = "") -> str:
     """Return what a card says of its features: the sets among `chosen`, values of data.features, with their
     versions, then the version of all.
     """
-    version = version_of(names)
+    version = version_of(names, own_sha256)
     sets = [one.removeprefix(SET) for one in chosen if one.startswith(SET)]
     of_sets = [f"{name}/{SETS[name].version}" for name in sets if version != FEATURES_VERSION]
     return " ".join([*of_sets, version])
 
 
-def is_version_of(label: str, names: Sequence[str]) -> bool:
+def is_version_of(label: str, names: Sequence[str], own_sha256: str = "") -> bool:
     """Return whether this Mayfly computes the features that a card names as it did."""
-    return label.rpartition(" ")[2] == version_of(names)
+    return label.rpartition(" ")[2] == version_of(names, own_sha256)

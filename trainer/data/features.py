@@ -37,6 +37,9 @@ from trainer.data.feature_names import (
 from trainer.data.feature_table import TABLE
 from trainer.data.formulas import FORMULAS
 from trainer.data.formulas.shared import FeatureBars
+from trainer.data.own_features import OwnFeatures, functions_of
+from trainer.data.own_features import lookback_of as lookback_of_own
+from trainer.data.own_values import compute_own
 from trainer.data.read.candles import Candles, longer_bars, time_text
 from trainer.data.read.shapes import FIELDS
 from trainer.data.rolling import last
@@ -53,10 +56,11 @@ def compute_inputs(
     candles: Candles,
     *,
     features: Sequence[str] = FEATURES,
+    own: OwnFeatures | None = None,
     into: Tensor | None = None,
 ) -> Tensor:
     """Return (N, F) float32 on the CPU, row-major: features, in their order, then the candles' columns.
-    `into` (N, F), there already, takes them and is returned.
+    `own` has the user's functions among them. `into` (N, F), there already, takes them and is returned.
 
     Row t of a column is its value at bar t. It is meaningful from `candles.columns_begin` on, and zero before
     its first value. Raises DataError for features of longer bars where bars are closer than their timeframe.
@@ -67,6 +71,9 @@ def compute_inputs(
         rows_NF = torch.empty(len(candles), width, dtype=torch.float32)
     groups: dict[str, list[int]] = {}
     for place, name in enumerate(features):
+        if own and name in own.names:
+            _write_own(candles, own, name, rows_NF[:, place])
+            continue
         groups.setdefault(name.partition(AT)[2], []).append(place)
     for timeframe, places in groups.items():
         stems = [features[place].partition(AT)[0] for place in places]
@@ -81,15 +88,17 @@ def compute_inputs(
     return rows_NF
 
 
-def compute_each(parts: Sequence[Candles], *, features: Sequence[str]) -> Iterator[Tensor]:
+def compute_each(
+    parts: Sequence[Candles], *, features: Sequence[str], own: OwnFeatures | None = None
+) -> Iterator[Tensor]:
     """Yield the inputs (N, F) of each series, on the CPU, many short series in one pass.
 
     Series are laid end to end, since a row depends only on the bars that it looks back before it. The first
     rows of each series are not meaningful and may not be finite. Features of longer bars, which begin by the
-    clock, are computed of each series alone.
+    clock, and the user's are computed of each series alone.
     """
-    if any(AT in name for name in features):
-        yield from (compute_inputs(part, features=features) for part in parts)
+    if own or any(AT in name for name in features):
+        yield from (compute_inputs(part, features=features, own=own) for part in parts)
         return
     first, ends = 0, np.cumsum([len(part) for part in parts])
     while first < len(parts):
@@ -163,6 +172,15 @@ def _write_longer(candles: Candles, timeframe: str, features: Sequence[str], row
         place_N = torch.from_numpy(np.searchsorted(ends_M, times_N + short, side="right") - 1)
         values_NF = longer_MF[place_N.clamp(min=0)]
         rows_NF[start : start + _LONG_PIECE] = values_NF.masked_fill_((place_N < 0)[:, None], 0.0)
+
+
+def _write_own(candles: Candles, own: OwnFeatures, name: str, column_N: Tensor) -> None:
+    """Write a user's feature, in pieces that each start as many bars earlier as it looks back."""
+    head = lookback_of_own(name, functions_of(own)[name])
+    for start in range(0, len(candles), _LONG_PIECE):
+        part = candles.rows(max(0, start - head), start + _LONG_PIECE)
+        values_N = torch.from_numpy(compute_own(own, name, part))
+        column_N[start : start + _LONG_PIECE] = values_N[start - max(0, start - head) :]
 
 
 def _refuse_overlap(candles: Candles, short: int) -> None:

@@ -23,6 +23,7 @@ from trainer.data.feature_names import (
     warmup_of_features,
 )
 from trainer.data.feature_table import TABLE
+from trainer.data.own_features import OwnFeatures, own_item
 from trainer.data.side_names import split_sides
 from trainer.data.timeframes import DAY, step_of
 
@@ -95,7 +96,8 @@ class DataSettings:
     features: tuple[str, ...] = setting(
         (AUTO,),
         "Features computed from the bars, besides the columns: auto (of version 1.0, those that look back 64"
-        " days at most), all (of version 1.0), none, set:NAME, names, and names at longer bars: rsi_14@1h.",
+        " days at most), all (of version 1.0), none, set:NAME, names, names at longer bars (rsi_14@1h),"
+        " and your own (my_features.py:slope).",
     )
     calendar: str = setting(
         "auto", "Calendar that defines holes: " + ", ".join(CALENDARS) + ", or an exchange such as XNYS."
@@ -128,8 +130,11 @@ class DataSettings:
         most=1_000,
     )
 
+    own: OwnFeatures | None = None  # the user's file among `features`, its hash and measurements
+
     def __post_init__(self) -> None:
         check_limits("data", self)
+        self._take_own_features()
         for key in ("symbols", "exclude"):
             object.__setattr__(self, key, tuple(map(tidy, getattr(self, key))))
         self._check_timeframe()
@@ -152,7 +157,7 @@ class DataSettings:
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
         split_sides(told_of(self.columns)[1])
         self._check_features()
-        if len(set(self.columns)) < len(self.columns) or set(self.columns) & {*FEATURES, *self.computed}:
+        if len(set(self.columns)) < len(self.columns) or {*self.columns} & {*FEATURES, *self.computed}:
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
         if self.features == (NONE,) and not self.further:
             do = "Name columns, such as data.columns = funding_rate, or leave data.features out."
@@ -207,14 +212,15 @@ class DataSettings:
     @property
     def computed(self) -> tuple[str, ...]:
         """Return the names of the computed features, in order. Sets and `auto` depend on the timeframe."""
-        return _expanded(self.features, self.timeframe)
+        return (*_expanded(self.features, self.timeframe), *(self.own.names if self.own else ()))
 
     @property
     def warmup(self) -> int:
         """Return how many bars the features look back: the number of unusable rows at the head of a
         series.
         """
-        return warmup_of_features(self.computed, self.timeframe or "1m")
+        ours = warmup_of_features(self.computed, self.timeframe or "1m")
+        return max(ours, self.own.lookback if self.own else 0)
 
     def _check_timeframe(self) -> None:
         """Raise UsageError for a bad timeframe, before a command starts anything."""
@@ -265,8 +271,35 @@ class DataSettings:
         if len(self.secrets) > MOST_SECRETS:
             raise bad_value("data.secrets", list(self.secrets), f"{MOST_SECRETS} names at most")
 
+    def _take_own_features(self) -> None:
+        """Take the user's features out of `features`: there they keep their file's name without its folder.
+        Raises UsageError for several files.
+        """
+        items = {item: own for item in self.features if (own := own_item(item))}
+        files, names = {file for file, _ in items.values()}, [name for _, name in items.values()]
+        if len(files) > 1:
+            do = "Put your functions into one file."
+            raise UsageError(f"data.features names {', '.join(sorted(files))}", why="one file is sent", do=do)
+        own = self.own
+        if not items:
+            own = None
+        elif own is None or (*files, *names) not in ((own.base_name, *own.names), (own.file, *own.names)):
+            own = OwnFeatures.of_names(*files, names)
+        object.__setattr__(self, "own", own)
+        if own is not None:
+            named_here = (
+                f"{own.base_name}:{items[item][1]}" if item in items else item for item in self.features
+            )
+            object.__setattr__(self, "features", tuple(named_here))
+
     def _check_features(self) -> None:
+        own = self.own.names if self.own else ()
+        if taken := [name for name in own if named(name) or name in (AUTO, ALL, NONE, PRESENT)]:
+            do = "Give your function another name."
+            raise UsageError(f"data.features has a feature {taken[0]} of ours and yours", do=do)
         for name in self.features:
+            if own_item(name):
+                continue
             if name in (AUTO, ALL, NONE) or named(name) or name.removeprefix(SET) in SETS and SET in name:
                 continue
             known = (*TABLE, *(f"{SET}{one}" for one in SETS))
@@ -289,6 +322,8 @@ def _expanded(features: tuple[str, ...], timeframe: str) -> tuple[str, ...]:
     """Return the names of features, in order, for the values of data.features."""
     names: list[str] = []
     for name in features:
+        if own_item(name):
+            continue
         if name.startswith(SET):
             names += set_features(name.removeprefix(SET), timeframe)
         else:

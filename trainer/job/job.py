@@ -36,6 +36,7 @@ from trainer.base.settings import (
     typed,
 )
 from trainer.base.strict_json import MOST_NUMBER, Unsound, check_values
+from trainer.data.own_features import OwnFeatures, own_item
 from trainer.data.table import FETCH, DataSettings
 from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
@@ -233,8 +234,9 @@ class Job:
 
     @property
     def own_files(self) -> dict[str, OwnFile]:
-        """Return the user's model and target files, by table."""
-        return {table: home for table in HOMES if isinstance(home := getattr(self, table), OwnFile)}
+        """Return the user's files of model, target and features, by table."""
+        homes = {table: home for table in HOMES if isinstance(home := getattr(self, table), OwnFile)}
+        return {**homes, **({"data": self.data.own} if self.data.own else {})}
 
     def with_data(self, **values: Any) -> Job:
         """Return the job with values of its [data] table replaced."""
@@ -266,8 +268,9 @@ class Job:
 
     def with_own_files(self, homes: Mapping[str, OwnFile]) -> Job:
         """Return the job with these in place of its own files."""
-        changed: dict[str, Any] = dict(homes)
-        return replace(self, **changed)
+        changed: dict[str, Any] = {table: home for table, home in homes.items() if table != "data"}
+        data = replace(self.data, own=homes["data"]) if "data" in homes else self.data
+        return replace(self, data=data, **changed)
 
     def to_dict(self) -> Tables:
         """Return the job as JSON values by table; `name` comes first in the tables of homes.
@@ -283,12 +286,15 @@ class Job:
         for table, part in parts.items():
             keys = part.to_keys() if isinstance(part, HomeSettings) else asdict(part)
             if table == "data":
+                keys.pop("own")
                 keys = {
                     key: keys[key] for key in keys if (key in DATA_OF_A_SCRIPT) == bool(self.script.command)
                 }
             tables[table] = {
                 key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()
             }
+        if self.data.own and "data" in tables and not self.script.command:
+            tables["data"]["own"] = self.data.own.to_keys()
         return tables
 
 
@@ -332,9 +338,18 @@ def load_job(path: Path) -> Tables:
             continue
         if isinstance(file, str) and file and "://" not in file:  # named from the job's folder
             tables[table][key] = str(path.parent / file)
+    if isinstance(chosen := tables.get("data", {}).get("features"), (str, list)):
+        items = chosen.split(",") if isinstance(chosen, str) else chosen
+        tables["data"]["features"] = [_beside(path, item) for item in items]
     if "script" in tables:
         tables["script"]["root"] = str(path.parent / str(tables["script"].get("root", "")))
     return tables
+
+
+def _beside(job_file: Path, item: Any) -> Any:
+    """Return a value of data.features, a file of features named from the job's folder."""
+    own = own_item(item.strip()) if isinstance(item, str) else None
+    return f"{job_file.parent / own[0]}:{own[1]}" if own else item
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -381,12 +396,16 @@ def job_from(tables: Tables) -> Job:
         values = dict(tables.get(table, {}))
         if table in homes:
             values.pop("name", None)
+        own = values.pop("own", None) if table == "data" else None
         for key in values:
             if key not in keys_of(cls) and not (table in homes and cls.takes_any_key):
                 raise unknown_key(tables, key, table)
         if table == "train" and values.get("batch") == AUTO:
             values["batch"] = 0
-        made[table] = cls.from_keys(values) if table in homes else cls(**read_keys(table, cls, values))
+        more = {"own": OwnFeatures.from_keys(own)} if isinstance(own, dict) else {}
+        made[table] = (
+            cls.from_keys(values) if table in homes else cls(**read_keys(table, cls, values), **more)
+        )
     if "name" in tables:
         made["name"] = typed("name", tables["name"], str)
     given = {f"{table}.{key}" for table, values in tables.items() if table != "name" for key in values}

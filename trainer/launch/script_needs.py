@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -250,18 +251,20 @@ def imports_of(files: Mapping[str, bytes], words: Sequence[str]) -> list[Import]
     for place in (PurePosixPath(path) for path in files if path.endswith(".py")):
         for name in (place.stem, *place.parts[:-1]):
             own.setdefault(name, []).append(str(place))
+    modules = {*own}
     module = next((word for before, word in pairwise(words) if before == "-m"), "").partition(".")[0]
     named = [word for word in words if word in files and word.endswith(".py")] + own.get(module, [])
-    left = named or [path for path in files if path.endswith(".py")]
+    left = deque(named or [path for path in files if path.endswith(".py")])
     seen, imports = set[str](), list(_programs(words))
     while left:
-        path = left.pop(0)
+        path = left.popleft()
         if path not in seen:
             seen.add(path)
             found = imports_in(files[path], path)
             imports += found
-            left += [file for item in found for file in own.get(item.top, ())]
-    known = own.keys() | sys.stdlib_module_names
+            # Each name once: a package of 400 files is imported by each of them, several times.
+            left += [file for name in dict.fromkeys(item.top for item in found) for file in own.pop(name, ())]
+    known = modules | sys.stdlib_module_names
     return [item for item in imports if item.top not in known and not item.optional]
 
 

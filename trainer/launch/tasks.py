@@ -7,15 +7,17 @@ speed it up. A further command is one more function here, or a `Task` made elsew
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from trainer.aws.place import place_named
 from trainer.aws.stack_outputs import script_secrets_path, secrets_path
+from trainer.data.side_names import split_sides
 from trainer.data.table import FETCH, SUFFIXES
 from trainer.job.job import Job
+from trainer.job.pieces import kind_of
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND
 from trainer.job.start_model import start_model_of
@@ -24,7 +26,7 @@ from trainer.launch.knowledge import own_profiles, profiles_of
 from trainer.launch.preflight import Offers
 from trainer.launch.uploads import DeskFile, pinned_start_model
 from trainer.machines.chips import user_tables
-from trainer.runs.manifest import DATA, GIVEN, Command, ManifestInput, ManifestPiece
+from trainer.runs.manifest import ARRIVING_FILE, DATA, GIVEN, Command, ManifestInput, ManifestPiece
 from trainer.runs.record import RunRecord
 from trainer.runs.store import Objects, bars_plan_key
 
@@ -71,7 +73,11 @@ def training_task(
     `start_model`: the job's, while it is not uploaded. Raises DataError if the bucket lacks it otherwise.
     """
     job = job.without_desk()
-    inputs = [_candle_file(item) for item in sorted(candles.inputs, key=lambda item: item.key)]
+    # A model of several series needs all files, and side series are needed by all models.
+    whole = kind_of(job).one_split or split_sides(job.data.further)[1]
+    arrives = bool(candles.bars_plan) and not whole
+    order = _need(candles) if arrives else _key
+    inputs = [_candle_file(item) for item in sorted(candles.inputs, key=order)]
     if candles.bars_plan:  # without one, the node makes it
         sha256, size = hashlib.sha256(candles.bars_plan).hexdigest(), len(candles.bars_plan)
         key, path = bars_plan_key(record.run_id), f"{GIVEN}/{PLAN_FILE}"
@@ -85,6 +91,7 @@ def training_task(
         words=(
             *TRAINER,
             *(("--plan", f"$GIVEN/{PLAN_FILE}") if candles.bars_plan else ()),
+            *(("--arriving", f"$GIVEN/{ARRIVING_FILE}") if arrives else ()),
             *(CLUSTER if record.num_nodes > 1 else ()),
         ),
         user="agent",
@@ -227,6 +234,23 @@ def score_task(
         sha256="",
     )
     return Task(job=job, command=command, inputs=tuple(inputs), documents=documents)
+
+
+def _key(item: Input) -> tuple[float, str, str]:
+    return 0.0, "", item.key
+
+
+def _need(candles: ChosenCandles) -> Callable[[Input], tuple[float, str, str]]:
+    """Return the order in which the models of a run need its files: the longest first, as the queue has
+    them, and all files of one after another.
+    """
+
+    def place(item: Input) -> tuple[float, str, str]:
+        held = {str(entry["symbol"]) for entry in item.summary.get("holds", ())} & candles.bars.keys()
+        first = min(((-candles.bars[symbol], symbol) for symbol in held), default=(0.0, ""))
+        return *first, item.key
+
+    return place
 
 
 def _candle_file(item: Input) -> ManifestInput:

@@ -34,6 +34,7 @@ from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
 from trainer.job.script_values import variables_of
+from trainer.node.arriving import ArrivingInputs
 from trainer.node.command_run import CommandRun
 from trainer.node.device_service import Devices
 from trainer.node.firewall import admit_only
@@ -50,7 +51,16 @@ from trainer.node.stack_secrets import own_secrets, read_secrets
 from trainer.node.stage import fetch_inputs
 from trainer.node.start import await_own_id, lay_out_checkpoints, read_start_file, write_down_nodes
 from trainer.node.work_folder import make_scratch, remove_scratch
-from trainer.runs.manifest import DATA, FINISHED_FILE, GIVEN, JOB_FILE, MACHINE_FILE, Command, Manifest
+from trainer.runs.manifest import (
+    ARRIVING_FILE,
+    DATA,
+    FINISHED_FILE,
+    GIVEN,
+    JOB_FILE,
+    MACHINE_FILE,
+    Command,
+    Manifest,
+)
 from trainer.runs.record import utc_now
 from trainer.runs.snapshots import MOST_SECONDS, TRAINING_SECONDS
 from trainer.runs.start_file import StartFile
@@ -90,11 +100,23 @@ def run_command(node: Node, manifest: Manifest) -> None:
     folders.make()
     try:
         start = lay_out(node, manifest, folders)
-        _run(node, manifest, folders, start)
+        with _arriving(node, manifest, folders):
+            _run(node, manifest, folders, start)
     finally:
         remove_scratch(node.work)
         if not node.place.own_user:  # a desk's disk: its packages may be gigabytes
             shutil.rmtree(folders.venv, ignore_errors=True)
+
+
+def _arriving(node: Node, manifest: Manifest, folders: CommandFolders) -> AbstractContextManager[object]:
+    """Return what fetches the inputs that the command waits for itself, if there are any. Raises
+    TrainingFailed.
+    """
+    if not manifest.arriving:
+        return nullcontext()
+    document = folders.given / ARRIVING_FILE
+    known: Any = {"fetched": node.work / "inputs", "root": folders.root, "document": document}
+    return ArrivingInputs(node, manifest.arriving, **known)
 
 
 def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFile) -> None:
@@ -316,11 +338,12 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
         target = folders.files / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(packed / path, target)
-    fetched = node.work / "inputs"
-    fetch_inputs(node, manifest.inputs, fetched)
+    fetched, later = node.work / "inputs", manifest.arriving
+    first = [item for item in manifest.inputs if item not in later]
+    fetch_inputs(node, first, fetched)
     node.status.inputs = node.origins.to_dict()
-    log.info("inputs: %s", node.origins.summary)
-    for item in manifest.inputs:  # one object may lie under several names
+    log.info("inputs: %s%s", node.origins.summary, f", {len(later)} to come" if later else "")
+    for item in first:  # one object may lie under several names
         target = folders.root / item.path
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(fetched / item.stored_as, target)

@@ -220,10 +220,13 @@ def refuse_disagreement(
     secrets: list[str],
     columns: Sequence[str] = (),
 ) -> None:
-    """Raise DataError if an added file disagrees with the set's files about a bar of a symbol."""
+    """Raise DataError if an added file disagrees with the set's files about a bar of a symbol, or a value of
+    a side series.
+    """
     errors = _check(out, data, "--joined", secrets, columns).get("errors", {})
     for entry in entries:
-        for error in (errors[held["symbol"]] for held in entry["holds"] if held["symbol"] in errors):
+        of = [entry["file"], *(held["symbol"] for held in entry["holds"])]
+        for error in (errors[name] for name in of if name in errors):
             what = f"the refresh script added {entry['file']}, which disagrees with the set"
             why = f"{error['what']}: {error['why']}".replace(f"{data}/", "")
             raise DataError(what, why=why, do=_DO)

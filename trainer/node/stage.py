@@ -45,14 +45,14 @@ def fetch_inputs(node: Node, inputs: Sequence[ManifestInput], folder: Path) -> N
     folder.mkdir(parents=True, exist_ok=True)
     origins = node.origins
     objects = {entry.stored_as: entry for entry in inputs}.values()  # one may be wanted in several places
-    _check_space(objects, folder, kept=origins.kept, more_disk=node.place.more_disk)
+    check_space(node, objects, folder)
     failed = threading.Event()
 
     def fetch(entry: ManifestInput) -> None:
         if failed.is_set():
             return
         try:
-            _fetch(node, entry, folder / entry.stored_as)
+            fetch_one(node, entry, folder / entry.stored_as, stopped=node.is_stopping)
         except BaseException:  # whatever it is: it ends the run
             failed.set()
             raise
@@ -65,18 +65,18 @@ def fetch_inputs(node: Node, inputs: Sequence[ManifestInput], folder: Path) -> N
         origins.cache.prune()
 
 
-def _check_space(inputs: Collection[ManifestInput], folder: Path, *, kept: bool, more_disk: str) -> None:
-    """Raise TrainingFailed if the disk is too small for the inputs; `kept`: files that lie there take no
-    more of it.
+def check_space(node: Node, inputs: Collection[ManifestInput], folder: Path) -> None:
+    """Raise TrainingFailed if the disk is too small for the inputs; on a machine that keeps files, those that
+    lie there take no more of it.
     """
-    files = [path for path in folder.iterdir() if path.is_file()] if kept else []
+    files = [path for path in folder.iterdir() if path.is_file()] if node.origins.kept else []
     there = {path.name: path.stat().st_size for path in files}
     needed = sum(max(0, entry.bytes - there.get(entry.stored_as, 0)) for entry in inputs)
     free = shutil.disk_usage(folder).free
     if needed + SPARE_BYTES > free:
         what = f"the inputs take {_size(needed)}, {folder} has {_size(free)} free"
         why = f"{_size(SPARE_BYTES)} of it stay free for models, logs and caches"
-        raise TrainingFailed(what, why=why, do=more_disk)
+        raise TrainingFailed(what, why=why, do=node.place.more_disk)
 
 
 def _size(count: int) -> str:
@@ -118,15 +118,16 @@ def is_outage(error: BaseException) -> bool:
     return known or error_code(error) in RENEWED
 
 
-def _fetch(node: Node, entry: ManifestInput, target: Path) -> None:
-    if node.is_stopping():
+def fetch_one(node: Node, entry: ManifestInput, target: Path, *, stopped: Callable[[], bool]) -> None:
+    """Fetch one object to `target`, whole and with its hash. Raises as `fetch_inputs` does."""
+    if stopped():
         raise Stopped(f"stopped while fetching {entry.key}")
     origins = node.origins
     node.moved()
     if (origins.kept and _lies_there(target, entry.sha256)) or origins.take(entry, target):
         return
     try:
-        sha256 = read_patiently(lambda: _download(node, entry, target), entry.key, stopped=node.is_stopping)
+        sha256 = read_patiently(lambda: _download(node, entry, target, stopped), entry.key, stopped=stopped)
     except AWS_ERRORS as error:
         if is_outage(error):
             raise aws_error(error, f"input {entry.key} can't be read") from error
@@ -144,9 +145,9 @@ def _lies_there(target: Path, sha256: str) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
-def _download(node: Node, entry: ManifestInput, target: Path) -> str:
+def _download(node: Node, entry: ManifestInput, target: Path, stopped: Callable[[], bool]) -> str:
     def moved(count: int) -> None:
-        if node.is_stopping():
+        if stopped():
             raise Stopped(f"stopped while fetching {entry.key}")
         node.moved()
 

@@ -27,6 +27,8 @@ MOST_MANIFEST_BYTES = 64 * 2**20  # 20,000 inputs take 8 MB
 DATA, GIVEN = ("data", "given")
 # That the agent writes to GIVEN, besides the documents; the last has the pieces of earlier attempts.
 JOB_FILE, MACHINE_FILE, FINISHED_FILE = "job.json", "machine.json", "finished.json"
+ARRIVING_FILE = "arriving.json"  # likewise, for a command that names it: what is not there yet of DATA
+_WRITTEN = (JOB_FILE, MACHINE_FILE, FINISHED_FILE, ARRIVING_FILE)
 # Objects of a node that only its agent writes: no file of a command is sent in their place.
 OF_THE_AGENT = {
     *("log", "metrics", "lease.json", "progress.json", "result.json", "outputs.json"),
@@ -158,6 +160,13 @@ class Manifest:
     machines: dict[str, ExpectedMachine]  # by instance type; {} on the caller's own machine
     ssh_key: str  # the run's public key, which may sign in; empty: none
 
+    @property
+    def arriving(self) -> tuple[ManifestInput, ...]:
+        """Return the inputs that its command waits for itself, in the order in which it needs them."""
+        if f"$GIVEN/{ARRIVING_FILE}" not in self.command.words:
+            return ()
+        return tuple(item for item in self.inputs if item.path.startswith(f"{DATA}/"))
+
     def __post_init__(self) -> None:
         if (self.command.tells == "numbers") != bool(self.pieces):
             raise Unsound("the manifest has pieces that its command does not run")
@@ -167,7 +176,7 @@ class Manifest:
         if len(set(places)) < len(places):
             raise Unsound("the manifest has two inputs of one place")
         for name in self.documents:
-            if path_flaw(name) or "/" in name or name in (JOB_FILE, MACHINE_FILE, FINISHED_FILE):
+            if path_flaw(name) or "/" in name or name in _WRITTEN:
                 raise Unsound(f"the manifest has the document {name[:80]!r}")
 
 

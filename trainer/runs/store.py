@@ -14,10 +14,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.aws.access import Access, aws_error, aws_errors, error_code, version_of
 from trainer.aws.error_codes import ARCHIVED, LOST_RACE, NO_OBJECT, SPOILED_KEY, SPOILED_OBJECT
+from trainer.aws.transfer import fetch_file
 from trainer.base.errors import (
     ConfigError,
     ConnectionFailed,
@@ -92,6 +94,8 @@ class Objects(Protocol):
     def delete(self, *, key: str, version_id: str) -> None: ...
 
     def digest(self, *, key: str, version_id: str) -> str: ...
+
+    def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str: ...
 
     def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
 
@@ -207,6 +211,13 @@ class S3Objects:
             for block in response["Body"].iter_chunks(PART_BYTES) if response else ():
                 digest.update(block)
         return digest.hexdigest() if response else ""
+
+    def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str:
+        """Download one version of an object, whose `size` is known, and return the SHA-256 of its bytes;
+        `path` is replaced only if that is `sha256`, or if this is empty. See `aws.transfer.fetch_file`.
+        """
+        with aws_errors(f"cannot read s3://{self._bucket}/{key}"):
+            return fetch_file(path, key, version_id, sha256, self._s3, bucket=self._bucket, size=size)
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         """Return every version of one object, the newest first, without bytes and hashes."""

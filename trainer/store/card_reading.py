@@ -26,6 +26,7 @@ TOLD_COLUMNS, MOST_TOLD = "told_columns", 20  # of a card's data: entries of dat
 MOST_MEMBERS = 1_000
 MOST_SCORED = 1_000_000
 MOST_CELLS = 100_000
+MOST_ORIGINS = 40  # of fetched files
 MOST_GROUPS = 100  # of forecasts in a reliability table
 _MOST_OWN_CHARACTERS = 1_000_000
 _TEXTS = (
@@ -60,6 +61,8 @@ def _card(fields: Fields) -> dict[str, Any]:
     folds = fields.whole("folds", least=1, most=MOST_FOLDS)
     data = _object(fields, "data")
     data.truth("synthetic")
+    for origin in data.value("origins", []).items(most=MOST_ORIGINS):
+        origin.text(most=MOST_TEXT)
     if TOLD_COLUMNS in data.values:
         for entry in data.value(TOLD_COLUMNS).items(least=1, most=MOST_TOLD):
             entry.text()

@@ -6,7 +6,6 @@ without a receipt S3 is listed. Production models have no receipt: the objects t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,7 +28,7 @@ from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.store.comparison import Side
 from trainer.store.production import PRODUCTION, production_name
 
-MOST_MODEL_BYTES = 8 * 2**30  # of a model that is read into memory
+MOST_MODEL_BYTES = 8 * 2**30  # of a model that is downloaded
 FETCHED_AT_ONCE = 8
 
 # Of a model's object, to read its card: about 10 KB; a longer header costs a second request.
@@ -214,24 +213,22 @@ def save_model(objects: Objects, model: Model, into: Path) -> Path:
     if head is not None and head.size > MOST_MODEL_BYTES:
         why = f"it has {head.size / 2**30:.1f} GiB, a model at most {MOST_MODEL_BYTES / 2**30:.0f}"
         raise ConfigError(f"model {model.key} is too large", why=why, do="mayfly models list shows others.")
-    stored = objects.get(key=model.key, version_id=model.version_id) if head else None
-    if stored is None:
+    if head is None:
         raise ConfigError(
             f"model {model.key} is gone",
             why=f"no version {model.version_id}",
             do="mayfly models list shows others.",
         )
-    sha256 = hashlib.sha256(stored.body).hexdigest()
+    path = into / name
+    known: Any = {"key": model.key, "version_id": model.version_id, "size": head.size}
+    sha256 = objects.fetch(**known, path=path, sha256=model.sha256)
     if model.sha256 and sha256 != model.sha256:
         why = f"sha256 is {sha256}, it should be {model.sha256}"
         raise ConfigError(
             f"model {model.key} is damaged", why=why, do="Fetch it again, or take another version."
         )
-    path = into / name
-    with whole_file(path) as partial:
-        partial.write_bytes(stored.body)
     with suppress(DataError):  # an object that is not a model of ours has no card
-        card = read_card(stored.body).to_json(indent=2)
+        card = read_card(path).to_json(indent=2)
         with whole_file(path.with_suffix(".json")) as partial:
             partial.write_text(card, encoding="utf-8")
     return path

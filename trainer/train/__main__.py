@@ -91,6 +91,9 @@ def parser(prog: str = "python -m trainer.train") -> Parser:
     parse.add_argument(
         "--carried", type=Path, help="JSON of what was fetched of other machines' models, by the agent"
     )
+    parse.add_argument(
+        "--arriving", type=Path, help="JSON of the candle files that are not there yet, written by the agent"
+    )
     parse.add_argument("--checkpoints", type=Path, help="folder for checkpoints (default: in --out)")
     parse.add_argument("--events", type=Path, help="folder for events.jsonl, for programs")
     parse.add_argument("--workers", type=int, help="processes (default: one per GPU or core)")
@@ -201,7 +204,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     if options.plan is None:
         data = plan_and_open(job, options.data, scratch=scratch)
     else:
-        data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan))
+        coming: dict[str, Any] = {"arriving": options.arriving, "together": together}
+        data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan), **coming)
     job = job.with_data(timeframe=data.plan.timeframe)  # its features may depend on it
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())

@@ -104,4 +104,5 @@ def test_pull_live_grows_with_the_run_and_ends_with_its_receipt(
         "events.jsonl",
         "observed",
         "receipt.json",
+        "report.html",
     ]

@@ -13,6 +13,7 @@ import pytest
 from tests.pieces import named
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from tests.trainer.store.test_verification import decision
+from trainer.cli.verbs import receipts
 from trainer.runs.receipt import FORMAT
 from trainer.runs.store import S3Objects
 from trainer.store.decisions import write_decision
@@ -325,3 +326,18 @@ def test_terminal_codes_are_escaped_in_logs_receipts_and_lists(mayfly, account, 
     for words in ("status", "receipts", "models list"):
         out, err = mayfly(*words.split())[1:]
         assert all(letter.isprintable() or letter == "\n" for letter in out + err)
+
+
+def test_a_report_is_written_and_opened_where_there_is_a_screen(mayfly, account, tmp_path, monkeypatch):
+    opened: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(receipts.webbrowser, "open", opened.append)
+    screens = iter((False, True))
+    monkeypatch.setattr(receipts, "has_screen", lambda: next(screens))
+    path = tmp_path / CLOSED_RUN / "report.html"
+    code, out, _ = mayfly("receipts", CLOSED_RUN, "--open")
+    assert (code, out, opened) == (0, f"{CLOSED_RUN}/report.html\n", [])
+    assert account.get(key=f"runs/{CLOSED_RUN}/report.html").body == path.read_bytes()
+    assert mayfly("receipts", CLOSED_RUN, "--open", "--json")[1]["report"] == f"{CLOSED_RUN}/report.html"
+    assert opened == [path.as_uri()]
+    assert mayfly("receipts", "--open")[0] == 2

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,15 @@ class MemoryObjects:
         return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[
             : most or None
         ]
+
+    def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str:
+        stored = self.get(key=key, version_id=version_id)
+        assert stored is not None and len(stored.body) == size
+        found = hashlib.sha256(stored.body).hexdigest()
+        if sha256 in ("", found):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(stored.body)
+        return found
 
     def digest(self, *, key: str, version_id: str) -> str:
         found = self.get(key=key, version_id=version_id)

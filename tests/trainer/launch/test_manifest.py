@@ -50,6 +50,25 @@ def test_a_training_pins_inputs_and_no_path_of_the_desk() -> None:
     assert "plan.json" in command.beside and "--plan" not in command.words, "the node makes the plan"
 
 
+def test_inputs_of_single_models_come_in_the_order_of_need() -> None:
+    held = [("a", "LATE", 100), ("b", "LONG", 900), ("c", "LONG", 900), ("d", "LATE", 100)]
+    inputs = [
+        replace(A, key=f"raw/main/{name}.csv", summary={"holds": [{"symbol": symbol, "bars": bars}]})
+        for name, symbol, bars in held
+    ]
+    known: Any = {"timeframe": "1m", "bars": {"LATE": 200, "LONG": 900}, "synthetic": False}
+    candles = ChosenCandles(inputs=tuple(inputs), bars_plan=b"{}", **known)
+    for job, names in ((job_of(), "bcad"), (job_of(pooled=True), "abcd")):
+        manifest = built(training_task(RECORD, job, candles, cast(Any, memory()), OFFERS))
+        data = [item.path for item in manifest.inputs if item.path.startswith("data/")]
+        assert data == [f"data/{name}.csv" for name in names]
+        assert [item.path for item in manifest.arriving] == ([] if job.data.pooled else data)
+    sided = job_of(columns=("SENTIMENT lag 1d",))
+    assert not built(training_task(RECORD, sided, candles, cast(Any, memory()), OFFERS)).arriving
+    planless = replace(candles, bars_plan=b"")
+    assert not built(training_task(RECORD, job_of(), planless, cast(Any, memory()), OFFERS)).arriving
+
+
 def test_a_script_runs_apart_with_its_secrets_and_pieces() -> None:
     script = {"command": "sh run.sh", "secrets": ["KEY"], "over": {"seed": [1, 2]}, "root": "/home/ada"}
     job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h"}})

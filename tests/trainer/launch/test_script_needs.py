@@ -170,6 +170,14 @@ def test_of_the_files_those_count_that_the_command_reaches(desk):
     assert "setuptools_of_another_time" in missing(files, ["run"])
 
 
+def test_a_package_that_imports_itself_everywhere_is_read_once():
+    lines = "".join(f"from pkg.sub{number} import x\n" for number in range(30)) + "import needed\n"
+    files = {f"pkg/sub{number}.py": lines.encode() for number in range(600)}
+    files |= {"train.py": b"import pkg.sub1\n"}
+    found = imports_of(files, ["python", "train.py"])
+    assert len(found) == 600 and {item.top for item in found} == {"needed"}
+
+
 def test_imports_of_a_deep_expression_are_found():
     text = b"import fancy\nx = " + b" + ".join([b"1"] * 2_000) + b"\nfrom ..other import y"
     assert [(item.top, item.optional) for item in imports_in(text)] == [("fancy", False), ("other", True)]

@@ -56,7 +56,7 @@ STAND_IN = """
 import argparse, hashlib, json, pathlib, signal, sys, time
 
 parser = argparse.ArgumentParser()
-for name in ("job", "data", "out", "events", "checkpoints", "finished", "workers", "device", "plan", "machine"):
+for name in ("job", "data", "out", "events", "checkpoints", "finished", "workers", "device", "plan", "arriving", "machine"):
     parser.add_argument("--" + name, type=str if name in ("workers", "device") else pathlib.Path)
 options = parser.parse_args()
 script = json.loads((options.data / "script.json").read_text())

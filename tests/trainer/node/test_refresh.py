@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -128,6 +129,23 @@ assert os.environ["API_KEY"] == {SECRET!r}
     assert (run.folder / "out/files/new.csv").samefile(run.data / "new.csv")
     entry = json.loads((run.folder / f"out/index/{told['sha256']}.json").read_text())
     assert (entry["file"], entry["holds"][0]["bars"]) == ("new.csv", 50)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_refresh_adds_new_values_of_a_side_series(run: Refreshed) -> None:
+    (run.data / "fear.side.csv").write_text("time,value\n2024-01-31,20\n2024-02-01,70\n")
+    new, other = "time,value\n2024-02-01,70\n2024-02-02,30\n", "time,value\n2024-02-01,71\n"
+    source = "(folder / 'fear.side.2024-02.csv').write_text({!r})"
+    assert run.run(source.format(new)) == 0 and run.announced == {"fear.side.2024-02.csv": True}
+    (told,) = [event for event in run.events if event["event"] == "file"]
+    entry = json.loads((run.folder / f"out/index/{told['sha256']}.json").read_text())
+    assert (entry["further"], entry["holds"]) == (["value"], [])
+    (run.data / "fear.side.2024-02.csv").unlink()
+    for name in ("out", "given"):
+        shutil.rmtree(run.folder / name)
+        (run.folder / name).mkdir()
+    assert run.run(source.format(other)) == 100
+    assert "which disagrees with the set" in run.error and "contradicts itself" in run.error
 
 
 @pytest.mark.usefixtures("in_process")

@@ -210,7 +210,13 @@ def predict_flags(parser: Parser) -> None:
     parser.add_argument(
         "--data", required=True, metavar="PATH", help="file or folder of candles: parquet, CSV, Arrow"
     )
-    parser.add_argument("--model-file", metavar="FILE.py", help="the Python file of a model of your own")
+    parser.add_argument(
+        "--model-file",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="the Python file of a model, or of features, of your own; may be given several times",
+    )
     parser.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
     parser.add_argument("--last", type=int, metavar="N", help="predict only the last N bars of each symbol")
     parser.add_argument(

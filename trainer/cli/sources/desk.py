@@ -134,8 +134,8 @@ class CandleDesk(JobAtDesk):
         made = [f"logs {run_id} --metrics", f"pull {run_id}"] if receipt["models"] else []
         here = self.found.job.data.path if self.found else ""
         if made and here and not self.is_fetched and not self.job.target.has_environment:
-            model = self.job.own_files.get("model")
-            own = f" --model-file {shlex.quote(model.file)}" if model else ""
+            files = (self.job.own_files.get(table) for table in ("model", "data"))
+            own = "".join(f" --model-file {shlex.quote(home.file)}" for home in files if home)
             made.append(f"predict --run {run_id} --data {shlex.quote(here)} --last 5{own}")
         return [f"logs {run_id}", *made]
 

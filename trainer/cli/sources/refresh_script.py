@@ -43,7 +43,7 @@ def with_refresh_script(job: Job) -> tuple[Job, dict[str, bytes]]:
 
 
 def refuse_unfetched(objects: Objects, data_set: str) -> None:
-    """Raise UsageError if the smallest parquet file of a set does not say from which source its bars are."""
+    """Raise UsageError if a set's smallest parquet file does not say from which source its bars are."""
     import pyarrow as pa  # late: it is slow to load
     import pyarrow.parquet as pq
 

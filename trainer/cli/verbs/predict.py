@@ -55,7 +55,7 @@ class PredictionRequest:
     run: str
     symbols: Sequence[str]
     last: int | None  # bars of each symbol; None: every bar, or the last one for what is held
-    model_file: str | Path | None
+    model_file: Sequence[str | Path]
     rehearse: bool
     stack: str
     held: float | None = None  # a share of the money, of agents
@@ -134,7 +134,7 @@ def _predicted(
         # Late: torch takes a second to load, and a wrong name should not wait for it.
         from trainer.train.predict.symbols import predict_models
 
-        own = Path(request.model_file) if request.model_file else None
+        own = [Path(file) for file in request.model_file]
         missing: list[NotPredicted] = []
         symbols = [tidy(symbol) for symbol in request.symbols]  # as they train
         made = predict_models(
@@ -142,7 +142,7 @@ def _predicted(
             Path(request.data),
             symbols=symbols,
             last=1 if request.last is None and request.held is not None else request.last,
-            model_file=own,
+            own_files=own,
             held=request.held,
             note=notes.append,
         )

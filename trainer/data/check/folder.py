@@ -94,5 +94,5 @@ def _check(folder: CandleFolder, symbol: str, data: DataSettings) -> SymbolCheck
         parts,
         timeframe=folder.timeframe,
         calendar=data.calendar,
-        columns=data.further,
+        columns=folder.columns,
     )

@@ -1,21 +1,19 @@
 """The picture of `mayfly data check --html`: one file with bars, holes and defects of each symbol over time.
 
-It loads nothing: no script, and by its policy no request. Every text is escaped, and the only style is the
-one whose hash the policy names. Bars are drawn by `BUCKETS` of equal time, so that a page stays small.
+It loads nothing, and has no script (`base.html`). Bars are drawn by `BUCKETS` of equal time, so that a page
+stays small.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from trainer.base.files import whole_file
-from trainer.base.text import counted, printable
+from trainer.base.html import document, text
+from trainer.base.text import counted
 from trainer.data.check.findings import HOLE, NOTED, REFUSED, Defect, SymbolCheck
 from trainer.data.check.folder import FolderCheck
 from trainer.data.read.candles import Candles, time_text
@@ -51,28 +49,14 @@ class Page:
         clean = [one for one in made.symbols if not one.findings]
         words = f"{counted(len(clean), 'symbol')} without a finding"
         rest = f"<details><summary>{words}</summary>{drawn(clean)}</details>"
-        title = f"Candles of {_text(str(made.path))}"
-        hashed = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-        policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
-        return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{_summary(made, len(refused), len(found))}
-{drawn(refused)}
-{drawn(found)}
-{rest if clean else ""}
-</body>
-</html>
-"""
+        title = f"Candles of {made.path}"
+        parts = [
+            f"<h1>{text(title)}</h1>",
+            _summary(made, len(refused), len(found)),
+            drawn(refused),
+            drawn(found),
+        ]
+        return document(title, style=_STYLE, body="\n".join([*parts, rest if clean else ""]))
 
 
 def _summary(made: FolderCheck, refused: int, found: int) -> str:
@@ -84,11 +68,9 @@ def _summary(made: FolderCheck, refused: int, found: int) -> str:
     ]
     if made.unreadable:
         facts.append((counted(len(made.unreadable), "file"), "can't be read", "bad"))
-    boxes = "".join(
-        f'<li class="{kind}"><b>{_text(one)}</b> {_text(other)}</li>' for one, other, kind in facts
-    )
-    errors = "".join(f'<li class="bad">{_text(str(error))}</li>' for error in made.unreadable)
-    notes = "".join(f"<li>{_text(note)}</li>" for note in made.notes)
+    boxes = "".join(f'<li class="{kind}"><b>{text(one)}</b> {text(other)}</li>' for one, other, kind in facts)
+    errors = "".join(f'<li class="bad">{text(str(error))}</li>' for error in made.unreadable)
+    notes = "".join(f"<li>{text(note)}</li>" for note in made.notes)
     return f'<ul class="facts">{boxes}</ul><ul class="notes">{errors}{notes}</ul>'
 
 
@@ -96,8 +78,8 @@ def _section(one: SymbolCheck) -> str:
     kind, word = ("bad", "refused") if one.is_refused else ("", "trained on")
     calendar = f", calendar {one.calendar}" if one.calendar else ""
     head = (
-        f'<h2>{_text(one.symbol)} <span class="mark {kind}">{word}</span></h2>'
-        f"<p>{counted(one.bars, 'bar')} of {_text(one.timeframe)}{_text(calendar)}{_range(one.candles)}</p>"
+        f'<h2>{text(one.symbol)} <span class="mark {kind}">{word}</span></h2>'
+        f"<p>{counted(one.bars, 'bar')} of {text(one.timeframe)}{text(calendar)}{_range(one.candles)}</p>"
     )
     if one.candles is None:
         lanes = "".join(
@@ -130,7 +112,7 @@ def _chart(candles: Candles, first: int, last: int) -> str:
     return (
         f'<div class="chart"><svg viewBox="0 0 {_WIDTH} {HEIGHT + VOLUME + 4}"'
         ' preserveAspectRatio="none" role="img"'
-        f' aria-label="Prices and volumes of {_text(candles.symbol)}">'
+        f' aria-label="Prices and volumes of {text(candles.symbol)}">'
         f'<path class="bars" d="{bars}"/><path class="volume" d="{volumes}"/></svg>'
         f'<div class="days">{days}</div></div>'
     )
@@ -154,10 +136,10 @@ def _lane(finding: Defect, one: SymbolCheck, first: int, last: int) -> str:
 
 def _label(finding: Defect) -> str:
     count = f"<b>{finding.count:,}</b> " if finding.count else ""
-    detail = f' <span class="detail">({_text(finding.detail)})</span>' if finding.detail else ""
+    detail = f' <span class="detail">({text(finding.detail)})</span>' if finding.detail else ""
     outcome = finding.training if finding.training != NOTED else "noted, and trained on"
     fix = f"; --fix {finding.fix}" if finding.fix else ""
-    return f'{count}{_text(finding.text)}{detail} <span class="outcome">{_text(outcome + fix)}</span>'
+    return f'{count}{text(finding.text)}{detail} <span class="outcome">{text(outcome + fix)}</span>'
 
 
 def _places(times: np.ndarray, first: int, last: int, buckets: int) -> np.ndarray:
@@ -184,8 +166,3 @@ def _range(candles: Candles | None) -> str:
 
 def _price(price: float) -> str:
     return f"{price:,.2f}" if price >= 1 else f"{price:.4g}"
-
-
-def _text(text: str) -> str:
-    """Return a text for HTML: control characters and marks of direction shown as escapes."""
-    return escape(printable(text).replace("\n", " "))

@@ -31,6 +31,7 @@ from trainer.data.read.candles import in_time_order, same_times
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader
 from trainer.data.read.shapes import NAMES
+from trainer.data.read.side import side_files
 from trainer.data.read.sources import Series, open_candles, read_rows, read_table
 from trainer.data.table import DataSettings
 
@@ -96,6 +97,9 @@ class Repair:
                 files.append(self._write_one(item.path, item.file))
             except DataError as error:
                 left_out[item.file] = str(error)
+        for side in side_files(self.path):
+            with whole_file(self.out / side.name) as partial:
+                shutil.copyfile(side, partial)
         if not files:
             raise DataError(f"nothing of {self.path} can be repaired", why="; ".join(left_out.values())[:300])
         after = check_folder(self.out, self.data)

@@ -19,6 +19,7 @@ FETCHED_KEY = b"mayfly_fetched"  # schema metadata
 SPLIT, DIVIDEND = "split", "dividend"  # columns of a file whose record has `actions`
 ACTIONS = (SPLIT, DIVIDEND)
 MOST_RUNS = 200  # holes that a record lists; it counts all
+NAMES = "names"  # symbols that were named one by one, and no list
 _FORMAT = 1
 _MOST_BYTES = 1 << 16
 _MOST_WORDS = 400
@@ -46,6 +47,20 @@ class FetchRecord:
     holes: tuple[tuple[int, int], ...] = ()  # (first missing bar, number of bars), the first MOST_RUNS
     dropped: int = 0  # impossible bars of the source, left out
     limit: str = ""  # what the source does not give, as a sentence
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Return source and library, what the source does not give, and the list that chose the symbols."""
+        texts = [f"fetched from {self.source} by {self.library}", self.limit, self.choice]
+        return tuple(text for text in texts if text)
+
+    @property
+    def choice(self) -> str:
+        """Return how the symbols were chosen, '' if they were named."""
+        if self.chosen_by == NAMES:
+            return ""
+        many = f"{self.chosen_by} of {self.chosen_on}, with {counted(self.chosen_symbols, 'symbol')}"
+        return f"chosen by {many}: a list of its day leaves out what had failed or left before"
 
     def to_json(self) -> bytes:
         """Return the record as the file's metadata holds it."""
@@ -96,12 +111,7 @@ def read_fetch_record(body: bytes) -> FetchRecord:
 
 def fetch_notes(record: FetchRecord) -> list[tuple[str, str]]:
     """Return notes on a fetched file, a text and its detail: source, adjustments, what is left out."""
-    texts = [(f"fetched from {record.source} by {record.library}", "")]
-    if record.limit:
-        texts.append((record.limit, ""))
-    if record.chosen_by != "names":
-        many = f"{record.chosen_by} of {record.chosen_on}, with {counted(record.chosen_symbols, 'symbol')}"
-        texts.append((f"chosen by {many}: a list of its day leaves out what had failed or left before", ""))
+    texts = [(text, "") for text in record.origins]
     if record.actions:
         texts.append(
             ("prices are stored as traded, and adjusted here by the source's splits and dividends", "")

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainer.base.text import some_of
 from trainer.data.read.candles import Candles, commonest_step, time_text
+from trainer.data.read.shapes import FIELDS
 from trainer.data.read.volumes import level_changes
 from trainer.data.timeframes import EVENTS, step_of
 
@@ -68,40 +69,38 @@ def oddities(candles: Candles) -> list[DataNote]:
 
 def odd_bars(candles: Candles) -> list[Oddity]:
     """Return the implausible bars of a symbol, each kind that it has."""
-    odd = [
-        Oddity(text=text, rows=np.flatnonzero(odd_N))
-        for text, odd_N in _cases(candles.open, candles.high, candles.low, candles.close)
-        if odd_N.any()
-    ]
-    return [*odd, *_splits(candles), *_volumes(candles)]
+    # Logarithms, each once: a ratio may overflow, and they are most of what this costs.
+    open_N, high_N, low_N, close_N = (np.log(getattr(candles, name)) for name in FIELDS[:4])
+    jumps_N = _jumps(open_N, close_N, candles.close)
+    far_N = np.zeros(len(close_N), dtype=bool)
+    far_N[1:] = (np.abs(np.diff(close_N)) > _FAR) & ~jumps_N[1:]
+    highest_N, lowest_N = np.maximum(open_N, close_N), np.minimum(open_N, close_N)
+    high_N -= highest_N
+    lowest_N -= low_N
+    cases = _cases(candles, beyond_N=high_N + lowest_N, far_N=far_N)
+    odd = [Oddity(text=text, rows=np.flatnonzero(odd_N)) for text, odd_N in cases if odd_N.any()]
+    return [*odd, *_splits(candles, np.flatnonzero(jumps_N)), *_volumes(candles)]
 
 
-def _cases(
-    open_N: np.ndarray, high_N: np.ndarray, low_N: np.ndarray, close_N: np.ndarray
-) -> list[tuple[str, np.ndarray]]:
-    highest, lowest = np.maximum(open_N, close_N), np.minimum(open_N, close_N)
-    far = np.zeros(len(close_N), dtype=bool)
-    far[1:] = (np.abs(np.diff(np.log(close_N))) > _FAR) & ~_jumps(open_N, close_N)[1:]
+def _cases(candles: Candles, *, beyond_N: np.ndarray, far_N: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    highest_N = np.maximum(candles.open, candles.close)
+    lowest_N = np.minimum(candles.open, candles.close)
     return [
         (
             "open or close lies outside high and low",
-            (highest > high_N * (1 + _ROUNDING)) | (lowest < low_N * (1 - _ROUNDING)),
+            (highest_N > candles.high * (1 + _ROUNDING)) | (lowest_N < candles.low * (1 - _ROUNDING)),
         ),
-        (
-            "high or low is more than ten times off open and close",
-            # by logarithms: a ratio may overflow
-            (np.log(high_N) - np.log(highest)) + (np.log(lowest) - np.log(low_N)) > _FAR,
-        ),
-        ("close changes more than tenfold from one bar to the next", far),
+        ("high or low is more than ten times off open and close", beyond_N > _FAR),
+        ("close changes more than tenfold from one bar to the next", far_N),
     ]
 
 
-def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
+def _jumps(log_open_N: np.ndarray, log_close_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
     """Return (N,) bool: bars that open at a split's ratio to the previous close, with prices staying
     there.
     """
     jumps = np.zeros(len(close_N), dtype=bool)
-    gap = np.abs(np.log(open_N[1:]) - np.log(close_N[:-1]))
+    gap = np.abs(log_open_N[1:] - log_close_N[:-1])
     for row in np.flatnonzero(gap > _SMALLEST_SPLIT):
         before, after = close_N[max(0, row + 1 - _AROUND) : row + 1], close_N[row + 1 : row + 1 + _AROUND]
         moved = abs(float(np.log(np.median(after)) - np.log(np.median(before))))
@@ -110,8 +109,7 @@ def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
     return jumps
 
 
-def _splits(candles: Candles) -> list[Oddity]:
-    rows = np.flatnonzero(_jumps(candles.open, candles.close))
+def _splits(candles: Candles, rows: np.ndarray) -> list[Oddity]:
     if not len(rows):
         return []
     cases = []

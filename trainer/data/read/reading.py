@@ -142,6 +142,11 @@ class CandleFolder:
         self._note_files()
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the further columns that are read of each file."""
+        return self._columns
+
+    @property
     def synthetic(self) -> bool:
         """Return whether any of the files is synthetic."""
         return any(file.source.synthetic for file in self._files)
@@ -150,6 +155,12 @@ class CandleFolder:
     def notes(self) -> tuple[str, ...]:
         """Return notes for the user, as lines, on the files and on the symbols read so far."""
         return lines_of(self._notes)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Return the sources of fetched files and how their symbols were chosen, as texts; () without any."""
+        records = [file.source.fetched for file in self._files if file.source.fetched]
+        return tuple(sorted({text for record in records for text in record.origins}))
 
     def notes_of(self, symbols: Collection[str]) -> tuple[str, ...]:
         """Return the `notes` without those only on other symbols and their files."""

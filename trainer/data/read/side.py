@@ -92,6 +92,22 @@ def read_sides(path: Path, columns: Sequence[SideColumn]) -> tuple[SideSeries, .
     return tuple(_read(path, one, [file for file in files if one.is_in(file.name)]) for one in columns)
 
 
+def side_errors(path: Path) -> dict[str, DataError]:
+    """Return by file name what keeps the side files beside the candles at `path` from being one series."""
+    errors: dict[str, DataError] = {}
+    series: dict[str, list[Path]] = {}
+    for file in side_files(path):
+        series.setdefault(side_name(file.name), []).append(file)
+    for name, files in series.items():
+        try:
+            shared = set.intersection(*(set(open_side(file).columns) for file in files))
+            for column in sorted(shared):
+                _read(path, SideColumn(entry=name, file=name, column=column, lag=0, age=0), files)
+        except DataError as error:
+            errors |= {file.name: error for file in files}
+    return errors
+
+
 def with_sides(candles: Candles, sides: Sequence[SideSeries]) -> tuple[Candles, list[DataNote]]:
     """Return the candles with each side series as a further column, and notes. Raises DataError for one that
     has no value, or only old ones, for the last bar.

@@ -49,7 +49,7 @@ const charts = (() => {
       legend: { show: series.length <= 12, markers: { width: 2 } },
       axes: [
         axis(xLabel, short, time ? { space: 74, values: instants } : { space: 50, incrs: WHOLE }),
-        axis(yLabel, yFormat || short, { size: 58 }),
+        axis(yLabel, yFormat || short, { size: 62 }),
       ],
       bands: (bands || []).map((pair) => ({ series: pair.map((one) => one + 1), fill: `${colour(0)}26` })),
       series: [
@@ -114,7 +114,7 @@ const charts = (() => {
       track.append(part("span", `dot ${tone}`, { left: `${at(gain)}%` }));
       const [name, value] = [part("span", "name"), part("span", "value")];
       name.textContent = row.piece;
-      value.textContent = (gain > 0 ? "+" : "") + short(gain);
+      value.textContent = (gain > 0 ? "+" : "") + score(gain);
       const line = part("div", "gain");
       line.append(name, track, value);
       made.append(line);

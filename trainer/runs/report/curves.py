@@ -150,8 +150,8 @@ class RunCurves:
     def _throughput(self) -> dict[str, Any]:
         """Return the sum over workers of the mean rate of each bucket."""
         totals: dict[int, float] = {}
-        for buckets in self._rates.values():
-            for bucket, mean in buckets.items():
+        for rates in self._rates.values():
+            for bucket, mean in rates.items():
                 totals[bucket] = totals.get(bucket, 0.0) + mean.value
         buckets = sorted(totals)
         return {"unit": self._unit, "buckets": buckets, "rates": [_rounded(totals[one]) for one in buckets]}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.base.text import counted
 from trainer.runs.calibration import PHASES
 from trainer.runs.deadline import CAUSES
 from trainer.runs.manifest import Manifest
@@ -95,7 +96,7 @@ def _asked(receipt: Receipt) -> Iterator[tuple[str, str]]:
     yield "symbols", _listed(of("data", "symbols"))
     yield "bars", _joined([of("data", "timeframe"), f"set {of('data', 'set')}" if of("data", "set") else ""])
     epochs, seeds = of("train", "epochs"), of("train", "seeds")
-    at_most = f"{epochs} epochs at most" if epochs else ""
+    at_most = f"{counted(epochs, 'epoch')} at most" if isinstance(epochs, int) and epochs else ""
     yield "training", _joined([at_most, f"{seeds} seeds" if seeds and seeds != 1 else ""])
     yield (
         "machine",

@@ -62,10 +62,11 @@
   const label = (row) => row.piece;
   function mark(row) {
     const [sign, tone] = MARKS[row.mark] || ["", ""];
-    return el("span", { kind: tone, title: row.mark }, sign, " ", row.mark);
+    return el("span", { kind: tone, title: row.mark }, sign, el("span", { kind: "less" }, ` ${row.mark}`));
   }
   function scored([ours, theirs], baseline) {
-    return known(theirs) ? `${charts.score(ours)} (${charts.score(theirs)} ${baseline})` : charts.score(ours);
+    const beside = known(theirs) ? el("span", { kind: "less" }, ` (${charts.score(theirs)} ${baseline})`) : "";
+    return el("span", {}, charts.score(ours), beside);
   }
   function modelColumns() {
     const any = (test) => rows.some(test);
@@ -84,10 +85,12 @@
       any((row) => row.seed !== rows[0].seed) && { title: "seed", of: (row) => String(row.seed), key: (row) => row.seed, number: true },
     ].filter(Boolean);
   }
+  const signed = (value) => `${value > 0 ? "+" : ""}${charts.score(value)}`;
   function gain(row) {
     const [value, low, high] = row.gain;
     if (!known(value)) return "–";
-    return known(low) ? `${charts.short(value)} [${charts.short(low)}, ${charts.short(high)}]` : charts.short(value);
+    const interval = known(low) ? el("span", { kind: "less" }, ` [${signed(low)}, ${signed(high)}]`) : "";
+    return el("span", {}, signed(value), interval);
   }
   function drawModels(into) {
     if (!rows.length) return false;
@@ -160,9 +163,10 @@
     const series = (names.length ? names : titles.filter((name) => one.series[name]).slice(0, 1)).map((name, place) => ({ label: name, values: one.series[name], place }));
     return charts.lines(into, { x: one.x, series, xLabel: one.along, height: 220 });
   }
+  const share = (value) => known(value) ? `${Number((100 * value).toPrecision(3))} %` : "–";
   function equityOf(row, into) {
     const series = [{ label: "made after costs", values: row.equity.made, place: 0 }];
-    return charts.lines(into, { x: row.equity.at, series, time: true, yFormat: percent, height: 220 });
+    return charts.lines(into, { x: row.equity.at, series, time: true, yFormat: share, height: 220 });
   }
   function scoresOf(row) {
     const { baselines, rows: scores } = row.scores;
@@ -177,8 +181,8 @@
   }
   function facts(row) {
     const { traded, production, gain: [value, low, high] } = row;
-    const told = [["mark", mark(row)]];
-    if (known(value)) told.push(["gain", `${charts.short(value)} over ${row.baseline}${known(low) ? `, 95 % interval ${charts.short(low)} to ${charts.short(high)}` : ""}`]);
+    const told = row.mark ? [["mark", el("span", { kind: (MARKS[row.mark] || ["", ""])[1] }, row.mark)]] : [];
+    if (known(value)) told.push(["gain", `${signed(value)} over ${row.baseline}${known(low) ? `, 95 % interval ${signed(low)} to ${signed(high)}` : ""}`]);
     if (known(row.bars)) told.push(["test", `${whole(row.bars)} bars${row.span[0] ? `, ${row.span[0]} to ${row.span[1]}` : ""}; ${row.cells[0] ?? "–"} cells${row.cells[1] ? ` of ${whole(row.cells[1])} needed` : ""}`]);
     if (production) told.push(["production", `${production.name}: ${charts.score(production.score)} on its own test span${production.span[0] ? `, ${production.span[0]} to ${production.span[1]}` : ""}`]);
     if (traded) {
@@ -227,7 +231,7 @@
     const [x, ...values] = uPlot.join(all);
     const box = el("div", { kind: "chart-box" });
     into.append(box);
-    charts.lines(box, { x, time: true, yFormat: percent, height: 260, series: traded.map((row, place) => ({ label: row.piece, values: values[place], place })) });
+    charts.lines(box, { x, time: true, yFormat: share, height: 260, series: traded.map((row, place) => ({ label: row.piece, values: values[place], place })) });
     const rule = data.models.rule ? `Rule: ${data.models.rule}. ` : "";
     into.append(el("p", {}, `${rule}Sums over the test span after costs, as a share of the money; nothing is compounded.`));
     return true;
@@ -273,10 +277,10 @@
     if (data.attempts.length > 1) {
       into.append(table([
         { title: "attempt", of: (one) => String(one.number) },
-        { title: "machines", of: (one) => one.instances.join(", ") || "–" },
+        { title: "machines", less: true, of: (one) => one.instances.join(", ") || "–" },
         { title: "time", number: true, of: (one) => duration(one.seconds_high) },
         { title: "spent", number: true, of: (one) => between(one.spent_low, one.spent_high) },
-        { title: "end", of: (one) => one.error ? one.error.what : "the run's" },
+        { title: "end", name: true, of: (one) => one.error ? one.error.what : "the run's" },
       ], data.attempts));
       if (data.steps_twice) into.append(el("p", {}, `${counted(data.steps_twice, "step")} computed twice, by the machines' reports`));
     }
@@ -341,7 +345,7 @@
       made.push(["dollars", money(dollars.estimated), between(dollars.spent_low, dollars.spent_high), ratio(dollars.spent_high, dollars.estimated)]);
     }
     if (!made.length) return false;
-    into.append(table(["", "predicted", "actual", "actual / predicted"].map((title, place) => ({ title, number: place > 0, of: (row) => row[place] })), made));
+    into.append(table(["", "predicted", "actual", "ratio"].map((title, place) => ({ title, number: place > 0, of: (row) => row[place] })), made));
     if (predicted.slow) into.append(el("p", {}, `Nine of ten runs were expected to take less than ${duration(predicted.slow)}.`));
     return true;
   }

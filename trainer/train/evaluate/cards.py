@@ -74,7 +74,9 @@ def card_of_training(
         timeframe=origin.timeframe,
         features=list(job.data.inputs),
         columns=list(job.data.further),
-        features_version=label_of(job.data.features, job.data.computed),
+        features_version=label_of(
+            job.data.features, job.data.computed, job.data.own.sha256 if job.data.own else ""
+        ),
         series=_series(data, [one.fitted for one in scored], _by_series(scored), origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,
@@ -159,6 +161,7 @@ def _data(origin: Origin) -> dict[str, Any]:
         "last": max((entry.last for entry in entries), default=""),
         "holes": sum(entry.num_holes for entry in entries),
         "synthetic": origin.synthetic,
+        **({"origins": list(origin.origins)} if origin.origins else {}),
         "fingerprint": origin.made.fingerprint,
     }
 

@@ -92,8 +92,9 @@ def check_inputs(job: Job) -> None:
         why += f"; only one of them has {', '.join(odd[:6])}{more}" if odd else ", in another order"
         raise DataError(f"{named} was trained on other features", why=why, do=do)
     computed = job.data.computed
-    if computed and not is_version_of(card.features_version, computed):
-        why = f"they were of version {card.features_version}, this Mayfly computes {version_of(computed)}"
+    own = job.data.own.sha256 if job.data.own else ""
+    if computed and not is_version_of(card.features_version, computed, own):
+        why = f"they were of version {card.features_version}, this job's are {version_of(computed, own)}"
         raise DataError(f"{named} was trained on other features", why=why, do="Train it again.")
 
 

@@ -30,6 +30,7 @@ from trainer.bars.series_plan import Plan, on_all_bars
 from trainer.bars.symbol_plan import warmup_of
 from trainer.base.settings import CHUNKS
 from trainer.data.features import compute_each
+from trainer.data.own_features import OwnFeatures
 from trainer.data.ranks import ranks
 from trainer.data.read.candles import Candles
 from trainer.data.table import BY_SERIES, PRESENT, RANK
@@ -68,18 +69,22 @@ def panel_rows(
     features: Sequence[str],
     warmups: Sequence[int],
     scaler: str,
+    own: OwnFeatures | None = None,
 ) -> PanelRows:
     """Return the input rows of all series.
 
     `inputs` are the model's input names, `features` the computed ones among them, `warmups` each series'
-    warm-up in bars, `scaler` a value of `data.scaler`. Raises DataError for a feature that is not finite.
+    warm-up in bars, `scaler` a value of `data.scaler`, `own` the user's features. Raises DataError for a
+    feature that is not finite.
     """
     dates = [calendar.dates(candles) for candles in series]
     counts = [int(one[-1] - one[0]) + 1 for one in dates]
     offsets = np.cumsum([0, *counts])
     rows_RF = torch.zeros(int(offsets[-1]), len(inputs))
     present_R = np.zeros(len(rows_RF), dtype=bool)
-    each = zip(series, dates, offsets[:-1], warmups, compute_each(series, features=features), strict=True)
+    each = zip(
+        series, dates, offsets[:-1], warmups, compute_each(series, features=features, own=own), strict=True
+    )
     for candles, its, offset, warmup, computed_TF in each:
         refuse_bad_features(candles, computed_TF, warmup, inputs[1:])
         computed_TF[:warmup] = 0  # no window reads them
@@ -133,6 +138,7 @@ def read_panel(
         features=job.data.computed,
         warmups=[warmup_of(candles, job) for candles in series],
         scaler=job.data.scaler,
+        own=job.data.own,
     )
     scale = _fit(job, plans, rows)
     # A chunk that starts in a series may extend this far beyond it.

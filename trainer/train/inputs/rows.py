@@ -222,7 +222,7 @@ def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -
 def _inputs(candles: Candles, job: Job, folder: Path | None) -> Tensor:
     width = len(job.data.computed) + len(candles.columns)
     into = empty_rows(len(candles), width, folder=folder)
-    return compute_inputs(candles, features=job.data.computed, into=into)
+    return compute_inputs(candles, features=job.data.computed, own=job.data.own, into=into)
 
 
 def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:

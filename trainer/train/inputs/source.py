@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainer.bars.document import DataPlan, SymbolPlan
 from trainer.bars.job_plan import folder_of, plan_data, plans_of
 from trainer.bars.series_plan import on_all_bars
 from trainer.base.code_files import training_sha256
+from trainer.base.errors import DataError
 from trainer.base.settings import CHUNKS
 from trainer.base.text import counted
 from trainer.data.read.candles import Candles
@@ -28,12 +30,14 @@ from trainer.data.read.parts import Part
 from trainer.data.read.reading import CandleFolder, read_parts
 from trainer.data.read.side import SideSeries
 from trainer.job.job import Job
+from trainer.job.pieces import kind_of
 from trainer.job.pieces.piece import Piece
 from trainer.machines.host_memory import rows_gib, rows_on_disk
 from trainer.train.checkpoint import made_by
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import panel_baselines
+from trainer.train.inputs.arriving import ArrivingCandles, by_symbol
 from trainer.train.inputs.panel_rows import read_panel
 from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
 from trainer.train.inputs.series import PieceData, alone, lay
@@ -46,8 +50,9 @@ class JobData:
     """
 
     plan: DataPlan
-    parts: Mapping[str, tuple[Part, ...]]
+    parts: Mapping[str, tuple[Part, ...]]  # {} while they arrive
     sides: tuple[SideSeries, ...] = ()
+    arriving: ArrivingCandles | None = None
     folder: Path | None = None  # of rows that stay on the disk
     host_gib: float = math.inf
     workers: int = 1  # that share the host's memory
@@ -75,19 +80,48 @@ class JobData:
             raise self.plan.refused[symbol].error
         return self.plan.symbols[symbol]
 
+    def has(self, piece: Piece) -> bool:
+        """Return whether the files of a piece's series are there, or will never be: then reading it says
+        why.
+        """
+        if self.arriving is None:
+            return True
+        with suppress(DataError):
+            return all(self.arriving.is_there(self.of(symbol).files) for symbol in piece.series)
+        return True
+
     def read(self, symbol: str, job: Job) -> Candles:
-        """Return the candles of a symbol that the job uses."""
-        wanted = {"bars": job.data.bars, "columns": job.data.columns, "sides": self.sides}
-        return read_parts(symbol, self.plan.timeframe, self.parts[symbol], **wanted)
+        """Return the candles of a symbol that the job uses, once its files are there. Raises DataError."""
+        timeframe, data = self.plan.timeframe, job.data
+        if self.arriving is None:
+            parts = self.parts[symbol]
+        else:  # there are no side series then
+            parts = self.arriving.parts(symbol, self.of(symbol).files, job, timeframe)
+        return read_parts(symbol, timeframe, parts, bars=data.bars, columns=data.columns, sides=self.sides)
 
 
-def open_data(job: Job, path: Path, *, scratch: Path, plan: DataPlan) -> JobData:
-    """Return the job's data as it was planned; files of many symbols are split into `scratch`.
+def open_data(
+    job: Job,
+    path: Path,
+    *,
+    scratch: Path,
+    plan: DataPlan,
+    arriving: Path | None = None,
+    together: bool = False,
+) -> JobData:
+    """Return the job's data as it was planned; files of many symbols are split into `scratch`. `arriving`:
+    the document about files that are not there yet. They are waited for when a model needs them; here, if a
+    model needs all of them, or processes train one model `together`.
 
     Raises DataError if the files or the plan do not fit the job.
     """
     plan.check_fits(job)
     files = {file.file for file in plan.files}
+    if arriving is not None and arriving.exists():
+        coming = ArrivingCandles(folder=path, document=arriving, scratch=scratch)
+        if not (together or kind_of(job).one_split) and by_symbol(files):
+            return JobData(plan=plan, parts={}, arriving=coming)
+        coming.wait(files)
     symbols = job.data.chosen((*plan.symbols, *plan.refused))
     chosen = job.with_data(symbols=symbols, timeframe=plan.timeframe)
     return _data_of(plan, folder_of(chosen, path, scratch=scratch, files=files))
@@ -112,6 +146,7 @@ class Origin:
     files: tuple[Mapping[str, str], ...]
     timeframe: str
     synthetic: bool
+    origins: tuple[str, ...]  # of fetched files
     made: Made  # what a finished model and its checkpoints must share, but for the precision
 
 
@@ -197,6 +232,7 @@ def origin_of(piece: Piece, job: Job, data: JobData) -> Origin:
         ),
         timeframe=data.plan.timeframe,
         synthetic=data.plan.synthetic,
+        origins=data.plan.origins,
         made=made_of(piece, job, data),
     )
 

@@ -1,1 +1,1 @@
-"""A user's own model, target or environment: checked and tried in a child process."""
+"""A user's own model, target, environment or features: checked and tried in a child process."""

@@ -52,12 +52,15 @@ def main() -> int:
         answers.flush()
 
     from trainer.train.own.probe_environment import measure_environment
+    from trainer.train.own.probe_features import measure_features
     from trainer.train.own.probe_model import measure_model  # torch
     from trainer.train.own.probe_target import measure_target
 
     restrict_imports(_import)
     try:
         own = job.own_files
+        if "data" in own:
+            job = job.with_own_files({"data": measure_features(job, lambda stage: say({"stage": stage}))})
         if "target" in own:  # first: it determines the model's number of outputs
             measure = measure_environment if job.target.has_environment else measure_target
             job = job.with_own_files({"target": measure(job, lambda stage: say({"stage": stage}))})

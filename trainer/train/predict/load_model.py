@@ -5,8 +5,9 @@ gets its weights.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,14 @@ from torch import nn
 from trainer.base.errors import DataError, UsageError
 from trainer.base.own_file import read_file
 from trainer.base.settings import keys_of
-from trainer.data.feature_names import in_order, is_version_of, named, version_of
+from trainer.data.feature_names import (
+    in_order,
+    is_version_of,
+    named,
+    version_of,
+    warmup_of_features,
+)
+from trainer.data.own_features import OwnFeatures
 from trainer.data.read.candles import Candles
 from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
 from trainer.models import MODELS, home_of, is_known, network_of
@@ -42,6 +50,7 @@ class CheckedModel:
     target: TargetSettings
     features: tuple[str, ...]  # the computed ones among its inputs
     build_options: Mapping[str, str]  # arguments of `network.build` that are not in the card
+    own_features: OwnFeatures | None = None  # the user's among `features`, with their lookback
     twin_sha256: str = ""  # of the weights, if it is the held-out twin of the file's refit
 
     @property
@@ -60,6 +69,11 @@ class CheckedModel:
         members = [card.members, card.target, card.target_settings] if card.members > 1 else []
         return json.dumps([card.family, card.lookback, card.architecture, *members], sort_keys=True)
 
+    def warmup(self, candles: Candles) -> int:
+        """Return the number of unusable rows at the head of a series: some input has no value there."""
+        ours = warmup_of_features(self.features, self.card.timeframe)
+        return max(ours, self.own_features.lookback if self.own_features else 0, candles.columns_begin)
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return its weights. Raises DataError for a twin that is not the one that its refit's card names."""
         tensors = load_tensors(self.path, held_out=bool(self.twin_sha256))
@@ -68,9 +82,9 @@ class CheckedModel:
         return tensors
 
 
-def check_model(path: Path, model_file: Path | None = None, *, to_score: bool = False) -> CheckedModel:
-    """Read and check a model's card. `model_file`: the Python file of a user's own model; a card alone runs
-    no code. `to_score`: of a refit, the held-out twin that its scores are of.
+def check_model(path: Path, own_files: Sequence[Path] = (), *, to_score: bool = False) -> CheckedModel:
+    """Read and check a model's card. `own_files`: the Python files of a user's own model and features; a card
+    alone runs no code. `to_score`: of a refit, the held-out twin that its scores are of.
 
     Raises DataError for a card that can't be used here, UsageError for a model file that is missing,
     superfluous or another.
@@ -84,13 +98,14 @@ def check_model(path: Path, model_file: Path | None = None, *, to_score: bool = 
     features = _features_of(card, path)
     target = target_of(card, path)
     check_card(card, target, path)
-    options = _build_options(card, path, model_file)
+    given = _given_files(card, path, own_files)
     return CheckedModel(
         path=path,
         card=card,
         target=target,
         features=features,
-        build_options=options,
+        build_options={"file": str(given["model"])} if "model" in given else {},
+        own_features=_own_features(card, given["data"]) if "data" in given else None,
         twin_sha256=twin,
     )
 
@@ -139,33 +154,51 @@ def target_of(card: Card, model_path: Path) -> TargetSettings:
         raise unfit(model_path, f"{error.what}: {error.why}") from error
 
 
-def _build_options(card: Card, model_path: Path, given: Path | None) -> dict[str, str]:
-    """Return the path of the user's model file, {} without one. Raises UsageError if it is missing,
-    superfluous or another.
+def _given_files(card: Card, model_path: Path, given: Sequence[Path]) -> dict[str, Path]:
+    """Return the user's files of model and features by table, {} for a model without any. Raises UsageError
+    for one that is missing, superfluous or another.
     """
-    own = card.own_files.get("model")
-    if own is None:
-        if given is not None:
-            raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
-        return {}
-    if given is None:
+    needed = {table: card.own_files[table] for table in ("model", "data") if table in card.own_files}
+    if not needed and given:
+        raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
+    by_hash = {own["sha256"]: path for own in needed.values() for path in given if _has(path, own["sha256"])}
+    found = {}
+    for table, own in needed.items():
+        if own["sha256"] in by_hash:
+            found[table] = by_hash[own["sha256"]]
+            continue
+        others = [path for path in given if path not in by_hash.values()]
+        if others:
+            read_file(others[0], sha256=own["sha256"])  # says how it differs
         made_by = f"{own['class']} of {own['file']}, sha256 {own['sha256'][:12]}..."
         why = f"it was made by {made_by}, and a card runs no code"
         do = f"Give it with --model-file {own['file']}."
         raise UsageError(f"{model_path} needs its Python file", why=why, do=do)
-    read_file(given, sha256=own["sha256"])
-    return {"file": str(given)}
+    return found
+
+
+def _has(path: Path, sha256: str) -> bool:
+    return hashlib.sha256(read_file(path)).hexdigest() == sha256
+
+
+def _own_features(card: Card, file: Path) -> OwnFeatures:
+    """Return the user's features of a card, with the lookback that their file says."""
+    own = card.own_files["data"]
+    return OwnFeatures(file=str(file), class_name=own["class"], sha256=own["sha256"]).loaded()
 
 
 def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
     """Return the computed features that the model reads. Raises DataError for those of another version."""
     # A panel's presence first.
     features = tuple(card.features[1 if card.panel else 0 : len(card.features) - len(card.columns)])
-    known = all(map(named, features)) and in_order(features) == features
-    if features and not (known and is_version_of(card.features_version, features)):
+    own = card.own_files.get("data", {"class": "", "sha256": ""})
+    theirs = tuple(own["class"].split(", ")) if own["class"] else ()
+    ours = features[: len(features) - len(theirs)]
+    known = all(map(named, ours)) and in_order(ours) + theirs == features
+    if features and not (known and is_version_of(card.features_version, features, own["sha256"])):
         raise DataError(
             f"{model_path} was trained on features of version {card.features_version}",
-            why=f"this Mayfly computes version {version_of(features)}",
+            why=f"this Mayfly computes version {version_of(features, own['sha256'])}",
             do=f"Predict with Mayfly {card.mayfly}, or train again.",
         )
     return features

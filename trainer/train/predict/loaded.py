@@ -178,7 +178,8 @@ class LoadedModel:
             except TrainerError as error:
                 yield NotPredicted(model=self.checked.name, symbol=symbol, error=error)
         parts = [task.candles.rows(task.first_row) for task in tasks]
-        each = compute_each(parts, features=self.checked.features)
+        own = self.checked.own_features
+        each = compute_each(parts, features=self.checked.features, own=own)
         for task, rows_TF in zip(tasks, each, strict=True):
             yield self._prepared(
                 task.candles,
@@ -251,9 +252,9 @@ class LoadedModel:
         return symbols.index(symbol) if symbol in symbols else len(symbols)
 
 
-def load(path: Path, *, model_file: Path | None = None) -> LoadedModel:
+def load(path: Path, *, own_files: Sequence[Path] = ()) -> LoadedModel:
     """Load a model; see `trainer.load`."""
-    checked = check_model(path, model_file)
+    checked = check_model(path, own_files)
     network = network_from(checked.card, checked.tensors(), path, **checked.build_options)
     reads = reads_of(checked.card.family, checked.card.architecture)
     module = ScaledModel(network, _scalers(checked), windows=reads == WINDOWS)

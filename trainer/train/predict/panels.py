@@ -17,7 +17,6 @@ import torch
 from trainer.bars.panel_plan import PanelCalendar, calendar_of
 from trainer.base.errors import DataError, TrainerError
 from trainer.base.settings import WINDOWS
-from trainer.data.feature_names import warmup_of_features
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
 from trainer.data.timeframes import step_of
@@ -156,10 +155,7 @@ def series_to_predict(
 ) -> Iterator[PanelSeries | NotPredicted]:
     """Yield the series of a panel to predict, each with its rows and bars."""
     card, common = model.card, common_of(model)
-    warmups = {
-        symbol: max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
-        for symbol, candles in panel.items()
-    }
+    warmups = {symbol: model.warmup(candles) for symbol, candles in panel.items()}
     key = common.scaler_of, common.calendar
     if key not in rows:
         calendar = calendar_of(panel.values(), common.calendar, card.timeframe)
@@ -170,6 +166,7 @@ def series_to_predict(
             features=model.features,
             warmups=list(warmups.values()),
             scaler=common.scaler_of,
+            own=model.own_features,
         )
         rows[key] = calendar, made
     calendar, inputs = rows[key]

@@ -25,7 +25,6 @@ from trainer.base.settings import WINDOWS
 from trainer.base.text import some_of
 from trainer.data.calendar import holes
 from trainer.data.context import context_of
-from trainer.data.feature_names import warmup_of_features
 from trainer.data.features import compute_each
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder, OtherTimeframe
@@ -77,18 +76,18 @@ def predict_models(
     *,
     symbols: Sequence[str] = (),
     last: int | None = None,
-    model_file: Path | None = None,
+    own_files: Sequence[Path] = (),
     held: float | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Predictions | NotPredicted]:
     """Predict at every bar (or the last `last` of each symbol) that has enough bars before it.
 
-    `paths` are model files of one target; `symbols` limits the symbols (none: all). `model_file` is the
-    Python file of a user's own models, since a card runs no code. `held`, a share of the money, is what an
-    account holds: agents then say what to hold next. A bar needs warm-up + lookback bars before
-    it without a hole. Yields by symbol, then in the order of `paths`; a model or symbol that fails is yielded
-    as NotPredicted. `note` receives each remark on how the files were read, such as resampled bars, once.
-    Uses one thread, as training did, so that sums are the same.
+    `paths` are model files of one target; `symbols` limits the symbols (none: all). `own_files` are the
+    Python files of a user's own models and features, since a card runs no code. `held`, a share of the money,
+    is what an account holds: agents then say what to hold next. A bar needs warm-up + lookback bars before it
+    without a hole. Yields by symbol, then in the order of `paths`; a model or symbol that fails is yielded as
+    NotPredicted. `note` receives each remark on how the files were read, such as resampled bars, once. Uses
+    one thread, as training did, so that sums are the same.
 
     Raises DataError for data that can't be read or has another timeframe, UsageError for symbols that no
     model knows and for models of several targets.
@@ -98,7 +97,7 @@ def predict_models(
     checked: list[CheckedModel] = []
     for path in paths:
         try:
-            model = check_model(path, model_file)
+            model = check_model(path, own_files)
             if held is not None:
                 model.target.check_held(held)
             checked.append(model)
@@ -109,7 +108,8 @@ def predict_models(
     groups = defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[CheckedModel]](list)
     for model in checked:
         columns = (*model.card.told_columns, *model.card.columns)
-        groups[model.card.timeframe, columns, model.features].append(model)
+        own = (model.own_features.code,) if model.own_features else ()
+        groups[model.card.timeframe, columns, (*model.features, *own)].append(model)
     running = _Running(held=held)
     noted: list[str] = []
     for models in groups.values():
@@ -135,13 +135,15 @@ def outputs_at(model: CheckedModel, candles: Candles, bars: np.ndarray) -> BarOu
     if candles.symbol not in model.card.symbols:
         raise DataError(f"no model of {candles.symbol}", why=f"{model.name} was trained on others", do="")
     series = model.card.of(candles.symbol)
-    warmup = max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
+    warmup = model.warmup(candles)
     whole = model.target.with_unit(candles, _whole_bars(candles, model, series, warmup=warmup))
     chosen = np.intersect1d(bars, whole, assume_unique=True)
     outputs_NO = np.empty((0, 1))
     if len(chosen):
         task = PredictionTask(model=model, series=series, candles=candles, warmup=warmup, bars=chosen)
-        (rows_TF,) = compute_each([candles.rows(task.first_row)], features=model.features)
+        (rows_TF,) = compute_each(
+            [candles.rows(task.first_row)], features=model.features, own=model.own_features
+        )
         outputs_NO = _reader(task, rows_TF).outputs(Networks().of(model), chosen - task.first_row)
     return BarOutputs(bars=chosen, outputs_NO=outputs_NO, fitted=series.fitted)
 
@@ -218,7 +220,10 @@ class _Running:
     def run(self, tasks: Sequence[PredictionTask]) -> Iterator[Predictions | NotPredicted]:
         """Predict the bars of tasks that read the same inputs."""
         parts = [task.candles.rows(task.first_row) for task in tasks]
-        each = compute_each(parts, features=tasks[0].model.features if tasks else ())
+        model = tasks[0].model if tasks else None
+        each = compute_each(
+            parts, features=model.features if model else (), own=model.own_features if model else None
+        )
         for task, rows_TF in zip(tasks, each, strict=True):
             card, symbol = task.model.card, task.series.symbol
             try:
@@ -303,7 +308,7 @@ def context_of_task(task: PredictionTask, num_rows: int) -> torch.Tensor | None:
 def task_of(model: CheckedModel, candles: Candles, data: Path, *, last: int | None) -> PredictionTask:
     """Return a symbol's bars to predict. Raises DataError if no bar has enough bars before it."""
     series, card = model.card.of(candles.symbol), model.card
-    warmup = max(warmup_of_features(model.features, model.card.timeframe), candles.columns_begin)
+    warmup = model.warmup(candles)
     whole = _whole_bars(candles, model, series, warmup=warmup)
     bars = model.target.with_unit(candles, whole)
     if last is not None:

@@ -26,6 +26,7 @@ from trainer.train.child_processes import end_with_the_parent
 from trainer.train.cpu import use_one_thread
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.scores import Outputs
+from trainer.train.inputs.arriving import LOOK_SECONDS
 from trainer.train.inputs.source import Source, read_source
 from trainer.train.piece import Opened, close_piece
 from trainer.train.workers.assignment import WorkerSettings
@@ -129,6 +130,7 @@ class _Asked:
     results: Sequence[Future[Any]]
     ahead: bool  # of need: others go first
     gib: float
+    is_ready: Callable[[], bool]  # whether what it reads is there
 
 
 class Helpers:
@@ -144,9 +146,17 @@ class Helpers:
         for connection in connections:
             threading.Thread(target=self._serve, args=(Line(connection),), name="helper", daemon=True).start()
 
-    def read(self, piece: Piece, *, ahead: bool = False, refit: bool = False) -> Reading:
-        """Begin to read a piece's source; `ahead` of need: after what is needed."""
-        source, foreseen = self._ask(read, piece, refit, results=2, ahead=ahead, gib=piece.memory_gib)
+    def read(
+        self,
+        piece: Piece,
+        *,
+        ahead: bool = False,
+        refit: bool = False,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> Reading:
+        """Begin to read a piece's source once it `is_ready`; `ahead` of need: after what is needed."""
+        known: Any = {"ahead": ahead, "gib": piece.memory_gib, "is_ready": is_ready}
+        source, foreseen = self._ask(read, piece, refit, results=2, **known)
         return Reading(source=source, foreseen=foreseen)
 
     def score(
@@ -162,7 +172,13 @@ class Helpers:
         return done
 
     def _ask(
-        self, task: Task, *arguments: Any, results: int = 1, ahead: bool = False, gib: float = 0.0
+        self,
+        task: Task,
+        *arguments: Any,
+        results: int = 1,
+        ahead: bool = False,
+        gib: float = 0.0,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> Sequence[Future[Any]]:
         asked = _Asked(
             task=task,
@@ -170,6 +186,7 @@ class Helpers:
             results=[Future() for _ in range(results)],
             ahead=ahead,
             gib=gib,
+            is_ready=is_ready,
         )
         with self._changed:
             if self._is_lost:
@@ -205,15 +222,20 @@ class Helpers:
                     self._changed.notify_all()
 
     def _next(self) -> _Asked:
-        """Wait for a task that fits into the bound of memory beside those in hand; return it."""
+        """Wait for a task whose files are there, and that fits into the bound of memory beside those in hand;
+        return it.
+        """
         with self._changed:
             while True:
+                is_waiting = False
                 for asked in sorted(self._tasks, key=lambda one: one.ahead):  # stable: else in their order
                     if not self._gib or self._gib + asked.gib <= STAGE_GIB or not asked.gib:
-                        self._tasks.remove(asked)
-                        self._gib += asked.gib
-                        return asked
-                self._changed.wait()
+                        if asked.is_ready():
+                            self._tasks.remove(asked)
+                            self._gib += asked.gib
+                            return asked
+                        is_waiting = True
+                self._changed.wait(LOOK_SECONDS if is_waiting else None)
 
     def _lose(self, left: list[Future[Any]], reason: str) -> None:
         """Fail everything that was asked: a helper is lost, and the worker will be."""

@@ -29,7 +29,8 @@ from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import end_with_the_parent
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.scores import Outputs
-from trainer.train.inputs.source import Source, SourceCache, on_device, read_source
+from trainer.train.inputs.arriving import LOOK_SECONDS
+from trainer.train.inputs.source import JobData, Source, SourceCache, on_device, read_source
 from trainer.train.loop import train
 from trainer.train.machine_file import CheckpointInterval
 from trainer.train.notice import Notice
@@ -116,10 +117,11 @@ class _Arrival:
     staged: bool = False
     stages: Stages | None = None  # that this process has finished
 
-    @property
-    def is_ready(self) -> bool:
-        """Return whether nothing has to be waited for: without helpers its source is read when it starts."""
-        return self.reading is None or self.reading.source.done()
+    def is_ready(self, data: JobData) -> bool:
+        """Return whether nothing has to be waited for: without helpers its source is read when it starts, if
+        its files are there.
+        """
+        return data.has(self.piece) if self.reading is None else self.reading.source.done()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +302,8 @@ class _WorkerRoster:
         if data.rows_folder(piece, job):
             reading = read_here(lambda: read_source(piece, job, data, refit=refit), refit=refit)
         else:
-            reading = self._helpers.read(piece, ahead=ahead, refit=refit)
+            is_ready = partial(data.has, piece)
+            reading = self._helpers.read(piece, ahead=ahead, refit=refit, is_ready=is_ready)
         reading.source.add_done_callback(lambda _: self._arrived.put(_Woken()))
         return reading
 
@@ -316,12 +319,14 @@ class _WorkerRoster:
                 while True:
                     self._hear(self._arrived.get_nowait())
             for arrival in self._waiting:
-                if arrival.is_ready:
+                if arrival.is_ready(self._settings.data):
                     self._waiting.remove(arrival)
                     return arrival
             if not wait:
                 return None
-            self._hear(self._arrived.get())
+            comes = any(arrival.reading is None for arrival in self._waiting)  # a file, which tells nobody
+            with suppress(queue.Empty):
+                self._hear(self._arrived.get(timeout=LOOK_SECONDS if comes else None))
 
     def _hear(self, message: _Arrival | _Woken) -> None:
         if isinstance(message, _Arrival):

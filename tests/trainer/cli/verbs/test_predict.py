@@ -94,7 +94,10 @@ def test_files_of_other_symbols_are_not_noted(models, candles, tmp_path, capsys,
         lines = "".join(f"{','.join(map(str, row))},1\n" for row in prices)
         (tmp_path / f"{symbol}_1m.csv").write_text(f"time,open,high,low,close,{header}\n{lines}")
     assert main(["predict", str(models), "--data", str(tmp_path), "--last", "1"]) == 0
-    assert capsys.readouterr().err == "note: ETH-USD_1m.csv: there is no volume, so it counts as zero\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "note: ETH-USD_1m.csv: there is no volume, so it counts as zero",
+        "note: BTC-USD_1m.csv, ETH-USD_1m.csv: times are epoch numbers in s",
+    ]
 
 
 def test_a_symbol_may_be_written_with_a_slash(models, candles):
@@ -142,7 +145,10 @@ def test_each_mistake_is_one_line_and_no_aws_is_asked(
     ("data", "line"),
     [
         ("/nope", "data folder /nope does not exist."),
-        ("empty", "data folder empty holds no candles (no file ends in .parquet, .pq, .csv, .csv.gz, .txt)."),
+        (
+            "empty",
+            "data folder empty holds no candles (no file ends in .parquet, .pq, .feather, .arrow, .csv, .csv.gz, .txt).",
+        ),
         ("AAPL.xlsx", "AAPL.xlsx is not a candle file"),
         ("a" * 300, f"cannot read {'a' * 300} (File name too long)."),
     ],

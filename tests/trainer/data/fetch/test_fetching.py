@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.jobs import job_of
+from trainer.bars.check import check_data
+from trainer.bars.document import read_plan
 from trainer.base.errors import ConnectionFailed, DataError, UsageError
 from trainer.base.strict_json import Unsound
 from trainer.data.fetch import fetching, folder
@@ -22,6 +26,8 @@ from trainer.data.fetch.source import BadAnswer, BarPage, NoSuchSymbol, SourceBu
 from trainer.data.read.fetch_record import FETCHED_KEY, read_fetch_record, text_of
 from trainer.data.read.reading import CandleFolder, read_candles
 from trainer.data.timeframes import DAY, SECOND
+from trainer.train.evaluate.cards import _data
+from trainer.train.inputs.source import Origin
 
 HOUR = 3600 * SECOND
 BEGIN = 1_767_225_600 * SECOND  # 2026-01-01
@@ -325,3 +331,27 @@ def test_a_plan_names_the_source_and_the_list(tmp_path: Path) -> None:
 
 def test_part_bars_keep_a_part_in_memory_small() -> None:
     assert fetching.PART_BARS * 8 * 8 < 8 << 20
+
+
+def test_a_plan_carries_the_origins_to_the_cards(tmp_path: Path) -> None:
+    chosen = {"chosen_by": "top.txt", "chosen_symbols": 50, "chosen_on": "2026-11-27"}
+    fetch(MemorySource(symbols={"BTC-USD": 0}), tmp_path / "bars", "BTC-USD", **chosen)
+    features = ["log_return_1", "bar_range"]
+    job = job_of(lookback=4, horizon=1, features=features, embargo=1, batch=16, path=str(tmp_path / "bars"))
+    plan = read_plan(check_data(tmp_path / "bars", job)["plan"].encode())
+    assert plan.origins == (
+        "chosen by top.txt of 2026-11-27, with 50 symbols: a list of its day leaves out what had failed or left"
+        " before",
+        "fetched from memory by memory 1.0",
+    )
+    assert b'"origins"' not in replace(plan, origins=()).to_bytes()  # as of bars that nobody fetched
+    origin = Origin(
+        entries=tuple(plan.symbols.values()),
+        files=(),
+        timeframe="1h",
+        synthetic=True,
+        origins=plan.origins,
+        made=cast(Any, SimpleNamespace(fingerprint="ab")),
+    )
+    assert _data(origin)["origins"] == list(plan.origins)
+    assert "origins" not in _data(replace(origin, origins=()))

