@@ -45,9 +45,8 @@ def predict(
     """
     from trainer.cli.verbs.predict import PredictionRequest, frame  # late: `import trainer` loads nothing
 
-    names, files = (
-        [one] if isinstance(one, str) or hasattr(one, "__fspath__") else one for one in (models, model_file)
-    )
+    names = [models] if isinstance(models, str) or hasattr(models, "__fspath__") else models
+    files = [model_file] if isinstance(model_file, str) or hasattr(model_file, "__fspath__") else model_file
     return frame(
         PredictionRequest(
             models=[str(name) for name in names],
@@ -55,7 +54,7 @@ def predict(
             run=run,
             symbols=symbols,
             last=last,
-            model_file=list(files),
+            model_file=[str(file) for file in files],
             held=held,
             rehearse=rehearse,
             stack=stack,

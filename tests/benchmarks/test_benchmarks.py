@@ -55,6 +55,16 @@ def test_the_memory_formula_is_compared_with_a_step(quickly, tmp_path):
 
 
 @pytest.mark.nightly
+def test_features_are_timed_beside_pandas(quickly, tmp_path, python):
+    made = ["--out", str(tmp_path / "candles"), "--symbols", "A", "--bars", "3000", "--timeframe", "1m"]
+    subprocess.run([*python, "-m", "trainer.data.synthetic", *made], cwd=ROOT, check=True)
+    given = ("--data", str(tmp_path / "candles"), "--rounds", "1")
+    said, found = quickly("features", *given, out=tmp_path / "found.json")
+    assert {"mayfly", "pandas"} <= found["rows"].keys() and RATIO.search(said)
+    assert all(row["differs"] < 1e-3 for row in found["rows"].values())
+
+
+@pytest.mark.nightly
 def test_a_whole_run_is_split_into_its_phases(quickly, tmp_path):
     _, found = quickly("whole_run", out=tmp_path / "found.json")
     ours = found["symbols"]["3"]["ours"]

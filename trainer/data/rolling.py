@@ -12,7 +12,7 @@ result lacks the rows with fewer than w - 1 bars before them, so that nothing is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def last(x_N: np.ndarray, rows: int) -> np.ndarray:
 
 def change(x_N: np.ndarray, bars: int) -> np.ndarray:
     """Return the value minus that of `bars` bars earlier."""
-    return np.subtract(x_N[..., bars:], lag(x_N, bars))
+    return np.asarray(x_N[..., bars:] - lag(x_N, bars))
 
 
 def rolling(values: State, spans: Sequence[int], combine: Combine) -> dict[int, State]:
@@ -141,21 +141,18 @@ def rolling_correlation(x_N: np.ndarray, y_N: np.ndarray, span: int) -> np.ndarr
     return np.where(varies_N, product / np.where(varies_N, both_N, 1.0), 0.0)
 
 
-def exponential_means(x_KN: np.ndarray, decays: Sequence[float], bars: int) -> np.ndarray:
-    """Return the exponentially weighted means of the last `bars` values (a power of two) of K series, each
-    with its decay; a value k bars old weighs decay**k.
+def exponential_mean(x_N: np.ndarray, decay: float, bars: int) -> np.ndarray:
+    """Return the exponentially weighted mean of the last `bars` values (a power of two); a value k bars old
+    weighs decay**k.
 
     The tail is cut, so that a row depends on a known number of bars; 256 bars omit 1e-8 of the weight at
     decay 13/14.
     """
 
-    def column(numbers: Iterable[float]) -> np.ndarray:
-        return np.array([*numbers])[:, None]
-
     def combine(newer: State, older: State, m: int, n: int) -> State:
-        weighted = older[0] * column(decay**m for decay in decays)
-        weighted += newer[0]
-        return (weighted,)
+        weighted_N = older[0] * decay**m
+        weighted_N += newer[0]
+        return (weighted_N,)
 
-    total_KN = rolling((x_KN,), (bars,), combine)[bars][0]
-    return np.multiply(total_KN, column((1 - decay) / (1 - decay**bars) for decay in decays))
+    total_N = rolling((x_N,), (bars,), combine)[bars][0]
+    return np.asarray(total_N * ((1 - decay) / (1 - decay**bars)))

@@ -249,14 +249,14 @@ def _checked(asked: AskedModel, piece: Piece, data: SymbolData, given: Path) -> 
         if hashlib.file_digest(file, "sha256").hexdigest() != asked.sha256:
             raise DataError(f"the {asked.side} is another file than asked", do="Start the retrain again.")
     card = read_card(path)
-    files = []
+    files: list[Path] = []
     for own in (card.own_files[table] for table in ("model", "data") if table in card.own_files):
-        file = in_bundle(own["sha256"])
-        if file is None:
+        bundled = in_bundle(own["sha256"])
+        if bundled is None:
             why = f"it was made by {own['class']} of {own['file']}, and a card runs no code"
             do = "Promote one made by this file by hand: mayfly models promote."
             raise DataError(f"the {asked.side} was made by another file than the job's", why=why, do=do)
-        files.append(file)
+        files.append(bundled)
     model = check_model(path, files, to_score=True)
     why = f"it is {card.model}" if card.model != piece.name else unlike(card, data)
     if why:

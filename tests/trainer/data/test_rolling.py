@@ -5,7 +5,7 @@ import pytest
 
 from trainer.data.rolling import (
     change,
-    exponential_means,
+    exponential_mean,
     lag,
     last,
     rolling_ages,
@@ -60,10 +60,7 @@ def test_the_correlation_is_that_of_each_window(series: np.ndarray) -> None:
     assert (rolling_correlation(series, np.ones_like(series), 60) == 0).all()
 
 
-def test_exponential_means_weigh_by_age(series: np.ndarray) -> None:
-    decays = (0.9, 0.7)
-    made = exponential_means(np.stack((series, series)), decays, 64)
-    for decay, mean in zip(decays, made, strict=True):
-        weights = decay ** np.arange(63.0, -1, -1)
-        expected = (windows(series, 64) * weights).sum(1) / weights.sum()
-        np.testing.assert_allclose(mean, expected, rtol=1e-13, atol=0)
+def test_an_exponential_mean_weighs_by_age(series: np.ndarray) -> None:
+    weights = 0.9 ** np.arange(63.0, -1, -1)
+    expected = (windows(series, 64) * weights).sum(1) / weights.sum()
+    np.testing.assert_allclose(exponential_mean(series, 0.9, 64), expected, rtol=1e-13, atol=0)

@@ -10,11 +10,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import torch
 
-from trainer.data.formulas.shared import FeatureBars, cos, sin
+from trainer.data.formulas.shared import FeatureBars, angle, cos, sin
 from trainer.data.rolling import change
 from trainer.data.timeframes import DAY, SECOND
 
-_WEEK = 7 * DAY
 _HOUR = 3600 * SECOND
 _NEW_YORK = ZoneInfo("America/New_York")
 _SATURDAY = 2  # 1970-01-01 was a Thursday
@@ -22,22 +21,22 @@ _SATURDAY = 2  # 1970-01-01 was a Thursday
 
 def time_of_day_sin(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the sine of the time of day."""
-    return sin(_angle(bars.timestamp, DAY))
+    return sin(bars.time_of_day)
 
 
 def time_of_day_cos(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the cosine of the time of day."""
-    return cos(_angle(bars.timestamp, DAY))
+    return cos(bars.time_of_day)
 
 
 def time_of_week_sin(bars: FeatureBars, span: int) -> np.ndarray:
-    """Return the sine of the time of the week, which begins on Thursday, as 1970 did."""
-    return sin(_angle(bars.timestamp, _WEEK))
+    """Return the sine of the time of the week."""
+    return sin(bars.time_of_week)
 
 
 def time_of_week_cos(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the cosine of the time of the week."""
-    return cos(_angle(bars.timestamp, _WEEK))
+    return cos(bars.time_of_week)
 
 
 def log_seconds_since_last_bar(bars: FeatureBars, span: int) -> np.ndarray:
@@ -48,12 +47,12 @@ def log_seconds_since_last_bar(bars: FeatureBars, span: int) -> np.ndarray:
 
 def new_york_time_sin(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the sine of New York's time of day, with its daylight saving time."""
-    return sin(_angle(_in_new_york(bars.timestamp), DAY))
+    return sin(angle(_in_new_york(bars.timestamp), DAY))
 
 
 def new_york_time_cos(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the cosine of New York's time of day, with its daylight saving time."""
-    return cos(_angle(_in_new_york(bars.timestamp), DAY))
+    return cos(angle(_in_new_york(bars.timestamp), DAY))
 
 
 def time_of_year_sin(bars: FeatureBars, span: int) -> np.ndarray:
@@ -72,17 +71,13 @@ def turn_of_month(bars: FeatureBars, span: int) -> np.ndarray:
     first_N = days_N.astype("datetime64[M]").astype("datetime64[D]")
     next_N = (days_N.astype("datetime64[M]") + 1).astype("datetime64[D]")
     is_turn_N = (days_N - first_N < np.timedelta64(3, "D")) | (next_N - days_N == np.timedelta64(1, "D"))
-    return is_turn_N.astype(np.float64)
+    return np.asarray(is_turn_N.astype(np.float64))
 
 
 def is_weekend(bars: FeatureBars, span: int) -> np.ndarray:
     """Return 1 on Saturday and Sunday, else 0."""
     day_N = bars.timestamp // DAY % 7
-    return ((day_N == _SATURDAY) | (day_N == _SATURDAY + 1)).astype(np.float64)
-
-
-def _angle(timestamp_N: np.ndarray, period: int) -> np.ndarray:
-    return np.asarray((timestamp_N % period).astype(np.float64) * (2 * math.pi / period))
+    return np.asarray(((day_N == _SATURDAY) | (day_N == _SATURDAY + 1)).astype(np.float64))
 
 
 def _days(timestamp_N: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ def log_volatility(bars: FeatureBars, span: int) -> np.ndarray:
 def price_zscore(bars: FeatureBars, span: int) -> np.ndarray:
     """Return how many deviations the log close is above its mean of n bars."""
     mean_N, deviation_N = bars.close_moments[span]
-    return (last(bars.close, len(mean_N)) - mean_N) / (deviation_N + SMALLEST_MOVE)
+    return np.asarray((last(bars.close, len(mean_N)) - mean_N) / (deviation_N + SMALLEST_MOVE))
 
 
 def volume_zscore(bars: FeatureBars, span: int) -> np.ndarray:
@@ -44,27 +44,27 @@ def volume_zscore(bars: FeatureBars, span: int) -> np.ndarray:
 
 def bar_range(bars: FeatureBars, span: int) -> np.ndarray:
     """Return ln(H / L)."""
-    return bars.high - bars.low
+    return np.asarray(bars.high - bars.low)
 
 
 def bar_body(bars: FeatureBars, span: int) -> np.ndarray:
     """Return ln(C / O)."""
-    return bars.close - bars.open
+    return np.asarray(bars.close - bars.open)
 
 
 def upper_wick(bars: FeatureBars, span: int) -> np.ndarray:
     """Return ln(H / max(O, C))."""
-    return bars.high - np.maximum(bars.open, bars.close)
+    return np.asarray(bars.high - np.maximum(bars.open, bars.close))
 
 
 def lower_wick(bars: FeatureBars, span: int) -> np.ndarray:
     """Return ln(min(O, C) / L)."""
-    return np.minimum(bars.open, bars.close) - bars.low
+    return np.asarray(np.minimum(bars.open, bars.close) - bars.low)
 
 
 def bar_gap(bars: FeatureBars, span: int) -> np.ndarray:
     """Return ln(O_t / C_(t-1))."""
-    return bars.open[1:] - lag(bars.close, 1)
+    return np.asarray(bars.open[1:] - lag(bars.close, 1))
 
 
 def log_atr(bars: FeatureBars, span: int) -> np.ndarray:
@@ -81,19 +81,19 @@ def stochastic(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the log close between the lowest low and the highest high of n bars, from -0.5 to 0.5."""
     low_N, high_N = bars.extremes[span]
     middle_N = (low_N + high_N) / 2
-    return (last(bars.close, len(low_N)) - middle_N) / (high_N - low_N + SMALLEST_MOVE)
+    return np.asarray((last(bars.close, len(low_N)) - middle_N) / (high_N - low_N + SMALLEST_MOVE))
 
 
 def ema_ratio(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the log close minus its exponential mean."""
     mean_N = bars.exponential[f"close_{span}"]
-    return last(bars.close, len(mean_N)) - mean_N
+    return np.asarray(last(bars.close, len(mean_N)) - mean_N)
 
 
 def macd(bars: FeatureBars, span: int) -> np.ndarray:
     """Return the exponential mean of the log close over 12 bars minus over 26, in average true ranges."""
     means = bars.exponential
-    return (means["close_12"] - means["close_26"]) / (means["true_range"] + SMALLEST_MOVE)
+    return np.asarray((means["close_12"] - means["close_26"]) / (means["true_range"] + SMALLEST_MOVE))
 
 
 def up_share(bars: FeatureBars, span: int) -> np.ndarray:

@@ -11,6 +11,7 @@ the series its first bar is repeated.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -20,13 +21,14 @@ from trainer.data.read.candles import Candles
 from trainer.data.rolling import (
     State,
     change,
-    exponential_means,
+    exponential_mean,
     lag,
     last,
     rolling_extremes,
     rolling_moments,
     rolling_sum,
 )
+from trainer.data.timeframes import DAY
 
 # A tenth of a basis point: keeps the log of a volatility or range finite if nothing moved.
 SMALLEST_MOVE = 1e-5
@@ -100,6 +102,16 @@ class FeatureBars:
         return rolling_extremes(self.low, self.high, (15, 60, 240))
 
     @cached_property
+    def time_of_day(self) -> np.ndarray:
+        """Return the UTC time of day as an angle."""
+        return angle(self.timestamp, DAY)
+
+    @cached_property
+    def time_of_week(self) -> np.ndarray:
+        """Return the UTC time of the week, which begins on Thursday, as 1970 did, as an angle."""
+        return angle(self.timestamp, 7 * DAY)
+
+    @cached_property
     def flows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the sums over 60 bars: of signs of returns, of volume, and of volume by its bar's sign."""
         sign_N = np.sign(self.returns)
@@ -126,9 +138,7 @@ class FeatureBars:
             "close_12": (close_N, 11 / 13),
             "close_26": (close_N, 25 / 27),
         }
-        series, decays = zip(*values.values(), strict=True)
-        means_5N = exponential_means(np.stack(series), decays, TAIL)
-        return dict(zip(values, means_5N, strict=True))
+        return {name: exponential_mean(one_N, decay, TAIL) for name, (one_N, decay) in values.items()}
 
 
 def ratio(part_N: np.ndarray, whole_N: np.ndarray, *, smallest_N: np.ndarray | float) -> np.ndarray:
@@ -146,15 +156,18 @@ def log(x_N: np.ndarray) -> np.ndarray:
 
 
 def sin(x_N: np.ndarray) -> np.ndarray:
-    """Replace the values by their sines, and return them."""
-    torch.from_numpy(x_N).sin_()
-    return x_N
+    """Return the sines."""
+    return torch.from_numpy(x_N).sin().numpy()
 
 
 def cos(x_N: np.ndarray) -> np.ndarray:
-    """Replace the values by their cosines, and return them."""
-    torch.from_numpy(x_N).cos_()
-    return x_N
+    """Return the cosines."""
+    return torch.from_numpy(x_N).cos().numpy()
+
+
+def angle(timestamp_N: np.ndarray, period: int) -> np.ndarray:
+    """Return the share of a period in nanoseconds that has passed as an angle."""
+    return np.asarray((timestamp_N % period).astype(np.float64) * (2 * math.pi / period))
 
 
 def log_deviation(variance_N: np.ndarray) -> np.ndarray:

@@ -41,13 +41,13 @@ def aroon(bars: FeatureBars, span: int) -> np.ndarray:
     """Return (bars since the lowest low - bars since the highest high) / n, of n + 1 bars: -1 to 1."""
     _, since_high_N = rolling_ages(bars.high, span + 1)
     _, since_low_N = rolling_ages(-bars.low, span + 1)
-    return (since_low_N - since_high_N) / span
+    return np.asarray((since_low_N - since_high_N) / span)
 
 
 def near_high(bars: FeatureBars, span: int) -> np.ndarray:
     """Return ln(C / highest H of n bars)."""
     highest_N, _ = rolling_ages(bars.high, span)
-    return last(bars.close, len(highest_N)) - highest_N
+    return np.asarray(last(bars.close, len(highest_N)) - highest_N)
 
 
 def skip_return(bars: FeatureBars, span: int) -> np.ndarray:

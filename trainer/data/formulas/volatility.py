@@ -60,12 +60,14 @@ def jump_share(bars: FeatureBars, span: int) -> np.ndarray:
     pairs_N = rolling_sum(size_N[1:] * lag(size_N, 1), (span - 1,))[span - 1]
     whole_N = rolling_sum(bars.returns**2, (span,))[span]
     scale = math.pi / 2 * span / (span - 1)
-    return (whole_N > 0) * (1 - ratio(last(pairs_N, len(whole_N)) * scale, whole_N, smallest_N=0.0))
+    return np.asarray(
+        (whole_N > 0) * (1 - ratio(last(pairs_N, len(whole_N)) * scale, whole_N, smallest_N=0.0))
+    )
 
 
 def _rogers_satchell(bars: FeatureBars) -> np.ndarray:
     up_N = (bars.high - bars.open) * (bars.high - bars.close)
-    return up_N + (bars.low - bars.open) * (bars.low - bars.close)
+    return np.asarray(up_N + (bars.low - bars.open) * (bars.low - bars.close))
 
 
 FORMULAS = {

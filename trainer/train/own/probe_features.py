@@ -22,7 +22,7 @@ from trainer.job.job import Job
 BARS = 2_000  # of the trial, besides twice the lookback
 TRIED = 6  # places at which bars are changed
 # Of a value computed from another beginning: running sums round otherwise
-SAME = {"rtol": 1e-6, "atol": 1e-9}
+SAME, ALMOST_ZERO = 1e-6, 1e-9
 
 
 def measure_features(job: Job, say: Callable[[str], None]) -> OwnFile:
@@ -55,7 +55,8 @@ def _check(job: Job, own: OwnFeatures, name: str, back: int) -> None:
         begin = max(0, bar - back)
         alone = compute_own(own, name, candles.rows(begin, bar + 1))
         moved = compute_own(own, name, _moved(candles, slice(0, begin), seed=number))
-        if not all(np.allclose(one, values_N[bar], **SAME) for one in (alone[-1], moved[bar])):
+        both = np.array([alone[-1], moved[bar]])
+        if not np.allclose(both, values_N[bar], rtol=SAME, atol=ALMOST_ZERO):
             why = f"its value at bar {bar} changes with the bars before {begin}; lookback is {back}"
             raise UsageError(
                 f"{name} of {own.base_name} reads further back than its lookback",

@@ -162,7 +162,7 @@ def _given_files(card: Card, model_path: Path, given: Sequence[Path]) -> dict[st
     if not needed and given:
         raise UsageError(f"{model_path} was not made from a Python file", do="Leave --model-file out.")
     by_hash = {own["sha256"]: path for own in needed.values() for path in given if _has(path, own["sha256"])}
-    found = {}
+    found: dict[str, Path] = {}
     for table, own in needed.items():
         if own["sha256"] in by_hash:
             found[table] = by_hash[own["sha256"]]
