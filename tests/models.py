@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from trainer.base.settings import WINDOWS
 from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.models import MODELS, network_of
 from trainer.store.card import Card, CardSeries
@@ -32,6 +34,19 @@ def make_model(
     card = card_of(family, target, **keys)
     save(path, tensors_of(network_of(family).build(card.architecture)), card)
     return card
+
+
+def make_own_model(path: Path, file: Path, code: str, *, reads: str = WINDOWS) -> None:
+    """Write a model of the class `Net` in `code`, and the code to `file`; its weights are untrained."""
+    file.write_text(code)
+    card = card_of("lstm", "direction", symbols=("AAA",))
+    entry = {"file": file.name, "class": "Net", "sha256": hashlib.sha256(code.encode()).hexdigest()}
+    sizes = {"features": len(card.features), "outputs": 1, "lookback": LOOKBACK, "settings": {}}
+    architecture = {**entry, **sizes, "reads": reads}
+    own_files = {"model": {**entry, "text": code}}
+    torch.manual_seed(1)
+    tensors = tensors_of(network_of("own").build(architecture, file=str(file)))
+    save(path, tensors, replace(card, family="own", architecture=architecture, own_files=own_files))
 
 
 def card_of(

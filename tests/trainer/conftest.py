@@ -132,9 +132,9 @@ METRICS = {
 }
 
 
-def weights(model: str = "lstm_BTC-USD_1m") -> bytes:
-    """Return a whole model file of no tensors: a safetensors header with a card."""
-    lists: dict[str, Any] = {"features": [], "architecture": {}, "training": {}, "data": {}}
+def weights(model: str = "lstm_BTC-USD_1m", **data: Any) -> bytes:
+    """Return a whole model file of no tensors: a safetensors header with a card, with this `data`."""
+    lists: dict[str, Any] = {"features": [], "architecture": {}, "training": {}, "data": data}
     names = {"model": model, "family": "lstm", "piece": "BTC-USD", "kind": "symbol", "timeframe": "1m"}
     scaler = {"mean": [], "std": [], "limit": 10.0}
     series = CardSeries(symbol="BTC-USD", calendar="24x7", horizon=5, scaler=scaler, splits={})

@@ -313,6 +313,7 @@ def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
     folds = [
         {
             **{name: [span.start, span.stop] for name, span in fold.spans.items()},
+            **_after(fold.spans),
             "bars": dict(fold.bars),
             "ties": fold.ties,
             "chunks": fold.chunks,
@@ -320,6 +321,13 @@ def _symbol_values(entry: SymbolPlan) -> dict[str, Any]:
         for fold in entry.folds
     ]
     return {**values, "target": dict(entry.target), "folds": folds}
+
+
+def _after(spans: Spans) -> dict[str, list[int]]:
+    """Return the part of training after test, of k folds alone, whose spans may be in another order."""
+    if not len(spans.after) and spans.validation.start <= spans.test.start:
+        return {}
+    return {"after": [spans.after.start, spans.after.stop]}
 
 
 _SYMBOL_KEYS = tuple(field.name for field in fields(SymbolPlan) if field.name != "symbol")
@@ -359,16 +367,27 @@ def _holes(value: Value, bars: int) -> tuple[tuple[int, int], ...]:
 
 
 def _fold(value: Value, bars: int, *, least: int) -> FoldPlan:
-    parts = value.fields().exactly((*SPANS, "bars", "ties", "chunks"))
+    fields = value.fields()
+    after = ("after",) if "after" in fields.values else ()  # of k folds, whose validation may follow test
+    parts = fields.exactly((*SPANS, *after, "bars", "ties", "chunks"))
+    order = (
+        sorted((*SPANS, *after), key=lambda name: parts[name].span(least=0, most=bars)) if after else SPANS
+    )
     spans = dict[str, Span]()
     end = 0
-    for name in SPANS:
+    for name in order:
         start, stop = parts[name].span(least=end, most=bars)
         spans[name], end = Span(start=start, stop=stop), stop
+    read = Spans(**spans)
+    most = {
+        "train": len(read.train) + len(read.after),
+        "validation": len(read.validation),
+        "test": len(read.test),
+    }
     counted = parts["bars"].fields().exactly(SPANS)
-    counts = {name: counted[name].whole(least=least, most=len(spans[name])) for name in SPANS}
+    counts = {name: counted[name].whole(least=least, most=most[name]) for name in SPANS}
     return FoldPlan(
-        spans=Spans(**spans),
+        spans=read,
         bars=counts,
         ties=parts["ties"].whole(most=bars),
         chunks=parts["chunks"].whole(most=counts["train"]),

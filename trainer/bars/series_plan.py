@@ -184,6 +184,8 @@ def lay_out(
     plans = []
     for spans in folds:
         inside = {name: labelled.within(span) for name, span in spans.items()}
+        if len(spans.after):
+            inside["train"] = np.concatenate([inside["train"], labelled.within(spans.after)])
         bars = {name: one[has_label[one]] for name, one in inside.items()}
         train_rows = time.rows_of(bars["train"])
         plans.append(
@@ -227,7 +229,9 @@ def _refuse_late_start(candles: Candles, start: StartModel | None, folds: Sequen
         return
     until = nanoseconds_of(start.until, key=f"{start.key}_until")
     for spans in folds:
-        begins = int(candles.timestamp[spans.validation.start]) if len(spans.validation) else until
+        held_out = [spans.validation, *([spans.test] if len(spans.after) else [])]
+        first = min((span.start for span in held_out if len(span)), default=None)
+        begins = until if first is None else int(candles.timestamp[first])
         if until > begins:
             do = "Give this job later bars, or an older model. data.validation_days and data.test_days keep"
             raise DataError(

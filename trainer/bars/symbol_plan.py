@@ -1,8 +1,8 @@
 """Plan a symbol by its job: the spans of each fold, the target with its horizon, and the bars of each span.
 
-Each fold has its own model, which trains on everything older than its validation and test; its test follows
-that of the previous fold. A single fold, and the last of several, is the job's split. `series_plan` has the
-rule for the bars of a span.
+Each fold has its own model, which trains on everything older than its validation and test, or with
+data.split = kfold on both sides of them; its test follows that of the previous fold. A single fold, and the
+last of several, is the job's split. `series_plan` has the rule for the bars of a span.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from trainer.base.errors import DataError
 from trainer.base.settings import CHUNKS
 from trainer.base.text import counted
 from trainer.data.read.candles import Candles
-from trainer.data.splits import Spans, walk_forward
+from trainer.data.splits import Spans, k_fold, walk_forward
+from trainer.data.table import K_FOLD
 from trainer.job.job import Job
 from trainer.job.pieces.fewest import farthest_feature, too_few
 from trainer.targets.target import TargetSettings
@@ -163,6 +164,15 @@ def _spans_of(candles: Candles, job: Job, warmup: int) -> SpansOf:
                 times = candles.timestamp
                 cuts = recent_cuts(int(times[warmup]), int(times[-1]), job.data)
                 return tuple(cut.spans(times, embargo=embargo, first=warmup) for cut in cuts)
+            if job.data.split == K_FOLD:
+                return k_fold(
+                    len(candles),
+                    folds=job.data.folds,
+                    validation_fraction=job.data.validation_fraction,
+                    embargo=embargo,
+                    reach=max(warmup + job.model.bars_seen - 1, job.target.reach),
+                    first=warmup,
+                )
             return walk_forward(
                 len(candles),
                 folds=job.data.folds,

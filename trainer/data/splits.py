@@ -1,4 +1,5 @@
-"""Split by time: training, validation and test spans with an embargo between them, once or walking forward.
+"""Split by time: training, validation and test spans with an embargo between them, once, walking forward, or
+in k folds whose tests cover all bars.
 
 Works on counts of bars only.
 """
@@ -23,15 +24,25 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Spans:
-    """Three spans in time order. At least `embargo` bars between two spans belong to none."""
+    """Three spans in time order, of k folds in any. At least `embargo` bars between two spans belong to none.
+
+    `after` is the part of training after test, of k folds. It begins where no input of its bars reaches back
+    into another span.
+    """
 
     train: Span
     validation: Span
     test: Span
+    after: Span = Span(start=0, stop=0)
 
     def items(self) -> tuple[tuple[str, Span], ...]:
-        """Return the spans with their names, oldest first."""
+        """Return the spans with their names."""
         return (("train", self.train), ("validation", self.validation), ("test", self.test))
+
+    @property
+    def train_parts(self) -> tuple[Span, ...]:
+        """Return the parts of training that have bars, oldest first."""
+        return tuple(part for part in (self.train, self.after) if len(part))
 
 
 def split(
@@ -90,4 +101,49 @@ def walk_forward(
             ),
             do="Lower data.folds or data.test_fraction.",
         )
+    return tuple(folded)
+
+
+def k_fold(
+    num_bars: int, *, folds: int, validation_fraction: float, embargo: int, reach: int, first: int = 0
+) -> tuple[Spans, ...]:
+    """Split bars `first` to `num_bars` into `folds` folds, by the time of their tests: purged k-fold
+    cross-validation with an embargo (Lopez de Prado, Advances in Financial Machine Learning, 2018, ch. 7).
+
+    The tests tile the bars. Validation is the `validation_fraction` of the bars right before the test; where
+    there are too few, right after it. Training has the bars before and after both: labels end `embargo` bars
+    before the next span, and bars after a span begin `embargo` + `reach` after it, where `reach` is how many
+    bars before it the inputs of a bar go back. So nothing that training or validation read is of a later
+    span's bars, or of an earlier one's.
+
+    Raises DataError if a fold keeps less than a tenth of the bars for training.
+    """
+    usable = max(0, num_bars - first)
+    validation_bars = int(usable * validation_fraction)
+    folded = []
+    for fold in range(folds):
+        start, stop = (first + usable * edge // folds for edge in (fold, fold + 1))
+        begin, end = start, stop
+        if start - first >= validation_bars:
+            begin = start - validation_bars
+            validation = Span(start=begin, stop=max(begin, start - embargo))
+        else:
+            opened = min(stop + embargo + reach, num_bars)
+            end = min(opened + validation_bars, num_bars)
+            validation = Span(start=opened, stop=end)
+        after = min(end + embargo + reach, num_bars)
+        spans = Spans(
+            train=Span(start=first, stop=max(first, begin - embargo)),
+            validation=validation,
+            test=Span(start=start, stop=stop),
+            after=Span(start=after, stop=num_bars) if after < num_bars else Span(start=0, stop=0),
+        )
+        if (left := len(spans.train) + len(spans.after)) < usable // 10:
+            raise DataError(
+                f"fold {fold + 1} of {folds} leaves {left} of {usable} bars to train",
+                why=f"{embargo} bars around its spans are purged, and {reach} after them are only inputs",
+                do="Give more bars, lower data.folds or data.validation_fraction, or name features that look"
+                " back less.",
+            )
+        folded.append(spans)
     return tuple(folded)

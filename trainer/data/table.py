@@ -40,6 +40,7 @@ EXCHANGES = (
     *("XTAI", "XTAL", "XTKS", "XTSE", "XWAR", "XWBO", "XZAG"),
 )
 STALE = ("train", "skip")
+WALK, K_FOLD = "walk", "kfold"  # of data.split
 FETCH = "fetch"  # of data.refresh
 MOST_SECRETS = 20
 POOLED, BY_SERIES, RANK = "pooled", "series", "rank"  # scalers of a panel
@@ -124,10 +125,16 @@ class DataSettings:
     embargo: int = setting(0, "Bars left out between spans; at least the horizon.", least=0, most=10_000_000)
     folds: int = setting(
         1,
-        "Walk-forward folds: each model is tested on the bars after the previous test span and trains on all"
-        " older bars.",
+        "Folds: each has its own model, tested on the bars after the previous test span; data.split says what"
+        " it trains on.",
         least=1,
         most=1_000,
+    )
+    split: str = setting(
+        WALK,
+        "How folds are split: walk (each trains on all older bars) or kfold (tests cover all bars, and each"
+        " trains on both sides, purged).",
+        choices=(WALK, K_FOLD),
     )
 
     own: OwnFeatures | None = None  # the user's file among `features`, its hash and measurements
@@ -168,9 +175,31 @@ class DataSettings:
             raise bad_value(
                 "data.validation_days", self.validation_days, "given together with data.test_days"
             )
-        if not self.test_days and self.validation_fraction + self.folds * self.test_fraction >= 0.9:
+        if self.split == K_FOLD:
+            self._check_k_fold()
+        elif not self.test_days and self.validation_fraction + self.folds * self.test_fraction >= 0.9:
             expected = "small enough to leave a tenth of the bars for training (each fold tests this share)"
             raise bad_value("data.test_fraction", self.test_fraction, expected)
+
+    def _check_k_fold(self) -> None:
+        """Raise UsageError for settings that k folds can't have."""
+        if self.folds < 2:
+            raise bad_value("data.folds", self.folds, "2 or more with data.split = kfold")
+        if self.test_days:
+            why, do = (
+                "the tests of k folds cover all bars",
+                "Leave data.test_days and data.validation_days out.",
+            )
+            raise UsageError("data.test_days with data.split = kfold", why=why, do=do)
+        if self.pooled or self.panel:
+            key = "data.panel" if self.panel else "data.pooled"
+            why, do = "k folds are of single series", f"Set data.split = walk, or leave {key} out."
+            raise UsageError(f"{key} with data.split = kfold", why=why, do=do)
+        if self.validation_fraction + 1 / self.folds >= 0.9:
+            expected = (
+                "small enough to leave a tenth of the bars for training (each fold tests 1 / data.folds)"
+            )
+            raise bad_value("data.validation_fraction", self.validation_fraction, expected)
 
     def chosen(self, known: Iterable[str]) -> tuple[str, ...]:
         """Return the symbols to train: those that the job names, else those that are known, without the
@@ -181,15 +210,25 @@ class DataSettings:
     @property
     def test_key(self) -> str:
         """Return the key of the length of test, for messages."""
+        if self.split == K_FOLD:
+            return "the share of a test, 1 / data.folds"
         return "data.test_days" if self.test_days else "data.test_fraction"
 
     def shares_of(self, bars: int) -> tuple[float, float]:
         """Return the shares of validation and test of so many bars; of days as if no bar were missing."""
+        if self.split == K_FOLD:
+            return self.validation_fraction, 1 / self.folds
         if not self.test_days:
             return self.validation_fraction, self.test_fraction
         a_day = max(1.0, DAY / step_of(self.timeframe or "1m"))
         whole = max(1, bars)
         return min(1.0, self.validation_days * a_day / whole), min(1.0, self.test_days * a_day / whole)
+
+    def tests_kept_from(self, fold: int) -> int:
+        """Return how many test spans a fold, from 1 on, does not train on: its own, and of a walk those of
+        the later folds.
+        """
+        return 1 if self.split == K_FOLD else 1 + self.folds - fold
 
     @property
     def told(self) -> Told:

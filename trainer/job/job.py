@@ -37,7 +37,7 @@ from trainer.base.settings import (
 )
 from trainer.base.strict_json import MOST_NUMBER, Unsound, check_values
 from trainer.data.own_features import OwnFeatures, own_item
-from trainer.data.table import FETCH, DataSettings
+from trainer.data.table import FETCH, WALK, DataSettings
 from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
@@ -169,6 +169,9 @@ class Job:
                 why = f"its target is {self.target.name}"
                 raise UsageError("[agent] is not for this job", why=why, do=do)
             return
+        if self.data.split != WALK:
+            why, do = "its account lives through training in one piece", "Leave data.split out."
+            raise UsageError("an agent can't train in k folds", why=why, do=do)
         agent, bars = self.agent, self.reads_of_step
         if self.model.reads == CHUNKS:
             names = ", ".join(name for name, home in models.MODELS.items() if home.reads != CHUNKS)

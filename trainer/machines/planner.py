@@ -114,7 +114,7 @@ def _series(symbol: str, bars: int, job: Job) -> SeriesWork:
     validation, test = job.data.shares_of(bars)
     windows = []
     for fold in range(1, job.data.folds + 1):
-        tests = 1 + job.data.folds - fold  # its own test share, and those of the later folds
+        tests = job.data.tests_kept_from(fold)
         windows.append(max(0, int(bars * (1.0 - validation - tests * test)) - job.model.bars_seen))
     scored = SCORING_SHARE * int(bars * validation)
     return SeriesWork(

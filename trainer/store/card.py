@@ -20,7 +20,9 @@ from typing import Any
 from trainer.base.errors import DataError
 from trainer.base.files import open_plain
 from trainer.base.strict_json import Fields, Unsound, read_object
-from trainer.store.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, TOLD_COLUMNS, read_values
+from trainer.store.card_reading import FORMAT, MOST_CARD_BYTES, MOST_CARD_NUMBER, read_values
+from trainer.store.card_reading import LATER_BARS as LATER_BARS  # for the card's writer
+from trainer.store.card_reading import TOLD_COLUMNS as TOLD_COLUMNS
 
 METADATA_KEY = "mayfly_card"
 MOST_HEADER_BYTES = 2 * MOST_CARD_BYTES  # it has the escaped card, and the names of tensors
@@ -107,6 +109,11 @@ class Card:
     tried: int = 1  # models of its run, each scored on test
     test_scored: int = 1  # times that its training was scored on the test span, with ever more epochs
     format: int = FORMAT
+
+    @property
+    def knows_later_bars(self) -> bool:
+        """Return whether it was trained on bars after its test span, as models of k folds are."""
+        return self.data.get(LATER_BARS) is True
 
     @property
     def told_columns(self) -> list[str]:

@@ -22,6 +22,7 @@ MOST_CARD_NUMBER = 1e39  # scalers are float32
 MOST_BARS = 1_000_000_000
 MOST_INPUTS = 10_000
 MOST_FOLDS = 1_000
+LATER_BARS = "trained_after_test"  # of a card's data: whether k folds trained it on both sides of its test
 TOLD_COLUMNS, MOST_TOLD = "told_columns", 20  # of a card's data: entries of data.columns
 MOST_MEMBERS = 1_000
 MOST_SCORED = 1_000_000
@@ -61,6 +62,8 @@ def _card(fields: Fields) -> dict[str, Any]:
     folds = fields.whole("folds", least=1, most=MOST_FOLDS)
     data = _object(fields, "data")
     data.truth("synthetic")
+    if LATER_BARS in data.values:
+        data.truth(LATER_BARS)
     for origin in data.value("origins", []).items(most=MOST_ORIGINS):
         origin.text(most=MOST_TEXT)
     if TOLD_COLUMNS in data.values:

@@ -183,6 +183,9 @@ def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -
         card = read_card(read.body)
     except DataError as error:
         raise ConfigError(what, why=str(error), do=do) from error
+    if card.knows_later_bars:
+        why = "k folds trained it on bars after its test span, so its scores are not a forecast's"
+        raise ConfigError(what, why=why, do="Train it with data.split = walk.")
     if card.model != name:
         raise ConfigError(what, why=f"its card is of {card.model}", do=do)
 

@@ -122,7 +122,12 @@ def _groups(
         by_fold[model.card.symbols, model.card.fold].append(model)
     for piece in {(one.series, one.fold): one for one in pieces}.values():
         own = by_fold[piece.series, piece.fold]
-        earlier = [model for fold in range(1, piece.fold) for model in by_fold[piece.series, fold]]
+        earlier = [
+            model
+            for fold in range(1, piece.fold)
+            for model in by_fold[piece.series, fold]
+            if not model.card.knows_later_bars  # as those of k folds do
+        ]
         if own and len(own) + len(earlier) > 1:
             yield piece, [*own, *earlier]
 

@@ -102,6 +102,26 @@ def test_an_upload_goes_on_within_its_file(s3: Weather, tmp_path: Path) -> None:
     assert put_file(path, KEY, sha256, s3, bucket="b") == version, "and it is not sent again"
 
 
+def test_an_upload_survives_interruptions_at_random(s3: Weather, tmp_path: Path) -> None:
+    drawn, path, sha256 = random.Random(5), *made(tmp_path / "a")
+    left = [0]
+
+    def end(name: str, asked: dict[str, Any]) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Interrupted if drawn.random() < 0.5 else ResponseStreamingError(error="it broke")
+
+    s3.before, tries = end, 0
+    while not stored(s3):
+        left[0], tries = drawn.randrange(8), tries + 1
+        try:
+            put_file(path, KEY, sha256, s3, bucket="b")
+        except (Interrupted, ResponseStreamingError):
+            assert not stored(s3)
+    assert tries > 3 and stored(s3) == [path.read_bytes()]
+    assert s3.calls["create_multipart_upload"] == 1 and s3.calls["upload_part"] == 20
+
+
 def test_small_files_are_one_request_with_s3s_own_hash(s3: Weather, tmp_path: Path) -> None:
     path, sha256 = made(tmp_path / "a", 2 * PART)
     put_file(path, KEY, sha256, s3, bucket="b")

@@ -5,6 +5,7 @@ none.
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -142,3 +143,21 @@ def test_a_default_batch_shrinks_to_small_data(planned, make_candles):
     assert f"the default batch of 256 shrinks to the training windows of SMALL ({windows})" in plan.notes
     refused, _ = planned(job_of(lookback=10, hidden=4, batch=512), small, large)
     assert list(refused.refused) == ["SMALL"] and not refused.notes
+
+
+def test_a_plan_of_k_folds_is_read_again_and_followed(planned, make_candles):
+    job = job_of(
+        lookback=20, horizon=3, folds=6, split="kfold", features=["bar_range"], validation_fraction=0.2
+    )
+    plan, folder = planned(job, make_candles(1500, drop=[700, 701]))
+    entry = read_plan(plan.to_bytes()).symbols["AAA"]
+    assert entry == plan.symbols["AAA"] and entry.mark == plan.symbols["AAA"].mark
+    orders = [fold.spans.validation.start < fold.spans.test.start for fold in entry.folds]
+    assert orders == [False, False, True, True, True, True]  # the second has too few bars before its test
+    for one, fold in zip(plans_of(folder.read("AAA"), job, entry), entry.folds, strict=True):
+        assert one.spans == fold.spans and len(one.bars["train"]) == fold.bars["train"]
+    document = json.loads(plan.to_bytes())
+    spans = document["symbols"]["AAA"]["folds"][1]
+    spans["after"][0] = spans["test"][0]  # would train on bars of the test
+    with pytest.raises(DataError, match="the plan can't be used"):
+        read_plan(json.dumps(document).encode())

@@ -24,6 +24,7 @@ from tests.nodes import node, silence_of
 from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared, unpacked
 from tests.processes import alive
 from trainer.bars import check
+from trainer.base import code_files
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.control.takeover import take_over
 from trainer.data.fetch.fetching import Fetch, FetchRequest
@@ -375,6 +376,12 @@ def test_a_secret_that_is_not_set_says_how_to_set_it(prepared: Callable[[str], P
         stack_secrets.read_secrets(run.node, {"OTHER": "/mayfly/mayfly/dev/secrets/OTHER"})
 
 
+def test_a_fetch_is_a_module_of_the_bundle() -> None:
+    *_, module, flag, folder = refresh._words("fetch", Path("/set"))
+    assert (flag, folder) == ("--data", "/set") and module in code_files.NODE
+
+
+@pytest.mark.nightly
 @pytest.mark.usefixtures("in_process")
 def test_a_refresh_fetches_from_the_sets_own_source(run: Refreshed) -> None:
     pytest.importorskip("ccxt", reason="the extra fetch is not installed")

@@ -125,6 +125,9 @@ def test_a_rollback_survives_a_lost_answer_not_another_writer(objects: Any, monk
     [
         (b"torn", SOURCE, "it is not|header|safetensors|bytes"),
         (weights(), SOURCE.replace("BTC-USD", "ETH-USD"), "its card is of lstm_BTC-USD_1m"),
+        (weights(trained_after_test=True), SOURCE, "k folds trained it on bars after its test span"),
+        (weights(trained_after_test=1), SOURCE, "trained_after_test"),
+        (weights(told_columns=[7]), SOURCE, "told_columns"),
     ],
 )
 def test_a_model_that_cant_be_verified_stays_an_experiment(

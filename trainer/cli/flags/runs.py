@@ -181,7 +181,21 @@ def models_flags(models: Parser) -> None:
         "--keep", type=int, default=10, metavar="N", help="newest runs whose models stay (default: 10)"
     )
     prune.add_argument("--delete", action="store_true", help="delete what is listed, for good")
-    for parser in (listing, pull, production, promote, rollback, compare, diff, verify, prune):
+    export = actions.add_parser(
+        "export", help="write a model as ONNX, with its scaler, or its card as markdown"
+    )
+    export.add_argument(
+        "model", metavar="MODEL", help="a .safetensors file, or name, RUN/NAME or key of a model"
+    )
+    export.add_argument(
+        "--out", default="", metavar="FILE", help="file to write (default: NAME.onnx, or NAME.md, here)"
+    )
+    export.add_argument(
+        "--card", action="store_true", help="the card as markdown, in the format of the Hugging Face Hub"
+    )
+    export.add_argument("--model-file", metavar="FILE", help="the Python file of a model of your own")
+    export.set_defaults(verb="models_export")
+    for parser in (listing, pull, production, promote, rollback, compare, diff, verify, prune, export):
         where_flags(parser, local=True)
 
 

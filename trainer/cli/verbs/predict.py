@@ -130,7 +130,7 @@ def _predicted(
         do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
         raise UsageError(f"--last {request.last}", do=do)
     check_path(request.data)
-    with _model_files(request) as (paths, names):
+    with model_files(request) as (paths, names):
         # Late: torch takes a second to load, and a wrong name should not wait for it.
         from trainer.train.predict.symbols import predict_models
 
@@ -224,7 +224,7 @@ def _rows(item: Predictions) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _model_files(request: PredictionRequest) -> Iterator[tuple[list[Path], dict[str, str]]]:
+def model_files(request: PredictionRequest) -> Iterator[tuple[list[Path], dict[str, str]]]:
     """Yield models as local files; those in a bucket are downloaded into temporary folders, whose names and
     the names to print instead come second.
     """

@@ -24,7 +24,7 @@ from trainer.cli.sources.refresh_script import refuse_unfetched, with_refresh_sc
 from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.control.published import Publication
-from trainer.data.table import FETCH
+from trainer.data.table import FETCH, K_FOLD
 from trainer.job.job import Job, load_job, parse_job
 from trainer.job.pieces import kind_of
 from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
@@ -103,6 +103,13 @@ class DeskPublication(Publication):
         return found
 
 
+def refuse_k_folds(job: Job) -> None:
+    """Raise UsageError for a job whose models would know bars after their test spans."""
+    if job.data.split == K_FOLD:
+        why = "a model of k folds knows bars after its test, and is never compared with one in production"
+        raise UsageError("data.split = kfold in a retrain", why=why, do="Set data.split = walk.")
+
+
 def publish(
     arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account
 ) -> tuple[PublishedRetrain, PlannedNow]:
@@ -112,6 +119,7 @@ def publish(
     refuse_skipped_times(schedule, now)
     job = parse_job(load_job(Path(arguments.job)), {}, arguments.settings)
     _refuse_own_profile(job)
+    refuse_k_folds(job)
     _refuse_types(machines_of(job), outputs)
     sent = SENT[kind_of(job).command](job, account)
     ready = plan_now(sent.job, sent.bundle, sent.script, schedule, account)

@@ -138,7 +138,7 @@ def _closes(symbol: str) -> np.ndarray:
     for day, move in enumerate(steps):
         at = 0.999 * at + move
         logs[day + 1] = at
-    return logs + np.log(10.0 + zlib.crc32(symbol.encode()) % 1000)
+    return np.asarray(logs + np.log(10.0 + zlib.crc32(symbol.encode()) % 1000))
 
 
 @lru_cache(maxsize=400)  # days, of 57 kB

@@ -275,7 +275,7 @@ class CandleFolder:
         arrays, held, guess = self._split(source, set(wanted) if wanted and timeframe else None)
         longest = max(held.values(), key=lambda item: item.bars)
         if not timeframe and longest.bars > 1:
-            timeframe = commonest_step(np.sort(load_array(arrays[longest.symbol])["timestamp"]))
+            timeframe = commonest_step(np.unique(load_array(arrays[longest.symbol])["timestamp"]))
         written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
         return _CandleFile(
             source=source, timeframe=timeframe, written=written, arrays=arrays, held=held, guess=guess

@@ -157,7 +157,9 @@ def _guess(column: Any, evidence: Evidence) -> str:
         factor = next((unit for limit, unit in _EPOCH_UNITS if evidence.largest < limit), 0)
         unit = next((name for name, length in TIME_UNITS.items() if length == factor), "")
         numbers = column if _is_number(column.type) else column.slice(0, 1).cast(pa.int64())
-        if told.time_unit or evidence.largest < _FIRST_EPOCH or _compact(numbers.slice(0, 1).to_numpy()):
+        if told.time_unit or evidence.largest < _FIRST_EPOCH:
+            return ""
+        if _compact(numbers.slice(0, 1).to_numpy()) is not None:
             return ""
         return f"times are epoch numbers in {unit}"
     if told.date_order or not is_text(column.type) or not len(column):

@@ -6,6 +6,7 @@ const charts = (() => {
   const DARK = ["#7db0e8", "#f09a6f", "#63c48d", "#bd9cf0", "#e5b04f", "#f08bc0", "#5cc5d1", "#97a1ab"];
   const SVG = "http://www.w3.org/2000/svg";
   const WHOLE = [1, 2, 5].flatMap((one) => [...Array(12).keys()].map((power) => one * 10 ** power)).sort((one, other) => one - other);
+  const SPANS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, ...[1, 2, 3, 7, 14, 30, 91, 182, 365, 730].map((days) => 86400 * days)];
   const drawn = new Set();
   const dark = matchMedia("(prefers-color-scheme: dark)");
   let printing = false;
@@ -21,7 +22,7 @@ const charts = (() => {
   }
 
   // A number with four decimals, as in the receipt's tables; a chance below 0.01 is one.
-  const score = (value) => known(value) && Math.abs(value) < 1000 && Math.abs(value) >= 5e-4 ? value.toFixed(4) : short(value);
+  const score = (value) => known(value) && Math.abs(value) < 1000 && Math.abs(value) >= 5e-5 ? value.toFixed(4) : short(value);
   const chance = (value) => known(value) && value < .01 ? "< 0.01" : known(value) && value > .99 ? "> 0.99" : known(value) ? value.toFixed(2) : "–";
   const known = (value) => value !== null && value !== undefined;
   const iso = (seconds) => new Date(seconds * 1e3).toISOString();
@@ -48,7 +49,7 @@ const charts = (() => {
       cursor: { drag: { x: true, y: false }, points: { size: 5 } },
       legend: { show: series.length <= 12, markers: { width: 2 } },
       axes: [
-        axis(xLabel, short, time ? { space: 74, values: instants } : { space: 50, incrs: WHOLE }),
+        axis(xLabel, short, time ? { space: 74, values: instants, incrs: SPANS } : { space: 50, incrs: WHOLE }),
         axis(yLabel, yFormat || short, { size: 62 }),
       ],
       bands: (bands || []).map((pair) => ({ series: pair.map((one) => one + 1), fill: `${colour(0)}26` })),

@@ -90,7 +90,8 @@ def _asked(receipt: Receipt) -> Iterator[tuple[str, str]]:
 
     yield "job", str(job.get("name") or "")
     yield "work", receipt["work"] if receipt["work"] != "train" else ""
-    yield "script", str(of("script", "file") or "")
+    yield "script", str(of("script", "command") or "")
+    yield "folder", str(of("data", "folder") or "")
     model, target = of("model", "name"), of("target", "name")
     yield "model", f"{model} for {target}" if target else str(model or "")
     yield "symbols", _listed(of("data", "symbols"))
@@ -98,10 +99,8 @@ def _asked(receipt: Receipt) -> Iterator[tuple[str, str]]:
     epochs, seeds = of("train", "epochs"), of("train", "seeds")
     at_most = f"{counted(epochs, 'epoch')} at most" if isinstance(epochs, int) and epochs else ""
     yield "training", _joined([at_most, f"{seeds} seeds" if seeds and seeds != 1 else ""])
-    yield (
-        "machine",
-        _joined([_listed(of("machine", "instance")), _listed(of("machine", "market")).replace("_", "-")]),
-    )
+    market = _listed(of("machine", "market")).replace("_", "-")
+    yield "machine", "" if receipt["host"] else _joined([_listed(of("machine", "instance")), market])
     budget = of("machine", "budget")
     yield "budget", f"${budget:,.2f}" if isinstance(budget, (int, float)) and budget else ""
     cause = CAUSES.get(receipt["deadline_cause"], receipt["deadline_cause"])

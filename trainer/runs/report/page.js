@@ -30,7 +30,7 @@
     }
     const facts = [];
     if (run.work === "train") facts.push([counted(models.total, "model"), failed.total ? `${whole(failed.total)} failed` : "made", failed.total ? "bad" : ""]);
-    if (values.total) facts.push([`${whole(values.rows.filter((one) => one.done).length)} of ${whole(values.total)}`, "values done", ""]);
+    if (values.total > 1) facts.push([`${whole(values.rows.filter((one) => one.done).length)} of ${whole(values.total)}`, "values done", ""]);
     if (files.total) facts.push([counted(files.total, "file"), "", ""]);
     facts.push([duration(seconds.total), "in all", ""]);
     facts.push(run.host ? ["no cost", `on ${run.host}`, ""] : [between(dollars.spent_low, dollars.spent_high), "spent", ""]);

@@ -15,7 +15,7 @@ from trainer.data.feature_names import label_of
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
-from trainer.store.card import TOLD_COLUMNS, Card, CardPanel, CardSeries
+from trainer.store.card import LATER_BARS, TOLD_COLUMNS, Card, CardPanel, CardSeries
 from trainer.store.weights import weights_sha256
 from trainer.targets.described import REFIT
 from trainer.train.evaluate.scores import Scored, SeriesScores
@@ -96,9 +96,14 @@ def card_of_training(
             "torch": torch.__version__,
             "precision": str(DTYPES[precision]).removeprefix("torch."),
         },
-        data={**_data(origin), **_told(job), "ties": sum(one.ties for one in data.series)},
+        data={
+            **_data(origin),
+            **_told(job),
+            **_later_bars(data),
+            "ties": sum(one.ties for one in data.series),
+        },
         panel=_panel(data, [one.fitted for one in scored]),
-        trained_until=until_of_spans(data, "validation"),
+        trained_until=until_of_spans(data, "validation", "after"),
         members=len(fits),
         tried=piece.tried,
         test_scored=1 + max(fit.scored_before for fit in fits),
@@ -139,11 +144,12 @@ def card_of_refit(
     )
 
 
-def until_of_spans(data: PieceData, span: str) -> str:
-    """Return when the bars of a span end: the latest end over all series (ISO 8601, UTC)."""
+def until_of_spans(data: PieceData, *spans: str) -> str:
+    """Return when the bars of spans end: the latest end over all series (ISO 8601, UTC)."""
     ends = [
         int(one.candles.timestamp[bars.stop - 1]) + step_of(one.candles.timeframe)
         for one in data.series
+        for span in spans
         if len(bars := getattr(one.spans, span))
     ]
     if not ends:
@@ -164,6 +170,11 @@ def _data(origin: Origin) -> dict[str, Any]:
         **({"origins": list(origin.origins)} if origin.origins else {}),
         "fingerprint": origin.made.fingerprint,
     }
+
+
+def _later_bars(data: PieceData) -> dict[str, bool]:
+    """Return the mark of a model that was trained on bars after its test span; {} for any other."""
+    return {LATER_BARS: True} if any(len(one.spans.after) for one in data.series) else {}
 
 
 def _told(job: Job) -> dict[str, list[str]]:

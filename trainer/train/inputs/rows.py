@@ -24,7 +24,7 @@ from trainer.base.text import counted
 from trainer.data.context import context_of
 from trainer.data.features import compute_inputs
 from trainer.data.read.candles import Candles, time_text
-from trainer.data.splits import Spans
+from trainer.data.splits import Span, Spans
 from trainer.job.job import Job
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
@@ -111,18 +111,21 @@ class SymbolData:
         """Return the spans for a card: first and last bar (their start, UTC), bars and windows of each; the
         embargo in bars.
         """
-        timestamps = self.candles.timestamp
         summary: dict[str, Any] = {
-            name: {
-                # A series of a panel may have none.
-                "first": time_text(timestamps[span.start]) if len(span) else "",
-                "last": time_text(timestamps[span.stop - 1]) if len(span) else "",
-                "bars": len(span),
-                "windows": len(self.starts[name]),
-            }
-            for name, span in self.spans.items()
+            name: {**self._ends(span), "windows": len(self.starts[name])} for name, span in self.spans.items()
         }
+        if len(self.spans.after):
+            summary["after"] = self._ends(self.spans.after)  # whose windows are among those of train
         return {**summary, "embargo": self.embargo}
+
+    def _ends(self, span: Span) -> dict[str, Any]:
+        """Return first and last bar of a span, '' for a series of a panel without any, and their number."""
+        timestamps = self.candles.timestamp
+        return {
+            "first": time_text(timestamps[span.start]) if len(span) else "",
+            "last": time_text(timestamps[span.stop - 1]) if len(span) else "",
+            "bars": len(span),
+        }
 
 
 def prepare_folds(

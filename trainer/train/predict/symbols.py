@@ -101,6 +101,12 @@ def predict_models(
             if held is not None:
                 model.target.check_held(held)
             checked.append(model)
+            if model.card.knows_later_bars:
+                of = f"fold {model.card.fold} of {model.card.folds}, k-fold"
+                note(
+                    f"{model.name} was trained on bars after its test span ({of}): forecasts before"
+                    f" {model.card.trained_until} are of bars that it knows"
+                )
         except TrainerError as error:
             yield NotPredicted(model=path.stem, symbol="", error=error)
     _refuse_several_targets(checked)

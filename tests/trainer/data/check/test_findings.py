@@ -209,3 +209,21 @@ def test_a_file_of_many_symbols_is_repaired_row_by_row(tmp_path: Path):
         "AAA": 20,
         "BBB": 19,
     }
+
+
+def test_a_file_that_has_every_bar_twice_keeps_its_timeframe(tmp_path: Path, write_csv):
+    rows = [",".join(row) for row in bars(30) for _ in range(2)]
+    write_csv("AAA.csv", HEADER, rows)
+    (one,) = check_folder(tmp_path, DataSettings()).symbols
+    assert (one.timeframe, one.rows, one.bars) == ("1m", 60, 30)
+    assert [(defect.count, defect.fix) for defect in one.findings] == [(30, "drops them")]
+
+
+def test_guesses_are_notes_of_the_check_too(tmp_path: Path, write_csv):
+    write_csv("AAA_1m.csv", HEADER.replace("close", "price"), [",".join(row) for row in bars(30)])
+    assert check_folder(tmp_path, DataSettings()).notes == [
+        "AAA_1m.csv: close is column price",
+        "AAA_1m.csv: times are epoch numbers in s",
+    ]
+    told = DataSettings(columns=("close=price", "time=time:s"))
+    assert check_folder(tmp_path, told).notes == []

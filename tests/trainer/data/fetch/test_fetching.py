@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from tests.jobs import job_of
@@ -23,8 +22,10 @@ from trainer.data.fetch import fetching, folder
 from trainer.data.fetch.fetching import Fetch, FetchReport, FetchRequest
 from trainer.data.fetch.folder import fetched_files, write_metadata
 from trainer.data.fetch.source import BadAnswer, BarPage, NoSuchSymbol, SourceBusy, SourceRefused
-from trainer.data.read.fetch_record import FETCHED_KEY, read_fetch_record, text_of
+from trainer.data.read.fetch_record import FETCHED_KEY, FetchRecord, read_fetch_record, text_of
 from trainer.data.read.reading import CandleFolder, read_candles
+from trainer.data.read.writing import write_candles
+from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY, SECOND
 from trainer.train.evaluate.cards import _data
 from trainer.train.inputs.source import Origin
@@ -304,16 +305,31 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
         {"limit": "x" * 1000},
     ],
 )
-def test_a_hostile_record_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    (file, *_) = fetch(MemorySource(symbols={"BTC-USD": 0}), tmp_path, "BTC-USD").added
-    table = pq.read_table(file.path)
-    record = {**json.loads(table.schema.metadata[FETCHED_KEY]), **change}
+def test_a_hostile_record_is_refused(change: dict[str, Any]) -> None:
+    record = FetchRecord(
+        source="memory",
+        library="memory 1.0",
+        symbol="BTC-USD",
+        asked="BTC/USD",
+        timeframe="1h",
+        covers_from=BEGIN,
+        covers_until=BEGIN + DAY,
+        fetched_at=BEGIN,
+        chosen_by="names",
+        chosen_symbols=1,
+        chosen_on="2026-01-01",
+        holes=((BEGIN, 2),),
+    )
+    assert read_fetch_record(record.to_json()) == record
     with pytest.raises(Unsound):
-        read_fetch_record(json.dumps(record).encode())
-    metadata = {FETCHED_KEY: json.dumps(record).encode()}
-    pq.write_table(table.replace_schema_metadata(metadata), file.path)
+        read_fetch_record(json.dumps({**json.loads(record.to_json()), **change}).encode())
+
+
+def test_a_file_with_a_hostile_record_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "BTC-USD_1m.parquet"
+    write_candles(path, [synthetic_candles("BTC-USD", bars=9)], metadata={FETCHED_KEY: b"[]"})
     with pytest.raises(DataError, match="says where it is from in a way that can't be read"):
-        CandleFolder(file.path, tmp_path)
+        CandleFolder(path, tmp_path)
 
 
 def test_a_plan_names_the_source_and_the_list(tmp_path: Path) -> None:

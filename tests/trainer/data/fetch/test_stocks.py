@@ -184,6 +184,7 @@ def test_hours_take_the_splits_of_the_days(yahoo: Yahoo, tmp_path: Path) -> None
     assert (candles.volume[: 20 * 7] == 4000).all() and (candles.volume[20 * 7 :] == 1000).all()
 
 
+@pytest.mark.nightly
 def test_minutes_say_how_far_they_reach(yahoo: Yahoo, tmp_path: Path) -> None:
     yahoo.now = DAYS[-1] + 43_200
     report = fetch(yahoo, tmp_path, timeframe="1m")

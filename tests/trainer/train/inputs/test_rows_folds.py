@@ -105,3 +105,77 @@ def test_a_constant_feature_is_scaled_to_zero(make_candles) -> None:
 def test_too_many_folds_are_refused_before_data_is_read() -> None:
     with pytest.raises(UsageError, match="test_fraction"):
         job_of(folds=5)
+
+
+K_FOLD = with_settings(
+    JOB, folds=4, split="kfold", features=["log_return_5", "bar_range"], validation_fraction=0.1
+)
+
+
+def wild(candles: Candles, start: int, stop: int) -> Candles:
+    """Return the candles with other prices and volumes in bars `start` to `stop`."""
+    at = slice(start, stop)
+    changed = {name: getattr(candles, name).copy() for name in ("open", "high", "low", "close", "volume")}
+    noise = np.exp(np.random.default_rng(1).normal(0, 0.2, len(changed["close"][at])))
+    for name in ("open", "high", "low", "close"):
+        changed[name][at] *= noise
+    changed["volume"][at] *= 9
+    return replace(candles, **changed)
+
+
+def trained_on(data: SymbolData) -> tuple[torch.Tensor, ...]:
+    """Return all that the training of a fold reads: scaled windows of training, labels, scaler."""
+    starts = data.starts["train"]
+    rows = (starts[:, None] + torch.arange(data.bars_seen)).unique()
+    scaled = (data.rows_TF[rows] - data.mean_F) / data.std_F
+    labels = data.train_labels_TK[starts + data.bars_seen - 1]
+    return starts, scaled, labels, data.mean_F, data.std_F
+
+
+@pytest.mark.parametrize("span", ["test", "validation"])
+def test_nothing_that_a_k_fold_trains_on_is_of_its_other_spans(make_candles, span) -> None:
+    candles = make_candles(1500)
+    for number, fold in enumerate(folds_of(candles, K_FOLD)):
+        held_out = getattr(fold.spans, span)
+        other = folds_of(wild(candles, held_out.start, held_out.stop), K_FOLD)[number]
+        assert not torch.equal(
+            fold.rows_TF[held_out.start : held_out.stop], other.rows_TF[held_out.start : held_out.stop]
+        )
+        for one, same in zip(trained_on(fold), trained_on(other), strict=True):
+            assert torch.equal(one, same)
+
+
+def test_k_folds_train_on_both_sides_and_test_every_bar_once(make_candles) -> None:
+    folds = folds_of(make_candles(1500), K_FOLD)
+    tested = np.concatenate([np.arange(fold.spans.test.start, fold.spans.test.stop) for fold in folds])
+    assert tested.tolist() == list(range(5, 1500))  # after the warm-up
+    first, middle, last = folds[0], folds[1], folds[-1]
+    assert (
+        first.bars("train").min() > first.spans.test.stop and last.bars("train").max() < last.spans.test.start
+    )
+    below, above = (
+        middle.bars("train") < middle.spans.test.start,
+        middle.bars("train") >= middle.spans.test.stop,
+    )
+    assert below.any() and above.any() and (below | above).all()
+    # Purged: a label ends before the next span; a window, with what its features look back, begins after it.
+    assert middle.bars("train")[below].max() + 3 < middle.spans.validation.start - 3 + 1
+    assert middle.bars("train")[above].min() - 19 - 5 >= middle.spans.test.stop + 3
+    assert middle.splits()["after"]["bars"] == len(middle.spans.after)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"folds": 1}, "2 or more with data.split = kfold"),
+        ({"pooled": True}, "data.pooled with data.split = kfold"),
+        ({"panel": True, "symbols": ["A", "B"]}, "data.panel with data.split = kfold"),
+        ({"test_days": 5, "validation_days": 5}, "the tests of k folds cover all bars"),
+        ({"folds": 2, "validation_fraction": 0.45}, "each fold tests 1 / data.folds"),
+        ({"target": "position"}, "an agent can't train in k folds"),
+    ],
+)
+def test_settings_that_k_folds_can_not_have_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        job_of(**{"folds": 4, "split": "kfold", **settings})
+    assert said in str(refused.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 import trainer
-from tests.models import FEATURES, LOOKBACK, card_of, make_model
+from tests.models import FEATURES, card_of, make_model, make_own_model
 from trainer.base.errors import DataError, UsageError
 from trainer.base.settings import keys_of
 from trainer.models import network_of
@@ -128,23 +127,7 @@ def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path
 
 def test_a_model_of_ones_own_takes_its_file(tmp_path: Path, data: Path) -> None:
     file = tmp_path / "my_net.py"
-    file.write_text(NET)
-    sha256 = hashlib.sha256(NET.encode()).hexdigest()
-    card = card_of("lstm", "direction", symbols=SYMBOLS[:1])
-    entry = {"file": file.name, "class": "Net", "sha256": sha256}
-    architecture = {
-        **entry,
-        "features": len(card.features),
-        "outputs": 1,
-        "lookback": LOOKBACK,
-        "settings": {},
-        "reads": "windows",
-    }
-    own = {"model": {**entry, "text": NET}}
-    card = replace(card, family="own", architecture=architecture, own_files=own)
-    torch.manual_seed(1)
-    built = network_of("own").build(architecture, file=str(file))
-    save(tmp_path / "m.safetensors", tensors_of(built), card)
+    make_own_model(tmp_path / "m.safetensors", file, NET)
     check_agrees(tmp_path / "m.safetensors", data, model_file=file)
     with pytest.raises(UsageError, match="--model-file my_net.py"):
         trainer.load(tmp_path / "m.safetensors")

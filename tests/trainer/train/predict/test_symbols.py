@@ -179,3 +179,32 @@ def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path
     make_model(tmp_path / "other.safetensors", "tcn", "volatility", symbols=("AAA",))
     with pytest.raises(UsageError, match="these models forecast direction, volatility"):
         list(predict_models([models[0], tmp_path / "other.safetensors"], data))
+
+
+def test_a_model_of_k_folds_is_said_to_know_the_bars_after_its_test(tmp_path: Path, data: Path) -> None:
+    path, notes = tmp_path / "lstm_AAA.safetensors", list[str]()
+    until = {"trained_until": "2024-01-03T02:00:00Z", "fold": 2, "folds": 5}
+    make_model(path, symbols=("AAA",), data={"trained_after_test": True}, **until)
+    assert all(
+        isinstance(item, Predictions) for item in predict_models([path], data, last=1, note=notes.append)
+    )
+    assert notes[0] == (
+        "lstm_AAA was trained on bars after its test span (fold 2 of 5, k-fold): forecasts before"
+        " 2024-01-03T02:00:00Z are of bars that it knows"
+    )
+
+
+def test_a_model_reads_the_columns_that_its_job_told(tmp_path: Path, data: Path) -> None:
+    import pandas
+
+    frame = pandas.read_parquet(next(data.glob("AAA*")))
+    renamed = tmp_path / "told" / "AAA_1m.parquet"
+    renamed.parent.mkdir()
+    frame.rename(columns={"close": "last_price"}).to_parquet(renamed)
+    path = tmp_path / "lstm_AAA.safetensors"
+    make_model(path, symbols=("AAA",), data={"told_columns": ["close=last_price"]})
+    (told,) = predict_models([path], renamed.parent, last=3)
+    make_model(path, symbols=("AAA",))
+    (plain,) = predict_models([path], data, last=3)
+    assert isinstance(told, Predictions) and isinstance(plain, Predictions)
+    assert told.columns["probability"].tolist() == plain.columns["probability"].tolist()
