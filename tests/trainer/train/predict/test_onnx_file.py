@@ -149,14 +149,14 @@ BRANCHES = OWN.replace("return self", "return x[:, -1, :1] if x.sum() > 0 else s
 def test_a_class_of_ones_own_is_exported_if_torch_can(tmp_path: Path) -> None:
     path, file = tmp_path / "own.safetensors", tmp_path / "my_net.py"
     make_own_model(path, file, OWN)
-    model = load(path, model_file=file)
+    model = load(path, own_files=[file])
     write_onnx(model, path.with_suffix(".onnx"))
     inputs, wanted = inputs_beside(path, model)
     (got,) = of_another_process(RUNTIME, [(path.with_suffix(".onnx"), inputs)])
     np.testing.assert_allclose(got, wanted, rtol=0, atol=PARITY * np.abs(wanted).max())
     make_own_model(path, file, BRANCHES)
     with pytest.raises(UsageError, match="own can't be written as ONNX") as caught:
-        write_onnx(load(path, model_file=file), tmp_path / "branches.onnx")
+        write_onnx(load(path, own_files=[file]), tmp_path / "branches.onnx")
     assert "\n" not in str(caught.value) and not (tmp_path / "branches.onnx").exists()
 
 
