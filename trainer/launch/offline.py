@@ -48,6 +48,9 @@ class NoBucket:
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return ()
 
+    def history(self, *, prefix: str) -> tuple[Stored, ...]:
+        return ()
+
     def folders(self, *, prefix: str) -> tuple[str, ...]:
         return ()
 
@@ -70,6 +73,9 @@ class NoBucket:
         raise NotImplementedError("a plan deletes nothing")
 
     def digest(self, *, key: str, version_id: str) -> str:
+        raise NotImplementedError("a plan reads no data")
+
+    def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str:
         raise NotImplementedError("a plan reads no data")
 
 
