@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
+from pathlib import Path
 
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
