@@ -10,17 +10,18 @@ from dataclasses import replace
 import pulumi
 
 from infra.alarms import alarms
-from infra.attach import AttachPolicy
+from infra.attach import sessions
 from infra.control import ControlFunction, Sweeper, control_limits
 from infra.efs import EfsCache
 from infra.identity import Identity
 from infra.image import BakedImages
 from infra.launch_templates import LaunchTemplates, read_image_line
 from infra.launcher import LaunchedFrom, LauncherPolicy
+from infra.managed_policy import ManagedPolicy
 from infra.network import Network
 from infra.notify import AccountBudget, DeadLetters, Notifications
 from infra.outputs import publish
-from infra.prune import PrunePolicy
+from infra.prune import pruner
 from infra.schedule import Caller, Retrains, Schedule
 from infra.stack_settings import look_up_stack, read_settings
 from infra.storage import ModelStore
@@ -134,6 +135,9 @@ made = {"bucket": store.bucket, "schedule_group": schedule.group}
 made |= {"sweeper_arn": sweeper.arn, "control_arn": control.arn}
 publish(stack, settings, line, identity, network, templates, cache, **made)
 pulumi.export("launcher_policy_arn", launcher.arn)  # for whoever gives people the right to launch
-pulumi.export("prune_policy_arn", PrunePolicy("prune", stack).arn)
+prunes = "Delete old models of this stack that nothing needs."
+pulumi.export("prune_policy_arn", ManagedPolicy("prune", stack, description=prunes, policy=pruner(stack)).arn)
 if settings.sessions:
-    pulumi.export("attach_policy_arn", AttachPolicy("attach", stack).arn)
+    attaches = "Sessions on running instances of this stack."
+    attach = ManagedPolicy("attach", stack, description=attaches, policy=sessions(stack))
+    pulumi.export("attach_policy_arn", attach.arn)

@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 
-import pulumi
 import pulumi_aws as aws
 
 from infra.policies import Document, allow, document
-from infra.stack import Component, Stack
+from infra.stack import Stack
 
 SSM = "ssm"
 MODES = ("off", SSM)  # besides an address
@@ -82,23 +80,3 @@ def sessions(stack: Stack) -> Document:
             {"StringLike": {"ssm:resourceTag/aws:ssmmessages:session-id": "${aws:userid}"}},
         ),
     )
-
-
-class AttachPolicy(Component):
-    """The policy of people who attach through Session Manager, as a managed policy that is attached to
-    nobody.
-    """
-
-    arn: pulumi.Output[str]
-
-    def __init__(self, name: str, stack: Stack) -> None:
-        super().__init__(name, stack)
-        policy = aws.iam.Policy(
-            name,
-            name=stack.role("attach"),
-            description="Sessions on running instances of this stack.",
-            policy=json.dumps(sessions(stack)),
-            opts=self.child,
-        )
-        self.arn = policy.arn
-        self.register_outputs({"arn": self.arn})

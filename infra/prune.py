@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
-import pulumi
-import pulumi_aws as aws
-
 from infra.policies import Document, allow, document, use_key
-from infra.stack import Component, Stack
+from infra.stack import Stack
 
 DELETED = ("models/experiments/*", "models/retrains/*")  # never models/production
 
@@ -25,21 +20,3 @@ def pruner(stack: Stack) -> Document:
         allow("DeleteModels", "s3:DeleteObjectVersion", [stack.objects(pattern) for pattern in DELETED]),
         *use_key(stack, writes=False),
     )
-
-
-class PrunePolicy(Component):
-    """That policy as a managed one, attached to nobody."""
-
-    arn: pulumi.Output[str]
-
-    def __init__(self, name: str, stack: Stack) -> None:
-        super().__init__(name, stack)
-        policy = aws.iam.Policy(
-            name,
-            name=stack.role("prune"),
-            description="Delete old models of this stack that nothing needs.",
-            policy=json.dumps(pruner(stack)),
-            opts=self.child,
-        )
-        self.arn = policy.arn
-        self.register_outputs({"arn": self.arn})

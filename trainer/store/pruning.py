@@ -124,46 +124,42 @@ def prune(
 
 def _stored(objects: Objects, runs: Sequence[str]) -> tuple[list[StoredModel], dict[str, TrainerError]]:
     """Return the models of runs, and the permanent copies of retrains, that are in the bucket."""
-    sizes = {item.key: item for item in objects.list(prefix="models/experiments/")}
+    there = {item.key: item for item in objects.list(prefix="models/experiments/")}
     problems: dict[str, TrainerError] = {}
-    stored, ended = [], dict[str, bool]()
+    stored, open_runs = list[StoredModel](), set[str]()
+
+    def add(item: Stored, version_id: str, sha256: str, run_id: str) -> None:
+        stored.append(
+            StoredModel(
+                key=item.key,
+                version_id=version_id,
+                sha256=sha256,
+                bytes=item.size,
+                modified_at=item.modified_at,
+                run_id=run_id,
+                is_open=run_id in open_runs,
+            )
+        )
+
     for run_id in runs:
         try:
             models = models_of_run(objects, run_id)
         except TrainerError as error:
             problems[run_id] = error
             continue
+        open_runs |= {run_id} if any(model.state not in EXIT_CODES for model in models) else set()
         for model in models:
-            ended[run_id] = model.state in EXIT_CODES
-            if (item := sizes.get(model.key)) is not None:
-                stored.append(
-                    StoredModel(
-                        key=model.key,
-                        version_id=model.version_id,
-                        sha256=model.sha256,
-                        bytes=item.size,
-                        modified_at=item.modified_at,
-                        run_id=run_id,
-                        is_open=not ended[run_id],
-                    )
-                )
+            if (item := there.get(model.key)) is not None:
+                add(item, model.version_id, model.sha256, run_id)
+    open_runs |= {*problems}
     copies = [item for item in objects.list(prefix=RETRAINS) if item.key.endswith(MODEL_SUFFIX)]
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
         heads = list(pool.map(lambda item: objects.head(key=item.key), copies))
     for item, head in zip(copies, heads, strict=True):
         run_id = (item.key.removeprefix(RETRAINS).split("/") + [""])[1]
         if head is not None:
-            stored.append(
-                StoredModel(
-                    key=item.key,
-                    version_id=head.version_id,
-                    sha256=head.sha256,
-                    bytes=item.size,
-                    modified_at=item.modified_at,
-                    run_id=run_id,
-                    is_open=not ended.get(run_id, False),
-                )
-            )
+            open_runs |= {run_id} - {*runs}  # no receipt says that it has ended
+            add(item, head.version_id, head.sha256, run_id)
     return stored, problems
 
 
