@@ -84,8 +84,39 @@ def _compare(options: argparse.Namespace) -> None:
             f"{name:8} {row['cpu_seconds']:8.2f} s of CPU  mayfly {row['mayfly_is_faster']:5.2f}x"
             f"  {row['mib']:6,} MiB  last row differs by {row['differs']:.1e}"
         )
-    found = {"machine": machine(), "bars": bars, "symbols": files, "rows": rows}
+    nanoseconds = operations()
+    for name, times in nanoseconds.items():
+        print(f"{name:20} " + "  ".join(f"{size} rows {ns:.2f} ns" for size, ns in times.items()))
+    found = {"machine": machine(), "bars": bars, "symbols": files, "rows": rows, "operations": nanoseconds}
     write("features", found, options.out)
+
+
+def operations() -> dict[str, dict[int, float]]:
+    """Return nanoseconds a number of float64 operations of numpy and torch, by rows, on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    found: dict[str, dict[int, float]] = {}
+    for rows in (1 << 13, 1 << 16):
+        ones, others = (np.random.default_rng(seed).random(rows) + 0.5 for seed in (0, 1))
+        one, other = torch.from_numpy(ones), torch.from_numpy(others)
+        calls: dict[str, Callable[[], Any]] = {
+            "numpy add": lambda ones=ones, others=others: ones + others,
+            "torch add": lambda one=one, other=other: one + other,
+            "numpy minimum": lambda ones=ones, others=others: np.minimum(ones, others),
+            "torch minimum": lambda one=one, other=other: torch.minimum(one, other),
+            "numpy log": lambda ones=ones: np.log(ones),
+            "torch log": lambda one=one: one.log(),
+        }
+        for name, call in calls.items():
+            best, count = float("inf"), max(1, 1_000_000 // rows)
+            for _ in range(5):
+                began = time.process_time()
+                for _ in range(count):
+                    call()
+                best = min(best, (time.process_time() - began) / count)
+            found.setdefault(name, {})[rows] = best * 1e9 / rows
+    return found
 
 
 def _options() -> argparse.Namespace:

@@ -7,7 +7,7 @@ from trainer.cli.flags.shared import (
     RUN,
     job_flag,
     json_flag,
-    own_file_flag,
+    own_files_flag,
     set_flag,
     stack_flag,
     where_flags,
@@ -201,7 +201,7 @@ def models_flags(models: Parser) -> None:
     export.add_argument(
         "--card", action="store_true", help="the card as markdown, in the format of the Hugging Face Hub"
     )
-    own_file_flag(export)
+    own_files_flag(export)
     export.set_defaults(verb="models_export")
     for parser in (listing, pull, production, promote, rollback, compare, diff, verify, prune, export):
         where_flags(parser, local=True)

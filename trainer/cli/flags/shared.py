@@ -11,6 +11,17 @@ if TYPE_CHECKING:
 RUN = "run id, a part of one, or last"
 
 
+def own_files_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--model-file`, which may be given several times."""
+    parser.add_argument(
+        "--model-file",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="the Python file of a model, or of features, of your own; may be given several times",
+    )
+
+
 def where_flags(parser: argparse.ArgumentParser, *, json: bool = True, local: bool = False) -> None:
     stack_flag(parser)
     parser.add_argument(

@@ -1,7 +1,7 @@
 """The bars of one piece of a series as the formulas read them, and what several features share, computed
 once.
 
-Arithmetic is numpy's: an operation on a piece takes 0.5 to 0.85 of torch's time (docs/benchmarks.md).
+Arithmetic is numpy's: an operation on a piece takes 0.55 to 0.95 of torch's time (docs/benchmarks.md).
 Logarithms, sines and cosines are torch's: other libraries' differ in the last bits.
 
 Shapes: N rows: those asked for, and before them the head that features look back on. Arrays are float64 and
