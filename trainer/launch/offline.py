@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
+from pathlib import Path
 
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
@@ -71,6 +72,12 @@ class NoBucket:
 
     def digest(self, *, key: str, version_id: str) -> str:
         raise NotImplementedError("a plan reads no data")
+
+    def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str:
+        raise NotImplementedError("a plan reads no data")
+
+    def history(self, *, prefix: str) -> tuple[Stored, ...]:
+        return ()
 
 
 def no_account(job: Job, region: str) -> Account:
