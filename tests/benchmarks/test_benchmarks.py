@@ -79,6 +79,13 @@ def test_agents_are_timed_beside_what_is_installed(quickly, tmp_path):
     assert found["rows"][0]["times"]["gymnasium"] > 1
 
 
+@pytest.mark.nightly
+def test_a_resident_model_is_timed_beside_onnxruntime(quickly, tmp_path):
+    said, found = quickly("resident", out=tmp_path / "found.json")
+    assert [row["model"] for row in found["models"]] == ["lstm", "tcn", "transformer"] and RATIO.search(said)
+    assert all(min(row["ms"].values()) > 0 and row["difference"] < 1e-5 for row in found["models"])
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
 def test_each_benchmark_takes_help_quick_and_out(path, monkeypatch, capsys):
     module = import_module(f"benchmarks.{path.stem}")

@@ -37,15 +37,22 @@ class Feature:
 
 
 def _of(
-    stem: str, formula: str, source: str, *, spans: Sequence[int], back: int, name: str = ""
+    stem: str,
+    formula: str,
+    source: str,
+    *,
+    spans: Sequence[int],
+    back: int = 0,
+    lookback: int = 0,
+    name: str = "",
 ) -> tuple[Feature, ...]:
-    """Return a feature for each span, which looks back span + `back` bars."""
+    """Return a feature for each span, which looks back span + `back` bars, or `lookback` bars."""
     return tuple(
         Feature(
             name=name or f"{stem}_{span}",
             function=stem,
             span=span,
-            lookback=span + back,
+            lookback=lookback or span + back,
             formula=formula,
             source=source,
         )
@@ -86,9 +93,15 @@ VERSION_1 = (
     _one("lower_wick", "ln(min(O, C) / L)"),
     _one("bar_gap", "ln(O_t / C_(t-1))", back=1),
     *_of(
-        "log_atr", "ln(Wilder's mean over n of the true range of logs + 1e-5)", _WILDER, spans=(14,), back=242
+        "log_atr",
+        "ln(Wilder's mean over n of the true range of logs + 1e-5)",
+        _WILDER,
+        spans=(14,),
+        lookback=256,
     ),
-    *_of("rsi", "(up - down) / (up + down) of Wilder's means over n of r", _WILDER, spans=(14,), back=242),
+    *_of(
+        "rsi", "(up - down) / (up + down) of Wilder's means over n of r", _WILDER, spans=(14,), lookback=256
+    ),
     *_of(
         "stochastic",
         "(ln C - middle) / (highest H - lowest L + 1e-5), logs over n",
@@ -96,14 +109,13 @@ VERSION_1 = (
         spans=_STAND,
         back=-1,
     ),
-    *_of("ema_ratio", "ln C - its exponential mean over n", _APPEL, spans=(12,), back=243),
-    *_of("ema_ratio", "ln C - its exponential mean over n", _APPEL, spans=(26,), back=229),
+    *_of("ema_ratio", "ln C - its exponential mean over n", _APPEL, spans=(12, 26), lookback=255),
     *_of(
         "macd",
         "(exponential mean of ln C over 12 - that over 26) / average true range",
         _APPEL,
         spans=(26,),
-        back=230,
+        lookback=256,
         name="macd_12_26",
     ),
     *_of("up_share", "(rising - falling bars) / n", _PLAIN, spans=(60,), back=0),

@@ -49,6 +49,9 @@ class NoBucket:
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return ()
 
+    def history(self, *, prefix: str) -> tuple[Stored, ...]:
+        return ()
+
     def folders(self, *, prefix: str) -> tuple[str, ...]:
         return ()
 
@@ -75,9 +78,6 @@ class NoBucket:
 
     def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str:
         raise NotImplementedError("a plan reads no data")
-
-    def history(self, *, prefix: str) -> tuple[Stored, ...]:
-        return ()
 
 
 def no_account(job: Job, region: str) -> Account:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -216,6 +217,19 @@ def test_the_pieces_that_a_cpu_works_in_do_not_show(make_candles, monkeypatch) -
         monkeypatch.setattr("trainer.data.features._PIECE", piece)
         monkeypatch.setattr("trainer.data.features._LONG_PIECE", long_piece)
         assert torch.equal(compute_inputs(candles, features=features), whole)
+
+
+def test_memory_does_not_grow_with_the_history(make_candles, monkeypatch) -> None:
+    monkeypatch.setattr("trainer.data.features._PIECE", 500)
+    monkeypatch.setattr("trainer.data.features._LONG_PIECE", 2000)
+    peaks, features = [], ("rsi_14", "log_volatility_60", "bar_body@5m")
+    for bars in (4000, 4000, 16000):  # the first one imports and caches
+        candles, into = make_candles(bars), torch.zeros(bars, 3)
+        tracemalloc.start()
+        compute_inputs(candles, features=features, into=into)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.1 * peaks[1]
 
 
 def test_columns_stand_behind_the_features_or_alone(make_candles) -> None:

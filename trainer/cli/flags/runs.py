@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from trainer.base.arguments import Parser
-from trainer.cli.flags.shared import RUN, job_flag, json_flag, set_flag, stack_flag, where_flags
+from trainer.cli.flags.shared import (
+    RUN,
+    job_flag,
+    json_flag,
+    own_file_flag,
+    set_flag,
+    stack_flag,
+    where_flags,
+)
 
 
 def status_flags(parser: Parser) -> None:
@@ -193,7 +201,7 @@ def models_flags(models: Parser) -> None:
     export.add_argument(
         "--card", action="store_true", help="the card as markdown, in the format of the Hugging Face Hub"
     )
-    export.add_argument("--model-file", metavar="FILE", help="the Python file of a model of your own")
+    own_file_flag(export)
     export.set_defaults(verb="models_export")
     for parser in (listing, pull, production, promote, rollback, compare, diff, verify, prune, export):
         where_flags(parser, local=True)

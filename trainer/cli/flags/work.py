@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from trainer.base.arguments import Parser
-from trainer.cli.flags.shared import RUN, job_flag, json_flag, set_flag, where_flags
+from trainer.cli.flags.shared import RUN, job_flag, json_flag, own_file_flag, set_flag, where_flags
 
 LAUNCH_EPILOG = """\
 Settings: defaults, then ~/.config/mayfly/defaults.toml, then the job file, then these
@@ -210,13 +210,7 @@ def predict_flags(parser: Parser) -> None:
     parser.add_argument(
         "--data", required=True, metavar="PATH", help="file or folder of candles: parquet, CSV, Arrow"
     )
-    parser.add_argument(
-        "--model-file",
-        action="append",
-        default=[],
-        metavar="FILE.py",
-        help="the Python file of a model, or of features, of your own; may be given several times",
-    )
+    own_file_flag(parser)
     parser.add_argument("--symbols", metavar="A,B", help="symbols to predict (default: all of the models)")
     parser.add_argument("--last", type=int, metavar="N", help="predict only the last N bars of each symbol")
     parser.add_argument(

@@ -55,7 +55,7 @@ def _write_onnx(arguments: argparse.Namespace, path: Path, out: Path) -> dict[st
     from trainer.train.predict.loaded import load  # late: torch takes a second to load
     from trainer.train.predict.onnx_file import write_onnx
 
-    model = load(path, model_file=Path(arguments.model_file) if arguments.model_file else None)
+    model = load(path, own_files=[Path(file) for file in arguments.model_file])
     parity = write_onnx(model, out)
     if not arguments.json:
         warn(f"inputs: {', '.join(model.input_names)}; features are not scaled, the graph does that")

@@ -274,7 +274,6 @@ def _still(candles: Candles) -> list[Defect]:
     findings = []
     prices = np.stack([candles.open, candles.high, candles.low, candles.close])
     same = np.concatenate([[False], (prices[:, 1:] == prices[:, :-1]).all(axis=0)])
-    same &= candles.high == candles.low
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]))).reshape(-1, 2)
     edges[:, 0] -= 1  # the bar whose price the others repeat
     long = edges[np.diff(edges)[:, 0] >= STALE_BARS]
@@ -284,7 +283,7 @@ def _still(candles: Candles) -> list[Defect]:
         runs = counted(len(long), "run")
         begin = time_text(candles.timestamp[longest[0]])
         detail = f"{runs}, the longest of {longest[1] - longest[0]:,} bars from {begin}"
-        text = f"the price stands still for {STALE_BARS} bars or more"
+        text = f"open, high, low and close stay the same for {STALE_BARS} bars or more"
         findings.append(_defect(text, candles.timestamp[at], training=TRAINED, detail=detail))
     silent = candles.volume == 0
     if silent.any():

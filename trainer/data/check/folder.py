@@ -12,7 +12,8 @@ from typing import Any
 from trainer.base.errors import DataError
 from trainer.base.files import HeldFolder
 from trainer.data.check.findings import SymbolCheck, check_symbol
-from trainer.data.read.reading import CandleFolder, SeveralTimeframes
+from trainer.data.read.reading import CandleFolder
+from trainer.data.read.refusals import SeveralTimeframes
 from trainer.data.table import DataSettings
 
 EachSymbol = Callable[[SymbolCheck], None]

@@ -1,8 +1,8 @@
 """The bars of one piece of a series as the formulas read them, and what several features share, computed
 once.
 
-Arithmetic is numpy's, in pieces that fit a cache: each operation takes two thirds of torch's time there
-(docs/benchmarks.md). Logarithms, sines and cosines are torch's: other libraries' differ in the last bits.
+Arithmetic is numpy's: an operation on a piece takes 0.5 to 0.85 of torch's time (docs/benchmarks.md).
+Logarithms, sines and cosines are torch's: other libraries' differ in the last bits.
 
 Shapes: N rows: those asked for, and before them the head that features look back on. Arrays are float64 and
 aligned at their end (`rolling`), so that the last rows of each are those asked for. Before the beginning of

@@ -69,20 +69,33 @@ def oddities(candles: Candles) -> list[DataNote]:
 
 def odd_bars(candles: Candles) -> list[Oddity]:
     """Return the implausible bars of a symbol, each kind that it has."""
-    # Logarithms, each once: a ratio may overflow, and they are most of what this costs.
-    open_N, high_N, low_N, close_N = (np.log(getattr(candles, name)) for name in FIELDS[:4])
-    jumps_N = _jumps(open_N, close_N, candles.close)
+    open_N, high_N, low_N, close_N = (getattr(candles, name) for name in FIELDS[:4])
+    rows = _beyond(close_N[1:], close_N[:-1], _FAR) + 1
+    rows = rows[np.abs(np.log(close_N[rows]) - np.log(close_N[rows - 1])) > _FAR]
+    jumps = _jumps(open_N, close_N)
     far_N = np.zeros(len(close_N), dtype=bool)
-    far_N[1:] = (np.abs(np.diff(close_N)) > _FAR) & ~jumps_N[1:]
-    highest_N, lowest_N = np.maximum(open_N, close_N), np.minimum(open_N, close_N)
-    high_N -= highest_N
-    lowest_N -= low_N
-    cases = _cases(candles, beyond_N=high_N + lowest_N, far_N=far_N)
+    far_N[np.setdiff1d(rows, jumps)] = True
+    wide_N = np.zeros(len(close_N), dtype=bool)
+    wide = _beyond(high_N, low_N, _FAR)
+    highest, lowest = np.maximum(open_N[wide], close_N[wide]), np.minimum(open_N[wide], close_N[wide])
+    above, below = np.log(high_N[wide]) - np.log(highest), np.log(lowest) - np.log(low_N[wide])
+    wide_N[wide] = above + below > _FAR
+    cases = _cases(candles, wide_N=wide_N, far_N=far_N)
     odd = [Oddity(text=text, rows=np.flatnonzero(odd_N)) for text, odd_N in cases if odd_N.any()]
-    return [*odd, *_splits(candles, np.flatnonzero(jumps_N)), *_volumes(candles)]
+    return [*odd, *_splits(candles, jumps), *_volumes(candles)]
 
 
-def _cases(candles: Candles, *, beyond_N: np.ndarray, far_N: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _beyond(one_N: np.ndarray, other_N: np.ndarray, least: float) -> np.ndarray:
+    """Return the rows at which the log ratio of two prices may be beyond `least`: a logarithm takes ten times
+    as long as a ratio, and few rows need one.
+    """
+    with np.errstate(all="ignore"):  # a ratio may overflow
+        ratio_N = one_N / other_N
+    some = float(np.exp(least * 0.99))
+    return np.flatnonzero((ratio_N > some) | (ratio_N < 1 / some))
+
+
+def _cases(candles: Candles, *, wide_N: np.ndarray, far_N: np.ndarray) -> list[tuple[str, np.ndarray]]:
     highest_N = np.maximum(candles.open, candles.close)
     lowest_N = np.minimum(candles.open, candles.close)
     return [
@@ -90,23 +103,25 @@ def _cases(candles: Candles, *, beyond_N: np.ndarray, far_N: np.ndarray) -> list
             "open or close lies outside high and low",
             (highest_N > candles.high * (1 + _ROUNDING)) | (lowest_N < candles.low * (1 - _ROUNDING)),
         ),
-        ("high or low is more than ten times off open and close", beyond_N > _FAR),
+        ("high or low is more than ten times off open and close", wide_N),
         ("close changes more than tenfold from one bar to the next", far_N),
     ]
 
 
-def _jumps(log_open_N: np.ndarray, log_close_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
-    """Return (N,) bool: bars that open at a split's ratio to the previous close, with prices staying
+def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
+    """Return the bars, ascending, that open at a split's ratio to the previous close, with prices staying
     there.
     """
-    jumps = np.zeros(len(close_N), dtype=bool)
-    gap = np.abs(log_open_N[1:] - log_close_N[:-1])
-    for row in np.flatnonzero(gap > _SMALLEST_SPLIT):
+    jumps = []
+    for row in _beyond(open_N[1:], close_N[:-1], _SMALLEST_SPLIT):
+        gap = abs(float(np.log(open_N[row + 1]) - np.log(close_N[row])))
         before, after = close_N[max(0, row + 1 - _AROUND) : row + 1], close_N[row + 1 : row + 1 + _AROUND]
         moved = abs(float(np.log(np.median(after)) - np.log(np.median(before))))
-        near, stays = (min(share * gap[row], most) for share, most in (_NEAR_A_SPLIT, _STAYS))
-        jumps[row + 1] = np.abs(_LOG_SPLITS - gap[row]).min() < near and abs(moved - gap[row]) < stays
-    return jumps
+        near, stays = (min(share * gap, most) for share, most in (_NEAR_A_SPLIT, _STAYS))
+        is_split = np.abs(_LOG_SPLITS - gap).min() < near and abs(moved - gap) < stays
+        if gap > _SMALLEST_SPLIT and is_split:
+            jumps.append(int(row) + 1)
+    return np.array(jumps, dtype=np.int64)
 
 
 def _splits(candles: Candles, rows: np.ndarray) -> list[Oddity]:

@@ -8,13 +8,13 @@ Any other is read once, in parts, and split into an array file per symbol in the
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from trainer.base.errors import DataError, nearest
+from trainer.base.errors import DataError
 from trainer.base.files import HeldFolder
 from trainer.base.signs import sign
 from trainer.data.columns import told_of
@@ -25,24 +25,13 @@ from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
 from trainer.data.read.oddities import DataNote, lines_of, oddities
 from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load_array
+from trainer.data.read.refusals import all_of, no_such_timeframe, refuse_unknown, several_timeframes, without
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.side import SideFile, SideSeries, read_sides, with_sides
 from trainer.data.read.sources import Held, Series, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol, refuse_many_symbols
 from trainer.data.side_names import split_sides
 from trainer.data.timeframes import can_resample, canonical, step_of
-
-MOST_NAMED = 20  # files that can't be used, in an error
-
-
-class OtherTimeframe(DataError):
-    """The candles have other timeframes than the requested one."""
-
-
-class SeveralTimeframes(DataError):
-    """The candles have several timeframes, and none was requested."""
-
-    timeframes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,15 +118,15 @@ class CandleFolder:
         opened = self._opened(wanted, chosen, files)
         by_symbol = {symbol: _longest(opened, symbol, chosen) for file in opened for symbol in file.written}
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
-        _refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in opened])
+        refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in opened])
         exact = {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen}
         # If some symbols have the chosen timeframe, files of others are ignored.
-        self.symbols = wanted or _without(path, exact or known, exclude)
+        self.symbols = wanted or without(path, exact or known, exclude)
         self._of = {symbol: by_symbol[symbol] for symbol in self.symbols}
         self._files = [file for file in opened if any(file in held_by for held_by in self._of.values())]
         several = sorted({file.timeframe for file in self._files})
         if not chosen and len(several) > 1:
-            raise _several_timeframes(path, several)
+            raise several_timeframes(path, several)
         self.timeframe = chosen or several[0]
         self._note_files()
 
@@ -241,7 +230,7 @@ class CandleFolder:
             ]
             opened += self._open_all({file: paths[file] for file in usable}, wanted)
         if not opened:
-            raise _no_such_timeframe(self._path, chosen, named.values())
+            raise no_such_timeframe(self._path, chosen, named.values())
         return opened
 
     def _open_all(self, paths: Mapping[str, Path], wanted: tuple[str, ...]) -> list[_CandleFile]:
@@ -255,7 +244,7 @@ class CandleFolder:
         if self._unreadable is not None and opened:
             self._unreadable += errors
         elif errors:
-            raise errors[0] if len(errors) == 1 else _all_of(errors, len(paths))
+            raise errors[0] if len(errors) == 1 else all_of(errors, len(paths))
         return opened
 
     def _open(self, path: Path, name: str, wanted: tuple[str, ...]) -> _CandleFile:
@@ -339,15 +328,6 @@ class CandleFolder:
             self._notes.append(note)
 
 
-def _all_of(errors: Sequence[DataError], total: int) -> DataError:
-    """Return the error of several files that can't be used, with the remedies of the first of them."""
-    told = [f"{error.what}: {error.why}" if error.why else error.what for error in errors]
-    more = [f"and {len(errors) - MOST_NAMED} more"] if len(errors) > MOST_NAMED else []
-    do = " ".join(dict.fromkeys(error.do for error in errors[:MOST_NAMED] if error.do))
-    what = f"{len(errors)} of {total} files can't be used"
-    return DataError(what, why="; ".join([*told[:MOST_NAMED], *more]), do=do)
-
-
 def _settle(files: Sequence[_CandleFile]) -> None:
     """Give files with a single bar, such as partitions by day, the timeframe of the others, else that of all
     their bars.
@@ -426,53 +406,3 @@ def read_candles(
             Path(path), Path(scratch), symbols=symbols, timeframe=timeframe, bars=bars, columns=columns
         )
         return {symbol: folder.read(symbol) for symbol in folder.symbols}
-
-
-def _refuse_unknown(
-    path: Path, wanted: tuple[str, ...], chosen: str, known: set[str], frames: Iterable[str]
-) -> None:
-    if not known:
-        raise _no_such_timeframe(path, chosen, frames)
-    for symbol in wanted:
-        if symbol not in known:
-            listed = sorted(known)
-            more = f" and {len(listed) - 20} more" if len(listed) > 20 else ""
-            raise DataError(
-                f"unknown symbol '{symbol}'",
-                why=f"{path} holds{f' at {chosen}' if chosen else ''} {', '.join(listed[:20])}{more}",
-                do=nearest(symbol, known) or "Choose one of these.",
-            )
-
-
-def _without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str, ...]:
-    """Return the known symbols without the excluded ones. Raises DataError for an unknown one, or if none is
-    left.
-    """
-    for symbol in exclude:
-        if symbol not in known:
-            do = nearest(symbol, known) or "Leave it out of data.exclude."
-            what = f"unknown symbol '{symbol}' in data.exclude"
-            raise DataError(what, why=f"{path} does not hold it", do=do)
-    if left := known - set(exclude):
-        return tuple(sorted(left))
-    why = f"data.exclude names all of {path}"
-    raise DataError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
-
-
-def _several_timeframes(path: Path, several: Sequence[str]) -> SeveralTimeframes:
-    error = SeveralTimeframes(
-        f"{path} holds candles of several timeframes: {', '.join(several)}",
-        why="a run trains on one",
-        do=f"Choose one, such as --timeframe {several[0]}.",
-    )
-    error.timeframes = tuple(several)
-    return error
-
-
-def _no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTimeframe:
-    listed = sorted({frame for frame in frames if frame})
-    return OtherTimeframe(
-        f"{path} holds no candles of timeframe {chosen}",
-        why=f"it holds {', '.join(listed)}",
-        do=f"Choose --timeframe {listed[0]}.",
-    )

@@ -27,7 +27,8 @@ from trainer.data.calendar import holes
 from trainer.data.context import context_of
 from trainer.data.features import compute_each
 from trainer.data.read.candles import Candles
-from trainer.data.read.reading import CandleFolder, OtherTimeframe
+from trainer.data.read.reading import CandleFolder
+from trainer.data.read.refusals import OtherTimeframe
 from trainer.data.timeframes import step_of
 from trainer.models import home_of, reads_of
 from trainer.store.card import CardSeries

