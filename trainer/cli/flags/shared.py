@@ -54,13 +54,3 @@ def set_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=help_text
     )
-
-
-def own_file_flag(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--model-file",
-        action="append",
-        default=[],
-        metavar="FILE.py",
-        help="the Python file of a model, or of features, of your own; may be given several times",
-    )
