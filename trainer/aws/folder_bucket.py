@@ -132,13 +132,9 @@ class FolderBucket:
             if facts["key"] != Key or (more.get("ChecksumType") or facts["type"]) != facts["type"]:
                 code = "NoSuchUpload" if facts["key"] != Key else "BadDigest"
                 raise refusal(code, 400, "CompleteMultipartUpload", "The upload is of another kind.")
-            body = self._uploads.joined(UploadId, list(MultipartUpload["Parts"]))
             conditions = {name: more[name] for name in ("IfMatch", "IfNoneMatch") if more.get(name)}
-            try:
+            with self._uploads.joined(UploadId, list(MultipartUpload["Parts"])) as body:
                 put = self.put_object(Key=Key, Body=body, Metadata=facts["metadata"], **conditions)
-            finally:
-                body.close()
-            self._uploads.forget(UploadId, "CompleteMultipartUpload")
         return {"Key": Key, **put}
 
     def abort_multipart_upload(self, *, UploadId: str, **_: Any) -> dict[str, Any]:

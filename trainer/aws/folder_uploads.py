@@ -13,7 +13,8 @@ import json
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -58,22 +59,48 @@ class FolderUploads:
         etag = hashlib.sha256(body).hexdigest()
         with whole_file(folder / f"{number:05d}-{etag}") as new:
             new.write_bytes(body)
+        if not (folder / "upload.json").exists():  # it was completed meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
+            self.facts(name, "UploadPart")
         for old in folder.glob(f"{number:05d}-*"):
             if old.name != f"{number:05d}-{etag}":
                 old.unlink(missing_ok=True)
         return f'"{etag}"'
 
-    def joined(self, name: str, parts: list[Mapping[str, Any]]) -> JoinedParts:
-        """Return the bytes of the named parts, in their order."""
-        operation, places = "CompleteMultipartUpload", list[Path]()
+    @contextmanager
+    def joined(self, name: str, parts: list[Mapping[str, Any]]) -> Iterator[JoinedParts]:
+        """Yield the bytes of the named parts, in their order, and forget the upload then. Nobody else can
+        complete it meanwhile, nor add to it; after an error it is there again.
+        """
+        operation = "CompleteMultipartUpload"
         self.facts(name, operation)
+        claimed = self._root / secrets.token_hex(16)
+        try:
+            (self._root / name).rename(claimed)
+        except FileNotFoundError:
+            self.facts(name, operation)
+            raise
+        try:
+            body = JoinedParts(self._places(claimed, parts, operation))
+            try:
+                yield body
+            finally:
+                body.close()
+        except BaseException:
+            claimed.rename(self._root / name)
+            raise
+        shutil.rmtree(claimed, ignore_errors=True)
+
+    def _places(self, folder: Path, parts: list[Mapping[str, Any]], operation: str) -> list[Path]:
+        """Return the files of the named parts. Raises what S3 answers for parts that can't be joined."""
+        places = list[Path]()
         numbers = [int(part["PartNumber"]) for part in parts]
         if numbers != sorted(set(numbers)):
             what = "The list of parts was not in ascending order."
             raise self._refused("InvalidPartOrder", 400, operation, what)
         for part in parts:
             etag = str(part.get("ETag", "")).strip('"')
-            place = self._root / name / f"{int(part['PartNumber']):05d}-{etag}"
+            place = folder / f"{int(part['PartNumber']):05d}-{etag}"
             if not etag.isalnum() or not place.is_file():
                 what = "One or more of the specified parts could not be found."
                 raise self._refused("InvalidPart", 400, operation, what)
@@ -81,7 +108,7 @@ class FolderUploads:
         if any(place.stat().st_size < LEAST_PART_BYTES for place in places[:-1]):
             what = "Your proposed upload is smaller than the minimum allowed size"
             raise self._refused("EntityTooSmall", 400, operation, what)
-        return JoinedParts(places)
+        return places
 
     def forget(self, name: str, operation: str) -> None:
         """Forget an upload and its parts."""

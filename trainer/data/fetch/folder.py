@@ -32,7 +32,7 @@ from trainer.data.read.writing import write_candles
 from trainer.data.timeframes import DAY, step_of
 
 METADATA = "metadata.json"
-_LEFT = re.compile(r"\.(?:.+\.parquet|metadata\.json)\.(\d+)\.partial")
+_LEFT = re.compile(r"\.(?:.+\.parquet|metadata\.json)\.(\d+)-\d+\.partial")
 
 
 @dataclass(frozen=True, kw_only=True)

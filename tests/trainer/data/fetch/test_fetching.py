@@ -264,7 +264,7 @@ def test_twenty_interruptions_leave_the_same_files(tmp_path: Path, monkeypatch: 
 
     def killed_while_writing(path: Path, *words: Any, **named: Any) -> None:
         step()
-        torn = path.with_name(f".{path.name}.999999999.partial")  # as a killed process leaves it
+        torn = path.with_name(f".{path.name}.999999999-1.partial")  # as a killed process leaves it
         torn.write_bytes(b"PAR1 half a file")
         step()
         torn.unlink()
