@@ -56,7 +56,10 @@ def test_the_quick_start_trains_looks_and_leaves_nothing(
     candles = launcher.folder / "candles"
     for symbol in SYMBOLS:
         write_csv(candles, synthetic_candles(symbol, bars=800, timeframe="1h"))
-    first, *others = commands_of(QUICK_START, "## Rehearse, without an account")
+    commands = commands_of(QUICK_START, "## Rehearse, without an account")
+    # Its fetch and check have a test of their own: tests/end_to_end/test_fetch.py.
+    first, *others = [command for command in commands if command.verb != "data"]
+    assert first.verb == "launch"
     run = launcher.start(*first.words)
     note = launcher.home / "server.json"
     address = eventually(lambda: note.exists() and note.read_text())
