@@ -103,8 +103,11 @@ def test_the_quick_start_trains_looks_and_leaves_nothing(
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0, "the port is still open"
 
-    for symbol in SYMBOLS[1:]:  # the page's second training takes every symbol
-        (candles / f"{symbol}_1h.csv").unlink()
+
+@pytest.mark.nightly
+def test_the_quick_start_trains_at_a_desk(desk: Desk) -> None:
+    # One symbol: the page's second training takes every one.
+    write_csv(desk.folder / "candles", synthetic_candles(SYMBOLS[0], bars=800, timeframe="1h"))
     for command in commands_of(QUICK_START, "## Train at your desk"):
         done = desk.run(*command.words)
         assert done.returncode == 0, f"{command}\n{done.stderr}"

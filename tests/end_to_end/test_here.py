@@ -58,7 +58,7 @@ def agents(desk: Desk) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_agents_run_is_closed_and_resumed(desk, script, eventually):
     words = ("agent", "--here", "--local", "store", "--script", script, "--json")
     killed = desk.start(*words)

@@ -51,10 +51,10 @@ def test_the_program_holds_its_rules_whatever_its_settings(
     assert_stands(run_program(config), config)
 
 
-@pytest.mark.slow  # seven core-seconds each
+@pytest.mark.nightly  # seven core-seconds each; tests/live has the program with every option
 @pytest.mark.parametrize(
     "config",
-    [pytest.param({}, id="defaults", marks=pytest.mark.nightly), pytest.param(EVERYTHING, id="everything")],
+    [pytest.param({}, id="defaults"), pytest.param(EVERYTHING, id="everything")],
 )
 def test_the_program_applies_to_an_account(
     aws_server: CheckedAws, fork_server: Path, config: Mapping[str, str]

@@ -106,6 +106,7 @@ def agent_here(mayfly: Callable[..., Any]) -> Any:
     return mayfly("agent", "--here", "--script", "square.py", "--data", "data")
 
 
+@pytest.mark.nightly
 def test_verbs_use_every_permission_and_lack_none(
     account: LauncherAccount, mayfly: Any, candles: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

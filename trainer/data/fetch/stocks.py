@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yfinance
+from yfinance.cache import get_cookie_cache, get_tz_cache
 from yfinance.data import YfData
 from yfinance.exceptions import YFException, YFRateLimitError, YFTickerMissingError
 
@@ -44,6 +45,7 @@ _TRANSIENT = (
     "SSLError",
     "ConnectTimeout",
     "ReadTimeout",
+    "OperationalError",  # of yfinance's cache in SQLite, while another process writes it
 )
 
 
@@ -66,6 +68,9 @@ class StockSource:
         self._session = session
         yfinance.config.debug.hide_exceptions = False
         logging.getLogger("yfinance").setLevel(logging.CRITICAL)  # its errors are ours to tell
+        with suppress(Exception):  # its caches make their tables once, and not in several threads
+            for cache in (get_tz_cache(), get_cookie_cache()):
+                cache.lookup("")
 
     def timeframes(self) -> tuple[str, ...]:
         return (*_REACH, "1d")
