@@ -150,7 +150,7 @@ def test_a_record_is_read_back_as_it_was_written():
 
 
 def test_a_caller_may_die_at_any_side_effect():
-    table = holds(islice(every_crash(), 0, None, 122))
+    table = holds(islice(every_crash(), 0, None, 244))
     assert table.crash_points > 12
 
 

@@ -70,10 +70,10 @@ def _killed(
     ("strategy", "dies_after", "places", "ema"),
     [
         pytest.param(SequentialPack, 1, 1, 0.0, marks=pytest.mark.nightly),
-        pytest.param(SequentialPack, 23, 1, 0.95, marks=pytest.mark.nightly),
+        (SequentialPack, 23, 1, 0.95),
         pytest.param(SequentialPack, 40, 2, 0.0, marks=pytest.mark.nightly),
         pytest.param(SequentialPack, 41, 2, 0.95, marks=pytest.mark.nightly),
-        (Fused, 41, 2, 0.95),
+        pytest.param(Fused, 41, 2, 0.95, marks=pytest.mark.nightly),
         pytest.param(Streams, 41, 2, 0.0, marks=pytest.mark.nightly),
     ],
 )
