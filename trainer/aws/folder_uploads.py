@@ -86,7 +86,7 @@ class FolderUploads:
                 yield body
             finally:
                 body.close()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the upload can still be completed
             claimed.rename(self._root / name)
             raise
         shutil.rmtree(claimed, ignore_errors=True)

@@ -22,7 +22,7 @@ MOST_BYTES, MOST_FILES = 64 << 20, 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals:
-    """What is known of the files that are not there: `beat` grows as long as somebody brings some."""
+    """State of the files that are still to come. `beat` grows as long as somebody brings some."""
 
     beat: int = 0
     over: bool = False

@@ -50,7 +50,7 @@ def rolling(values: State, spans: Sequence[int], combine: Combine) -> dict[int, 
                 older = _parts(lag, block, covered[span])
                 done[span] = (
                     combine(_parts(_from, done[span], size), older, covered[span], size)
-                    if (covered[span])
+                    if covered[span]
                     else older
                 )
                 covered[span] += size

@@ -1,8 +1,8 @@
 """Choose the objects of a data set, raw/<set>/, that a run reads, by their index entries. Downloads nothing.
 
-`data/sync` uploads them with their hash and writes raw-index/<sha256>.json. For a file that was uploaded by
-other means, raw-index/<key>/<version>.json has the hash, once `cli/taken` has checked it. The manifest pins
-them by version and hash.
+`launch/uploads` uploads them with their hash and writes raw-index/<sha256>.json. For a file that was uploaded
+by other means, raw-index/<key>/<version>.json has the hash, once `sources/taken` has checked it. The manifest
+pins them by version and hash.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _progress(console: Console, verb: str, total: int, *, quiet: bool) -> Moved:
 
 @dataclass(kw_only=True)
 class SetPull:
-    """What a pull did, by name of file."""
+    """Result of a pull, by name of file."""
 
     moved: dict[str, int] = field(default_factory=dict)  # bytes
     unchanged: list[str] = field(default_factory=list)

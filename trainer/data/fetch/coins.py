@@ -30,8 +30,8 @@ _REFUSALS = (403, 451)
 
 @dataclass(frozen=True, kw_only=True)
 class _Exchange:
-    """What differs between exchanges: ccxt's class, bars a page, symbols at a time, and the last bars that it
-    gives (0: all).
+    """Properties of one exchange: ccxt's class, bars a page, symbols at a time, and how many of its last bars
+    it gives (0: all).
     """
 
     made: Callable[[dict[str, Any]], Any]

@@ -40,7 +40,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class FetchRequest:
-    """What to fetch: symbols as they train, each from a time on (ns UTC), up to `until` (0: now)."""
+    """Symbols to fetch, spelled as they train, each from its own time (ns UTC) up to `until` (0: now)."""
 
     source: str
     begins: Mapping[str, int]
@@ -53,7 +53,7 @@ class FetchRequest:
 
 @dataclass(kw_only=True)
 class FetchReport:
-    """What a fetch did: its new files, and the symbols that failed, with reasons."""
+    """Result of a fetch: its new files, and the symbols that failed, with reasons."""
 
     added: list[FetchedFile] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -99,13 +99,13 @@ class Fetch:
         files = fetched_files(self._folder)
         with ThreadPoolExecutor(max_workers=self._source.at_once) as threads:
             work = {
-                symbol: threads.submit(self._symbol, symbol, since, files)
+                symbol: threads.submit(self._symbol_or_stop, symbol, since, files)
                 for symbol, since in self._request.begins.items()
             }
             try:
                 for symbol, one in work.items():
                     self._result(symbol, one.result)
-            except BaseException:
+            except BaseException:  # Ctrl-C too: no thread goes on fetching
                 self._stop.set()
                 threads.shutdown(cancel_futures=True)
                 raise
@@ -118,7 +118,21 @@ class Fetch:
         except (NoSuchSymbol, BadAnswer) as error:
             self.report.failures[symbol] = str(error)
             self._told(f"{symbol}: {error}")
+        except Stopped:
+            return  # the symbol that ended the fetch raises its own error
         self._done += 1
+
+    def _symbol_or_stop(self, symbol: str, since: int, files: Sequence[FetchedFile]) -> None:
+        """Fetch a symbol. An error that ends the fetch stops the others at once: a source that bans an
+        address bans it for longer if it goes on asking.
+        """
+        try:
+            self._symbol(symbol, since, files)
+        except (NoSuchSymbol, BadAnswer, Stopped):
+            raise
+        except BaseException:
+            self._stop.set()
+            raise
 
     def _symbol(self, symbol: str, since: int, files: Sequence[FetchedFile]) -> None:
         """Fetch what no file covers of a symbol's range."""

@@ -139,9 +139,7 @@ class StockSource:
             words = " ".join(str(error).split())[:160] or type(error).__name__
             status = getattr(getattr(error, "response", None), "status_code", 0)
             if status == 404:
-                raise NoSuchSymbol(
-                    "Yahoo has no prices of it: possibly delisted, or another spelling"
-                ) from error
+                raise NoSuchSymbol(_GONE) from error
             if status >= 500 or type(error).__name__ in _TRANSIENT or "DOWN" in words:
                 raise SourceBusy(words) from error
             if isinstance(error, (YFException, OSError, ValueError, LookupError, TypeError, AttributeError)):

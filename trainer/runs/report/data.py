@@ -1,4 +1,4 @@
-"""What the report of a run shows, as one JSON value: bounded, without a time or a name of its own. Pure."""
+"""Build the data of a run's report, one JSON value: bounded, without a time or a name of its own. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OF_THE_RUN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What is known of a run besides its record and receipt. `missing`: why a part could not be had."""
+    """Parts of a run that a report reads besides its record and receipt. `missing`: why one is not here."""
 
     manifest: Manifest | None = None
     reports: Reports = field(default_factory=dict)

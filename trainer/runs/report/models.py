@@ -21,7 +21,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class ReadCard:
-    """What a card has besides its metrics: how reliable its probabilities are, and trades by cell."""
+    """Reliability of a model's probabilities and its trades by cell, as its card gives them."""
 
     reliability: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     begins: Sequence[float] = ()  # of each cell of the test span, in seconds since 1970

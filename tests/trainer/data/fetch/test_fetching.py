@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,6 +210,25 @@ def test_a_source_that_does_not_answer_ends_the_fetch(
     with pytest.raises(ConnectionFailed, match=why):
         fetch(source, tmp_path, "BTC-USD", "ETH-USD")
     assert not list(tmp_path.iterdir())
+
+
+class AtSubmit(ThreadPoolExecutor):
+    """Ends each piece of work before the next is submitted: no thread is ahead of another."""
+
+    def submit(self, *args: Any, **keywords: Any) -> Future[Any]:
+        future = super().submit(*args, **keywords)
+        future.exception()
+        return future
+
+
+def test_no_symbol_asks_a_source_that_ended_the_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "ThreadPoolExecutor", AtSubmit)
+    source = MemorySource(symbols={"BTC-USD": 0, "ETH-USD": 0}, trouble=[SourceBusy("HTTP 418", 86_400.0)])
+    with pytest.raises(ConnectionFailed, match="does not answer"):
+        fetch(source, tmp_path, "BTC-USD", "ETH-USD")
+    assert not source.calls
 
 
 def test_wrong_answers_fail_one_symbol(tmp_path: Path) -> None:
