@@ -35,7 +35,7 @@ class GpuWatch:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(timeout=self._seconds)
+        self._thread.join(timeout=STATE_SECONDS)  # of a driver that hangs
 
     def _watch(self) -> None:
         try:

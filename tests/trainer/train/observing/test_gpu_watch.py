@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,9 +71,17 @@ def test_only_visible_gpus_are_asked(driver, monkeypatch, visible, handles):
 def test_gpus_are_watched_while_the_training_lasts(driver, tmp_path):
     events: list[dict[str, Any]] = []
     seen = Observed(tmp_path)
-    with GpuWatch(lambda event: (events.append(event), seen(event)), seconds=0.01) as watch:
-        while not any(event["sample"] == 1 and event["gpu"] == 1 for event in events):
-            watch._ended.wait(0.01)
+    asked, last = threading.Event(), threading.Event()
+
+    def emit(event: dict[str, Any]) -> None:
+        events.append(event)
+        seen(event)
+        if event["sample"] == 1 and event["gpu"] == 1:
+            asked.set()
+            last.wait(0.1)  # longer than the time between two samples
+
+    with GpuWatch(emit, seconds=0.01) as watch:
+        asked.wait()
     assert not watch._thread.is_alive() and driver.open == 0
     kept = [json.loads(line) for line in (tmp_path / "gpus.jsonl").read_text().splitlines()]
     assert {event["gpu"] for event in kept} == {0, 1} and kept[0]["memory_used_mib"] == 30_000
