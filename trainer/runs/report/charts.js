@@ -9,10 +9,10 @@ const charts = (() => {
   const SPANS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, ...[1, 2, 3, 7, 14, 30, 91, 182, 365, 730].map((days) => 86400 * days)];
   const drawn = new Set();
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  let printing = false;
 
-  const colour = (place) => (dark.matches && !printing ? DARK : COLOURS)[place % COLOURS.length];
-  const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const root = document.documentElement, printing = () => root.classList.contains("printing"); // on white paper
+  const colour = (place) => (dark.matches && !printing() ? DARK : COLOURS)[place % COLOURS.length];
+  const themed = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
   function short(value) {
     if (!known(value)) return "–";
@@ -44,7 +44,7 @@ const charts = (() => {
   // `xName`: of x in the legend. Missing values are spanned, unless `gaps`: there null is a gap, undefined none.
   function lines(into, { x, series, bands, xLabel, xName, time, yFormat, gaps, height }) {
     const make = () => new uPlot({
-      width: Math.max(240, into.clientWidth), height: height || 240,
+      width: Math.max(240, into.clientWidth), height: height || 240, padding: [null, time ? 32 : null, null, null],
       scales: { x: { time: Boolean(time) } },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       cursor: { drag: { x: true, y: false }, points: { size: 5 } },
@@ -82,8 +82,8 @@ const charts = (() => {
 
   function redraw() { drawn.forEach((chart) => chart.redraw()); }
   dark.addEventListener("change", redraw);
-  addEventListener("beforeprint", () => { printing = true; redraw(); });
-  addEventListener("afterprint", () => { printing = false; redraw(); });
+  addEventListener("beforeprint", () => { root.classList.add("printing"); redraw(); });
+  addEventListener("afterprint", () => { root.classList.remove("printing"); redraw(); });
   function shape(name, attributes, ...children) {
     const made = document.createElementNS(SVG, name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

@@ -3,16 +3,16 @@
 const elements = (() => {
   const PAGE = 25;
 
+  const known = (value) => value !== null && value !== undefined;
   function el(name, options, ...children) {
     const made = document.createElement(name);
     const { kind, ...rest } = options || {};
     if (kind) made.className = kind;
     for (const [key, value] of Object.entries(rest)) made.setAttribute(key, value);
-    made.append(...children.filter((one) => one !== null && one !== undefined && one !== ""));
+    made.append(...children.filter((one) => known(one) && one !== ""));
     return made;
   }
   const order = new Intl.Collator("en", { numeric: true });
-  const known = (value) => value !== null && value !== undefined;
   const whole = (value) => Number(value).toLocaleString("en");
   const counted = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
   const money = (value) => !known(value) ? "–" : value && Math.abs(value) < .01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(2)}`;
@@ -27,11 +27,12 @@ const elements = (() => {
   function list(rows) {
     return el("dl", {}, ...rows.flatMap(([label, value]) => [el("dt", {}, label), el("dd", {}, value)]));
   }
-  // Columns: {title, of, key, number, name, less (not on a phone), rare (on a wide screen and paper only)}.
+  // Columns: {title, beside (the title, where room is), of, key, number, name, less (not on a phone), rare (on a wide screen and paper only)}.
   const kindOf = (column) => ["number", "less", "rare", "name"].filter((one) => column[one]).join(" ");
+  const titleOf = ({ title, beside }) => [title, beside && el("span", { kind: "rare" }, ` ${beside}`)];
   const cells = (columns, row) => columns.map((column) => el("td", { kind: kindOf(column) }, column.of(row)));
   function table(columns, rows) {
-    const head = columns.map((column) => el("th", { kind: kindOf(column) }, column.title));
+    const head = columns.map((column) => el("th", { kind: kindOf(column) }, ...titleOf(column)));
     const body = rows.map((row) => el("tr", {}, ...cells(columns, row)));
     return el("div", { kind: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
   }
@@ -49,7 +50,7 @@ const elements = (() => {
     const [back, on] = [el("button", { type: "button" }, "‹ previous"), el("button", { type: "button" }, "next ›")];
     const place = el("span", {}), body = el("tbody", {});
     const heads = columns.map((column) => {
-      const button = el("button", { type: "button" }, column.title);
+      const button = el("button", { type: "button" }, ...titleOf(column));
       button.addEventListener("click", () => {
         state.down = state.sort === column ? !state.down : Boolean(column.number);
         Object.assign(state, { sort: column, page: 0 });

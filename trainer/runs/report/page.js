@@ -68,8 +68,8 @@
     return el("span", { kind: tone, title: row.mark }, sign, el("span", { kind: "less" }, ` ${row.mark}`));
   }
   function scored([ours, theirs], baseline) {
-    const beside = known(theirs) ? el("span", { kind: "less" }, ` (${charts.score(theirs)} ${baseline})`) : "";
-    return el("span", {}, charts.score(ours), beside);
+    if (!known(theirs)) return charts.score(ours);
+    return el("span", { title: baseline }, `${charts.score(ours)} (${charts.score(theirs)}`, el("span", { kind: "rare" }, ` ${baseline}`), ")");
   }
   function modelColumns() {
     const any = (test) => rows.some(test);
@@ -77,8 +77,8 @@
     return [
       { title: "model", of: label, key: (row) => row.piece, name: true },
       { title: "mark", of: mark, key: (row) => Object.keys(MARKS).indexOf(row.mark) },
-      any((row) => known(row.gain[0])) && { title: "gain [95 %]", of: gain, key: (row) => row.gain[0], number: true },
-      { title, of: (row) => scored(row.score, row.baseline), key: (row) => row.score[0], number: true },
+      any((row) => known(row.gain[0])) && { title: "gain", beside: "[95 %]", of: gain, key: (row) => row.gain[0], number: true },
+      { title, beside: "(baseline)", of: (row) => scored(row.score, row.baseline), key: (row) => row.score[0], number: true },
       any((row) => row.production) && { title: "production", of: (row) => row.production ? charts.score(row.production.score) : "–", key: (row) => row.production && row.production.score, number: true, less: true },
       any((row) => decided.has(row.piece)) && { title: "over production", of: (row) => gain(decided.get(row.piece) || { gain: [] }), key: (row) => (decided.get(row.piece) || { gain: [] }).gain[0], number: true, less: true },
       any((row) => decided.has(row.piece)) && { title: "gate", of: (row) => decided.has(row.piece) ? gate(decided.get(row.piece)) : "–", key: (row) => decided.has(row.piece) && decided.get(row.piece).promote ? 0 : 1 },
@@ -86,15 +86,15 @@
       any((row) => row.traded) && { title: "buy and hold", of: (row) => row.traded ? percent(row.traded.hold) : "–", key: (row) => row.traded && row.traded.hold, number: true, less: true, rare: true },
       any((row) => row.traded) && { title: "deflated Sharpe", of: (row) => row.traded ? charts.chance(row.traded.deflated) : "–", key: (row) => row.traded && row.traded.deflated, number: true, less: true, rare: true },
       { title: "bars (cells)", of: (row) => known(row.bars) ? `${whole(row.bars)} (${row.cells[0] ?? "–"})` : "–", key: (row) => row.bars, number: true, less: true, rare: true },
-      any((row) => row.fold !== rows[0].fold) && { title: "fold", of: (row) => String(row.fold), key: (row) => row.fold, number: true },
-      any((row) => row.seed !== rows[0].seed) && { title: "seed", of: (row) => String(row.seed), key: (row) => row.seed, number: true },
+      any((row) => row.fold !== rows[0].fold) && { title: "fold", of: (row) => String(row.fold), key: (row) => row.fold, number: true, less: true },
+      any((row) => row.seed !== rows[0].seed) && { title: "seed", of: (row) => String(row.seed), key: (row) => row.seed, number: true, less: true },
     ].filter(Boolean);
   }
   const signed = (value) => `${value > 0 ? "+" : ""}${charts.score(value)}`;
   function gain(row) {
     const [value, low, high] = row.gain;
     if (!known(value)) return "–";
-    const interval = known(low) ? el("span", { kind: "less" }, ` [${signed(low)}, ${signed(high)}]`) : "";
+    const interval = known(low) ? el("span", { kind: "rare" }, ` [${signed(low)}, ${signed(high)}]`) : "";
     return el("span", {}, signed(value), interval);
   }
   const gate = ({ promote, reason }) => el("span", { kind: promote ? "good" : "dim", title: reason }, promote ? "✓ promoted" : "not promoted");
@@ -105,6 +105,7 @@
     const meanings = Object.entries(data.models.meanings || {}).filter(([name]) => MARKS[name] && rows.some((row) => row.mark === name));
     into.append(made.made, ...meanings.map(([name, meaning]) => el("p", { kind: "note" }, el("span", { kind: MARKS[name][1] }, `${MARKS[name][0]} ${name}`), `: ${meaning}`)));
     const known_ = rows.filter((row) => known(row.gain[0]));
+    if (rows.some((row) => known(row.score[1]))) into.append(el("p", { kind: "note" }, `beside the ${data.models.headlines[0] || "score"}: that of the hardest baseline`));
     if (rows.some((row) => row.production)) into.append(el("p", { kind: "note" }, "production: the score of the model in production on its own test span, which is no comparison"));
     if (data.models.total > rows.length) into.append(el("p", {}, `The first ${whole(rows.length)} of ${whole(data.models.total)}; the receipt has all.`));
     if (known_.length) {
@@ -239,7 +240,7 @@
     return true;
   }
   function drawEquity(into) {
-    const traded = rows.filter((row) => row.equity).slice(0, LINES);
+    const all = rows.filter((row) => row.equity), traded = all.slice(0, LINES);
     if (traded.length < 2) return false;
     const begins = traded.map((row) => row.equity.at[0]), ends = traded.map((row) => row.equity.at[row.equity.at.length - 1]);
     const longest = Math.max(...ends.map((end, place) => end - begins[place]));
@@ -249,7 +250,8 @@
     into.append(box);
     charts.lines(box, { x, time: !apart, xLabel: apart ? "days of each model's own test span" : "", xName: apart && "day", yFormat: share, height: 260, series: traded.map((row, place) => ({ label: row.piece, values: values[place], place })) });
     const rule = data.models.rule ? `Rule: ${data.models.rule}. ` : "";
-    into.append(el("p", {}, `${rule}Sums over the test span after costs, as a share of the money; nothing is compounded.`));
+    const first = all.length > LINES ? `The first ${LINES} models. ` : "";
+    into.append(el("p", {}, `${first}${rule}Sums over the test span after costs, as a share of the money; nothing is compounded.`));
     return true;
   }
 
