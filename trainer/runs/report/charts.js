@@ -45,7 +45,7 @@ const charts = (() => {
   function lines(into, { x, series, bands, xLabel, xName, time, yFormat, gaps, height }) {
     const make = () => new uPlot({
       width: Math.max(240, into.clientWidth), height: height || 240, padding: [null, time ? 32 : null, null, null],
-      scales: { x: { time: Boolean(time) } },
+      scales: { x: { time: Boolean(time), range: (_, from, to) => from === to && known(from) ? [from - 60, to + 60] : [from, to] } },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       cursor: { drag: { x: true, y: false }, points: { size: 5 } },
       legend: { show: series.length <= 12, markers: { width: 2 } },

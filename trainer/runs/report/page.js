@@ -79,11 +79,10 @@
       { title: "mark", of: mark, key: (row) => Object.keys(MARKS).indexOf(row.mark) },
       any((row) => known(row.gain[0])) && { title: "gain", beside: "[95 %]", of: gain, key: (row) => row.gain[0], number: true },
       { title, beside: "(baseline)", of: (row) => scored(row.score, row.baseline), key: (row) => row.score[0], number: true },
-      any((row) => row.production) && { title: "production", of: (row) => row.production ? charts.score(row.production.score) : "–", key: (row) => row.production && row.production.score, number: true, less: true },
+      !decided.size && any((row) => row.production) && { title: "production", of: (row) => row.production ? charts.score(row.production.score) : "–", key: (row) => row.production && row.production.score, number: true, less: true },
       any((row) => decided.has(row.piece)) && { title: "over production", of: (row) => gain(decided.get(row.piece) || { gain: [] }), key: (row) => (decided.get(row.piece) || { gain: [] }).gain[0], number: true, less: true },
       any((row) => decided.has(row.piece)) && { title: "gate", of: (row) => decided.has(row.piece) ? gate(decided.get(row.piece)) : "–", key: (row) => decided.has(row.piece) && decided.get(row.piece).promote ? 0 : 1 },
-      any((row) => row.traded) && { title: "if traded", of: (row) => row.traded ? percent(row.traded.net) : "–", key: (row) => row.traded && row.traded.net, number: true, less: true },
-      any((row) => row.traded) && { title: "buy and hold", of: (row) => row.traded ? percent(row.traded.hold) : "–", key: (row) => row.traded && row.traded.hold, number: true, less: true, rare: true },
+      any((row) => row.traded) && { title: "if traded", beside: "(buy and hold)", of: traded, key: (row) => row.traded && row.traded.net, number: true, less: true },
       any((row) => row.traded) && { title: "deflated Sharpe", of: (row) => row.traded ? charts.chance(row.traded.deflated) : "–", key: (row) => row.traded && row.traded.deflated, number: true, less: true, rare: true },
       { title: "bars (cells)", of: (row) => known(row.bars) ? `${whole(row.bars)} (${row.cells[0] ?? "–"})` : "–", key: (row) => row.bars, number: true, less: true, rare: true },
       any((row) => row.fold !== rows[0].fold) && { title: "fold", of: (row) => String(row.fold), key: (row) => row.fold, number: true, less: true },
@@ -97,6 +96,7 @@
     const interval = known(low) ? el("span", { kind: "rare" }, ` [${signed(low)}, ${signed(high)}]`) : "";
     return el("span", {}, signed(value), interval);
   }
+  const traded = (row) => row.traded ? el("span", {}, percent(row.traded.net), el("span", { kind: "rare" }, ` (${percent(row.traded.hold)})`)) : "–";
   const gate = ({ promote, reason }) => el("span", { kind: promote ? "good" : "dim", title: reason }, promote ? "✓ promoted" : "not promoted");
   function drawModels(into) {
     if (!rows.length) return false;
@@ -106,7 +106,8 @@
     into.append(made.made, ...meanings.map(([name, meaning]) => el("p", { kind: "note" }, el("span", { kind: MARKS[name][1] }, `${MARKS[name][0]} ${name}`), `: ${meaning}`)));
     const known_ = rows.filter((row) => known(row.gain[0]));
     if (rows.some((row) => known(row.score[1]))) into.append(el("p", { kind: "note" }, `beside the ${data.models.headlines[0] || "score"}: that of the hardest baseline`));
-    if (rows.some((row) => row.production)) into.append(el("p", { kind: "note" }, "production: the score of the model in production on its own test span, which is no comparison"));
+    if (decided.size) into.append(el("p", { kind: "note" }, "over production: the gate's gain over the model in production, both scored on the same bars"));
+    else if (rows.some((row) => row.production)) into.append(el("p", { kind: "note" }, "production: the score of the model in production on its own test span, which is no comparison"));
     if (data.models.total > rows.length) into.append(el("p", {}, `The first ${whole(rows.length)} of ${whole(data.models.total)}; the receipt has all.`));
     if (known_.length) {
       const shown = known_.slice(0, SHOWN_GAINS);
@@ -195,11 +196,7 @@
     if (known(row.bars)) told.push(["test", `${whole(row.bars)} bars${row.span[0] ? `, ${row.span[0]} to ${row.span[1]}` : ""}; ${row.cells[0] ?? "–"} cells${row.cells[1] ? ` of ${whole(row.cells[1])} needed` : ""}`]);
     if (production) told.push(["production", `${production.name}: ${charts.score(production.score)} on its own test span${production.span[0] ? `, ${production.span[0]} to ${production.span[1]}` : ""}`]);
     const verdict = decided.get(row.piece);
-    if (verdict) {
-      const [over, least, most] = verdict.gain;
-      const beside = known(over) ? `; ${signed(over)} over it on the same bars${known(least) ? `, 95 % interval ${signed(least)} to ${signed(most)}` : ""}` : "";
-      told.push(["gate", `${verdict.promote ? "promoted to" : "does not replace"} ${verdict.name}: ${verdict.reason}${beside}`]);
-    }
+    if (verdict) told.push(["gate", `${verdict.promote ? "promoted to" : "does not replace"} ${verdict.name}: ${verdict.reason}`]);
     if (traded) {
       const even = known(traded.even) ? `breaks even at costs of ${(100 * traded.even).toFixed(3)} %` : "never breaks even";
       told.push(["if traded", `${percent(traded.net)} after costs; buy and hold ${percent(traded.hold)}; ${even}`]);
