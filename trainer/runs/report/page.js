@@ -83,8 +83,8 @@
       any((row) => decided.has(row.piece)) && { title: "over production", of: (row) => gain(decided.get(row.piece) || { gain: [] }), key: (row) => (decided.get(row.piece) || { gain: [] }).gain[0], number: true, less: true },
       any((row) => decided.has(row.piece)) && { title: "gate", of: (row) => decided.has(row.piece) ? gate(decided.get(row.piece)) : "–", key: (row) => decided.has(row.piece) && decided.get(row.piece).promote ? 0 : 1 },
       any((row) => row.traded) && { title: "if traded", beside: "(buy and hold)", of: traded, key: (row) => row.traded && row.traded.net, number: true, less: true },
-      any((row) => row.traded) && { title: "deflated Sharpe", of: (row) => row.traded ? charts.chance(row.traded.deflated) : "–", key: (row) => row.traded && row.traded.deflated, number: true, less: true, rare: true },
-      { title: "bars (cells)", of: (row) => known(row.bars) ? `${whole(row.bars)} (${row.cells[0] ?? "–"})` : "–", key: (row) => row.bars, number: true, less: true, rare: true },
+      !decided.size && any((row) => row.traded) && { title: "deflated Sharpe", of: (row) => row.traded ? charts.chance(row.traded.deflated) : "–", key: (row) => row.traded && row.traded.deflated, number: true, less: true, rare: true },
+      !decided.size && { title: "bars (cells)", of: (row) => known(row.bars) ? `${whole(row.bars)} (${row.cells[0] ?? "–"})` : "–", key: (row) => row.bars, number: true, less: true, rare: true },
       any((row) => row.fold !== rows[0].fold) && { title: "fold", of: (row) => String(row.fold), key: (row) => row.fold, number: true, less: true },
       any((row) => row.seed !== rows[0].seed) && { title: "seed", of: (row) => String(row.seed), key: (row) => row.seed, number: true, less: true },
     ].filter(Boolean);
@@ -199,7 +199,7 @@
     if (verdict) told.push(["gate", `${verdict.promote ? "promoted to" : "does not replace"} ${verdict.name}: ${verdict.reason}`]);
     if (traded) {
       const even = known(traded.even) ? `breaks even at costs of ${(100 * traded.even).toFixed(3)} %` : "never breaks even";
-      told.push(["if traded", `${percent(traded.net)} after costs; buy and hold ${percent(traded.hold)}; ${even}`]);
+      told.push(["if traded", `${percent(traded.net)} after costs; buy and hold ${percent(traded.hold)}; ${even}${known(traded.deflated) ? `; deflated Sharpe ${charts.chance(traded.deflated)}` : ""}`]);
     }
     told.push(["symbols", row.series.join(", ") + (row.more_series ? ` and ${whole(row.more_series)} more` : "")]);
     told.push(["object", el("code", {}, row.key)], ["version", el("code", {}, row.version_id)], ["sha256", el("code", {}, row.sha256)]);

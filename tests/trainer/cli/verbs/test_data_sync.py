@@ -155,7 +155,9 @@ def test_the_versions_of_then_come_back(
 
     bucket.delete_object(Key=read.key, VersionId=read.version_id)
     code, error = mayfly("pull", "--at", RUN[9:], "--out", "read")
-    assert code == 2 and "1 of 1 file that run" in error["error"]["what"] and read.key in error["error"]["why"]
+    assert (
+        code == 2 and "1 of 1 file that run" in error["error"]["what"] and read.key in error["error"]["why"]
+    )
 
 
 @pytest.mark.parametrize(
