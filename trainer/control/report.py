@@ -1,7 +1,7 @@
 """The report of a closed run, stored beside its receipt: read what it shows, within bounds, and write it.
 
 Whoever closes a run leaves its report, after the record is closed: no run waits for it, and a part that
-can't be had is left out. Commands make one that is missing.
+can't be had is left out. Commands make one that is missing, and add what came later: the gate's decisions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from trainer.base.strict_json import Unsound
 from trainer.control.cloud import Cloud
 from trainer.control.observe import reports
 from trainer.control.reported import at_once
+from trainer.job.job import job_from
+from trainer.retrains.entries import retrain_of
 from trainer.runs.manifest import read_manifest
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, utc_now
 from trainer.runs.report.curves import RunCurves, curves_of
 from trainer.runs.report.data import Seen, report_data
-from trainer.runs.report.models import InProduction, ReadCard, first
+from trainer.runs.report.models import InProduction, ReadCard, first, number
 from trainer.runs.report.page import MOST_PAGE_BYTES, data_of, page
 from trainer.runs.store import PART_BYTES, Conflict, Objects, Stored, given, manifest_key, report_key
 from trainer.runs.stored_receipt import read_receipt
 from trainer.runs.timeline import Reports
+from trainer.store.decisions import GateDecision, read_decisions
 from trainer.store.listing import card_of
 from trainer.store.production import PRODUCTION, file_of, production_name
 
@@ -51,21 +54,24 @@ def leave_report(cloud: Cloud, record: RunRecord) -> None:
 
 
 def report_of(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
-    """Return the report of a closed run: the stored one, drawn anew, or one that is made and stored now.
-    Raises UsageError if what it shows is too large for a page, TrainerError if S3 can't be read.
+    """Return the report of a closed run: the stored one, drawn anew, or one that is made and stored now, with
+    the gate's decisions. Raises UsageError if what it shows is too large for a page, TrainerError if S3 can't
+    be read.
     """
+    decided = _decided(cloud.objects, record)
     stored = given(partial(cloud.objects.get, key=report_key(record.run_id), first_bytes=2 * MOST_PAGE_BYTES))
     with suppress(Unsound):
         if stored is not None:
-            return page(data_of(stored.body, record.run_id))
+            return page({**data_of(stored.body, record.run_id), **decided})
     try:
         made = make_report(cloud, record, receipt)
+        shown = page({**data_of(made, record.run_id), **decided})
     except Unsound as error:
         do = f"mayfly receipts {record.run_id} prints it."
         raise UsageError(f"{record.run_id} has no report", why=str(error), do=do) from error
     with suppress(TrainerError):  # a reader may not write
         _store(cloud.objects, record.run_id, made)
-    return made
+    return shown
 
 
 def make_report(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
@@ -85,7 +91,7 @@ def make_report(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
         reports=read("reports", lambda: _reports(cloud, record), {}),
         curves=read("curves", lambda: _curves(objects, record), None),
         cards=read("cards", lambda: _cards(objects, receipt), {}),
-        production=read("production", lambda: _production(objects, receipt), {}),
+        production=read("production", lambda: _production(objects, record, receipt), {}),
         missing=missing,
     )
     return page(report_data(receipt, record, seen))
@@ -121,8 +127,8 @@ def _curves(objects: Objects, record: RunRecord) -> RunCurves:
 def _places(record: RunRecord) -> Iterator[tuple[str, str]]:
     """Yield the name of each node of each attempt, and the prefix of its events."""
     for nodes in record.nodes_by_attempt:
-        for number, keys in enumerate(nodes):
-            yield f"node {number}" if len(nodes) > 1 else "", keys.metrics
+        for place, keys in enumerate(nodes):
+            yield f"node {place}" if len(nodes) > 1 else "", keys.metrics
 
 
 def _parts(objects: Objects, prefix: str) -> tuple[Stored, ...]:
@@ -151,12 +157,18 @@ def _card(objects: Objects, key: str, version_id: str) -> ReadCard | None:
     return ReadCard(reliability=card.reliability, begins=trades.get("begins", ()), net=trades.get("net", ()))
 
 
-def _production(objects: Objects, receipt: Receipt) -> dict[str, InProduction]:
-    """Return the production models of the names of the best models, by these models' keys."""
+def _production(objects: Objects, record: RunRecord, receipt: Receipt) -> dict[str, InProduction]:
+    """Return the production models of the names of the best models, by these models' keys: of several groups
+    that of the run's retrain or data set.
+    """
     if not receipt["models"]:
         return {}
     listed = objects.list(prefix=PRODUCTION, most=MOST_CHAMPIONS)
-    keys = {one.key.rpartition("/")[2]: one.key for one in listed}
+    group = retrain_of(record.run_id) if record.is_scheduled else job_from(record.job).data.set
+    own = f"{PRODUCTION}{group}/"
+    keys = {
+        one.key.rpartition("/")[2]: one.key for one in sorted(listed, key=lambda one: one.key.startswith(own))
+    }
     best = first(receipt["models"], MOST_CARDS)
     named = [(str(model["key"]), keys[file_of(model)]) for model in best if file_of(model) in keys]
     cards = at_once(named, lambda one: card_of(objects, key=one[1]), "production models", seconds=SECONDS)
@@ -164,4 +176,27 @@ def _production(objects: Objects, receipt: Receipt) -> dict[str, InProduction]:
         key: InProduction(name=production_name(champion), metrics=card.metrics)
         for (key, champion), card in zip(named, cards, strict=True)
         if card is not None
+    }
+
+
+def _decided(objects: Objects, record: RunRecord) -> dict[str, Any]:
+    """Return the gate's decisions about the models of a scheduled run, as a part of its report's data; {}
+    without any that can be read.
+    """
+    made = None
+    with suppress(TrainerError):
+        if record.is_scheduled:
+            made = read_decisions(objects, retrain_of(record.run_id), record.run_id)
+    return {"gate": [_decision(one) for one in made]} if made else {}
+
+
+def _decision(one: GateDecision) -> dict[str, Any]:
+    over = one.numbers.get("champion")  # on the same bars
+    gains = over if isinstance(over, dict) else {}
+    return {
+        "piece": one.piece,
+        "name": one.name,
+        "promote": one.promote,
+        "reason": one.reason,
+        "gain": [number(gains.get(name)) for name in ("gain", "low", "high")],
     }

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.symbols import file_flaw
-from trainer.base.text import counted
+from trainer.base.text import counted, some_of
 from trainer.launch.inputs import PARALLEL, RAW, Input, described
 from trainer.runs.manifest import read_manifest
 from trainer.runs.store import Objects, Stored, manifest_key, read_record
@@ -85,7 +85,7 @@ def files_at(objects: Objects, data_set: str, at: datetime | None = None) -> tup
 
 def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[SetFile, ...]:
     """Return the files of data sets that a run read, in the versions that its manifest pins; of one set if it
-    is named. Raises DataError if there are none, UsageError for no such run.
+    is named. Raises DataError if there are none or some are gone, UsageError for no such run.
     """
     if (stored := objects.get(key=manifest_key(run_id))) is None:
         read_record(objects, run_id)  # says which runs there are
@@ -100,7 +100,14 @@ def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[Set
         Stored(key=item.key, etag="", version_id=item.version_id, size=item.bytes, modified_at=moment)
         for item in read
     ]
-    return _described(objects, [(version, 1) for version in versions])
+    found = _described(objects, [(version, 1) for version in versions])
+    if gone := sorted({item.key for item in read} - {file.input.key for file in found}):
+        raise DataError(
+            f"{len(gone)} of {counted(len(read), 'file')} that run {run_id} read are gone",
+            why=f"the bucket has ended these versions: {some_of(gone, 3)}",
+            do="Take the set as it is now, or as of a later time: --at 2026-11-20T14:30Z.",
+        )
+    return found
 
 
 def set_of(files: Sequence[SetFile]) -> str:

@@ -112,6 +112,11 @@ def run_id_of(retrain: str, scheduled_at: datetime) -> str:
     )
 
 
+def retrain_of(run_id: str) -> str:
+    """Return the name of the retrain in the id of one of its scheduled runs."""
+    return "-".join(run_id.split("-")[2:-1])
+
+
 def prepare_run_id_of(retrain: str, scheduled_at: datetime) -> str:
     """Return the id of the prepare run of a scheduled time: that of its run, but for the suffix."""
     return _beside(retrain, scheduled_at, PREPARE_SUFFIX)

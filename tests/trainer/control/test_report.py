@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.records import at
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.base.html import document, embedded_json
 from trainer.control import report as module
 from trainer.control.drive import drive as drive_run
 from trainer.control.report import report_of
+from trainer.retrains.entries import retrain_of, run_id_of
 from trainer.runs.store import read_record, report_key
 from trainer.runs.stored_receipt import read_receipt
+from trainer.store.decisions import GateDecision, ModelVersion, create_decisions
 
 
 def told(page: bytes) -> Any:
@@ -104,3 +109,38 @@ def test_a_report_that_is_missing_or_forged_is_made_now(closed, stored):
         cloud.objects.write(report_key(record.run_id), stored)
     assert report_of(cloud, record, receipt) == first
     assert cloud.objects.body(report_key(record.run_id)) == (stored or first)
+
+
+def test_a_production_model_is_that_of_the_runs_group(closed, monkeypatch):
+    cloud, record, receipt = closed
+    file = receipt["models"][0]["key"].rpartition("/")[2]
+    for group in ("aaa", "main", "zzz"):
+        cloud.objects.write(f"models/production/{group}/{file}", b"model", "ab" * 32)
+    monkeypatch.setattr(
+        module, "card_of", lambda _, *, key, version_id="": SimpleNamespace(metrics={"of": key})
+    )
+    (shown,) = module._production(cloud.objects, record, receipt).values()
+    assert shown.name.startswith("main/") and shown.metrics["of"].endswith(file)
+
+
+def test_the_gates_decisions_are_added_when_a_command_draws_the_page(closed):
+    cloud, record, receipt = closed
+    run_id, piece = record.run_id, receipt["models"][0]["piece"]
+    version = ModelVersion(key="k", version_id="v", sha256="ab" * 32)
+    made = GateDecision(
+        piece=piece, name="crypto/a", run_id=run_id, score_run_id="s", decided_at=record.created_at, gate="test",
+        challenge=1, promote=True, reason="better by far", challenger=version, champion=version,
+        numbers={"champion": {"gain": 0.25, "low": 0.125, "high": "much"}},
+    )  # fmt: skip
+    assert "gate" not in told(report_of(cloud, record, receipt))
+    create_decisions(cloud.objects, retrain_of(run_id), run_id, [made])
+    assert "gate" not in told(report_of(cloud, record, receipt))  # a run of a desk has none
+    data = told(report_of(cloud, replace(record, driver="control", handed_over_at=None), receipt))
+    (row,) = data["gate"]
+    assert (row["piece"], row["promote"], row["reason"]) == (piece, True, "better by far")
+    assert row["gain"] == [0.25, 0.125, None]
+    assert "gate" not in told(cloud.objects.body(report_key(run_id)))
+
+
+def test_a_scheduled_run_names_its_retrain():
+    assert retrain_of(run_id_of("two-words", at(0))) == "two-words"

@@ -78,13 +78,13 @@ class Repair:
     path: Path
     out: Path
     data: DataSettings
-    _refused: dict[str, np.ndarray] = field(default_factory=dict)  # symbol -> times (K,), ascending
+    # file, symbol -> times (K,): files of other timeframes have sound bars at the same times
+    _refused: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
     def add(self, one: SymbolCheck) -> None:
         """Take the bars of a symbol that training refuses."""
-        if len(one.refused_times):
-            before = self._refused.get(one.symbol, one.refused_times[:0])
-            self._refused[one.symbol] = np.union1d(before, one.refused_times)
+        for file in one.files:
+            self._refused[file, one.symbol] = one.refused_times
 
     def write(self, made: FolderCheck) -> Repaired:
         """Write the new folder, and check it. Raises DataError if nothing can be written."""
@@ -115,7 +115,7 @@ class Repair:
         for series, places in symbols:
             times[places] = series.timestamp
             twice = _repeated(series)
-            bad = np.isin(series.timestamp, self._refused.get(series.symbol, ())) & ~twice
+            bad = np.isin(series.timestamp, self._refused.get((file, series.symbol), ())) & ~twice
             keep[places[twice | bad]] = False
             duplicates, refused = duplicates + int(twice.sum()), refused + int(bad.sum())
             steps = np.diff(series.timestamp[~(twice | bad)])

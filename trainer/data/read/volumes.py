@@ -46,7 +46,7 @@ def _blocks(timestamp_N: np.ndarray, step: int) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     if step >= DAY:
         return np.arange(len(timestamp_N))
-    days = np.flatnonzero(np.diff(timestamp_N // DAY, prepend=-1))
+    days = np.flatnonzero(np.diff(timestamp_N // DAY, prepend=timestamp_N[0] // DAY - 1))
     if len(days) >= 2 * _FEWEST:
         return days
     return np.arange(0, len(timestamp_N), max(_LEAST_BARS, len(timestamp_N) // (2 * _MOST)))

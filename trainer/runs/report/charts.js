@@ -9,10 +9,10 @@ const charts = (() => {
   const SPANS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, ...[1, 2, 3, 7, 14, 30, 91, 182, 365, 730].map((days) => 86400 * days)];
   const drawn = new Set();
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  let printing = false;
 
-  const colour = (place) => (dark.matches && !printing ? DARK : COLOURS)[place % COLOURS.length];
-  const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const root = document.documentElement, printing = () => root.classList.contains("printing"); // on white paper
+  const colour = (place) => (dark.matches && !printing() ? DARK : COLOURS)[place % COLOURS.length];
+  const themed = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
   function short(value) {
     if (!known(value)) return "–";
@@ -27,9 +27,9 @@ const charts = (() => {
   const known = (value) => value !== null && value !== undefined;
   const iso = (seconds) => new Date(seconds * 1e3).toISOString();
   function instants(_, splits) {
-    const days = splits.length > 1 && splits[1] - splits[0] >= 43200;
-    const seconds = splits.length > 1 && splits[1] - splits[0] < 60;
-    return splits.map((one) => days ? iso(one).slice(2, 10) : iso(one).slice(11, seconds ? 19 : 16));
+    const step = splits.length > 1 ? splits[1] - splits[0] : 86400, all = splits[splits.length - 1] - splits[0];
+    const [from, to] = step >= 86400 ? [0, 10] : all > 86400 ? [5, 16] : [11, step < 60 ? 19 : 16];
+    return splits.map((one) => iso(one).slice(from, to).replace("T", " "));
   }
 
   function axis(label, format, extra) {
@@ -40,25 +40,26 @@ const charts = (() => {
     };
   }
 
-  // Draw lines. `series`: [{label, values, place (of its colour), width, dash, faint}]; `bands`: pairs of places in it.
-  function lines(into, { x, series, bands, xLabel, yLabel, time, yFormat, log, height }) {
+  // Draw lines. `series`: [{label, values, place (of its colour), width, faint}]; `bands`: pairs of places in it.
+  // `xName`: of x in the legend. Missing values are spanned, unless `gaps`: there null is a gap, undefined none.
+  function lines(into, { x, series, bands, xLabel, xName, time, yFormat, gaps, height }) {
     const make = () => new uPlot({
-      width: Math.max(240, into.clientWidth), height: height || 240,
-      scales: { x: { time: Boolean(time) }, y: { distr: log ? 3 : 1 } },
+      width: Math.max(240, into.clientWidth), height: height || 240, padding: [null, time ? 32 : null, null, null],
+      scales: { x: { time: Boolean(time), range: (_, from, to) => from === to && known(from) ? [from - 60, to + 60] : [from, to] } },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       cursor: { drag: { x: true, y: false }, points: { size: 5 } },
       legend: { show: series.length <= 12, markers: { width: 2 } },
       axes: [
         axis(xLabel, short, time ? { space: 74, values: instants, incrs: SPANS } : { space: 50, incrs: WHOLE }),
-        axis(yLabel, yFormat || short, { size: 62 }),
+        axis("", yFormat || short, { size: 62 }),
       ],
       bands: (bands || []).map((pair) => ({ series: pair.map((one) => one + 1), fill: `${colour(0)}26` })),
       series: [
-        { label: xLabel || "time", value: (_, value) => known(value) && time ? iso(value).slice(0, 19).replace("T", " ") : short(value) },
+        { label: xName || xLabel || "time", value: (_, value) => !known(value) ? "" : time ? iso(value).slice(0, 19).replace("T", " ") : short(value) },
         ...series.map((one) => ({
           label: one.label, stroke: () => colour(one.place) + (one.faint ? "99" : ""), width: one.width || 1.6,
-          dash: one.dash, spanGaps: true, points: { show: x.length < 2, size: 5 },
-          value: (_, value) => (yFormat || short)(value),
+          spanGaps: !gaps, points: { show: x.length < 2, size: 5 },
+          value: (_, value) => known(value) ? (yFormat || short)(value) : "",
         })),
       ],
     }, [x, ...series.map((one) => one.values)], into);
@@ -81,8 +82,8 @@ const charts = (() => {
 
   function redraw() { drawn.forEach((chart) => chart.redraw()); }
   dark.addEventListener("change", redraw);
-  addEventListener("beforeprint", () => { printing = true; redraw(); });
-  addEventListener("afterprint", () => { printing = false; redraw(); });
+  addEventListener("beforeprint", () => { root.classList.add("printing"); redraw(); });
+  addEventListener("afterprint", () => { root.classList.remove("printing"); redraw(); });
   function shape(name, attributes, ...children) {
     const made = document.createElementNS(SVG, name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

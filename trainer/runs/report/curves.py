@@ -5,9 +5,11 @@ from events while they are read, so that memory follows the number of pieces, no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from trainer.runs.training_events import EventReader
@@ -20,6 +22,7 @@ MOST_NUMBERS = 100_000  # of all curves together: a megabyte
 MOST_HELD = 4_000  # points of a curve while it is read
 MOST_SERIES = 12  # of a piece
 MOST_GPUS = 64  # of all nodes
+MOST_GAPS = 8  # times the usual gap between a worker's reports; over longer ones its rate is not known
 DIGITS = 5
 LOSSES = {"train_loss": "training loss", "validation_loss": "validation loss"}
 FIRST = ("validation loss", "training loss", "loss")  # of the names of series
@@ -144,15 +147,15 @@ class RunCurves:
             "piece": piece,
             "along": self._along[piece],
             "x": places,
-            "series": {name: [_rounded(series[name].get(place)) for place in places] for name in names},
+            "series": {name: _at(series[name], places) for name in names},
         }
 
     def _throughput(self) -> dict[str, Any]:
-        """Return the sum over workers of the mean rate of each bucket."""
+        """Return the sum of the workers' rates in each bucket."""
         totals: dict[int, float] = {}
         for rates in self._rates.values():
-            for bucket, mean in rates.items():
-                totals[bucket] = totals.get(bucket, 0.0) + mean.value
+            for bucket, rate in _held(rates):
+                totals[bucket] = totals.get(bucket, 0.0) + rate
         buckets = sorted(totals)
         return {"unit": self._unit, "buckets": buckets, "rates": [_rounded(totals[one]) for one in buckets]}
 
@@ -173,6 +176,22 @@ def _thinned(points: Sequence[int], most: int) -> list[int]:
     if len(points) <= most:
         return list(points)
     return [points[number * (len(points) - 1) // (most - 1)] for number in range(most)]
+
+
+def _at(curve: Mapping[int, float], places: Sequence[int]) -> list[float | None]:
+    """Return the last value of a curve up to each place and after the one before; None where it has none."""
+    values = {bisect_left(places, place): curve[place] for place in sorted(curve)}
+    return [_rounded(values.get(number)) for number in range(len(places))]
+
+
+def _held(rates: Mapping[int, _Mean]) -> Iterator[tuple[int, float]]:
+    """Yield a worker's rate by bucket: each holds until the next report, unless that is far."""
+    buckets = sorted(rates)
+    gaps = [after - bucket for bucket, after in pairwise(buckets)]
+    far = MOST_GAPS * sorted(gaps)[len(gaps) // 2] if gaps else 0
+    for bucket, gap in zip(buckets, [*gaps, 1], strict=True):
+        for held in range(bucket, bucket + gap if gap <= far else bucket + 1):
+            yield held, rates[bucket].value
 
 
 def _rounded(value: float | None) -> float | None:

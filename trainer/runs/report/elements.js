@@ -3,18 +3,19 @@
 const elements = (() => {
   const PAGE = 25;
 
+  const known = (value) => value !== null && value !== undefined;
   function el(name, options, ...children) {
     const made = document.createElement(name);
     const { kind, ...rest } = options || {};
     if (kind) made.className = kind;
     for (const [key, value] of Object.entries(rest)) made.setAttribute(key, value);
-    made.append(...children.filter((one) => one !== null && one !== undefined && one !== ""));
+    made.append(...children.filter((one) => known(one) && one !== ""));
     return made;
   }
-  const known = (value) => value !== null && value !== undefined;
+  const order = new Intl.Collator("en", { numeric: true });
   const whole = (value) => Number(value).toLocaleString("en");
   const counted = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
-  const money = (value) => value && Math.abs(value) < .01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(2)}`;
+  const money = (value) => !known(value) ? "–" : value && Math.abs(value) < .01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(2)}`;
   const between = (low, high) => money(low) === money(high) ? money(low) : `${money(low)} to ${money(high)}`;
   const percent = (value) => known(value) ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)} %` : "–";
   const minute = (text) => String(text || "").slice(0, 19).replace("T", " ");
@@ -26,10 +27,13 @@ const elements = (() => {
   function list(rows) {
     return el("dl", {}, ...rows.flatMap(([label, value]) => [el("dt", {}, label), el("dd", {}, value)]));
   }
+  // Columns: {title, beside (the title, where room is), of, key, number, name, less (not on a phone), rare (on a wide screen and paper only)}.
+  const kindOf = (column) => ["number", "less", "rare", "name"].filter((one) => column[one]).join(" ");
+  const titleOf = ({ title, beside }) => [title, beside && el("span", { kind: "rare" }, ` ${beside}`)];
+  const cells = (columns, row) => columns.map((column) => el("td", { kind: kindOf(column) }, column.of(row)));
   function table(columns, rows) {
-    const head = columns.map(({ title, number, less }) => el("th", { kind: `${number ? "number" : ""} ${less ? "less" : ""}` }, title));
-    const body = rows.map((row) => el("tr", {}, ...columns.map(({ of, number, less, name }) =>
-      el("td", { kind: `${number ? "number" : ""} ${less ? "less" : ""} ${name ? "name" : ""}` }, of(row)))));
+    const head = columns.map((column) => el("th", { kind: kindOf(column) }, ...titleOf(column)));
+    const body = rows.map((row) => el("tr", {}, ...cells(columns, row)));
     return el("div", { kind: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
   }
   function more({ total, rows }, noun) {
@@ -46,13 +50,13 @@ const elements = (() => {
     const [back, on] = [el("button", { type: "button" }, "‹ previous"), el("button", { type: "button" }, "next ›")];
     const place = el("span", {}), body = el("tbody", {});
     const heads = columns.map((column) => {
-      const button = el("button", { type: "button" }, column.title);
+      const button = el("button", { type: "button" }, ...titleOf(column));
       button.addEventListener("click", () => {
         state.down = state.sort === column ? !state.down : Boolean(column.number);
         Object.assign(state, { sort: column, page: 0 });
         draw();
       });
-      return el("th", { kind: `${column.number ? "number" : ""} ${column.less ? "less" : ""}` }, button);
+      return el("th", { kind: kindOf(column) }, button);
     });
     function ordered() {
       const found = state.text ? all.filter((row) => words(row).toLowerCase().includes(state.text)) : all;
@@ -61,7 +65,7 @@ const elements = (() => {
       return [...found].sort((one, other) => {
         const [a, b] = [key(one), key(other)];
         if (!known(a) || !known(b)) return known(a) ? -1 : known(b) ? 1 : 0;
-        return sign * (typeof a === "number" ? a - b : String(a).localeCompare(String(b)));
+        return sign * (typeof a === "number" ? a - b : order.compare(a, b));
       });
     }
     function draw() {
@@ -72,8 +76,7 @@ const elements = (() => {
         else head.removeAttribute("aria-sort");
       });
       body.replaceChildren(...found.slice(state.page * PAGE, (state.page + 1) * PAGE).map((row) => {
-        const line = el("tr", { ...(pick ? { tabindex: "0" } : {}), kind: pick && row === chosen() ? "chosen" : "" }, ...columns.map(({ of, number, less, name }) =>
-          el("td", { kind: `${number ? "number" : ""} ${less ? "less" : ""} ${name ? "name" : ""}` }, of(row))));
+        const line = el("tr", { ...(pick ? { tabindex: "0" } : {}), kind: pick && row === chosen() ? "chosen" : "" }, ...cells(columns, row));
         if (pick) {
           line.addEventListener("click", () => pick(row));
           line.addEventListener("keydown", (event) => { if (event.key === "Enter") pick(row); });

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from trainer.targets.described import rule_of
-from trainer.targets.marks import in_order
+from trainer.targets.marks import MEANINGS, in_order
 from trainer.targets.trading import Traded, deflate, read_traded
 
 MOST_ROWS = 2_000  # models of a page; the receipt has them all
@@ -56,6 +56,7 @@ def model_rows(
         "total": len(ordered),
         "headlines": list(dict.fromkeys(title for model in shown if (title := _headline(model)[1]))),
         "rule": rules[0] if rules else "",
+        "meanings": MEANINGS,
         "rows": [
             _row(model, cards.get(str(model["key"])), production.get(str(model["key"])))
             | _trades(trades, share)
@@ -68,18 +69,19 @@ def _row(model: Mapping[str, Any], card: ReadCard | None, champion: InProduction
     judgement = model["judgement"] or {}
     score, _ = _headline(model)
     test = _table((model.get("metrics") or {}).get("test"))
+    baseline = str(judgement.get("baseline") or "") or _hardest(model, test, score)
     row = {
         **{name: model[name] for name in ("piece", "family", "target", "fold", "seed", "key", "version_id")},
         "series": list(model["series"][:MOST_SERIES]),
         "more_series": max(0, len(model["series"]) - MOST_SERIES),
         "sha256": model["sha256"],
         "mark": judgement.get("mark", ""),
-        "baseline": judgement.get("baseline", ""),
+        "baseline": baseline,
         "gain": [number(judgement.get(name)) for name in ("gain", "low", "high")],
         "cells": [judgement.get("cells"), judgement.get("needed")],
         "bars": number(test.get("n")),
         "span": [str(test.get(name) or "")[:40] for name in ("first", "last")],
-        "score": [number(test.get(score)), _of_baseline(test, str(judgement.get("baseline") or ""), score)],
+        "score": [number(test.get(score)), _of_baseline(test, baseline, score)],
         "scores": _scores(model),
     }
     if champion is not None:
@@ -127,6 +129,17 @@ def _of_baseline(test: Mapping[str, Any], baseline: str, score: str) -> float | 
     return number(_table(_table(test.get("baselines")).get(baseline)).get(score))
 
 
+def _hardest(model: Mapping[str, Any], test: Mapping[str, Any], score: str) -> str:
+    """Return the baseline of the best score, for a model with too few cells for a gain over any."""
+    known = {
+        str(name): value
+        for name in _table(test.get("baselines"))
+        if (value := _of_baseline(test, str(name), score)) is not None
+    }
+    lower = score and model["metrics"]["about"]["metrics"][score].get("better") == "lower"
+    return (min if lower else max)(known, key=lambda name: known[name], default="")
+
+
 def _trades(one: Traded | None, share: float | None) -> dict[str, Any]:
     if one is None:
         return {}
@@ -137,7 +150,10 @@ def _trades(one: Traded | None, share: float | None) -> dict[str, Any]:
 
 
 def _of_card(card: ReadCard) -> dict[str, Any]:
-    """Return the reliability of a card's probabilities by event, and its equity: the sum of what was made."""
+    """Return the reliability of a card's probabilities by event, and its equity: the sum of what was made by
+    the end of each cell, from zero on. A cell ends where the next begins; the last is as long as the one
+    before.
+    """
     shown: dict[str, Any] = {}
     if card.reliability:
         shown["reliability"] = {
@@ -145,11 +161,12 @@ def _of_card(card: ReadCard) -> dict[str, Any]:
             for event, table in card.reliability.items()
         }
     if len(card.net) > 1 and len(card.net) == len(card.begins):
-        every = range(0, len(card.net), max(1, math.ceil(len(card.net) / MOST_CELLS)))
-        places = list(dict.fromkeys((*every, len(card.net) - 1)))
-        sums = list(accumulate(card.net))
+        sums = list(accumulate(card.net, initial=0.0))
+        times = [*card.begins, 2 * card.begins[-1] - card.begins[-2]]
+        every = range(0, len(sums), max(1, math.ceil(len(sums) / MOST_CELLS)))
+        places = list(dict.fromkeys((*every, len(sums) - 1)))
         shown["equity"] = {
-            "at": [number(card.begins[place], digits=12) for place in places],
+            "at": [number(times[place], digits=12) for place in places],
             "made": [number(sums[place]) for place in places],
         }
     return shown

@@ -8,7 +8,7 @@
   const MARKS = { better: ["✓", "good"], "too little to tell": ["?", "odd"], "no different": ["–", "dim"], worse: ["✗", "bad"] };
 
   function section(title, draw, kind) {
-    const made = el("section", { kind: kind || "" }, el("h2", {}, title));
+    const made = el("section", { kind: kind || "" }, title && el("h2", {}, title));
     main.append(made);
     try {
       if (draw(made) === false) made.remove();
@@ -19,24 +19,26 @@
   }
 
   // --- verdict, asked and answered ---
-  function head() {
+  function head(into) {
     const { run, seconds, dollars, models, failed, files, values } = data;
     const tone = run.state === "done" ? "good" : run.state === "stopped" ? "odd" : "bad";
-    main.append(el("h1", {}, run.run_id, " ", el("span", { kind: `mark ${tone}` }, run.state)));
-    if (data.verdict) main.append(el("p", { kind: "verdict" }, data.verdict));
+    into.append(el("h1", {}, run.run_id, " ", el("span", { kind: `mark ${tone}` }, run.state)));
+    if (data.verdict) into.append(el("p", { kind: "verdict" }, data.verdict));
     if (data.error) {
       const why = data.error.why ? ` (${data.error.why})` : "";
-      main.append(el("p", { kind: "error" }, `${data.error.what}${why}. ${data.error.do || ""}`));
+      into.append(el("p", { kind: "error" }, `${data.error.what}${why}. ${data.error.do || ""}`));
     }
     const facts = [];
     if (run.work === "train") facts.push([counted(models.total, "model"), failed.total ? `${whole(failed.total)} failed` : "made", failed.total ? "bad" : ""]);
     if (values.total > 1) facts.push([`${whole(values.rows.filter((one) => one.done).length)} of ${whole(values.total)}`, "values done", ""]);
     if (files.total) facts.push([counted(files.total, "file"), "", ""]);
     facts.push([duration(seconds.total), "in all", ""]);
-    facts.push(run.host ? ["no cost", `on ${run.host}`, ""] : [between(dollars.spent_low, dollars.spent_high), "spent", ""]);
+    const estimate = dollars.estimated ? `spent, ${money(dollars.estimated)} estimated` : "spent";
+    facts.push(run.host ? ["no cost", `on ${run.host}`, ""] : [between(dollars.spent_low, dollars.spent_high), estimate, ""]);
     if (data.attempts.length > 1) facts.push([counted(data.attempts.length, "attempt"), `${data.attempts.length - 1} lost`, "odd"]);
-    main.append(el("ul", { kind: "facts" }, ...facts.map(([one, other, tone]) => el("li", { kind: tone }, el("b", {}, one), " ", other))));
-    if (run.note) main.append(el("p", {}, run.note));
+    into.append(el("ul", { kind: "facts" }, ...facts.map(([one, other, tone]) => el("li", { kind: tone }, el("b", {}, one), " ", other))));
+    if (run.note) into.append(el("p", {}, run.note));
+    return true;
   }
   function answers() {
     const { run, seconds, dollars, read } = data;
@@ -59,14 +61,15 @@
   // --- models ---
   const rows = data.models.rows;
   let chosen = rows[0] || null, showDetails = () => {};
+  const decided = new Map((data.gate || []).map((one) => [one.piece, one]));
   const label = (row) => row.piece;
   function mark(row) {
     const [sign, tone] = MARKS[row.mark] || ["", ""];
     return el("span", { kind: tone, title: row.mark }, sign, el("span", { kind: "less" }, ` ${row.mark}`));
   }
   function scored([ours, theirs], baseline) {
-    const beside = known(theirs) ? el("span", { kind: "less" }, ` (${charts.score(theirs)} ${baseline})`) : "";
-    return el("span", {}, charts.score(ours), beside);
+    if (!known(theirs)) return charts.score(ours);
+    return el("span", { title: baseline }, `${charts.score(ours)} (${charts.score(theirs)}`, el("span", { kind: "rare" }, ` ${baseline}`), ")");
   }
   function modelColumns() {
     const any = (test) => rows.some(test);
@@ -74,30 +77,37 @@
     return [
       { title: "model", of: label, key: (row) => row.piece, name: true },
       { title: "mark", of: mark, key: (row) => Object.keys(MARKS).indexOf(row.mark) },
-      { title: "gain [95 %]", of: gain, key: (row) => row.gain[0], number: true },
-      { title, of: (row) => scored(row.score, row.baseline), key: (row) => row.score[0], number: true },
-      any((row) => row.production) && { title: "production", of: (row) => row.production ? charts.score(row.production.score) : "–", key: (row) => row.production && row.production.score, number: true, less: true },
-      any((row) => row.traded) && { title: "if traded", of: (row) => row.traded ? percent(row.traded.net) : "–", key: (row) => row.traded && row.traded.net, number: true, less: true },
-      any((row) => row.traded) && { title: "buy and hold", of: (row) => row.traded ? percent(row.traded.hold) : "–", key: (row) => row.traded && row.traded.hold, number: true, less: true },
-      any((row) => row.traded) && { title: "deflated Sharpe", of: (row) => row.traded ? charts.chance(row.traded.deflated) : "–", key: (row) => row.traded && row.traded.deflated, number: true, less: true },
-      { title: "bars (cells)", of: (row) => known(row.bars) ? `${whole(row.bars)} (${row.cells[0] ?? "–"})` : "–", key: (row) => row.bars, number: true, less: true },
-      any((row) => row.fold !== rows[0].fold) && { title: "fold", of: (row) => String(row.fold), key: (row) => row.fold, number: true },
-      any((row) => row.seed !== rows[0].seed) && { title: "seed", of: (row) => String(row.seed), key: (row) => row.seed, number: true },
+      any((row) => known(row.gain[0])) && { title: "gain", beside: "[95 %]", of: gain, key: (row) => row.gain[0], number: true },
+      { title, beside: "(baseline)", of: (row) => scored(row.score, row.baseline), key: (row) => row.score[0], number: true },
+      !decided.size && any((row) => row.production) && { title: "production", of: (row) => row.production ? charts.score(row.production.score) : "–", key: (row) => row.production && row.production.score, number: true, less: true },
+      any((row) => decided.has(row.piece)) && { title: "over production", of: (row) => gain(decided.get(row.piece) || { gain: [] }), key: (row) => (decided.get(row.piece) || { gain: [] }).gain[0], number: true, less: true },
+      any((row) => decided.has(row.piece)) && { title: "gate", of: (row) => decided.has(row.piece) ? gate(decided.get(row.piece)) : "–", key: (row) => decided.has(row.piece) && decided.get(row.piece).promote ? 0 : 1 },
+      any((row) => row.traded) && { title: "if traded", beside: "(buy and hold)", of: traded, key: (row) => row.traded && row.traded.net, number: true, less: true },
+      !decided.size && any((row) => row.traded) && { title: "deflated Sharpe", of: (row) => row.traded ? charts.chance(row.traded.deflated) : "–", key: (row) => row.traded && row.traded.deflated, number: true, less: true, rare: true },
+      !decided.size && { title: "bars (cells)", of: (row) => known(row.bars) ? `${whole(row.bars)} (${row.cells[0] ?? "–"})` : "–", key: (row) => row.bars, number: true, less: true, rare: true },
+      any((row) => row.fold !== rows[0].fold) && { title: "fold", of: (row) => String(row.fold), key: (row) => row.fold, number: true, less: true },
+      any((row) => row.seed !== rows[0].seed) && { title: "seed", of: (row) => String(row.seed), key: (row) => row.seed, number: true, less: true },
     ].filter(Boolean);
   }
   const signed = (value) => `${value > 0 ? "+" : ""}${charts.score(value)}`;
   function gain(row) {
     const [value, low, high] = row.gain;
     if (!known(value)) return "–";
-    const interval = known(low) ? el("span", { kind: "less" }, ` [${signed(low)}, ${signed(high)}]`) : "";
+    const interval = known(low) ? el("span", { kind: "rare" }, ` [${signed(low)}, ${signed(high)}]`) : "";
     return el("span", {}, signed(value), interval);
   }
+  const traded = (row) => row.traded ? el("span", {}, percent(row.traded.net), el("span", { kind: "rare" }, ` (${percent(row.traded.hold)})`)) : "–";
+  const gate = ({ promote, reason }) => el("span", { kind: promote ? "good" : "dim", title: reason }, promote ? "✓ promoted" : "not promoted");
   function drawModels(into) {
     if (!rows.length) return false;
     const words = (row) => [row.piece, row.family, row.target, row.mark, ...row.series].join(" ");
     const made = browser(modelColumns(), rows, { words, chosen: () => chosen, pick: (row) => { chosen = row; made.draw(); showDetails(true); } });
-    into.append(made.made);
+    const meanings = Object.entries(data.models.meanings || {}).filter(([name]) => MARKS[name] && rows.some((row) => row.mark === name));
+    into.append(made.made, ...meanings.map(([name, meaning]) => el("p", { kind: "note" }, el("span", { kind: MARKS[name][1] }, `${MARKS[name][0]} ${name}`), `: ${meaning}`)));
     const known_ = rows.filter((row) => known(row.gain[0]));
+    if (rows.some((row) => known(row.score[1]))) into.append(el("p", { kind: "note" }, `beside the ${data.models.headlines[0] || "score"}: that of the hardest baseline`));
+    if (decided.size) into.append(el("p", { kind: "note" }, "over production: the gate's gain over the model in production, both scored on the same bars"));
+    else if (rows.some((row) => row.production)) into.append(el("p", { kind: "note" }, "production: the score of the model in production on its own test span, which is no comparison"));
     if (data.models.total > rows.length) into.append(el("p", {}, `The first ${whole(rows.length)} of ${whole(data.models.total)}; the receipt has all.`));
     if (known_.length) {
       const shown = known_.slice(0, SHOWN_GAINS);
@@ -147,11 +157,11 @@
       charts.forget(chart);
       chart = charts.lines(box, { ...shape, xLabel: pieces[0].along, height: 280 });
     }
-    const words = curves.length > LINES ? `of ${counted(curves.length, "model")}: the middle, and where eight of ten lie` : "";
+    const words = curves.length > LINES ? `of ${counted(curves.length, rows.length ? "model" : "value")}: the middle, and where eight of ten lie` : "";
     into.append(el("div", { kind: "bar-row" }, choice, words), box);
     choice.addEventListener("change", draw);
     draw();
-    if (data.curves.left_out) into.append(el("p", {}, `without ${counted(data.curves.left_out, "model")} more; mayfly pull has all curves`));
+    if (data.curves.left_out) into.append(el("p", {}, `without ${counted(data.curves.left_out, rows.length ? "model" : "value")} more; mayfly pull has all curves`));
     return true;
   }
 
@@ -185,9 +195,11 @@
     if (known(value)) told.push(["gain", `${signed(value)} over ${row.baseline}${known(low) ? `, 95 % interval ${signed(low)} to ${signed(high)}` : ""}`]);
     if (known(row.bars)) told.push(["test", `${whole(row.bars)} bars${row.span[0] ? `, ${row.span[0]} to ${row.span[1]}` : ""}; ${row.cells[0] ?? "–"} cells${row.cells[1] ? ` of ${whole(row.cells[1])} needed` : ""}`]);
     if (production) told.push(["production", `${production.name}: ${charts.score(production.score)} on its own test span${production.span[0] ? `, ${production.span[0]} to ${production.span[1]}` : ""}`]);
+    const verdict = decided.get(row.piece);
+    if (verdict) told.push(["gate", `${verdict.promote ? "promoted to" : "does not replace"} ${verdict.name}: ${verdict.reason}`]);
     if (traded) {
       const even = known(traded.even) ? `breaks even at costs of ${(100 * traded.even).toFixed(3)} %` : "never breaks even";
-      told.push(["if traded", `${percent(traded.net)} after costs; buy and hold ${percent(traded.hold)}; ${even}`]);
+      told.push(["if traded", `${percent(traded.net)} after costs; buy and hold ${percent(traded.hold)}; ${even}${known(traded.deflated) ? `; deflated Sharpe ${charts.chance(traded.deflated)}` : ""}`]);
     }
     told.push(["symbols", row.series.join(", ") + (row.more_series ? ` and ${whole(row.more_series)} more` : "")]);
     told.push(["object", el("code", {}, row.key)], ["version", el("code", {}, row.version_id)], ["sha256", el("code", {}, row.sha256)]);
@@ -225,15 +237,18 @@
     return true;
   }
   function drawEquity(into) {
-    const traded = rows.filter((row) => row.equity).slice(0, LINES);
+    const all = rows.filter((row) => row.equity), traded = all.slice(0, LINES);
     if (traded.length < 2) return false;
-    const all = traded.map((row) => [row.equity.at, row.equity.made]);
-    const [x, ...values] = uPlot.join(all);
+    const begins = traded.map((row) => row.equity.at[0]), ends = traded.map((row) => row.equity.at[row.equity.at.length - 1]);
+    const longest = Math.max(...ends.map((end, place) => end - begins[place]));
+    const apart = Math.max(...ends) - Math.min(...begins) > 2 * longest; // spans of other years: over the days of each
+    const [x, ...values] = uPlot.join(traded.map(({ equity: { at, made } }) => [apart ? at.map((one) => (one - at[0]) / 86400) : at, made]));
     const box = el("div", { kind: "chart-box" });
     into.append(box);
-    charts.lines(box, { x, time: true, yFormat: share, height: 260, series: traded.map((row, place) => ({ label: row.piece, values: values[place], place })) });
+    charts.lines(box, { x, time: !apart, xLabel: apart ? "days of each model's own test span" : "", xName: apart && "day", yFormat: share, height: 260, series: traded.map((row, place) => ({ label: row.piece, values: values[place], place })) });
     const rule = data.models.rule ? `Rule: ${data.models.rule}. ` : "";
-    into.append(el("p", {}, `${rule}Sums over the test span after costs, as a share of the money; nothing is compounded.`));
+    const first = all.length > LINES ? `The first ${LINES} models. ` : "";
+    into.append(el("p", {}, `${first}${rule}Sums over the test span after costs, as a share of the money; nothing is compounded.`));
     return true;
   }
 
@@ -301,7 +316,7 @@
     const plot = (title, chart) => {
       const box = el("div", { kind: "chart-box" });
       plots.append(el("div", { kind: "plot" }, el("h3", {}, title), box));
-      charts.lines(box, { time: true, height: 200, ...chart });
+      charts.lines(box, { ...broken(chart), time: true, gaps: true, height: 200 });
     };
     if (throughput.buckets.length) {
       plot(`Throughput, ${throughput.unit} a second`, { x: throughput.buckets.map(at), series: [{ label: `${throughput.unit}/s`, values: throughput.rates, place: 0 }] });
@@ -311,7 +326,7 @@
       const its = gpus.filter((one) => one[key]);
       if (!its.length) continue;
       const [buckets, ...values] = its.length > 1 ? uPlot.join(its.map((one) => [one.buckets, one[key]])) : [its[0].buckets, its[0][key]];
-      const scaled = values.map((column) => column.map((one) => known(one) ? one / unit : null));
+      const scaled = values.map((column) => column.map((one) => known(one) ? one / unit : undefined));
       const shape = its.length > LINES ? overall(scaled) : scaled.map((column, place) => ({ label: its[place].name, values: column, place }));
       plot(title, { x: buckets.map(at), series: shape });
     }
@@ -319,10 +334,16 @@
     if (!gpus.length) into.append(el("p", {}, "No GPU reported its use."));
     return true;
   }
+  // Return a chart with a gap wherever nothing was told for long, as between two machines.
+  function broken({ x, series }) {
+    const steps = x.slice(1).map((one, place) => one - x[place]), usual = [...steps].sort((one, other) => one - other)[steps.length >> 1];
+    const spaced = (column, between) => column.flatMap((one, place) => steps[place] > 8 * usual ? [one, between(place)] : [one]);
+    return { x: spaced(x, (place) => (x[place] + x[place + 1]) / 2), series: series.map((one) => ({ ...one, values: spaced(one.values, () => null) })) };
+  }
   function overall(columns) {
     const across = (choose) => columns[0].map((_, place) => {
       const values = columns.map((one) => one[place]).filter(known);
-      return values.length ? choose(values) : null;
+      return values.length ? choose(values) : undefined;
     });
     return [
       { label: "highest", values: across((all) => Math.max(...all)), place: 0, width: 1, faint: true },
@@ -351,7 +372,7 @@
   }
   const ratio = (actual, predicted) => predicted > 0 ? `${(actual / predicted).toFixed(2)} x` : "–";
 
-  head();
+  section("", head, "head");
   section("Asked and answered", (into) => into.append(el("div", { kind: "pair" }, el("div", {}, el("h3", {}, "Asked"), list(data.asked)), el("div", {}, el("h3", {}, "Answered"), list(answers())))));
   section("Models", drawModels, "long");
   section("Values", drawValues, "long");
@@ -372,5 +393,5 @@
     into.append(table([{ title: "file", of: (one) => one[0], name: true }, { title: "size", number: true, of: (one) => bytes(one[1]) }], data.files.rows), more(data.files, "files") || "");
     return true;
   }, "long");
-  section("Lineage", (into) => into.append(list(data.lineage.map(([name, value]) => [name, el("code", {}, value)])), folded("All settings of the job", list(data.settings.map(([name, value]) => [name, value || "–"])))), "long");
+  section("Lineage", (into) => into.append(list(data.lineage.map(([name, value]) => [name, el("code", {}, value)])), folded("All settings of the job", list(data.settings.map(([name, value]) => [name, value || "–"])))), "long lineage");
 })();

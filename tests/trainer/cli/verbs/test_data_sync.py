@@ -153,6 +153,12 @@ def test_the_versions_of_then_come_back(
     assert (code, pulled["set"], pulled["pulled"]) == (0, "main", ["AAA_1m.parquet"])
     assert (tmp_path / "read" / "AAA_1m.parquet").read_bytes() == old
 
+    bucket.delete_object(Key=read.key, VersionId=read.version_id)
+    code, error = mayfly("pull", "--at", RUN[9:], "--out", "read")
+    assert (
+        code == 2 and "1 of 1 file that run" in error["error"]["what"] and read.key in error["error"]["why"]
+    )
+
 
 @pytest.mark.parametrize(
     ("words", "says"),

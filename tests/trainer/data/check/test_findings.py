@@ -211,6 +211,18 @@ def test_a_file_of_many_symbols_is_repaired_row_by_row(tmp_path: Path):
     }
 
 
+def test_a_repair_keeps_sound_bars_of_other_timeframes(tmp_path: Path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, step, low in (("AAA_1h.csv", 3_600, "0.5"), ("AAA_1d.csv", 86_400, "-1")):
+        rows = [f"{FIRST + step * row},1,2,{low if row == 1 else 0.5},1,3" for row in range(48)]
+        (data / name).write_text("\n".join(["time,open,high,low,close,volume", *rows]))
+    assert [(one.file, one.refused) for one in repaired(tmp_path).files] == [
+        ("AAA_1d.csv", 1),
+        ("AAA_1h.csv", 0),
+    ]
+
+
 def test_a_file_that_has_every_bar_twice_keeps_its_timeframe(tmp_path: Path, write_csv):
     rows = [",".join(row) for row in bars(30) for _ in range(2)]
     write_csv("AAA.csv", HEADER, rows)

@@ -52,7 +52,7 @@ class Drawn(HTMLParser):
 
 @pytest.fixture
 def browse(tmp_path: Path) -> Browse:
-    def draw(made: bytes, *, act: str = "") -> Drawn:
+    def draw(made: bytes, *, act: str = "", width: int = 1440) -> Drawn:
         """Draw a page, with its policy as it is; with `act` without one, since that is one more script."""
         text = made.decode()
         if act:
@@ -61,15 +61,18 @@ def browse(tmp_path: Path) -> Browse:
         path.write_text(text, encoding="utf-8")
         words = [
             *(str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
             *(
                 f"--user-data-dir={tmp_path / 'profile'}",
-                "--window-size=1440,2000",
+                f"--window-size={width},2000",
                 "--virtual-time-budget=2000",
             ),
             *("--dump-dom", path.as_uri()),
         ]
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=True)
-        return Drawn(done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line])
+        lines = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        console = [line for line in lines if "source: chrome://" not in line]  # a page of the browser's own
+        return Drawn(done.stdout, console)
 
     return draw
 
@@ -80,7 +83,14 @@ def test_a_report_draws_every_section_under_its_policy(browse):
     texts = " ".join(drawn.texts)
     for section in (
         *("Asked and answered", "Models", "Learning curves", "Equity", "One model", "Calibration: up"),
-        *("Times", "lost its machine", "GPU use, %", "Predicted and actual", "Lineage"),
+        *(
+            "Times",
+            "beats every baseline",
+            "lost its machine",
+            "GPU use, %",
+            "Predicted and actual",
+            "Lineage",
+        ),
     ):
         assert section in texts, section
     assert "can't be drawn" not in texts and "NaN" not in texts and "undefined" not in texts
@@ -98,6 +108,27 @@ def test_hostile_names_stay_texts(browse, name):
     assert drawn.console == []
     assert drawn.elements["script"] == 5 and drawn.elements["img"] == 0 and "onerror" not in drawn.attributes
     assert "can't be drawn" not in " ".join(drawn.texts)
+
+
+def test_the_gates_decision_stands_beside_the_model(browse):
+    data = planted_report(2, epochs=2)
+    piece = data["models"]["rows"][0]["piece"]
+    made = {
+        "piece": piece,
+        "name": "crypto/a",
+        "promote": True,
+        "reason": "better",
+        "gain": [0.01, 0.005, 0.015],
+    }
+    texts = " ".join(browse(page({**data, "gate": [made]})).texts)
+    assert "promoted to crypto/a: better" in texts and "over production" in texts and "+0.0100" in texts
+
+
+def test_hostile_names_are_no_wider_than_a_small_screen(browse):
+    data = planted_report(3, epochs=2, names="<img src=x onerror=alert(1)>" * 4 + "{0}")
+    act = "const page = document.documentElement;"
+    act += "document.body.append(`wide ${page.scrollWidth - page.clientWidth}.`);"
+    assert "wide 0." in " ".join(browse(page(data), act=act, width=520).texts)
 
 
 def test_a_thousand_models_are_few_elements_and_sort_filter_and_turn(browse):

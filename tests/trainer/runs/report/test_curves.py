@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.records import at
 from tests.trainer.runs.test_training_events import EPOCH, GPU, PROGRESS
+from trainer.runs.record import iso
 from trainer.runs.report import curves
 from trainer.runs.report.curves import RunCurves
 
@@ -53,6 +54,27 @@ def test_throughput_is_the_sum_over_workers_and_nodes():
     )
     made.add(json.dumps({**PROGRESS, "rate": 7.0}).encode(), node="node 1")
     assert made.to_dict()["throughput"] == {"unit": "windows", "buckets": [0], "rates": [257.0]}
+
+
+def test_a_rate_holds_until_the_next_report_but_not_until_another_machine():
+    told = [(0, 0, 100.0), (1, 5, 50.0), (0, 10, 200.0), (1, 15, 50.0), (0, 20, 100.0), (0, 200, 100.0)]
+    events = [
+        {**PROGRESS, "time": iso(at(then)), "worker": worker, "rate": rate} for worker, then, rate in told
+    ]
+    throughput = folded(*events).to_dict()["throughput"]
+    rates = dict(zip(throughput["buckets"], throughput["rates"], strict=True))
+    assert [rates[bucket] for bucket in (0, 5, 9, 10, 15, 16, 20)] == [100, 150, 150, 250, 250, 200, 100]
+    assert 100 not in rates and rates[200] == 100
+
+
+def test_a_rare_number_keeps_its_points_beside_a_frequent_one():
+    told = [
+        {**SCRIPT, "step": step, "loss": 1.0, "values": {} if step % 1_000 else {"accuracy": step / 1e4}}
+        for step in range(1, 3_001)
+    ]
+    (one,) = folded(*told).to_dict()["pieces"]
+    assert len(one["x"]) == curves.MOST_POINTS and None not in one["series"]["loss"]
+    assert [value for value in one["series"]["accuracy"] if value is not None] == [0.1, 0.2, 0.3]
 
 
 def test_use_of_a_gpu_is_a_mean_of_each_bucket_inside_the_run():

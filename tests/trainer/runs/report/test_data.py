@@ -29,7 +29,8 @@ def test_the_best_model_is_first_with_scores_trades_and_its_card(report):
     assert first["baseline"] == "logistic" and first["score"][1] == pytest.approx(first["score"][0] + 0.001)
     assert first["scores"]["baselines"] == ["logistic", "persistence"]
     assert [row["title"] for row in first["scores"]["rows"]] == ["AUC", "log loss", "Brier"]
-    assert first["traded"]["hold"] == 0.05 and len(first["equity"]["made"]) == 30
+    assert first["traded"]["hold"] == 0.05 and len(first["equity"]["made"]) == 31
+    assert first["equity"]["made"][0] == 0.0 and first["equity"]["at"][-1] == at(86_400 * 30).timestamp()
     assert list(first["reliability"]) == ["up"]
     assert [row["piece"] for row in rows if "production" in row] == ["SYM0000-USD"]
 
