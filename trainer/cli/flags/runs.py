@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainer.base.arguments import Parser
+from trainer.base.extras import EXTRAS
 from trainer.cli.flags.shared import (
     RUN,
     job_flag,
@@ -75,6 +76,13 @@ def pull_flags(parser: Parser) -> None:
     )
     parser.add_argument(
         "--live", action="store_true", help="continue until the run ends: models, log and curves"
+    )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        choices=EXTRAS["track"],
+        help="also write the ended run to MLflow or Weights & Biases, once; may be given several times",
     )
     where_flags(parser, local=True)
 
