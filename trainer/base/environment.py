@@ -356,9 +356,9 @@ def for_resolver() -> dict[str, str]:
 
 
 def for_tracker(*, source: str) -> dict[str, str]:
-    """Return the environment of a process that writes to the user's tracker: the desk's, with no telemetry and
-    short patience unless the user has set these. `source` comes first on the path, and the current folder is
-    not on it: a file of its own may be called mlflow.py.
+    """Return the environment of a process that writes to the user's tracker: the desk's, with no telemetry
+    and short patience unless the user has set these. `source` comes first on the path, and the current folder
+    is not on it: a file there may be called mlflow.py.
     """
     ours = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -370,9 +370,14 @@ def for_tracker(*, source: str) -> dict[str, str]:
     return {**ours, **os.environ, "PYTHONPATH": _python_path(source), "PYTHONSAFEPATH": "1"}
 
 
-def mlflow_experiment() -> tuple[str, str]:
-    """Return the id and the name of the experiment that MLflow's variables choose; empty without one."""
-    return os.environ.get("MLFLOW_EXPERIMENT_ID", ""), os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+def mlflow_places() -> tuple[str, str, str]:
+    """Return MLflow's server, and the id and the name of the experiment that its variables choose; empty
+    without one.
+    """
+    server, number, name = map(
+        os.environ.get, ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+    )
+    return server or "", number or "", name or ""
 
 
 def image_python() -> str:

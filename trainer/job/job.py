@@ -1,5 +1,5 @@
-"""The job: every setting of a run, in tables by owner: `name` and `track`, then [data], [model], [target], [agent],
-[train], [expert] and [machine].
+"""The job: every setting of a run, in tables by owner: `name` and `track`, then [data], [model], [target],
+[agent], [train], [expert] and [machine].
 
 The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
 tables, checks them together, and reads them from TOML, JSON and `--set`; `tables.py` places keys and
@@ -260,7 +260,7 @@ class Job:
         return replace(self, expert=replace(self.expert, **values))
 
     def without_desk(self) -> Job:
-        """Return the job without what only the desk reads: paths, the refresh file and its secrets, trackers."""
+        """Return the job without what only the desk reads: paths, refresh with secrets, trackers."""
         job = self.with_data(path="", folder="", refresh="", secrets=())
         return replace(job, script=replace(job.script, root=""), track=())
 
@@ -285,8 +285,8 @@ class Job:
     def to_dict(self) -> Tables:
         """Return the job as JSON values by table; `name` comes first in the tables of homes.
 
-        `track` is left out: it is the desk's, and changes no run. Unused tables are left out: those of a model for a script, the script's for a model, and [agent] for a
-        target that does not act.
+        `track` is left out: it is the desk's, and changes no run. So are unused tables: those of a model for
+        a script, the script's for a model, and [agent] for a target that does not act.
         """
         left_out: tuple[str, ...] = NOT_OF_A_SCRIPT
         if not self.script.command:

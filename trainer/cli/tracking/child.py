@@ -1,4 +1,4 @@
-"""`python -m trainer.cli.tracking.child mlflow`: write the run on stdin to a tracker, and print where as JSON.
+"""`python -m trainer.cli.tracking.child mlflow`: write the run on stdin to a tracker.
 
 Started by `track` alone. Prints {"where", "was_there"}, or {"error", "do"}; all else goes to stderr.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from importlib import import_module
 from typing import Any
@@ -16,7 +15,6 @@ from trainer.base.errors import TrainerError
 from trainer.cli.tracking.reading import TrackedRun
 
 WRITERS = {"mlflow": "to_mlflow", "wandb": "to_wandb"}
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # of an address
 
 
 def main() -> None:
@@ -32,12 +30,12 @@ def _written(tracker: str) -> dict[str, Any]:
     try:
         writer = import_module(f"trainer.cli.tracking.{WRITERS[tracker]}")
         where, was_there = writer.write(TrackedRun(**values))
-        return {"where": _LOGIN.sub("", where), "was_there": was_there}
+        return {"where": where, "was_there": was_there}
     except TrainerError as error:
         return {"error": f"{error.what} ({error.why})" if error.why else error.what, "do": error.do}
     except Exception as error:  # of a library: whatever it is, it becomes the line that the user gets
         said = (str(error).strip().splitlines() or [""])[0]
-        return {"error": _LOGIN.sub("", f"{type(error).__name__}: {said}"), "do": ""}
+        return {"error": f"{type(error).__name__}: {said}", "do": ""}
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def plain_key(name: str) -> str:
     """
     parts = (re.sub(r"[^\w.\- :]", "_", part) for part in name.split("/"))
     key = "/".join(part for part in parts if part.strip(". "))
-    if key == name and len(name) <= MOST_KEY:
+    if key and key == name and len(name) <= MOST_KEY:
         return name
     return f"{key[: MOST_KEY - 9]}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"
 

@@ -14,6 +14,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from trainer.base import environment
+from trainer.base.errors import ConfigError
 from trainer.cli.tracking.reading import TrackedRun
 
 RUN_TAG, DONE_TAG = "mayfly.run_id", "mayfly.tracked"  # the second one is set last
@@ -24,8 +25,12 @@ STATUS = {"done": "FINISHED", "stopped": "KILLED"}  # of others: FAILED
 
 def write(run: TrackedRun) -> tuple[str, bool]:
     """Write a run; return its page, and whether it was complete there."""
+    server, number, name = environment.mlflow_places()
+    if not server:  # MLflow's own default is a file in the current folder
+        do = "Export it, such as http://localhost:5000."
+        raise ConfigError("MLFLOW_TRACKING_URI is not set", do=do)
     client = MlflowClient()
-    experiment = _experiment(client, run.job)
+    experiment = number or _experiment(client, name or run.job)
     found = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run.run_id}'", max_results=1)
     if found and DONE_TAG in found[0].data.tags:
         return _page(client, experiment, found[0].info.run_id), True
@@ -46,17 +51,14 @@ def write(run: TrackedRun) -> tuple[str, bool]:
     return _page(client, experiment, made), False
 
 
-def _experiment(client: MlflowClient, job: str) -> str:
-    """Return the id of the experiment that MLflow's variables name, else of the job's, which may be new."""
-    number, name = environment.mlflow_experiment()
-    if number:
-        return number
-    if (found := client.get_experiment_by_name(name or job)) is not None:
+def _experiment(client: MlflowClient, name: str) -> str:
+    """Return the id of the experiment of this name, which may be new."""
+    if (found := client.get_experiment_by_name(name)) is not None:
         return str(found.experiment_id)
     try:
-        return str(client.create_experiment(name or job))
+        return str(client.create_experiment(name))
     except MlflowException:  # another desk has just made it
-        if (found := client.get_experiment_by_name(name or job)) is None:
+        if (found := client.get_experiment_by_name(name)) is None:
             raise
         return str(found.experiment_id)
 

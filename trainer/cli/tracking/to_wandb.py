@@ -1,4 +1,4 @@
-"""Write a run to Weights & Biases, by its own variables (WANDB_MODE, WANDB_API_KEY, WANDB_PROJECT and others).
+"""Write a run to Weights & Biases, by its own variables (WANDB_MODE, WANDB_API_KEY, WANDB_PROJECT, ...).
 
 Its id there is the run's. Online, a run that exists is resumed: rows up to its last step are not sent again.
 Offline, it is written beside its place and moved there when it is complete, so that a folder of this id says
@@ -23,7 +23,7 @@ INIT_SECONDS = 60.0
 
 
 def write(run: TrackedRun) -> tuple[str, bool]:
-    """Write a run; return its page or folder, and whether it was there."""
+    """Write a run; return its page, or its folder for `wandb sync`, and whether it was there."""
     settings = wandb.setup().settings
     if settings.mode in OFFLINE:
         return _offline(run, Path(settings.wandb_dir))
@@ -38,14 +38,14 @@ def write(run: TrackedRun) -> tuple[str, bool]:
 
 def _offline(run: TrackedRun, folder: Path) -> tuple[str, bool]:
     if there := sorted(folder.glob(f"offline-run-*-{run.run_id}")):
-        return f"{there[-1]}; wandb sync {there[-1]} uploads it", True
+        return str(there[-1]), True
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".mayfly-", dir=folder) as made:
         begun = _begun(run, dir=made)
         written = Path(begun.settings.sync_dir)
         _log(begun, run)
         place = written.rename(folder / written.name)
-    return f"{place}; wandb sync {place} uploads it", False
+    return str(place), False
 
 
 def _begun(run: TrackedRun, **where: str) -> Any:

@@ -8,6 +8,7 @@ variables say: nothing of it is in a job, a stack or a bucket.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -28,7 +29,9 @@ from trainer.runs.receipt import Receipt
 from trainer.runs.store import Objects, manifest_key, read_record
 
 SECONDS = 1800.0  # for all of a run: 400,000 points take MLflow's server about a minute
+NOT_TRACKED = "the run is not tracked in {}"
 MOST_WHY = 300  # characters of a library's error
+LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # of an address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +56,20 @@ def track(cloud: Cloud, receipt: Receipt, tracker: str) -> Tracked:
     """Write a closed run to a tracker, unless it is complete there. Raises a TrainerError that says why it is
     not there.
     """
-    what = f"the run is not tracked in {tracker}"
+    what = NOT_TRACKED.format(tracker)
     if receipt["closed_at"] is None:
         raise UsageError(what, why="it has not ended", do="Track it when it has.")
     try:
         record, _ = read_record(cloud.objects, receipt["run_id"])
         manifest, events = _manifest(cloud.objects, record.run_id), read_events(cloud, record.run_id).events
-        return _written(tracked_run(receipt, manifest, events, bucket=record.bucket), tracker, what)
+        return write_run(tracked_run(receipt, manifest, events, bucket=record.bucket), tracker)
     except KeyboardInterrupt as error:
         raise Stopped(what, why="Ctrl-C") from error
 
 
-def _written(run: TrackedRun, tracker: str, what: str) -> Tracked:
-    """Return where the child wrote a run. Raises ConfigError `what` if it did not."""
+def write_run(run: TrackedRun, tracker: str) -> Tracked:
+    """Have the child write a run, and return where it is. Raises ConfigError if it is not there."""
+    what = NOT_TRACKED.format(tracker)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "trainer.cli.tracking.child", tracker],
@@ -99,4 +103,5 @@ def _manifest(objects: Objects, run_id: str) -> Manifest | None:
 
 
 def _line(text: object) -> str:
-    return " ".join(printable(str(text)).split())[:MOST_WHY]
+    """Return a text of the child as a line, without a name and password in an address."""
+    return " ".join(printable(LOGIN.sub("", str(text))).split())[:MOST_WHY]

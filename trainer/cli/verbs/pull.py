@@ -124,7 +124,7 @@ class Pulled:
         return [path for path in self.files if path not in before]
 
     def track(self, trackers: Iterable[str]) -> Iterator[Tracked]:
-        """Write the run to trackers, and yield what is there; what fails is a problem of the tracker's name."""
+        """Write the run to trackers, and yield where it is; a failure is a problem of the tracker's name."""
         for tracker in trackers:
             try:
                 if self._settled is None or self._settled.receipt is None:
