@@ -65,16 +65,18 @@ MOST_JOB_BYTES = 16 << 20  # of a job as JSON, with the values of a script
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 _SEE = "See examples/crypto-lstm.toml for one."
-_NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
-_TRACK_HELP = "Trackers to which the attached desk writes the ended run: mlflow, wandb. Of the desk alone."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A job: its name and its tables; [script] takes the place of those of a model."""
 
-    name: str = setting("mayfly", _NAME_HELP)
-    track: tuple[str, ...] = setting((), _TRACK_HELP, choices=EXTRAS["track"])
+    name: str = setting(
+        "mayfly", "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
+    )
+    track: tuple[str, ...] = setting(
+        (), "Trackers to which the attached desk writes the ended run: mlflow, wandb. Of the desk alone."
+    )
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=lambda: models.MODELS[models.DEFAULT]())
     target: TargetSettings = field(default_factory=lambda: targets.TARGETS[targets.DEFAULT]())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import PurePosixPath
+from statistics import fmean
 from typing import Any
 
 from trainer.job.model_names import MODEL_SUFFIX
@@ -110,7 +111,7 @@ def _scores(receipt: Receipt) -> dict[str, float]:
     for script in receipt["scripts"]:
         if best := script["best"]:
             scores[plain_key(f"{script['piece']}/best/{best['metric']}")] = float(best["value"])
-    means = {name: sum(values) / len(values) for name, values in of_models.items()}
+    means = {name: fmean(values) for name, values in of_models.items()}
     sums = {
         "run/models": len(receipt["models"]),
         "run/failed": len(receipt["failed"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -115,23 +116,37 @@ def test_weights_and_biases_without_a_key_asks_nobody(tmp_path: Path, monkeypatc
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """Return the rows, the summary and the config of a file of Weights & Biases, by its own reader."""
+    """Return the rows, the summary and the config of a file of Weights & Biases, by its own messages."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store, rows = DataStore(), []
+    rows = []
     summary: dict[str, Any] = {}
     config: dict[str, Any] = {}
 
     def values(items: Any) -> dict[str, Any]:
         return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
+    for data in _records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         config |= values(record.run.config.update) | values(record.config.update)
         summary |= values(record.summary.update)
         if record.history.item:
-            rows.append(values(record.history.item))
+            rows.append({**values(record.history.item), "_step": record.history.step.num})
     return rows, summary, config
+
+
+def _records(file: bytes) -> Iterator[bytes]:
+    """Yield the records of a log in LevelDB's format, in blocks of 32 KiB, behind a head of 7 bytes."""
+    at, record = 7, b""
+    assert file.startswith(b":W&B")
+    while at + 7 <= len(file):
+        if 32_768 - at % 32_768 < 7:  # filled up
+            at += 32_768 - at % 32_768
+            continue
+        _, length, kind = struct.unpack("<IHB", file[at : at + 7])
+        record += file[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
