@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trainer.base.arguments import Parser
-from trainer.base.extras import EXTRAS
 from trainer.cli.flags.shared import (
     RUN,
     job_flag,
@@ -81,8 +80,9 @@ def pull_flags(parser: Parser) -> None:
         "--track",
         action="append",
         default=[],
-        choices=EXTRAS["track"],
-        help="also write the ended run to MLflow or Weights & Biases, once; may be given several times",
+        choices=("mlflow", "wandb"),
+        metavar="TRACKER",
+        help="also write the ended run to mlflow or wandb, once; may be given several times",
     )
     where_flags(parser, local=True)
 

@@ -11,7 +11,10 @@ import pytest
 
 from tests.trainer.cli.tracking.runs import receipt, tracked
 from trainer.base.errors import ConfigError, Stopped, UsageError
+from trainer.base.extras import EXTRAS
+from trainer.cli.parser import build_parser
 from trainer.cli.tracking import track as tracking
+from trainer.cli.tracking.child import WRITERS
 from trainer.cli.tracking.track import need_trackers, track, write_run
 
 LIBRARY = """
@@ -107,6 +110,12 @@ def test_a_tracker_that_fails_is_one_line(
         write_run(tracked(), "mlflow")
     assert words.partition(". ")[0] in str(caught.value) and "hush" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_every_tracker_has_a_flag_a_library_and_a_writer() -> None:
+    assert tuple(WRITERS) == EXTRAS["track"]
+    words = [word for tracker in WRITERS for word in ("--track", tracker)]
+    assert build_parser().parse_args(["pull", "last", *words]).track == list(WRITERS)
 
 
 def test_a_tracker_that_takes_too_long_is_given_up(monkeypatch: Any) -> None:
