@@ -30,6 +30,7 @@ from trainer.data.feature_names import SETS
 from trainer.data.feature_table import TABLE as FEATURES
 from trainer.data.table import DataSettings
 from trainer.job.agent import AgentSettings
+from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
 from trainer.job.train import BATCH_OF_THE_MODEL, ExpertSettings, TrainSettings
@@ -151,7 +152,8 @@ def feature_sets(_: str) -> str:
 
 def job_keys(_: str) -> str:
     """Return a table for each table of a job; a model's and a target's keys with the names of their homes."""
-    text = ""
+    rows = [[f"`{key}`", _default(item.default), item.metadata["help"]] for key, item in keys_of(Job).items()]
+    text = table(("in no table", "default", "meaning"), rows) + "\n"
     for name, settings in TABLES.items():
         keys = keys_of(settings).items()
         rows = [[f"`{key}`", _default(item.default), item.metadata["help"]] for key, item in keys]

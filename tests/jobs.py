@@ -9,7 +9,7 @@ from trainer.base.own_file import OwnFile
 from trainer.base.settings import CHUNKS, keys_of
 from trainer.data.table import DataSettings
 from trainer.job.agent import AgentSettings
-from trainer.job.job import _NAME_HELP, Job, job_from, parse_job
+from trainer.job.job import Job, job_from, parse_job
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
 from trainer.job.tables import HOMES, TABLES
@@ -61,7 +61,7 @@ def full(keys: dict[str, Any]) -> dict[str, Any]:
 def job_keys(job: Job) -> list[tuple[str, Any, str]]:
     """Return (key, default, help) of every key that a job has, with its table: train.epochs."""
     plain = job_from({table: getattr(job, table).choice for table in HOMES})
-    keys: list[tuple[str, Any, str]] = [("name", plain.name, _NAME_HELP)]
+    keys = [(key, getattr(plain, item.name), item.metadata["help"]) for key, item in keys_of(Job).items()]
     used = plain.to_dict()
     for table in (table for table in TABLES if table in used):
         if table in HOMES and not isinstance(getattr(job, table), OwnFile):

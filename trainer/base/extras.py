@@ -16,6 +16,7 @@ EXTRAS = {
     "scripts": ("uv",),
     "fetch": ("ccxt", "yfinance"),
     "cluster": ("ray",),
+    "track": ("mlflow", "wandb"),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }
 
@@ -31,7 +32,8 @@ def missing_library(error: BaseException) -> ConfigError | None:
 
 def needs(name: str) -> None:
     """Raise ConfigError if a library is not installed, without importing it."""
-    if importlib.util.find_spec(name) is None:
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:  # a folder of this name, such as ./wandb, is no library
         error = missing_library(ModuleNotFoundError(name=name))
         assert error is not None, f"{name} is in no extra"
         raise error

@@ -1,5 +1,5 @@
-"""The job: every setting of a run, in tables by owner: `name`, then [data], [model], [target], [agent],
-[train], [expert] and [machine].
+"""The job: every setting of a run, in tables by owner: `name` and `track`, then [data], [model], [target],
+[agent], [train], [expert] and [machine].
 
 The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
 tables, checks them together, and reads them from TOML, JSON and `--set`; `tables.py` places keys and
@@ -19,6 +19,7 @@ from typing import Any
 
 from trainer import models, targets
 from trainer.base.errors import UsageError
+from trainer.base.extras import EXTRAS
 from trainer.base.files import read_plain
 from trainer.base.own_file import OwnFile
 from trainer.base.settings import (
@@ -47,6 +48,7 @@ from trainer.job.tables import (
     HOMES,
     NOT_OF_A_SCRIPT,
     TABLES,
+    TOP,
     Tables,
     check_script,
     check_tables,
@@ -63,14 +65,18 @@ MOST_JOB_BYTES = 16 << 20  # of a job as JSON, with the values of a script
 MOST_MODELS = 20_000  # of one run: what a result and a receipt may list (runs.reports)
 MAX_JOB_NAME = 24  # a schedule's name ends at 64 characters: <project>-<run id>-<purpose>
 _SEE = "See examples/crypto-lstm.toml for one."
-_NAME_HELP = "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A job: its name and its tables; [script] takes the place of those of a model."""
 
-    name: str = setting("mayfly", _NAME_HELP)
+    name: str = setting(
+        "mayfly", "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
+    )
+    track: tuple[str, ...] = setting(
+        (), "Trackers to which the attached desk writes the ended run: mlflow, wandb. Of the desk alone."
+    )
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=lambda: models.MODELS[models.DEFAULT]())
     target: TargetSettings = field(default_factory=lambda: targets.TARGETS[targets.DEFAULT]())
@@ -97,6 +103,8 @@ class Job:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > MAX_JOB_NAME:
             expected = f"at most {MAX_JOB_NAME} lower case letters, digits and dashes"
             raise bad_value("name", self.name, expected)
+        if wrong := [one for one in self.track if one not in EXTRAS["track"]]:
+            raise bad_value("track", wrong[0], " or ".join(EXTRAS["track"]))
         if self.target.has_environment:
             self._check_environment()
         if self.train.batch == BATCH_OF_THE_MODEL:
@@ -254,9 +262,9 @@ class Job:
         return replace(self, expert=replace(self.expert, **values))
 
     def without_desk(self) -> Job:
-        """Return the job without what only the desk reads: paths, the refresh file and its secrets."""
+        """Return the job without what only the desk reads: paths, refresh with secrets, trackers."""
         job = self.with_data(path="", folder="", refresh="", secrets=())
-        return replace(job, script=replace(job.script, root=""))
+        return replace(job, script=replace(job.script, root=""), track=())
 
     def with_defaults(self, keys: Mapping[str, Any]) -> Job:
         """Return the job with these values for keys, named with their tables, that were not given."""
@@ -279,8 +287,8 @@ class Job:
     def to_dict(self) -> Tables:
         """Return the job as JSON values by table; `name` comes first in the tables of homes.
 
-        Unused tables are left out: those of a model for a script, the script's for a model, and [agent] for a
-        target that does not act.
+        `track` is left out: it is the desk's, and changes no run. So are unused tables: those of a model for
+        a script, the script's for a model, and [agent] for a target that does not act.
         """
         left_out: tuple[str, ...] = NOT_OF_A_SCRIPT
         if not self.script.command:
@@ -410,10 +418,9 @@ def job_from(tables: Tables) -> Job:
         made[table] = (
             cls.from_keys(values) if table in homes else cls(**read_keys(table, cls, values), **more)
         )
-    if "name" in tables:
-        made["name"] = typed("name", tables["name"], str)
-    given = {f"{table}.{key}" for table, values in tables.items() if table != "name" for key in values}
-    job = Job(**made, given=frozenset(given | tables.keys() & {"name"}))
+    made |= {key: typed(key, tables[key], hint) for key, hint in TOP.items() if key in tables}
+    given = {f"{table}.{key}" for table, values in tables.items() if table not in TOP for key in values}
+    job = Job(**made, given=frozenset(given | tables.keys() & TOP.keys()))
     _check_readable(job)
     return job
 

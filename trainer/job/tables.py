@@ -22,6 +22,7 @@ from trainer.job.train import ExpertSettings, TrainSettings
 
 Tables = dict[str, Any]
 
+TOP: dict[str, Any] = {"name": str, "track": tuple[str, ...]}  # keys in no table, with their types
 TABLES = ("data", "model", "target", "agent", "train", "expert", "machine", "script")
 NOT_OF_A_SCRIPT = ("model", "target", "agent", "train", "expert")  # tables of a job of our models
 DATA_OF_A_SCRIPT = ("folder",)
@@ -54,8 +55,8 @@ def with_keys(tables: Tables, keys: Mapping[str, Any]) -> Tables:
             _choose(changed, place, given.pop(f"{place}.name"))
     for key, value in given.items():
         table, dot, name = key.partition(".")
-        if key == "name":
-            changed["name"] = value
+        if key in TOP:
+            changed[key] = value
         elif not dot:
             raise unknown_key(changed, key, "")
         elif table not in TABLES:
@@ -88,7 +89,7 @@ def check_tables(tables: Tables, what: str) -> None:
         raise UsageError(f"{what} is not a job", do=EXAMPLE)
     sound = {key: value for key, value in tables.items() if isinstance(value, dict)}
     for key in tables:
-        if key not in sound and key != "name":
+        if key not in sound and key not in TOP:
             raise UsageError(f"{what} has '{key}' in no table", do=_offer(sound, key, "") or EXAMPLE)
         if key in sound and key not in TABLES:
             do = nearest(key, TABLES) or f"The tables are {', '.join(f'[{name}]' for name in TABLES)}."

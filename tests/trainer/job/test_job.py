@@ -97,6 +97,8 @@ def test_an_unknown_key_names_the_nearest_or_its_owner(keys, line):
         ({"queue_timeout": "soon"}, "not a duration"),
         ({"name": "Crypto LSTM"}, "lower case"),
         ({"name": "a" * 25}, "24"),
+        ({"track": ["mlflow", "neptune"]}, "mlflow or wandb"),
+        ({"track": 3}, "a list of texts"),
         ({"symbols": [1, 2]}, "a list of texts"),
         ({"max_duration": "soon"}, "not a duration"),
         ({"budget": float("inf")}, "0 or more"),
@@ -131,6 +133,17 @@ def test_a_job_survives_json(model):
     job = job_of(model=model, symbols="BTC-USD,ETH-USD", learning_rate=1e-4, instance=["p3.8xlarge"])
     assert job_from_json(json.dumps(job.to_dict())) == job
     assert list(job.to_dict()) == ["name", "data", "model", "target", "train", "expert", "machine"]
+
+
+def test_trackers_are_the_desks_alone(tmp_path: Path):
+    (tmp_path / "job.toml").write_text('name = "mine"\ntrack = ["mlflow"]\n')
+    plain = parse_job({"name": "mine"}, {})
+    for job in (
+        parse_job(load_job(tmp_path / "job.toml"), {}, ["track=wandb,mlflow"]),
+        parse_job({"name": "mine", "track": ["wandb", "mlflow"]}, {}),
+    ):
+        assert (job.track, job.to_dict()) == (("wandb", "mlflow"), plain.to_dict())
+        assert job.without_desk() == plain.without_desk()
 
 
 def test_defaults_fill_only_keys_that_were_not_given():

@@ -76,6 +76,14 @@ def pull_flags(parser: Parser) -> None:
     parser.add_argument(
         "--live", action="store_true", help="continue until the run ends: models, log and curves"
     )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        choices=("mlflow", "wandb"),
+        metavar="TRACKER",
+        help="also write the ended run to mlflow or wandb, once; may be given several times",
+    )
     where_flags(parser, local=True)
 
 

@@ -31,6 +31,7 @@ from trainer.cli.output import counted
 from trainer.cli.question import question
 from trainer.cli.sources.desk import desk_of
 from trainer.cli.terminal import Console
+from trainer.cli.tracking.track import need_trackers
 from trainer.cli.verbs.launch import detached, end_of_run
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.python = python_of(arguments.python)
     console = Console(plain=arguments.json)
     job = asked_job(arguments, script_duration=DEFAULT_DURATION)
+    need_trackers(job.track)
     for note in notes(arguments):
         console.line(f"note: {note}")
     if job.machine.budget:

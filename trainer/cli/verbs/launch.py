@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
 from trainer.cli.question import question
 from trainer.cli.sources.desk import Desk, desk_of
 from trainer.cli.terminal import Console, show
+from trainer.cli.tracking.track import need_trackers, track
 from trainer.control.check_account import check_account
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive, start
@@ -70,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(plain=arguments.json)
     interruption = _interruption(arguments)
     job = asked_job(arguments)
+    need_trackers(job.track)
     machines_of(job)  # an unknown type or profile ends here, before anything is started
     with ExitStack() as ends:
         ends.callback(console.close)
@@ -309,6 +312,9 @@ def detached(
         "look at it": f"status {record.run_id} -f",
         "end it": f"stop {record.run_id}",
     }
+    if desk.job.track:
+        trackers = "".join(f" --track {tracker}" for tracker in desk.job.track)
+        commands["track it"] = f"pull {record.run_id} --live{trackers}"
     for title, command in commands.items():
         console.prompt(f"{title + ':':<12}{mayfly()} {command}{where}\n")  # as below a receipt
     return 0
@@ -354,6 +360,7 @@ def end_of_run(
     say_json(receipt) if arguments.json else show(view)
     note_shown(account.objects, receipt)
     where = _where(arguments)
+    _track(desk.job.track, receipt, account, console, where)
     console.line()
     console.line("look at it:")
     for look_at in desk.looks(receipt):
@@ -361,6 +368,20 @@ def end_of_run(
             f"  {mayfly()} {look_at}{where}\n"
         )  # broken by the terminal alone, so that it can be copied
     return int(receipt["exit_code"])
+
+
+def _track(trackers: Iterable[str], receipt: Receipt, account: Account, console: Console, where: str) -> None:
+    """Write an ended run to the trackers of its job. A failure is one line, and changes no result."""
+    for tracker in dict.fromkeys(trackers):
+        console.update(f"tracking in {tracker} ...")
+        try:
+            console.line(str(track(AwsCloud(account.access, account.outputs), receipt, tracker)))
+        except TrainerError as error:
+            again = f"{mayfly()} pull {receipt['run_id']} --track {tracker}{where}"
+            console.line(f"note: {error} Repeat it: {again}")
+        except Exception:  # a fault of ours about a copy: the run has its result all the same
+            traceback.print_exc()
+    console.close()
 
 
 def _where(arguments: argparse.Namespace) -> str:

@@ -1,5 +1,5 @@
 """`mayfly pull RUN`: download a run's receipt and report, log, learning curves and results, its models with
-their cards and its output files into one folder.
+their cards and its output files into one folder. With --track the ended run is written to a tracker, too.
 
 With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine. A file
 that can't be had stops no other: it is reported at the end, and decides the exit code.
@@ -11,8 +11,9 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from trainer.base.text import printable
 from trainer.cli.connect import connected, folder_of_run, named_run
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.parts import EventsReader, LogReader
+from trainer.cli.tracking.track import Tracked, need_trackers, track
 from trainer.cli.views.curves import EVENTS, OBSERVED, CurveFiles
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.observe import files_so_far
@@ -47,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.out:
         check_folder(Path(arguments.out))
+    need_trackers(arguments.track)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
@@ -61,6 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             if pulled.ended or not arguments.live:
                 break
             time.sleep(access.place.poll_seconds)
+        for tracked in pulled.track(dict.fromkeys(arguments.track)):
+            if not arguments.json:
+                warn(str(tracked))
     if arguments.json:
         say_json(pulled.document())
     elif not pulled.ended:
@@ -90,6 +96,7 @@ class Pulled:
         self._models: dict[str, Model] = {}  # by key and version
         self._outputs: dict[str, str] = {}  # of a script: path -> sha256
         self._settled: Settled | None = None
+        self._tracked: list[Tracked] = []
 
     @property
     def ended(self) -> bool:
@@ -116,6 +123,18 @@ class Pulled:
         self.problems = dict(sorted(self.problems.items()))
         return [path for path in self.files if path not in before]
 
+    def track(self, trackers: Iterable[str]) -> Iterator[Tracked]:
+        """Write the run to trackers, and yield where it is; a failure is a problem of the tracker's name."""
+        for tracker in trackers:
+            try:
+                if self._settled is None or self._settled.receipt is None:
+                    do = "Pull it again then, or with --live now."
+                    raise UsageError("the run is not tracked", why="it has not ended", do=do)
+                self._tracked.append(track(self._cloud, self._settled.receipt, tracker))
+                yield self._tracked[-1]
+            except TrainerError as error:
+                self.problems[tracker] = error
+
     def document(self) -> dict[str, Any]:
         """Return the document of `--json`."""
         assert self._settled is not None, "bring() comes first"
@@ -130,6 +149,7 @@ class Pulled:
             "folder": str(self.folder),
             "files": [path.name for path in self.files],
             "models": models,
+            "tracked": [asdict(one) for one in self._tracked],
             "problems": [{"file": name, **problem.as_dict()} for name, problem in self.problems.items()],
         }
 

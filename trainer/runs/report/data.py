@@ -58,7 +58,7 @@ def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, An
         "error": receipt["error"],
         "verdict": receipt["verdict"],
         "asked": [[label, value] for label, value in _asked(receipt) if value],
-        "settings": list(_settings(receipt["job"]))[:MOST_SETTINGS],
+        "settings": list(settings_of(receipt["job"]))[:MOST_SETTINGS],
         "seconds": receipt["seconds"],
         "predicted": _predicted(record),
         "dollars": receipt["dollars"],
@@ -75,7 +75,7 @@ def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, An
         "values": _some([_value(one) for one in values], MOST_VALUES),
         "files": _some([[one["file"], one["bytes"]] for one in receipt["files"]], MOST_FILES),
         "curves": seen.curves.to_dict(order) if seen.curves else None,
-        "lineage": [[label, value] for label, value in _lineage(receipt, seen.manifest) if value],
+        "lineage": [[label, value] for label, value in lineage(receipt, seen.manifest) if value],
         "missing": dict(seen.missing),
     }
     return _short(data)
@@ -108,13 +108,13 @@ def _asked(receipt: Receipt) -> Iterator[tuple[str, str]]:
     yield "deadline", f"{receipt['deadline']}, set by {cause}"
 
 
-def _settings(job: Mapping[str, Any], above: str = "") -> Iterator[list[str]]:
+def settings_of(job: Mapping[str, Any], above: str = "") -> Iterator[list[str]]:
     """Yield each key of a job with its value as text."""
     for key, value in job.items():
         if key == "env":  # a report is shown to others
             continue
         if isinstance(value, Mapping):
-            yield from _settings(value, f"{above}{key}.")
+            yield from settings_of(value, f"{above}{key}.")
         else:
             yield [f"{above}{key}", _listed(value) if isinstance(value, list) else str(value)]
 
@@ -144,7 +144,7 @@ def _value(script: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _lineage(receipt: Receipt, manifest: Manifest | None) -> Iterator[tuple[str, str]]:
+def lineage(receipt: Receipt, manifest: Manifest | None) -> Iterator[tuple[str, str]]:
     """Yield what the run depended on, by version and hash."""
     yield "run", receipt["run_id"]
     yield "continues", receipt["parent"]

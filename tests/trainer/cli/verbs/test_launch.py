@@ -322,11 +322,11 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
 def test_the_example_shows_every_key_of_a_job_with_its_help():
     from tests.jobs import job_keys
     from trainer.job.job import job_from, load_job
-    from trainer.job.tables import TABLES
+    from trainer.job.tables import TABLES, TOP
 
     path = Path(__file__).parents[4] / "examples" / "crypto-lstm.toml"
     tables, lines = load_job(path), path.read_text(encoding="utf-8").splitlines()
-    values = {"name": tables["name"]} | {
+    values = {key: tables[key] for key in TOP} | {
         f"{table}.{key}": tables[table][key] for table in TABLES if table in tables for key in tables[table]
     }
     keys = job_keys(job_from(tables))

@@ -14,8 +14,10 @@ import pytest
 
 from tests.records import NOON, created, launched, make_record
 from trainer.aws.access import Access
-from trainer.base.errors import ConnectionFailed
+from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.cli.parts import LogReader, PartReader
+from trainer.cli.tracking.reading import TrackedRun
+from trainer.cli.tracking.track import Tracked
 from trainer.cli.verbs import pull
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
@@ -128,6 +130,37 @@ def test_empty_parts_of_a_log_are_not_fetched(account: Objects, monkeypatch: Any
     reader = PartReader(account)
     assert reader.read_new("log/") == b"one\ntwo\n" and reader.read_new("log/") == b""
     assert asked == ["log/000001.log", "log/000004.log"]
+
+
+def test_a_run_is_tracked_where_it_is_asked_for(
+    leave: Any, mayfly: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    def write_run(run: TrackedRun, tracker: str) -> Tracked:
+        if tracker == "wandb":
+            raise ConfigError("it is down")
+        return Tracked(tracker=tracker, where=f"{run.run_id} of {run.tags['mayfly.work']}", was_there=False)
+
+    leave({"a": b"1"})
+    monkeypatch.setattr("trainer.cli.tracking.track.write_run", write_run)
+    monkeypatch.setattr(pull, "need_trackers", lambda _: None)
+    both = ("--track", "mlflow", "--track", "wandb", "--track", "mlflow", "--out", str(tmp_path / "out"))
+    code, told, _ = mayfly("pull", RUN, *both, "--json")
+    assert (code, told["tracked"]) == (
+        103,
+        [{"tracker": "mlflow", "where": f"{RUN} of script", "was_there": False}],
+    )
+    assert told["problems"] == [{"file": "wandb", "code": 103, "what": "it is down", "why": "", "do": ""}]
+    _, _, err = mayfly("pull", RUN, *both)
+    assert err == f"tracked in mlflow: {RUN} of script\nerror: wandb: it is down.\n"
+
+
+def test_a_tracker_that_is_not_installed_is_told_first(mayfly: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    code, _, err = mayfly("pull", RUN, "--track", "wandb")
+    assert (code, err) == (
+        103,
+        "error: this needs wandb, which is not installed. pip install 'mayfly[track]'\n",
+    )
 
 
 def test_a_log_that_broke_off_once_stays_a_problem(

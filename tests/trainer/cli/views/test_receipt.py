@@ -11,9 +11,11 @@ from tests.nodes import NOW
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.targets.test_trading import TOLD
 from trainer.aws.place import ACCOUNT
+from trainer.base.errors import ConfigError
 from trainer.cli.parser import build_parser
 from trainer.cli.sources.desk import CandleDesk
 from trainer.cli.terminal import Console
+from trainer.cli.tracking.track import Tracked
 from trainer.cli.verbs.launch import end_of_run
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.receipt import receipt_view, spot_saved
@@ -386,6 +388,29 @@ def test_the_next_commands_are_below_a_receipt(data, named, capsys):
     ]
     predict = ["predict --run run-1 --data '/my candles' --last 5 --rehearse"]
     assert [line.split("mayfly ")[1] for line in lines[5:]] == (predict if named else [])
+
+
+@pytest.mark.parametrize("error", [ConfigError("it is down"), RuntimeError("a fault of ours"), None])
+def test_a_tracker_changes_no_exit_code(error, monkeypatch, capsys):
+    def track(cloud, receipt, tracker):
+        if error is not None:
+            raise error
+        return Tracked(tracker=tracker, where="http://there", was_there=False)
+
+    monkeypatch.setattr("trainer.cli.verbs.launch.track", track)
+    arguments = build_parser().parse_args(["launch", "--rehearse"])
+    desk = CandleDesk(job_of(track="mlflow"), Console(plain=True), ExitStack(), ACCOUNT)
+    outputs = SimpleNamespace(experiment_days=0, checkpoint_days=7)
+    account: Any = SimpleNamespace(access=None, outputs=outputs, objects=MemoryCloud(NOW).objects)
+    monkeypatch.setattr("trainer.cli.verbs.launch.AwsCloud", lambda *_: None)
+    assert end_of_run(arguments, with_marks(RECEIPT), account, desk, Console(plain=True)) == 100
+    said = capsys.readouterr().err
+    if error is None:
+        assert "\ntracked in mlflow: http://there\n" in f"\n{said}"
+    elif isinstance(error, ConfigError):
+        assert "note: it is down. Repeat it: " in said and "pull run-1 --track mlflow --rehearse\n" in said
+    else:
+        assert "RuntimeError: a fault of ours" in said
 
 
 @pytest.mark.parametrize(
