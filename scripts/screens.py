@@ -1,7 +1,7 @@
 """Make the output that the documentation shows, by real commands against an embedded AWS of its own.
 
     scripts/screens [--data DIR] [--width N]     # docs/screens/60.svg, 80.svg and 120.svg: about five minutes
-    scripts/screens --samples [--data DIR]       # the samples in README and docs: about four minutes
+    scripts/screens --samples [--data DIR]       # the samples in README and docs: about five minutes
 
 A picture shows what a terminal (pty) of so many columns shows: a launch in the middle of its training and at
 its end, then status, models list, logs --metrics and predict. A sample lies between `<!-- made: NAME -->` and
@@ -241,6 +241,21 @@ def ranks(desk: Desk, candles: Path) -> str:
     return f"{links}\n{steps[-1]}"
 
 
+def quick_start(desk: Desk, _: Path) -> str:
+    """Return what the quick start's commands print, of the launch the beginning of its receipt."""
+    source = ["--rehearse", "--timeframe", "1h", "--since", "2025-01-01", "--out", "candles/"]
+    shown = []
+    for words in (["data", "fetch", "BTC-USD", "ETH-USD", *source], ["data", "check", "candles/"]):
+        shown += [f"$ mayfly {' '.join(words)}", desk.piped(*words).strip("\n"), ""]
+    launch = ["launch", "--rehearse", "--data", "candles/"]
+    lines = [line for line in desk.piped(*launch).splitlines() if line.strip()]
+    first, last = (
+        next(number for number, line in enumerate(lines) if line.startswith(start))
+        for start in ("  outcome", "  models")
+    )
+    return "\n".join([*shown, f"$ mayfly {' '.join(launch)}", "...", *lines[first:last]])
+
+
 def checks(desk: Desk, _: Path) -> str:
     """Return the table of `mayfly doctor`."""
     lines = desk.piped("doctor", "--rehearse").splitlines()
@@ -280,6 +295,7 @@ SAMPLES: dict[str, tuple[str, Callable[[Desk, Path], str]]] = {  # made in this 
     "receipt of the demo": ("README.md", demo),
     "predictions": ("docs/runs.md", predictions),
     "ranks": ("docs/training.md", ranks),
+    "quick start": ("docs/quick-start.md", quick_start),
     "refused budget": ("docs/runbook.md", refused_budget),
     "failed script": ("docs/runbook.md", failed_script),
     "lost machine": ("docs/runbook.md", lost_machine),

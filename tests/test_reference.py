@@ -4,6 +4,7 @@ rooms and states.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from scripts import diagrams, plans
 from scripts.reference import PAGE, PART, kept, renewed
 from tests.test_imports import MAY_IMPORT
 from trainer.aws.error_codes import CAPACITY, QUOTA
+from trainer.base import errors
 
 WRITTEN = {"resources": 3, "variables": 2}  # parts with columns by hand: the columns that must say something
 
@@ -42,6 +44,12 @@ def test_the_drawings_are_what_their_source_makes() -> None:
     assert diagrams.ROOMS.keys() == MAY_IMPORT.keys() - {"infra"}
     drawn = {path.name: path.read_text(encoding="utf-8") for path in diagrams.OUT.iterdir()}
     assert drawn == diagrams.drawings(), "run scripts/reference"
+
+
+def test_the_runbook_has_a_row_for_each_exit_code() -> None:
+    page = (PAGE.parent / "runbook.md").read_text(encoding="utf-8")
+    codes = set(re.findall(r" (\d+) +\S", errors.__doc__ or ""))
+    assert codes and codes == set(re.findall(r"^\| exit code (\d+)", page, re.MULTILINE))
 
 
 def test_the_runbook_quotes_the_remedies_of_the_table() -> None:
