@@ -60,8 +60,8 @@ def fetch(lock: str) -> None:
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise pulumi.RunError(
-            f"The functions' libraries can't be fetched: {said}. Is the package index reachable? Run `make"
-            " setup`."
+            f"The functions' libraries can't be fetched: {said}. Is the package index reachable? Try again"
+            " then."
         )
 
 

@@ -1,4 +1,4 @@
-"""Make the tables of docs/reference.md from the source: `scripts/reference`.
+"""Make the tables of docs/reference.md and the drawings of docs/drawn from the source: `scripts/reference`.
 
 A made part of the page lies between `<!-- made: NAME -->` and `<!-- end -->`; the rest is written by hand. So
 are the last columns of some tables, which a row keeps by its first cell. A new row has them empty, and
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from infra.stack_settings import RULES
-from scripts import plans
+from scripts import diagrams, plans
 from tests.infra.program import run_program
 from trainer.aws.error_codes import ROWS
 from trainer.base import errors
@@ -56,7 +56,8 @@ Cells = Sequence[str]
 
 
 def main() -> None:
-    """Write the pages with their tables made anew."""
+    """Write the pages with their tables made anew, and the drawings."""
+    diagrams.write()
     for page in (PAGE, plans.PAGE, plans.AGENTS_PAGE):
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
@@ -225,13 +226,14 @@ def exit_codes(_: str) -> str:
 
 def aws_errors(_: str) -> str:
     """Return AWS's error codes by their consequences for a launch."""
-    of: dict[tuple[str, str, str], list[str]] = {}
+    of: dict[tuple[str, str, str, str], list[str]] = {}
     for meaning, codes in ROWS:
         step = meaning.next_step.replace("_", " ")
-        key = (meaning.error_class.replace("_", " "), str(meaning.error.exit_code), step)
+        code = str(meaning.error.exit_code)
+        key = (meaning.error_class.replace("_", " "), code, step, _cell(meaning.remedy))
         of.setdefault(key, []).extend(f"`{code}`" for code in codes)
     return table(
-        ("class", "exit code", "next step of a launch", "codes"),
+        ("class", "exit code", "next step of a launch", "what to do", "codes"),
         [[*key, ", ".join(codes)] for key, codes in of.items()],
     )
 

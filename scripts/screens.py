@@ -1,7 +1,7 @@
 """Make the output that the documentation shows, by real commands against an embedded AWS of its own.
 
     scripts/screens [--data DIR] [--width N]     # docs/screens/60.svg, 80.svg and 120.svg: about five minutes
-    scripts/screens --samples [--data DIR]       # the samples in README and docs: about two minutes
+    scripts/screens --samples [--data DIR]       # the samples in README and docs: about five minutes
 
 A picture shows what a terminal (pty) of so many columns shows: a launch in the middle of its training and at
 its end, then status, models list, logs --metrics and predict. A sample lies between `<!-- made: NAME -->` and
@@ -117,11 +117,19 @@ class Desk:
         command = [sys.executable, "-m", "trainer.cli.main", *words]
         return subprocess.Popen(command, cwd=self._folder, env=kept | own, **streams)
 
-    def piped(self, *words: str) -> str:
-        """Run a command to its end without a terminal; return what it wrote, the story first."""
+    @property
+    def folder(self) -> Path:
+        """Return the folder where its commands are typed."""
+        return self._folder
+
+    def piped(self, *words: str, code: int = 0) -> str:
+        """Run a command to its end without a terminal; return what it wrote, the story first.
+
+        `code`: the exit code that it has to have.
+        """
         process = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, story = process.communicate(timeout=MOST_SECONDS)
-        if process.returncode:
+        if process.returncode != code:
             raise SystemExit(
                 f"{' '.join(words)} ended with exit code {process.returncode}:\n{story.decode()}"
             )
@@ -233,10 +241,65 @@ def ranks(desk: Desk, candles: Path) -> str:
     return f"{links}\n{steps[-1]}"
 
 
+def quick_start(desk: Desk, _: Path) -> str:
+    """Return what the quick start's commands print, of the launch the beginning of its receipt."""
+    source = ["--rehearse", "--timeframe", "1h", "--since", "2025-01-01", "--out", "candles/"]
+    shown = []
+    for words in (["data", "fetch", "BTC-USD", "ETH-USD", *source], ["data", "check", "candles/"]):
+        shown += [f"$ mayfly {' '.join(words)}", desk.piped(*words).strip("\n"), ""]
+    launch = ["launch", "--rehearse", "--data", "candles/"]
+    lines = [line for line in desk.piped(*launch).splitlines() if line.strip()]
+    first, last = (
+        next(number for number, line in enumerate(lines) if line.startswith(start))
+        for start in ("  outcome", "  models")
+    )
+    return "\n".join([*shown, f"$ mayfly {' '.join(launch)}", "...", *lines[first:last]])
+
+
+def checks(desk: Desk, _: Path) -> str:
+    """Return the table of `mayfly doctor`."""
+    lines = desk.piped("doctor", "--rehearse").splitlines()
+    return "\n".join(line for line in lines if re.match(r"   check|[✓!✗?] ", line))
+
+
+def refused_budget(desk: Desk, candles: Path) -> str:
+    """Return the error of a launch whose budget is too small."""
+    words = ["--job", str(ROOT / "examples" / "crypto-lstm.toml"), "--instance", "g6.xlarge"]
+    words += ["--data", str(candles)] if candles.exists() else []
+    told = desk.piped("launch", "--rehearse", *words, "--budget", "0.01", "-y", code=104)
+    return next(line for line in told.splitlines() if line.startswith("error: "))
+
+
+def failed_script(desk: Desk, _: Path) -> str:
+    """Return what the receipt of a script that fails says of the reason."""
+    text = 'print("epoch 1", flush=True)\nraise SystemExit("no column named close")\n'
+    (desk.folder / "train.py").write_text(text)
+    words = ["--script", "train.py", "--instance", "g6.xlarge", "--max-duration", "30m"]
+    lines = desk.piped("launch", "--rehearse", *words, "-y", code=100).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  outcome"))
+    tail = next(number for number, line in enumerate(lines) if line.startswith("  last lines"))
+    ends = [lines.index("", begin) for begin in (first, tail)]
+    return "\n".join([*lines[first : ends[0]], *lines[tail : ends[1]]])
+
+
+def lost_machine(desk: Desk, candles: Path) -> str:
+    """Return the events of a run that lost its machine and went on with another."""
+    words = ["--job", str(ROOT / "examples" / "crypto-lstm.toml"), "--instance", "g6.xlarge"]
+    words += ["--data", str(candles)] if candles.exists() else []
+    desk.piped("launch", "--rehearse", *words, "--interrupt", "40%", "-y")
+    lines = desk.piped("status", "last", "--events", "--rehearse").splitlines()
+    return "\n".join(lines[next(number for number, line in enumerate(lines) if line.startswith("at ")) :])
+
+
 SAMPLES: dict[str, tuple[str, Callable[[Desk, Path], str]]] = {  # made in this order
     "receipt of the demo": ("README.md", demo),
     "predictions": ("docs/runs.md", predictions),
     "ranks": ("docs/training.md", ranks),
+    "quick start": ("docs/quick-start.md", quick_start),
+    "refused budget": ("docs/runbook.md", refused_budget),
+    "failed script": ("docs/runbook.md", failed_script),
+    "lost machine": ("docs/runbook.md", lost_machine),
+    "doctor": ("docs/runbook.md", checks),  # of what was rehearsed above
 }
 
 

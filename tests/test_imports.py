@@ -172,15 +172,17 @@ def test_rooms_are_few_and_each_has_its_rule():
     assert loose == ["trainer/__init__.py"], "a module belongs in a room"
 
 
-def test_rooms_stand_on_few_floors_without_a_circle():
-    def floor(room: str, above: tuple[str, ...] = ()) -> int:
-        assert room not in above, f"circle: {' -> '.join([*above[above.index(room) :], room])}"
-        lower = {str(room_of(f"trainer.{item}")) for item in MAY_IMPORT[room] - {"*"}}
-        lower |= set() if room in WITHOUT_BASE else {"base"}
-        if "*" in MAY_IMPORT[room]:
-            lower = MAY_IMPORT.keys() - {room, "infra"}
-        return 1 + max((floor(one, (*above, room)) for one in lower), default=0)
+def floor(room: str, above: tuple[str, ...] = ()) -> int:
+    """Return a room's floor, from 1: one above the highest room that it may import."""
+    assert room not in above, f"circle: {' -> '.join([*above[above.index(room) :], room])}"
+    lower = {str(room_of(f"trainer.{item}")) for item in MAY_IMPORT[room] - {"*"}}
+    lower |= set() if room in WITHOUT_BASE else {"base"}
+    if "*" in MAY_IMPORT[room]:
+        lower = MAY_IMPORT.keys() - {room, "infra"}
+    return 1 + max((floor(one, (*above, room)) for one in lower), default=0)
 
+
+def test_rooms_stand_on_few_floors_without_a_circle():
     assert max(map(floor, MAY_IMPORT)) <= MOST_FLOORS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
@@ -10,15 +11,21 @@ from typing import Any
 
 import pytest
 
+from tests.pages import in_line
+from trainer.cli.parser import build_parser
+
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")
 }
+EXAMPLES = {
+    path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "examples/github-actions").glob("*.yml")
+}
 
 
-def steps() -> list[dict[str, Any]]:
-    return [step for flow in WORKFLOWS.values() for job in flow["jobs"].values() for step in job["steps"]]
+def steps(flows: dict[str, Any] = WORKFLOWS) -> list[dict[str, Any]]:
+    return [step for flow in flows.values() for job in flow["jobs"].values() for step in job["steps"]]
 
 
 def test_workflows_call_scripts_that_exist() -> None:
@@ -61,6 +68,34 @@ def test_the_nightly_parts_run_each_night_and_by_make() -> None:
 
 def test_no_input_is_pasted_into_a_shell() -> None:
     assert not [step["run"] for step in steps() if "${{" in step.get("run", "")]
+
+
+def test_the_examples_pin_actions_by_commit_and_store_no_key() -> None:
+    used = {step["uses"] for step in steps(EXAMPLES) if "uses" in step}
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) for action in used)
+    assert EXAMPLES["rehearse"]["permissions"] == {"contents": "read"}
+    assert EXAMPLES["launch"]["permissions"] == {"contents": "read", "id-token": "write"}
+    assert list(EXAMPLES["launch"][True]) == ["workflow_dispatch"]
+    assert EXAMPLES["launch"]["jobs"]["launch"]["environment"] == "aws"
+    assert not [step for step in steps(EXAMPLES) if "${{" in step.get("run", "")]
+    assert "secrets." not in json.dumps(EXAMPLES)
+
+
+def test_the_examples_commands_are_ones_that_their_parser_takes() -> None:
+    lines = [line for step in steps(EXAMPLES) for line in step.get("run", "").splitlines()]
+    ours = [line.replace("$BUDGET", "2").partition(" > ")[0] for line in lines if line.startswith("mayfly ")]
+    words = [one.words for line in ours for one in in_line("", line)]
+    assert [one[0] for one in sorted(words)] == ["data", "launch", "launch"]
+    assert all(build_parser("mayfly").parse_args(one) for one in words)
+
+
+def test_the_examples_role_is_for_one_environment_of_one_repository() -> None:
+    (statement,) = json.loads((ROOT / "examples/github-actions/trust.json").read_text())["Statement"]
+    assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
+    claims = statement["Condition"]["StringEquals"]
+    assert list(statement["Condition"]) == ["StringEquals"] and "*" not in "".join(claims.values())
+    assert claims["token.actions.githubusercontent.com:sub"].endswith(":environment:aws")
+    assert claims["token.actions.githubusercontent.com:aud"] == "sts.amazonaws.com"
 
 
 def test_pre_commit_runs_ruff_on_the_folders_of_the_check() -> None:

@@ -149,7 +149,8 @@ def program_hash(program: Path, package: Path, *, stack: str, config: Mapping[st
     for name in LIBRARIES:
         digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
     for folder, patterns in ((program, _PROGRAM_FILES), (package, _PACKAGE_FILES)):
-        for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+        found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+        for path in sorted(found):
             content = path.read_bytes()
             digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
             digest.update(content)

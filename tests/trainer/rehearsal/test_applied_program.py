@@ -98,6 +98,16 @@ def test_the_hash_follows_program_package_and_stack(tmp_path: Path) -> None:
         first = changed
 
 
+def test_the_hash_of_an_installed_program_leaves_its_bytecode_out(tmp_path: Path) -> None:
+    """pip compiles ami/smoke_test.py of a wheel, and leaves a folder beside it."""
+    (tmp_path / "ami").mkdir()
+    (tmp_path / "ami" / "smoke_test.py").write_text("")
+    fresh = program_hash(tmp_path, tmp_path, stack="dev")
+    (tmp_path / "ami" / "__pycache__").mkdir()
+    (tmp_path / "ami" / "__pycache__" / "smoke_test.cpython-311.pyc").write_bytes(b"code")
+    assert program_hash(tmp_path, tmp_path, stack="dev") == fresh
+
+
 def test_damaged_and_older_applications_are_not_replayed(
     tmp_path: Path,
 ) -> None:
