@@ -115,8 +115,8 @@ def test_one_output_is_computed_from_the_bars_that_it_depends_on(settings):
     torch.manual_seed(0)
     tcn = build(job.model.architecture(features=5, outputs=2)).double()
     x_BFX = torch.randn(3, 5, job.model.bars_seen + 1, dtype=torch.float64, requires_grad=True)
-    shape_L2 = torch.arange(2 * job.model.num_dropouts, dtype=torch.int32).view(-1, 2)
-    for dropout_keys in (None, shape_L2):
+    keys_L2 = torch.arange(2 * job.model.num_dropouts, dtype=torch.int32).view(-1, 2)
+    for dropout_keys in (None, keys_L2):
         two, one = tcn(x_BFX, dropout_keys), tcn(x_BFX[:, :, 1:], dropout_keys)
         torch.testing.assert_close(one, two[:, 1:], rtol=1e-12, atol=1e-12)
     wanted, made = (torch.autograd.grad(outputs[:, -1].sum(), x_BFX)[0] for outputs in (two, one))

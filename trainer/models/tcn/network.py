@@ -165,12 +165,14 @@ def convolved(convolution: nn.Module, x_BCX: torch.Tensor, apart: int = 1) -> to
         return nn.functional.conv1d(x_BCX, weight_OCK, convolution.bias, dilation=dilation)
     if not x_BCX.is_cuda:  # in two dimensions, as oneDNN has this layout for images alone
         weight_OC1K = weight_OCK[:, :, None].contiguous(memory_format=torch.channels_last)
-        made = nn.functional.conv2d(x_BCX[:, :, None], weight_OC1K, convolution.bias, dilation=(1, dilation))
-        return made[:, :, 0]
+        made_BO1T = nn.functional.conv2d(
+            x_BCX[:, :, None], weight_OC1K, convolution.bias, dilation=(1, dilation)
+        )
+        return made_BO1T.squeeze(2)
     on = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if on else x_BCX.dtype
     with torch.autocast("cuda", enabled=False):
-        made = Taps.apply(x_BCX.to(dtype), weight_OCK.to(dtype), dilation)  # type: ignore[no-untyped-call]
+        made: torch.Tensor = Taps.apply(x_BCX.to(dtype), weight_OCK.to(dtype), dilation)  # type: ignore[no-untyped-call]
         return made if convolution.bias is None else made + convolution.bias.to(dtype)[:, None]
 
 
