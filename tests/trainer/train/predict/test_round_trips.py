@@ -83,11 +83,18 @@ def kinds_of(family: str) -> list[Kind]:
     kinds = [Kind(family=family, target=name) for name in targets]
     kinds += [Kind(family=family, target="direction", symbols=TWO, is_panel=panel) for panel in (False, True)]
     kinds += [Kind(family=family, target="quantiles", symbols=TWO, is_panel=True, members=2, is_refit=True)]
-    if family == "lstm":
-        kinds += [Kind(family=family, target=name, members=2) for name in targets]
-        continuous = {"actions": "continuous"}
-        kinds += [Kind(family=family, target="position", members=n, settings=continuous) for n in (1, 2)]
     return kinds
+
+
+def means_of(family: str) -> list[Kind]:
+    """Return the kinds of means of two networks with each target, and agents that may hold any share."""
+    kinds = [Kind(family=family, target=name, members=2) for name in TARGETS]
+    continuous = {"actions": "continuous"}
+    kinds += [Kind(family=family, target="position", members=n, settings=continuous) for n in (1, 2)]
+    return kinds
+
+
+GROUPS = {**{family: kinds_of(family) for family in MODELS}, "means": means_of("lstm")}
 
 
 def stored(folder: Path, kind: Kind) -> Path:
@@ -158,11 +165,11 @@ def of_members(model: LoadedModel, made: Any) -> torch.Tensor:
     return outputs if model.card.members == 1 else model.checked.target.combined(outputs)
 
 
-@pytest.mark.parametrize("family", MODELS)
-def test_plain_torch_gives_our_numbers(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", GROUPS)
+def test_plain_torch_gives_our_numbers(group: str, tmp_path: Path) -> None:
     assert not re.search(r"^\s*(from|import) trainer", EXAMPLE.read_text(), re.MULTILINE)
     plain = runpy.run_path(str(EXAMPLE))["outputs"]
-    for kind in kinds_of(family):
+    for kind in GROUPS[group]:
         path = stored(tmp_path, kind)
         model = load(path)
         inputs = seeded_inputs(model, 5, further=2)
@@ -172,9 +179,9 @@ def test_plain_torch_gives_our_numbers(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("family", MODELS)
-def test_a_process_without_mayfly_gives_our_numbers(family: str, tmp_path: Path) -> None:
-    paths = [stored(tmp_path, kind) for kind in kinds_of(family)]
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_process_without_mayfly_gives_our_numbers(group: str, tmp_path: Path) -> None:
+    paths = [stored(tmp_path, kind) for kind in GROUPS[group]]
     models = [load(path) for path in paths]
     beside = [inputs_beside(path, model) for path, model in zip(paths, models, strict=True)]
     for path, model in zip(paths, models, strict=True):
