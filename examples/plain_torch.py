@@ -3,8 +3,10 @@ in about ten lines.
 
     python plain_torch.py MODEL.safetensors [INPUTS.npz]
 
-INPUTS.npz has `x` (N, bars, features), features that are not scaled, in the order of the card's `features`,
-and of a transformer `context` (N, 4), whole numbers. It prints the outputs; without a file those of zeros.
+INPUTS.npz has `x` (N, bars, features), features that are not scaled, in the order of the card's `features`;
+of a model of several series `series` (N,), the place of each window's symbol in the card's `series` (one more
+is any other symbol of a panel); of a transformer `context` (N, 4), whole numbers. It prints the outputs;
+without a file those of zeros.
 """
 
 import json
@@ -24,11 +26,10 @@ def read(path):
         return {name: file.get_tensor(name) for name in names}, json.loads(file.metadata()["mayfly_card"])
 
 
-def scaled(x, card, series=0):
-    scaler = card["series"][series]["scaler"]
-    return ((x - torch.tensor(scaler["mean"])) / torch.tensor(scaler["std"])).clamp(
-        -scaler["limit"], scaler["limit"]
-    )
+def scaled(x, card, series):
+    scalers = [one["scaler"] for one in [*card["series"], *filter(None, [card["panel"]])]]
+    mean, std = (torch.tensor([one[part] for one in scalers])[series, None] for part in ("mean", "std"))
+    return ((x - mean) / std).clamp(-scalers[0]["limit"], scalers[0]["limit"])
 
 
 def lstm(weights, size, x, context):
@@ -101,21 +102,22 @@ def _below(tensors, prefix):
 
 
 @torch.no_grad()
-def outputs(path, x, context=None):
+def outputs(path, x, series=None, context=None):
     """Return a model's outputs for x (N, bars, features); of a model of several networks, those of each."""
     tensors, card = read(path)
+    x = scaled(x, card, torch.zeros(len(x), dtype=torch.int64) if series is None else series)
     if context is None:
         context = torch.zeros(len(x), 4, dtype=torch.int64)
     family, size = FAMILIES[card["family"]], card["architecture"]
     if card["members"] == 1:
-        return family(tensors, size, scaled(x, card), context)
+        return family(tensors, size, x, context)
     members = [_below(tensors, f"members.{number}.") for number in range(card["members"])]
-    return torch.stack([family(one, size, scaled(x, card), context) for one in members])
+    return torch.stack([family(one, size, x, context) for one in members])
 
 
 if __name__ == "__main__":
     _, card = read(sys.argv[1])
     given = dict(np.load(sys.argv[2])) if sys.argv[2:] else {}
     x = torch.tensor(given.get("x", np.zeros((1, card["lookback"], len(card["features"])), np.float32)))
-    context = torch.tensor(given["context"]) if "context" in given else None
-    print(json.dumps(outputs(sys.argv[1], x, context).tolist()))
+    others = {name: torch.tensor(given[name]) for name in ("series", "context") if name in given}
+    print(json.dumps(outputs(sys.argv[1], x, **others).tolist()))

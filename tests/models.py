@@ -15,6 +15,7 @@ from trainer.data.features import FEATURES, FEATURES_VERSION
 from trainer.models import MODELS, network_of
 from trainer.store.card import Card, CardSeries
 from trainer.store.weights import save
+from trainer.targets import TARGETS
 from trainer.train.packs.tensors import tensors_of
 
 LOOKBACK = 20
@@ -22,7 +23,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lstm": {"hidden": 4, "layers": 2, "lookback": LOOKBACK},
     "transformer": {"preset": "tiny", "width": 8, "lookback": LOOKBACK, "series": 4},
     "tcn": {"width": 4, "blocks": 2, "dilation_cap": 2, "chunk": 64},
+    "mlp": {"hidden": 4, "layers": 2, "lookback": LOOKBACK},
 }
+HORIZONS: dict[str, dict[str, Any]] = {"volatility": {"horizon_sessions": 1}, "position": {}}
 FITTED = {"label_mean": 0.0, "label_std": 1.0}
 
 
@@ -55,10 +58,14 @@ def card_of(
     *,
     symbols: Sequence[str] = ("SIG-USD",),
     features: Sequence[str] = FEATURES,
+    settings: dict[str, Any] | None = None,
     **keys: Any,
 ) -> Card:
-    """Return a card for inputs scaled by each symbol's own numbers; `keys` are others of it."""
-    settings = MODELS[family](**SETTINGS[family])
+    """Return a card for inputs scaled by each symbol's own numbers; `keys` are others of it, `settings` of
+    them changes those of the target.
+    """
+    network = MODELS[family](**SETTINGS[family])
+    home = TARGETS[target](**HORIZONS.get(target, {"horizon": 5}), **(settings or {}))
     card = Card(
         model=f"{family}-{target}_{symbols[0]}_1m",
         family=family,
@@ -76,10 +83,10 @@ def card_of(
             for symbol in symbols
         ],
         timeframe="1m",
-        architecture=settings.architecture(features=len(features), outputs=1),
+        architecture=network.architecture(features=len(features), outputs=home.outputs),
         features=list(features),
         features_version=FEATURES_VERSION,
-        lookback=settings.bars_seen,
+        lookback=network.bars_seen,
         metrics={},
         training={},
         data={},
@@ -88,6 +95,6 @@ def card_of(
         created_at="2026-11-22T00:00:00+00:00",
         mayfly="0",
         target=target,
-        target_settings={"horizon": 5} if target == "direction" else {"horizon_sessions": 1},
+        target_settings=home.card_keys(),
     )
     return replace(card, **keys)

@@ -98,6 +98,10 @@ def _scores(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _score_words(card: Card) -> str:
     span, cell = tested(card.metrics)
     words = f"On its test span{f' {_code(span)}' if span else ''}, which chose nothing."
+    if card.test_scored > 1:
+        words += f" It was scored there {card.test_scored} times, with ever more epochs."
+    if card.knows_later_bars:
+        words += " **It was also trained on later bars: these are not the scores of a forecast.**"
     words += f" {_code(headline_title(card.metrics))} decides."
     words += f" Cells are {_code(cell)}." if cell else ""
     if card.held_out:
@@ -132,9 +136,11 @@ def _is_number(value: object) -> bool:
 
 
 def _code(text: str) -> str:
-    """Return a text as code of one line, also in a table, where a bar ends a cell."""
-    line = " ".join(printable(text).replace("`", "'").split())[: 10 * MOST_TEXT]
-    return f"`{line.replace('|', chr(92) + '|')}`" if line else "-"
+    """Return a text as code of one line, also in a table. There a bar ends a cell even in code, and behind
+    two backslashes an escaped one, too: it is shown as a broken bar.
+    """
+    line = " ".join(printable(text).replace("`", "'").replace("|", "\u00a6").split())[: 10 * MOST_TEXT]
+    return f"`{line}`" if line else "-"
 
 
 def _ascii(text: str) -> str:

@@ -1,8 +1,10 @@
 """Choose models to delete by a rule, and delete them: never one that something still needs.
 
-Kept are the models of open runs and of the newest ones, those that are or were in production, and those that
-a kept model's card names by hash: its held-out twin, the model that it began with, an encoder. What can't be
-read is kept. A receipt stays, and lists what a run made; `models list` shows what is there.
+Kept are the models of open runs, of the runs that these continue, and of the newest runs with models; those
+that are or were in production; and those that a record or receipt of these runs, or a kept model's card,
+names by hash: the model that it began with, an encoder. (A held-out twin, and the networks of a mean, are in
+the file of their model.) What can't be read is kept. A receipt stays, and lists what a run made; `models
+list` shows what is there.
 """
 
 from __future__ import annotations
@@ -17,9 +19,17 @@ from datetime import datetime, timedelta
 from trainer.base.errors import TrainerError
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.store import Objects, Stored, run_ids
+from trainer.runs.store import (
+    Objects,
+    Stored,
+    given,
+    manifest_key,
+    receipt_key,
+    record_key,
+    run_ids,
+)
 from trainer.store.card import MOST_HEADER_BYTES
-from trainer.store.listing import FETCHED_AT_ONCE, headed, models_of_run
+from trainer.store.listing import FETCHED_AT_ONCE, Model, headed, models_of_run
 from trainer.store.production import PRODUCTION, RETRAINS, production_name
 
 LEAST_AGE = timedelta(days=2)  # a retrain's models are scored within hours
@@ -29,9 +39,10 @@ OPEN, NEWEST, NEWER, IN_PRODUCTION, NAMED, UNREAD = (
     "of the newest runs",
     "newer than the rule's age",
     "that are or were in production",
-    "that a kept model's card names",
+    "that a kept model's card, or a run, names",
     "that can't be read",
 )
+InUse = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]  # ids of runs; keys and versions of production
 _SHA256 = re.compile(rb"[0-9a-f]{64}")  # in a header, also of a card that this version can't read
 
 
@@ -53,7 +64,8 @@ class StoredModel:
     bytes: int
     modified_at: datetime
     run_id: str
-    is_open: bool  # its run has not ended
+    is_open: bool  # its run has not ended, or one that has not continues it
+    versions: tuple[str, ...]  # all of its object, and markers of deletions
 
     @property
     def name(self) -> str:
@@ -70,6 +82,7 @@ class Pruning:
     chosen: tuple[StoredModel, ...]
     kept: Mapping[str, int]
     problems: Mapping[str, TrainerError]
+    in_use: InUse
 
     @property
     def bytes(self) -> int:
@@ -78,11 +91,15 @@ class Pruning:
 
 
 def plan_pruning(objects: Objects, rule: PruneRule, now: datetime) -> Pruning:
-    """Return what the rule deletes now. Reads receipts, heads, and the cards of kept models."""
-    runs = run_ids(objects)
-    stored, problems = _stored(objects, runs)
-    newest = set(runs[-rule.keep_runs :] if rule.keep_runs else ())
-    produced = _in_production(objects)
+    """Return what the rule deletes now. Reads receipts, records of open runs, heads, and the cards of kept
+    models.
+    """
+    in_use = _in_use(objects)
+    stored, open_runs, problems = _stored(objects, in_use[0])
+    with_models = sorted({model.run_id for model in stored} & {*in_use[0]})
+    newest = set(with_models[-rule.keep_runs :] if rule.keep_runs else ())
+    produced = _in_production(objects, in_use)
+    named = _named_by_runs(objects, open_runs | newest)
 
     def reason(model: StoredModel) -> str:
         if model.is_open:
@@ -91,99 +108,167 @@ def plan_pruning(objects: Objects, rule: PruneRule, now: datetime) -> Pruning:
             return NEWEST
         if model.modified_at > now - max(rule.older_than, LEAST_AGE):
             return NEWER
-        if not model.sha256 or not model.version_id:
+        if not model.sha256 or model.version_id not in model.versions:
             return UNREAD
-        return IN_PRODUCTION if model.sha256 in produced else ""
+        if model.sha256 in produced:
+            return IN_PRODUCTION
+        return NAMED if model.sha256 in named else ""
 
-    reasons = {model.key: reason(model) for model in stored}
-    _keep_named(objects, stored, reasons)
-    chosen = [model for model in stored if not reasons[model.key]]
+    reasons: dict[str, str] = {}
+    for model in stored:  # several runs may list one, of which they continue each other
+        reasons[model.key] = reasons.get(model.key) or reason(model)
+    _keep_named(objects, stored, reasons, in_use)
+    chosen = {model.key: model for model in stored if not reasons[model.key]}
     return Pruning(
-        chosen=tuple(sorted(chosen, key=lambda model: (model.run_id, model.key))),
+        chosen=tuple(sorted(chosen.values(), key=lambda model: (model.run_id, model.key))),
         kept=Counter(why for why in reasons.values() if why),
         problems=problems,
+        in_use=in_use,
     )
 
 
 def prune(
     objects: Objects,
-    models: Iterable[StoredModel],
+    pruning: Pruning,
+    rule: PruneRule,
+    now: datetime,
     *,
     deleted: Callable[[StoredModel], None] = lambda _: None,
 ) -> None:
-    """Delete models, each with the card beside it. Done twice, or broken off, it does no harm. Raises
-    PermissionDenied without the right.
+    """Delete the models that were chosen: all versions of each, and the card beside it. If a run is opened or
+    a model promoted meanwhile, the rule decides again, and nothing is deleted that was not chosen before.
+
+    Done twice, or broken off, it does no harm. Raises PermissionDenied without the right.
     """
-    for model in models:
+    still = pruning
+    for model in pruning.chosen:
+        if _in_use(objects) != still.in_use:
+            still = plan_pruning(objects, rule, now)
+        if model not in still.chosen:
+            continue
         beside = f"{model.key.removesuffix(MODEL_SUFFIX)}.json"
-        for item in objects.versions(key=beside):
-            objects.delete(key=beside, version_id=item.version_id)
-        objects.delete(key=model.key, version_id=model.version_id)
+        for item in objects.history(prefix=beside):
+            if item.key == beside:
+                objects.delete(key=beside, version_id=item.version_id)
+        for version_id in (*(one for one in model.versions if one != model.version_id), model.version_id):
+            objects.delete(key=model.key, version_id=version_id)
         deleted(model)
 
 
-def _stored(objects: Objects, runs: Sequence[str]) -> tuple[list[StoredModel], dict[str, TrainerError]]:
-    """Return the models of runs, and the permanent copies of retrains, that are in the bucket."""
-    there = {item.key: item for item in objects.list(prefix="models/experiments/")}
+def _in_use(objects: Objects) -> InUse:
+    """Return the runs, and all versions of production models, of deleted ones too: each may be restored."""
+    history = objects.history(prefix=PRODUCTION)
+    versions = [(one.key, one.version_id) for one in history if not one.deleted and production_name(one.key)]
+    return run_ids(objects), tuple(versions)
+
+
+def _stored(
+    objects: Objects, runs: Sequence[str]
+) -> tuple[list[StoredModel], set[str], dict[str, TrainerError]]:
+    """Return the models of runs, and the permanent copies of retrains, that are in the bucket; the runs that
+    are open, or may be; and those that can't be read.
+    """
     problems: dict[str, TrainerError] = {}
-    stored, open_runs = list[StoredModel](), set[str]()
-
-    def add(item: Stored, version_id: str, sha256: str, run_id: str) -> None:
-        stored.append(
-            StoredModel(
-                key=item.key,
-                version_id=version_id,
-                sha256=sha256,
-                bytes=item.size,
-                modified_at=item.modified_at,
-                run_id=run_id,
-                is_open=run_id in open_runs,
-            )
-        )
-
+    made: dict[str, Sequence[Model]] = {}
     for run_id in runs:
         try:
-            models = models_of_run(objects, run_id)
+            made[run_id] = models_of_run(objects, run_id)
         except TrainerError as error:
             problems[run_id] = error
-            continue
-        open_runs |= {run_id} if any(model.state not in EXIT_CODES for model in models) else set()
-        for model in models:
-            if (item := there.get(model.key)) is not None:
-                add(item, model.version_id, model.sha256, run_id)
-    open_runs |= {*problems}
-    copies = [item for item in objects.list(prefix=RETRAINS) if item.key.endswith(MODEL_SUFFIX)]
+    open_runs = {run_id for run_id, models in made.items() if _is_open(objects, run_id, models)} | {*problems}
+    open_runs |= _continued(objects, open_runs, runs)
+    there = _history(objects, "models/experiments/")
+    stored = [
+        _model(there[one.key], one.version_id, one.sha256, run_id, is_open=run_id in open_runs)
+        for run_id, models in made.items()
+        for one in models
+        if one.key in there
+    ]
+    copies = {key: found for key, found in _history(objects, RETRAINS).items() if key.endswith(MODEL_SUFFIX)}
+    for key, head in _heads(objects, [(key, "") for key in copies]):
+        run_id = (key.removeprefix(RETRAINS).split("/") + [""])[1]
+        is_open = run_id in open_runs or run_id not in runs  # then no receipt says that it has ended
+        stored.append(_model(copies[key], head.version_id, head.sha256, run_id, is_open=is_open))
+    return stored, open_runs, problems
+
+
+def _model(
+    history: Sequence[Stored], version_id: str, sha256: str, run_id: str, *, is_open: bool
+) -> StoredModel:
+    return StoredModel(
+        key=history[0].key,
+        version_id=version_id,
+        sha256=sha256,
+        bytes=sum(one.size for one in history),
+        modified_at=history[0].modified_at,
+        run_id=run_id,
+        is_open=is_open,
+        versions=tuple(one.version_id for one in history),
+    )
+
+
+def _history(objects: Objects, prefix: str) -> dict[str, list[Stored]]:
+    """Return the versions of the objects that are there, and markers of deletions, newest first, by key."""
+    found: dict[str, list[Stored]] = {}
+    for one in objects.history(prefix=prefix):
+        found.setdefault(one.key, []).append(one)
+    return {key: history for key, history in found.items() if not history[0].deleted}
+
+
+def _is_open(objects: Objects, run_id: str, models: Sequence[Model]) -> bool:
+    if models:
+        return any(model.state not in EXIT_CODES for model in models)
+    return objects.head(key=receipt_key(run_id)) is None
+
+
+def _continued(objects: Objects, open_runs: Iterable[str], runs: Sequence[str]) -> set[str]:
+    """Return the runs that records of open ones name: what those have finished is theirs, too."""
+    texts = _texts(objects, [record_key(run_id) for run_id in open_runs])
+    return {run_id for run_id in runs if any(run_id.encode() in text for text in texts)}
+
+
+def _named_by_runs(objects: Objects, runs: Iterable[str]) -> set[str]:
+    """Return the hashes in the manifests, records and receipts of runs, among them of the models that they
+    begin with.
+    """
+    keys = [key(run_id) for run_id in runs for key in (manifest_key, record_key, receipt_key)]
+    return {found.decode() for text in _texts(objects, keys) for found in _SHA256.findall(text)}
+
+
+def _texts(objects: Objects, keys: Sequence[str]) -> list[bytes]:
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
-        heads = list(pool.map(lambda item: objects.head(key=item.key), copies))
-    for item, head in zip(copies, heads, strict=True):
-        run_id = (item.key.removeprefix(RETRAINS).split("/") + [""])[1]
-        if head is not None:
-            open_runs |= {run_id} - {*runs}  # no receipt says that it has ended
-            add(item, head.version_id, head.sha256, run_id)
-    return stored, problems
+        read = pool.map(lambda key: given(lambda: objects.get(key=key)), keys)
+        return [stored.body for stored in read if stored is not None]
 
 
-def _in_production(objects: Objects) -> set[str]:
-    """Return the hashes of all versions of production models: any of them may be restored."""
-    keys = [item.key for item in objects.list(prefix=PRODUCTION) if production_name(item.key)]
-    versions: list[Stored] = [one for key in keys for one in objects.versions(key=key)]
+def _heads(objects: Objects, places: Iterable[tuple[str, str]]) -> list[tuple[str, Stored]]:
+    """Return key and head of the objects at keys and versions ('': the newest) that are there."""
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
-        heads = pool.map(lambda one: objects.head(key=one.key, version_id=one.version_id), versions)
-        return {head.sha256 for head in heads if head is not None}
+        heads = pool.map(lambda one: (one[0], objects.head(key=one[0], version_id=one[1])), places)
+        return [(key, head) for key, head in heads if head is not None]
 
 
-def _keep_named(objects: Objects, stored: Sequence[StoredModel], reasons: dict[str, str]) -> None:
-    """Keep what the cards of kept models name, and what their cards name in turn."""
-    by_hash = {model.sha256: model for model in stored if model.sha256}
+def _in_production(objects: Objects, in_use: InUse) -> set[str]:
+    """Return the hashes of all versions of production models."""
+    return {head.sha256 for _, head in _heads(objects, in_use[1])}
+
+
+def _keep_named(
+    objects: Objects, stored: Sequence[StoredModel], reasons: dict[str, str], in_use: InUse
+) -> None:
+    """Keep what the cards of kept and of production models name, and what their cards name in turn."""
+    by_hash: dict[str, list[StoredModel]] = {}
+    for model in stored:
+        by_hash.setdefault(model.sha256, []).append(model)
     cards = [(model.key, model.version_id) for model in stored if reasons[model.key]]
-    cards += [(item.key, "") for item in objects.list(prefix=PRODUCTION) if production_name(item.key)]
+    cards += in_use[1]
     while cards:
         with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
             read = list(pool.map(lambda one: headed(objects, key=one[0], version_id=one[1]), cards))
         cards = []
         texts = [stored.body[:MOST_HEADER_BYTES] for stored in read if stored is not None]
         for named in {sha256.decode() for text in texts for sha256 in _SHA256.findall(text)}:
-            model = by_hash.get(named)
-            if model is not None and not reasons[model.key]:
-                reasons[model.key] = NAMED
-                cards.append((model.key, model.version_id))
+            for model in by_hash.get(named, ()):
+                if not reasons[model.key]:
+                    reasons[model.key] = NAMED
+                    cards.append((model.key, model.version_id))

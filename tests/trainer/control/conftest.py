@@ -155,6 +155,10 @@ class MemoryObjects:
     def versions(self, *, key: str) -> tuple[Stored, ...]:
         return tuple(reversed(self.stored.get(key, [])))
 
+    def history(self, *, prefix: str) -> tuple[Stored, ...]:
+        keys = sorted(key for key in self.stored if key.startswith(prefix))
+        return tuple(item for key in keys for item in reversed(self.stored[key]))
+
     def folders(self, *, prefix: str) -> tuple[str, ...]:
         below = [key[len(prefix) :] for key in self.stored if key.startswith(prefix)]
         return tuple(sorted({key.split("/")[0] for key in below if "/" in key}))

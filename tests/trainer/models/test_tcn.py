@@ -107,3 +107,22 @@ def test_products_by_tap_are_the_convolution(taps, dilation):
     torch.testing.assert_close(
         made, torch.autograd.grad(whole, (x_BCX, weight_OCK), grad), rtol=1e-12, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("settings", [{}, {"dilation_cap": 2}, {"blocks": 5, "dilation_cap": 6}])
+def test_one_output_is_computed_from_the_bars_that_it_depends_on(settings):
+    job = job_of(model="tcn", **{"blocks": 3, "width": 8, "dropout": 0.2, **settings})
+    torch.manual_seed(0)
+    tcn = build(job.model.architecture(features=5, outputs=2)).double()
+    x_BFX = torch.randn(3, 5, job.model.bars_seen + 1, dtype=torch.float64, requires_grad=True)
+    keys_L2 = torch.arange(2 * job.model.num_dropouts, dtype=torch.int32).view(-1, 2)
+    for dropout_keys in (None, keys_L2):
+        two, one = tcn(x_BFX, dropout_keys), tcn(x_BFX[:, :, 1:], dropout_keys)
+        torch.testing.assert_close(one, two[:, 1:], rtol=1e-12, atol=1e-12)
+    wanted, made = (torch.autograd.grad(outputs[:, -1].sum(), x_BFX)[0] for outputs in (two, one))
+    torch.testing.assert_close(made, wanted, rtol=1e-12, atol=1e-12)
+    read = []
+    for block in tcn.blocks:
+        block.register_forward_hook(lambda _, given, __: read.append(given[0].shape[2]))
+    tcn(x_BFX.detach()[:, :, 1:])
+    assert sum(read) < 0.8 * sum(x_BFX.shape[2] - 4 * sum(job.model.dilations[:n]) for n in range(len(read)))

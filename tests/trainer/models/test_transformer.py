@@ -142,6 +142,17 @@ def test_hidden_series_train_the_shared_embedding():
     assert table.grad[0].any() and table.grad[1:].any(1).any()
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_without_gradients_the_last_block_computes_its_last_token_alone(blocks):
+    transformer = model(blocks=blocks)
+    with FlopCounterMode(display=False) as whole:
+        wanted = transformer(windows(), context_BC=contexts())
+    with torch.no_grad(), FlopCounterMode(display=False) as less:
+        made = transformer(windows(), context_BC=contexts())
+    torch.testing.assert_close(made, wanted, rtol=1e-12, atol=1e-12)
+    assert less.get_total_flops() < (1 - 0.6 / blocks) * whole.get_total_flops()
+
+
 def test_windows_are_normalized_and_keep_their_level():
     normed, plain = model(), model(instance_norm=False)
     x_TBF = windows()

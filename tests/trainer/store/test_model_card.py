@@ -7,7 +7,7 @@ from dataclasses import replace
 import yaml
 
 from tests.models import card_of
-from trainer.store.card import Card, card_from_json
+from trainer.store.card import LATER_BARS, Card, card_from_json
 from trainer.store.model_card import TASK, markdown_of
 
 ABOUT = {
@@ -18,7 +18,7 @@ ABOUT = {
 }
 TEST = {"n": 100, "first": "2026-01-01", "last": "2026-02-01", "cell": "a day", "log_loss": 0.68,
         "baselines": {"base_rate": {"log_loss": 0.69}}}  # fmt: skip
-HOSTILE = "]\n---\nx: !!python/object:os.system\n# `<script>alert(1)</script>` | [a](http://b) \u202e\U0001f600\ud800"
+HOSTILE = "]\n---\nx: !!python/object:os.system\n# `<script>alert(1)</script>` | \\| <b>http</b> [a](http://b) \u202e\U0001f600\ud800"
 
 
 def scored(**changes: object) -> Card:
@@ -67,11 +67,17 @@ def test_a_hostile_cards_texts_are_only_text() -> None:
     assert set(head) == {"library_name", "pipeline_tag", "tags", "model-index"}
     assert text.split("\n---\n")[0].isascii() and "\u202e" not in text and "\ud800" not in text
     for line in body.splitlines():
-        outside = line.replace("\\|", "").split("`")[::2]  # what is in code means nothing
+        outside = line.split("`")[::2]  # what is in code means nothing
         assert not any("script" in part or "http" in part or "!!" in part for part in outside), line
     assert body.count("\n---\n") == 0
-    cells = [line.replace("\\|", "") for line in body.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in cells} == {3}
+    assert {line.count("|") for line in body.splitlines() if line.startswith("|")} == {3}
+
+
+def test_scores_say_what_makes_them_less_than_a_forecasts() -> None:
+    plain = markdown_of(scored())
+    assert "later bars" not in plain and "scored there" not in plain
+    assert "It was scored there 3 times" in markdown_of(scored(test_scored=3))
+    assert "not the scores of a forecast" in markdown_of(scored(data={LATER_BARS: True}))
 
 
 def test_a_card_that_was_read_can_be_shown() -> None:

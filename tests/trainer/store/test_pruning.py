@@ -32,13 +32,17 @@ class Bucket:
         make_model(path, "lstm", **{"seed": self._count, **card})
         return path.read_bytes()
 
-    def write(self, key: str, body: bytes, *, days_ago: float) -> None:
+    def write(self, key: str, body: bytes, *, days_ago: float, deleted: bool = False) -> None:
         self.objects.write(key, body, sha256=hashlib.sha256(body).hexdigest())
         items = self.objects.stored[key]
-        items[-1] = replace(items[-1], modified_at=NOW - timedelta(days=days_ago))
+        items[-1] = replace(items[-1], modified_at=NOW - timedelta(days=days_ago), deleted=deleted)
 
-    def run(self, name: str, body: bytes, *, days_ago: float, state: str = "done") -> str:
-        """Add a run with one model; return the model's key."""
+    def open(self, name: str, **says: Any) -> None:
+        """Add an open run without models, whose record says these values."""
+        self.write(f"runs/20261122-110000-crypto-{name}/run.json", json.dumps(says).encode(), days_ago=0)
+
+    def run(self, name: str, body: bytes, *, days_ago: float, state: str = "done", **says: Any) -> str:
+        """Add a run with one model, whose receipt says these values; return the model's key."""
         at = NOW - timedelta(days=days_ago)
         run_id = f"{at:%Y%m%d-%H%M%S}-crypto-{name}"
         key = f"models/experiments/AROA1:i-1/{run_id}/1/lstm_BTC-USD_1m.safetensors"
@@ -48,12 +52,13 @@ class Bucket:
         made = {"key": key, "version_id": version, "sha256": hashlib.sha256(body).hexdigest()}
         receipt = {**self._receipt, "run_id": run_id, "state": state}
         receipt["models"] = [{**self._receipt["models"][0], **made}]
+        receipt |= says
         self.write(f"runs/{run_id}/receipt.json", json.dumps(receipt).encode(), days_ago=days_ago)
         return key
 
     def left(self, rule: PruneRule = RULE) -> list[str]:
         """Prune, and return the models that are left."""
-        prune(self.objects, plan_pruning(self.objects, rule, NOW).chosen, deleted=lambda model: None)
+        prune(self.objects, plan_pruning(self.objects, rule, NOW), rule, NOW)
         return [key for key in sorted(self.objects.stored) if key.endswith(".safetensors")]
 
 
@@ -121,3 +126,87 @@ def test_a_receipt_that_cant_be_read_keeps_its_models(bucket: Bucket) -> None:
     bucket.run("z", bucket.model(), days_ago=1)
     pruning = plan_pruning(bucket.objects, RULE, NOW)
     assert key in bucket.left() and list(pruning.problems) == [key.split("/")[3]]
+
+
+def test_what_an_open_run_begins_with_and_continues_stays(bucket: Bucket) -> None:
+    encoder = bucket.model()
+    keys = [bucket.run(name, body, days_ago=90) for name, body in (("a", encoder), ("b", bucket.model()))]
+    gone = bucket.run("c", bucket.model(), days_ago=90)
+    newest = bucket.run("z", bucket.model(), days_ago=1)
+    parent = keys[1].split("/")[3]
+    bucket.open("open", parent=parent, job={"model": {"encoder_sha256": hashlib.sha256(encoder).hexdigest()}})
+    assert bucket.left() == sorted([*keys, newest]) and gone not in bucket.objects.stored
+
+
+def test_what_the_receipt_of_a_newest_run_names_stays(bucket: Bucket) -> None:
+    start = bucket.model()
+    key = bucket.run("a", start, days_ago=90)
+    bucket.run("b", bucket.model(), days_ago=90)
+    job = {"train": {"init_sha256": hashlib.sha256(start).hexdigest()}}
+    newest = bucket.run("z", bucket.model(), days_ago=60, job=job)
+    assert bucket.left() == sorted([key, newest])
+
+
+def test_a_model_that_several_runs_list_is_kept_if_one_needs_it(bucket: Bucket) -> None:
+    body = bucket.model()
+    key = bucket.run("a", body, days_ago=90)
+    parent = key.split("/")[3]
+    models = json.loads(bucket.objects.body(f"runs/{parent}/receipt.json"))["models"]
+    bucket.run("b", bucket.model(), days_ago=80)
+    bucket.run("z", bucket.model(), days_ago=60, models=models, parent=parent)  # which continues it
+    assert [one.key for one in plan_pruning(bucket.objects, RULE, NOW).chosen if one.key == key] == []
+    none = PruneRule(older_than=timedelta(days=30), keep_runs=0)
+    assert [one.key for one in plan_pruning(bucket.objects, none, NOW).chosen].count(key) == 1
+
+
+def test_runs_without_models_are_not_among_the_newest(bucket: Bucket) -> None:
+    key = bucket.run("a", bucket.model(), days_ago=90)
+    failed = bucket.run("z", bucket.model(), days_ago=1, state="failed", models=[])
+    bucket.objects.stored.pop(failed)
+    assert bucket.left() == [key]
+
+
+def test_a_deleted_production_model_may_be_restored(bucket: Bucket) -> None:
+    start = bucket.model()
+    body = bucket.model(parent={"sha256": hashlib.sha256(start).hexdigest()})
+    keys = [bucket.run(name, one, days_ago=90) for name, one in (("a", start), ("b", body))]
+    newest = bucket.run("z", bucket.model(), days_ago=1)
+    production = "models/production/weekly/lstm_BTC-USD_1m.safetensors"
+    bucket.write(production, body, days_ago=80)
+    bucket.write(production, b"", days_ago=70, deleted=True)
+    assert bucket.left() == sorted([*keys, newest, production])
+
+
+def test_all_versions_of_a_model_go_so_that_none_comes_back(bucket: Bucket) -> None:
+    key = bucket.run("a", bucket.model(), days_ago=90)
+    bucket.objects.stored[key].insert(0, replace(bucket.objects.stored[key][0], version_id="earlier"))
+    bucket.write(key.replace(".safetensors", ".json"), b"{}", days_ago=89)
+    newest = bucket.run("z", bucket.model(), days_ago=1)
+    (chosen,) = plan_pruning(bucket.objects, RULE, NOW).chosen
+    assert chosen.bytes == sum(one.size for one in bucket.objects.stored[key])
+    assert bucket.left() == [newest] and key.replace(".safetensors", ".json") not in bucket.objects.stored
+
+
+def test_a_version_that_no_receipt_names_is_not_taken_for_it(bucket: Bucket) -> None:
+    key = bucket.run("a", bucket.model(), days_ago=90)
+    bucket.objects.stored[key] = [replace(bucket.objects.stored[key][0], version_id="another")]
+    newest = bucket.run("z", bucket.model(), days_ago=1)
+    assert bucket.left() == sorted([key, newest])
+    bucket.write(key, b"", days_ago=1, deleted=True)
+    assert plan_pruning(bucket.objects, RULE, NOW).kept == {"of the newest runs": 1}  # it is not there
+
+
+def test_a_run_that_opens_while_models_are_deleted_keeps_what_it_names(bucket: Bucket) -> None:
+    bodies = [bucket.model() for _ in range(3)]
+    keys = [bucket.run(name, body, days_ago=90) for name, body in zip("abc", bodies, strict=True)]
+    newest = bucket.run("z", bucket.model(), days_ago=1)
+    gone: list[str] = []
+
+    def deleted(model: Any) -> None:
+        gone.append(model.key)
+        if len(gone) == 1:
+            bucket.open("open", job={"train": {"init_sha256": hashlib.sha256(bodies[1]).hexdigest()}})
+
+    prune(bucket.objects, plan_pruning(bucket.objects, RULE, NOW), RULE, NOW, deleted=deleted)
+    assert gone == [keys[0], keys[2]]
+    assert {keys[1], newest} <= set(bucket.objects.stored)

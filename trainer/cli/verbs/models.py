@@ -108,11 +108,12 @@ def _prune(arguments: argparse.Namespace, objects: Objects) -> int:
         do = f"Give --older-than {LEAST_AGE.days} or more, and --keep 0 or more."
         raise UsageError(f"--older-than is {arguments.older_than}, --keep {arguments.keep}", why=why, do=do)
     rule = PruneRule(older_than=timedelta(days=arguments.older_than), keep_runs=arguments.keep)
-    pruning = plan_pruning(objects, rule, utc_now())
+    now = utc_now()
+    pruning = plan_pruning(objects, rule, now)
     gone: list[str] = []
     try:
         if arguments.delete:
-            prune(objects, pruning.chosen, deleted=lambda model: gone.append(model.key))
+            prune(objects, pruning, rule, now, deleted=lambda model: gone.append(model.key))
     except PermissionDenied as error:
         do = "It takes the stack's policy prune_policy_arn: ask an administrator (docs/security.md)."
         raise PermissionDenied(error.what, why=error.why, do=do) from error

@@ -4,7 +4,8 @@ Owns the architecture only; scaling, windows, loss and training are in `trainer.
 (Nie et al. 2023, https://arxiv.org/abs/2211.14730), layer norm before each layer (Xiong et al. 2020,
 https://arxiv.org/abs/2002.04745), windows normalized by their own mean and deviation as in RevIN (Kim et al.
 2022). The network also reads these two, since levels predict volatility. All bars of a window precede its
-output, so attention needs no mask.
+output, so attention needs no mask. Only the last token has outputs: without gradients, the last block
+computes no other.
 
 Shapes: T bars of a window, B batch, F features, N tokens, D width, H heads, C columns of the context, O
 outputs.
@@ -110,7 +111,8 @@ class Transformer(nn.Module):
         tokens_BND = tokens_BND + self.context(context_BC, series_key, first_row)[:, None]
         for number, block in enumerate(self.blocks):
             keys_22 = None if keys_L2 is None else keys_L2[1 + 2 * number : 3 + 2 * number]
-            tokens_BND = run(block, tokens_BND, keys_22, first_row, recompute=self._recompute)
+            ends = number + 1 == len(self.blocks) and keys_22 is None and not torch.is_grad_enabled()
+            tokens_BND = run(block, tokens_BND, keys_22, first_row, ends, recompute=self._recompute)
         return in_full_precision(self.head, self.norm(tokens_BND[:, -1]))
 
     def _draw(self) -> None:
@@ -180,13 +182,19 @@ class EncoderBlock(nn.Module):
         self.inner_out = nn.Linear(EXPANSION * width, width, bias=False)
 
     def forward(
-        self, tokens_BND: torch.Tensor, keys_22: torch.Tensor | None = None, first_row: int = 0
+        self,
+        tokens_BND: torch.Tensor,
+        keys_22: torch.Tensor | None = None,
+        first_row: int = 0,
+        last_alone: bool = False,
     ) -> torch.Tensor:
-        """Return (B, N, D)."""
+        """Return (B, N, D), or with `last_alone`, which takes no keys, the last token (B, 1, D)."""
         keys = (None, None) if keys_22 is None or not self._dropout else (keys_22[:1], keys_22[1:])
-        tokens_BND = tokens_BND + self._kept(
-            self._attend(self.attention_norm(tokens_BND)), keys[0], first_row
-        )
+        normed_BND = self.attention_norm(tokens_BND)
+        if last_alone:
+            tokens_BND = tokens_BND[:, -1:] + self._attend_last(normed_BND)
+        else:
+            tokens_BND = tokens_BND + self._kept(self._attend(normed_BND), keys[0], first_row)
         inner = self.inner_out(nn.functional.gelu(self.inner_in(self.inner_norm(tokens_BND))))
         return tokens_BND + self._kept(inner, keys[1], first_row)
 
@@ -196,6 +204,17 @@ class EncoderBlock(nn.Module):
         queries, keys, values = cut.permute(2, 0, 3, 1, 4)  # (B, H, N, D / H) each
         attended = scaled_dot_product_attention(queries, keys, values)
         return self.attended(attended.transpose(1, 2).reshape(rows, tokens, width))  # type: ignore[no-any-return]
+
+    def _attend_last(self, tokens_BND: torch.Tensor) -> torch.Tensor:
+        """Return what attention gives the last token (B, 1, D), without the queries of the others."""
+        rows, tokens, width = tokens_BND.shape
+        weight_ED = self.queries_keys_values.weight
+        last_B1D = nn.functional.linear(tokens_BND[:, -1:], weight_ED[:width])
+        queries = last_B1D.view(rows, 1, self._heads, -1).transpose(1, 2)
+        cut = nn.functional.linear(tokens_BND, weight_ED[width:]).view(rows, tokens, 2, self._heads, -1)
+        keys, values = cut.permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(queries, keys, values)
+        return self.attended(attended.transpose(1, 2).reshape(rows, 1, width))  # type: ignore[no-any-return]
 
     def _kept(self, added_BND: torch.Tensor, key_12: torch.Tensor | None, first_row: int) -> torch.Tensor:
         """Return a layer's output (B, N, D) after dropout."""

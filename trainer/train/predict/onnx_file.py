@@ -125,7 +125,7 @@ def _exported(model: LoadedModel) -> bytes:
     if not model.reads_windows:
         shapes[X][1] = torch.export.Dim("bars", min=model.card.lookback + 1)
     try:
-        with _quiet():
+        with _quiet(), torch.no_grad():  # without gradients some networks compute less
             program = torch.onnx.export(
                 model.module,
                 kwargs=inputs,

@@ -14,11 +14,9 @@ import torch
 import trainer
 from tests.models import FEATURES, card_of, make_model, make_own_model
 from trainer.base.errors import DataError, UsageError
-from trainer.base.settings import keys_of
 from trainer.models import network_of
 from trainer.store.card import Card, CardPanel
 from trainer.store.weights import HELD_OUT, save, weights_sha256
-from trainer.targets import TARGETS
 from trainer.train.packs.tensors import tensors_of
 from trainer.train.predict.averaged import averaged_tensors
 from trainer.train.predict.symbols import Predictions, predict_models
@@ -134,12 +132,7 @@ def test_a_model_of_ones_own_takes_its_file(tmp_path: Path, data: Path) -> None:
 
 
 def test_an_agent_says_what_to_hold(tmp_path: Path, data: Path) -> None:
-    target = TARGETS["position"]()
-    settings = {key: getattr(target, item.name) for key, item in keys_of(target).items()}
-    card = card_of("lstm", "position", symbols=SYMBOLS[:1], target_settings=settings)
-    card = replace(card, architecture={**card.architecture, "outputs": target.outputs})
-    torch.manual_seed(1)
-    save(tmp_path / "m.safetensors", tensors_of(network_of("lstm").build(card.architecture)), card)
+    make_model(tmp_path / "m.safetensors", "lstm", "position", seed=1, symbols=SYMBOLS[:1])
     check_agrees(tmp_path / "m.safetensors", data)
     model = trainer.load(tmp_path / "m.safetensors")
     bars = model.prepare(data, last=3)["AAA"]
