@@ -28,6 +28,7 @@ from trainer.node.report import Status
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts, Uplink
 from trainer.rehearsal.kept_bucket import KeptBucket
+from trainer.runs.store import S3Objects
 
 KEY = "models/experiments/r/1/lstm_A_1m.safetensors"
 CONTENT = b"weights"
@@ -95,6 +96,22 @@ def test_a_large_checkpoint_goes_on_where_it_broke_off(
         assert head["Metadata"] == {"sha256": sha256} and ("ChecksumSHA256" in head) is not large
     assert sorted(sent) == [*range(1, 10), 9, *range(10, 12)] and len(moved) >= 3
     assert bucket.get_object(Key="checkpoints/x")["Body"].read() == content
+
+
+def test_the_copy_of_a_large_checkpoint_has_s3s_own_hash(
+    uplink: Uplink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)  # S3's least
+    monkeypatch.setattr(module_of_uplink, "WHOLE_BYTES", 1 << 20)
+    content = b"weights " * 800_000
+    sha256, key = hashlib.sha256(content).hexdigest(), "checkpoints/x"
+    known = {"journals": tmp_path / "uploads"}
+    version_id = uplink.put_file(io.BytesIO(content), key, sha256, len(content), **known)
+    objects = S3Objects(uplink.s3, uplink.bucket)
+    assert (sent := objects.head(key=key)) and (sent.checksum, sent.sha256) == ("", sha256)
+    objects.copy(source=key, version_id=version_id, key="resumed/x", create=True, sha256=sha256)
+    copy = objects.get(key="resumed/x")
+    assert copy is not None and (copy.checksum, copy.body) == (sha256, content)
 
 
 def node(uplink: Uplink, work: Path) -> Node:
