@@ -80,8 +80,7 @@ def put_file(
     `send_file` does.
     """
     if version_id := _version_with_hash(key, sha256, client, bucket=bucket):
-        with open_plain(path) as body:
-            moved(os.fstat(body.fileno()).st_size)
+        moved(path.stat().st_size)
         return version_id
     return send_file(path, key, sha256, client, bucket=bucket, moved=moved)
 
