@@ -65,24 +65,28 @@ def client_of(endpoint: str) -> Any:
 
 def ours(action: str, folder: Path, endpoint: str) -> None:
     """Push or pull by the functions of `mayfly data`, without the data check; hashes are computed, too."""
-    from trainer.aws.transfer import fetch_file, put_file, several_at_once
+    from trainer.aws.transfer import fetch_file, put_file, send_file, several_at_once
 
     client = client_of(endpoint)
+    listed = client.list_objects_v2(Bucket=BUCKET, Prefix="raw/main/").get("Contents", [])
+    names = {item["Key"].rpartition("/")[2] for item in listed}
 
     def push(path: Path, moved: Callable[[int], None]) -> None:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        put_file(path, f"raw/main/{path.name}", sha256, client, bucket=BUCKET, moved=moved)
+        send = put_file if path.name in names else send_file
+        send(path, f"raw/main/{path.name}", sha256, client, bucket=BUCKET, moved=moved)
+
+    def hash_in(answer: dict[str, Any]) -> str:
+        return str(answer["Metadata"].get("sha256", ""))  # that server forgets those of parts
 
     def pull(item: dict[str, Any], moved: Callable[[int], None]) -> None:
         key, path = item["Key"], folder / item["Key"].rpartition("/")[2]
-        sha256 = client.head_object(Bucket=BUCKET, Key=key)["Metadata"].get("sha256", "")
-        fetch_file(path, key, "null", sha256, client, bucket=BUCKET, size=item["Size"], moved=moved)
+        fetch_file(path, key, "null", hash_in, client, bucket=BUCKET, size=item["Size"], moved=moved)
 
     if action == "push":
         tasks = [partial(push, path) for path in sorted(folder.iterdir())]
     else:
-        listed = client.list_objects_v2(Bucket=BUCKET, Prefix="raw/main/")["Contents"]
         tasks = [partial(pull, item) for item in listed]
     several_at_once(tasks, moved=lambda count: None)
 

@@ -401,7 +401,7 @@ class Machine:
         if taken:
             self.snapshots.append((self.aws.now, dict(self.done)))
 
-    def put_file(self, body: io.BytesIO, key: str, sha256: str, size: int) -> str:
+    def put_file(self, body: io.BytesIO, key: str, sha256: str, size: int, **_: object) -> str:
         """Create an object of a checkpoint, and return its version."""
         return self._sent(key, body.read(), metadata={"sha256": sha256})
 

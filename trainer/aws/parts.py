@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainer.aws.access import error_code, version_of
-from trainer.aws.folder_bucket import refusal
 from trainer.aws.journal import MOST_PARTS, Journal
 
 PART_BYTES = 16 << 20  # of 5 MiB to 5 GiB that S3 allows; AWS advises 8 to 16 (S3 user guide, 2026-11-27)
@@ -136,6 +135,8 @@ def _sent(body: IO[bytes], journal: Journal, upload_id: str, client: Any, moved:
             moved(done)
     if left or digest.hexdigest() != of["sha256"]:
         journal.forget()  # its parts expire with the bucket's lifecycle
+        from trainer.aws.folder_bucket import refusal  # late: seldom
+
         what = "The file changed while it was uploaded."
         raise refusal("BadDigest", 400, "CompleteMultipartUpload", what)
     parts = [{"PartNumber": number, **listed[number]} for number in sorted(listed)]

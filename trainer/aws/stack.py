@@ -27,7 +27,7 @@ def require_sign_in(access: Access) -> None:
     try:
         session = user_session()
         missing = [] if session.get_credentials() else ["credentials"]
-        missing += [] if access.region or session.region_name else ["region"]
+        missing += [] if access.region or session.get_config_variable("region") else ["region"]
     except BotoCoreError as error:
         raise aws_error(error, "cannot sign in to AWS") from error
     if not missing:

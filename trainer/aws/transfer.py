@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -31,7 +32,7 @@ CHANGED = ("BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "Incompl
 _BLOCK_BYTES = 1 << 20
 
 
-AT_ONCE = 8  # files
+AT_ONCE = 16  # files
 Done = TypeVar("Done")
 
 
@@ -75,24 +76,30 @@ class _OtherBytes(Exception):
 def put_file(
     path: Path, key: str, sha256: str, client: Any, *, bucket: str, moved: Moved = lambda count: None
 ) -> str:
-    """Upload a file unless its key holds these bytes by its metadata, and return the version's id. Raises
-    botocore's errors, one of CHANGED for a file that is not what was hashed any more.
+    """Upload a file unless its key holds these bytes by its metadata, and return the version's id. Raises as
+    `send_file` does.
+    """
+    if version_id := _version_with_hash(key, sha256, client, bucket=bucket):
+        moved(path.stat().st_size)
+        return version_id
+    return send_file(path, key, sha256, client, bucket=bucket, moved=moved)
+
+
+def send_file(
+    path: Path, key: str, sha256: str, client: Any, *, bucket: str, moved: Moved = lambda count: None
+) -> str:
+    """Upload a file, whatever its key holds, and return the version's id. Raises botocore's errors, one of
+    CHANGED for a file that is not what was hashed any more.
 
     `moved` is called with the bytes that are there, as they come.
     """
-
-    def there() -> str | None:
-        return _version_with_hash(key, sha256, client, bucket=bucket)
-
-    version_id = there()
     with open_plain(path) as body:
         size = os.fstat(body.fileno()).st_size
-        if version_id is None and size > WHOLE_BYTES:
-            journals = environment.uploads_folder()
-            known: Any = {"bucket": bucket, "journals": journals, "moved": moved, "there": there}
+        if size > WHOLE_BYTES:
+            known: Any = {"bucket": bucket, "journals": environment.uploads_folder(), "moved": moved}
+            known["there"] = partial(_version_with_hash, key, sha256, client, bucket=bucket)
             return send_parts(body, key, sha256, size, client, **known)
-        if version_id is None:
-            version_id = put_whole(body, key, sha256, client, bucket=bucket)
+        version_id = put_whole(body, key, sha256, client, bucket=bucket)
     moved(size)
     return version_id
 
@@ -112,7 +119,7 @@ def fetch_file(
     path: Path,
     key: str,
     version_id: str,
-    sha256: str,
+    sha256: str | Callable[[dict[str, Any]], str],
     client: Any,
     *,
     bucket: str,
@@ -120,19 +127,23 @@ def fetch_file(
     moved: Moved = lambda count: None,
 ) -> str:
     """Download one version, or without one the object, and return the sha256 of its bytes; `path` is replaced
-    only if that is `sha256`, or if this is empty.
+    only if that is `sha256`, or if this is empty. A function for it finds it in S3's answer.
 
     `size`: of the object, where it is known: a large one comes in parts. Makes missing folders. `moved` is
     called with the bytes that have come. Raises botocore's errors.
     """
+    version = {"VersionId": version_id} if version_id else {}
     if size > WHOLE_BYTES:
+        if callable(sha256):
+            sha256 = sha256(client.head_object(Bucket=bucket, Key=key, **version, ChecksumMode="ENABLED"))
         with suppress(OtherObjectError):  # its hash says so then
             known: Any = {"bucket": bucket, "moved": moved}
             return fetch_parts(path, key, version_id, sha256, size, client, **known)
     digest = hashlib.sha256()
-    version = {"VersionId": version_id} if version_id else {}
     with suppress(_OtherBytes), whole_file(path) as part:
         answer = client.get_object(Bucket=bucket, Key=key, **version)
+        if callable(sha256):
+            sha256 = sha256(answer)
         with part.open("xb") as file:
             for block in answer["Body"].iter_chunks(_BLOCK_BYTES):
                 digest.update(block)

@@ -38,6 +38,11 @@ def step_of(timeframe: str) -> int:
     )
 
 
+def origin_of(step: int) -> int:
+    """Return a time at which bars of this length begin, in ns: those of weeks on Mondays."""
+    return 4 * DAY if step % (7 * DAY) == 0 else 0  # 1970-01-05
+
+
 def canonical(timeframe: str) -> str:
     """Return the canonical name of a timeframe: 60min -> 1h, 1H -> 1h, Tick2800 -> tick2800."""
     step = step_of(timeframe)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.symbols import file_flaw
-from trainer.base.text import counted, some_of
+from trainer.base.text import counted
 from trainer.launch.inputs import PARALLEL, RAW, Input, described
 from trainer.runs.manifest import read_manifest
 from trainer.runs.store import Objects, Stored, manifest_key, read_record
@@ -67,25 +67,29 @@ def list_sets(objects: Objects) -> tuple[DataSet, ...]:
 
 
 def files_at(objects: Objects, data_set: str, at: datetime | None = None) -> tuple[SetFile, ...]:
-    """Return the files of a data set, now or as of a time, by name. Raises DataError if there were none."""
+    """Return the files of a data set, now or as of a time, by name, without hashes and index entries. Raises
+    DataError if there were none.
+    """
     prefix = f"{RAW}{data_set}/"
     of_key: dict[str, list[Stored]] = {}
     for version in objects.history(prefix=prefix):
         if not file_flaw(version.key.removeprefix(prefix)):
             of_key.setdefault(version.key, []).append(version)
-    newest: list[tuple[Stored, int]] = []
+    newest: list[SetFile] = []
     for versions in of_key.values():
         until = [version for version in versions if at is None or version.modified_at <= at]
         if until and not until[0].deleted:  # the newest first
-            newest.append((until[0], sum(not version.deleted for version in versions)))
+            one, count = until[0], sum(not version.deleted for version in versions)
+            item = Input(key=one.key, version_id=one.version_id, sha256="", bytes=one.size)
+            newest.append(SetFile(input=item, stored_at=one.modified_at, versions=count))
     if not newest:
         raise _no_files(objects, data_set, at)
-    return _described(objects, newest)
+    return tuple(sorted(newest, key=lambda file: file.input.key))
 
 
 def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[SetFile, ...]:
     """Return the files of data sets that a run read, in the versions that its manifest pins; of one set if it
-    is named. Raises DataError if there are none or some are gone, UsageError for no such run.
+    is named; without index entries. Raises DataError if there are none, UsageError for no such run.
     """
     if (stored := objects.get(key=manifest_key(run_id))) is None:
         read_record(objects, run_id)  # says which runs there are
@@ -96,18 +100,11 @@ def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[Set
         what = f"run {run_id} read nothing of {prefix}"
         raise DataError(what, do="Name another run, or another set.")
     moment = datetime.fromtimestamp(0).astimezone()
-    versions = [
-        Stored(key=item.key, etag="", version_id=item.version_id, size=item.bytes, modified_at=moment)
-        for item in read
+    items = [
+        Input(key=item.key, version_id=item.version_id, sha256=item.sha256, bytes=item.bytes) for item in read
     ]
-    found = _described(objects, [(version, 1) for version in versions])
-    if gone := sorted({item.key for item in read} - {file.input.key for file in found}):
-        raise DataError(
-            f"{len(gone)} of {counted(len(read), 'file')} that run {run_id} read are gone",
-            why=f"the bucket has ended these versions: {some_of(gone, 3)}",
-            do="Take the set as it is now, or as of a later time: --at 2026-11-20T14:30Z.",
-        )
-    return found
+    files = [SetFile(input=item, stored_at=moment) for item in items]
+    return tuple(sorted(files, key=lambda file: file.input.key))
 
 
 def set_of(files: Sequence[SetFile]) -> str:
@@ -119,19 +116,15 @@ def set_of(files: Sequence[SetFile]) -> str:
     return names[0]
 
 
-def _described(objects: Objects, versions: Iterable[tuple[Stored, int]]) -> tuple[SetFile, ...]:
-    """Return the versions with their hashes and index entries, by key; none of those that are gone."""
+def with_details(objects: Objects, files: Iterable[SetFile]) -> tuple[SetFile, ...]:
+    """Return files with their hashes and index entries; none of those that are gone."""
 
-    def one(item: tuple[Stored, int]) -> SetFile | None:
-        version, count = item
-        known = described(version.key, objects, version.version_id)
-        if known is None:
-            return None
-        return SetFile(input=known, stored_at=version.modified_at, versions=count)
+    def one(file: SetFile) -> SetFile | None:
+        known = described(file.input.key, objects, file.input.version_id)
+        return None if known is None else replace(file, input=known)
 
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        found = [file for file in pool.map(one, versions) if file is not None]
-    return tuple(sorted(found, key=lambda file: file.input.key))
+        return tuple(file for file in pool.map(one, files) if file is not None)
 
 
 def _no_files(objects: Objects, data_set: str, at: datetime | None) -> DataError:

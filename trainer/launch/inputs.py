@@ -8,7 +8,7 @@ pins them by version and hash.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,12 +21,12 @@ from trainer.base.text import counted
 from trainer.data.side_names import SideColumn, side_name, split_sides
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.job.script import MOST_DATA_FILES
-from trainer.runs.store import Objects
+from trainer.runs.store import Objects, Stored
 
 RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
 MOST_SYMBOLS = 20_000  # of a file
-PARALLEL = 8
+PARALLEL = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,13 @@ class ChosenCandles:
         }
 
 
-def list_inputs(objects: Objects, data_set: str) -> tuple[Input, ...]:
-    """Return every object directly under raw/<data_set>/ with a valid file name, with hash and index entry,
-    by key.
+def list_inputs(objects: Objects, data_set: str, *, only: Container[str] | None = None) -> tuple[Input, ...]:
+    """Return every object directly under raw/<data_set>/ with a valid file name, or those of `only` these
+    names, with hash and index entry, by key.
     """
     prefix = f"{RAW}{data_set}/"
-    keys = [item.key for item in objects.list(prefix=prefix) if not file_flaw(item.key.removeprefix(prefix))]
+    names = [item.key.removeprefix(prefix) for item in objects.list(prefix=prefix)]
+    keys = [f"{prefix}{name}" for name in names if not file_flaw(name) and (only is None or name in only)]
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
         return tuple(item for item in pool.map(lambda key: described(key, objects), keys) if item is not None)
 
@@ -256,7 +257,7 @@ def described(key: str, objects: Objects, version_id: str = "") -> Input | None:
     head = objects.head(key=key, version_id=version_id)
     if head is None:  # deleted since it was listed
         return None
-    sha256 = head.sha256 or _hash_on_record(key, head.version_id, objects)
+    sha256 = hash_of(head, objects)
     index = objects.get(key=f"{INDEX}{sha256}.json") if sha256 else None
     summary = read_summary(index.body) if index else {}
     return Input(key=key, version_id=head.version_id, sha256=sha256, bytes=head.size, summary=summary)
@@ -298,8 +299,11 @@ def _held(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _hash_on_record(key: str, version_id: str, objects: Objects) -> str:
-    stored = objects.get(key=hash_key(key, version_id)) if version_id else None
+def hash_of(item: Stored, objects: Objects) -> str:
+    """Return an object's hash: as S3's answer has it, else as on record, else ''."""
+    if item.sha256 or not item.version_id:
+        return item.sha256
+    stored = objects.get(key=hash_key(item.key, item.version_id))
     try:
         fields = read_object(stored.body, most_bytes=4096, name="the hash") if stored else None
         return fields.value("sha256").sha256() if fields else ""

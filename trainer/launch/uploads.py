@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer.aws.access import Access, aws_errors, error_code
 from trainer.aws.parts import Moved
-from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, put_file, several_at_once
+from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, put_file, send_file, several_at_once
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.start_model import StartModel, start_model_of
@@ -50,10 +50,13 @@ def upload_candles(
     *,
     bucket: str,
     data_set: str,
+    there: Mapping[str, Input] | None = None,
     moved: Moved = lambda count: None,
 ) -> tuple[Input, ...]:
     """Put files into raw/<data_set>/ with their index entries; return them as a run pins them, in the given
     order. `moved` is called with the bytes that are there, as they come, by several threads.
+
+    `there`: what the set has, by name, as it was just listed; without it each key is asked.
 
     Raises DataError for two files of one name and for a file that is larger than an object can be, before
     anything is uploaded, and for one that changes meanwhile.
@@ -65,7 +68,7 @@ def upload_candles(
     for file in files:
         refuse_large(file.place, file.bytes)
     by_name = {file.path: file for file in files}
-    return _upload(by_name, access, bucket=bucket, folder=f"{RAW}{data_set}/", moved=moved)
+    return _upload(by_name, access, bucket=bucket, folder=f"{RAW}{data_set}/", there=there, moved=moved)
 
 
 def upload_data(files: Sequence[DeskFile], access: Access, *, bucket: str) -> list[dict[str, Any]]:
@@ -115,23 +118,32 @@ def _upload(
     *,
     bucket: str,
     folder: str,
+    there: Mapping[str, Input] | None = None,
     moved: Moved = lambda count: None,
 ) -> tuple[Input, ...]:
     """Upload files by name, several at a time, each unless its key has its bytes; return their objects."""
     client = access.client("s3", timeout_seconds=120.0)
-    tasks = [partial(_upload_one, client, bucket, f"{folder}{name}", file) for name, file in files.items()]
+    one = partial(_upload_one, client, bucket, there)
+    tasks = [partial(one, f"{folder}{name}", file) for name, file in files.items()]
     with aws_errors(f"cannot upload data to s3://{bucket}/{folder}"):
         return tuple(several_at_once(tasks, moved=moved))
 
 
-def _upload_one(client: Any, bucket: str, key: str, file: DeskFile, moved: Moved) -> Input:
+def _upload_one(
+    client: Any, bucket: str, there: Mapping[str, Input] | None, key: str, file: DeskFile, moved: Moved
+) -> Input:
     if file.summary:
         index, body = f"{INDEX}{file.sha256}.json", json.dumps(file.summary, indent=1).encode()
         client.put_object(Bucket=bucket, Key=index, Body=body, ContentType="application/json")
     from botocore.exceptions import ClientError  # late, like boto3 itself
 
+    known = there.get(file.path) if there is not None else None
+    if known is not None and known.sha256 == file.sha256:
+        moved(file.bytes)
+        return file.as_input(key, known.version_id)
+    put = put_file if there is None else send_file
     try:
-        version_id = put_file(file.place, key, file.sha256, client, bucket=bucket, moved=moved)
+        version_id = put(file.place, key, file.sha256, client, bucket=bucket, moved=moved)
     except ClientError as error:
         if error_code(error) in CHANGED:
             do = "Try again, once nothing writes it."

@@ -28,6 +28,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import error_code
+from trainer.aws.parts import PART_BYTES
 from trainer.aws.transfer import CHANGED
 from trainer.base.errors import ConnectionFailed, NotVersioned, TrainerError, TrainingFailed
 from trainer.base.text import counted
@@ -40,6 +41,7 @@ from trainer.runs.reports import MOST_FILES
 from trainer.runs.snapshots import (
     LOOKS,
     MOST_SECONDS,
+    PACK_BYTES,
     SMALL_BYTES,
     TRAINING_SECONDS,
     SnapshotObject,
@@ -211,7 +213,7 @@ class Snapshots:
 
     def _account(self, more: Mapping[str, int], files: int) -> None:
         """Count what the last snapshot cost, and adjust the interval to it."""
-        spent_usd = snapshot_usd(puts=more["objects"] + 1, size=more["bytes"])
+        spent_usd = _usd_of(puts=more["objects"] + 1, size=more["bytes"])
         self._usd = self._round_usd() if self._whole_with else spent_usd
         self._node.status.checkpoints = dict(self.counts)
         log.info(
@@ -234,7 +236,7 @@ class Snapshots:
             if name in self._on_disk:
                 size = sum(size for _, size in unit.values())
                 sizes[model] = max(size, sizes.get(model, 0))
-        return snapshot_usd(puts=2 * LOOKS, size=sum(sizes.values()))
+        return _usd_of(puts=2 * LOOKS, size=sum(sizes.values()))
 
     def _consistent(self) -> tuple[dict[str, Files], TrainerError | None]:
         """Return the files of each unit, all with their contents in S3, and why S3 lacks a unit's newest
@@ -334,7 +336,8 @@ class Snapshots:
         taken = {part.object.slot for part in self._parts.values()}
         slot = next(slot for slot in itertools.count(1) if slot not in taken)
         key = self._node.status.identity.keys.snapshot_data(slot)
-        version_id = self._node.uplink.put_file(body, key, sha256, size)
+        journals = self._node.work / "uploads"
+        version_id = self._node.uplink.put_file(body, key, sha256, size, journals=journals)
         self.counts["objects"] += 1
         self.counts["bytes"] += size
         return SnapshotObject(sha256=sha256, size=size, version_id=version_id, slot=slot)
@@ -350,3 +353,8 @@ class Snapshots:
         self.counts["snapshots"] += 1
         needed = {sha256 for sha256, _ in files.values()}
         self._parts = {sha256: part for sha256, part in self._parts.items() if sha256 in needed}
+
+
+def _usd_of(*, puts: int, size: int) -> float:
+    """Return the dollars of a snapshot, whose bytes may be those of large objects, with a request a part."""
+    return snapshot_usd(puts=puts + (size // PART_BYTES if size > PACK_BYTES else 0), size=size)

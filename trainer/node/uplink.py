@@ -18,8 +18,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.aws.access import Access, error_code, version_of
 from trainer.aws.error_codes import LOST_RACE, NO_OBJECT
+from trainer.aws.parts import send_parts
 from trainer.aws.transfer import put_whole
 from trainer.base.errors import ConnectionFailed, TrainingFailed
+from trainer.runs.snapshots import PACK_BYTES
 from trainer.runs.store import PART_BYTES
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ CONTENT_TYPES = {
     ".log": "text/plain; charset=utf-8",
 }
 RETRY_SECONDS = 2.0
+WHOLE_BYTES = PACK_BYTES  # up to here a checkpoint's object is one request
 AWS_ERRORS = (ClientError, BotoCoreError)
 EXISTS = {"PreconditionFailed", "412"}
 
@@ -50,15 +53,29 @@ class Uplink:
         """Return a client of another service than S3."""
         return self._access.client(service)
 
-    def put_file(self, body: IO[bytes], key: str, sha256: str, size: int, *, once: bool = False) -> str:
+    def put_file(
+        self,
+        body: IO[bytes],
+        key: str,
+        sha256: str,
+        size: int,
+        *,
+        once: bool = False,
+        journals: Path | None = None,
+    ) -> str:
         """Create an object of an open file's bytes, which S3 checks against their hash; return its VersionId.
 
         By one request, of 5 GiB at most: only then S3 stores a SHA-256 of its own, and nobody has to take a
-        node's word for what it sent.
+        node's word for what it sent. `journals`, a folder, for what is copied before anybody reads it, where
+        S3 computes one: a large file goes in parts, and the next try goes on where this one breaks off.
 
         `once`: raises TrainingFailed if the key has another object. Raises botocore's errors if S3 does not
         accept it now, and NotVersioned.
         """
+        if journals is not None and size > WHOLE_BYTES:
+            known: Any = {"bucket": self.bucket, "journals": journals, "moved": lambda count: self.moved()}
+            # It can't read what it wrote: a lost answer is a lost upload.
+            return send_parts(body, key, sha256, size, self.s3, **known, there=lambda: None)
         more: dict[str, Any] = {"ContentLength": size, "ContentType": _content_type(key)}
         more |= {"IfNoneMatch": "*"} if once else {}
         try:

@@ -119,7 +119,7 @@ class S3Objects:
         part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
         try:
             response = self._ask("get_object", "read", key, version_id, **part)
-            return None if response is None else _stored(key, response, body=response["Body"].read())
+            return None if response is None else stored_of(key, response, body=response["Body"].read())
         except ClientError as error:
             if error_code(error) == "InvalidRange":  # an empty object has no first byte
                 return self.head(key=key, version_id=version_id)
@@ -130,7 +130,7 @@ class S3Objects:
     def head(self, *, key: str, version_id: str = "") -> Stored | None:
         """Return the object without its bytes, or None if there is none."""
         response = self._ask("head_object", "read", key, version_id, ChecksumMode="ENABLED")
-        return None if response is None else _stored(key, response)
+        return None if response is None else stored_of(key, response)
 
     def put(self, *, key: str, body: bytes, if_match: str = "", create: bool = False) -> str:
         """Write an object and return its ETag. Raises Conflict if `if_match` or `create` finds another
@@ -435,7 +435,8 @@ def _condition(if_match: str, create: bool) -> dict[str, str]:
     return {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if create else {}
 
 
-def _stored(key: str, response: Any, body: bytes = b"") -> Stored:
+def stored_of(key: str, response: Any, body: bytes = b"") -> Stored:
+    """Return an object as S3's answer to a HEAD or GET describes it."""
     metadata = {name.lower(): value for name, value in response.get("Metadata", {}).items()}
     own = response.get("ChecksumSHA256", "")
     # "<hash>-<parts>" is a multipart upload's hash of hashes, which can't be compared

@@ -14,6 +14,7 @@ from tests.nodes import NOW, node, reported
 from trainer.base.errors import ConnectionFailed, TrainingFailed
 from trainer.node import checkpoint_folder as folder_module
 from trainer.node import snapshots as module
+from trainer.node import uplink
 from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.node.snapshots import MOST_LAG_SECONDS, Snapshots, seconds_between
@@ -369,8 +370,11 @@ def test_the_interval_follows_save_time_losses_and_cost() -> None:
     assert seconds_between(0.0, **{**known, "usd": 1.0, "usd_per_hour": None}) == module.LEAST_SECONDS
 
 
-def test_a_trainer_is_told_how_often_to_write(node: Node, folder: Path) -> None:
+def test_a_trainer_is_told_how_often_to_write(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the time that a snapshot takes, and by what all checkpoints of its models cost."""
+    monkeypatch.setattr(uplink, "WHOLE_BYTES", 10**9)  # this bucket knows no parts
     now, told, put_object = [0.0], list[int](), node.uplink.s3.put_object
     node.status.identity = replace(node.status.identity, spot_zone="us-east-1a")
 
@@ -385,6 +389,6 @@ def test_a_trainer_is_told_how_often_to_write(node: Node, folder: Path) -> None:
     assert snapshots.take() and snapshots.take()
     assert told == [int((2 * 0.02 * 36_000) ** 0.5)] == [37], "once"
     assert snapshots.look_seconds == pytest.approx(snapshots.every_seconds / 4)
-    for number, (size, seconds) in enumerate([(20_000_000, 50), (80_000_000, 115)], 2):
+    for number, (size, seconds) in enumerate([(20_000_000, 50), (80_000_000, 130)], 2):
         put(folder, **{f"a__{number}0__data": b"%d" % number * size, f"a__{number}0__manifest": b"{}"})
         assert snapshots.take() and told[-1] == seconds, "1 % of 50 cents an hour"

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import threading
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ConnectTimeoutError
 
 from tests.pieces import named
+from trainer.aws import folder_uploads, parts
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.base.errors import TrainingFailed
 from trainer.base.files import read_block
+from trainer.node import uplink as module_of_uplink
 from trainer.node.announced import Announced
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
 from trainer.node.report import Status
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts, Uplink
+from trainer.rehearsal.kept_bucket import KeptBucket
+from trainer.runs.store import S3Objects
 
 KEY = "models/experiments/r/1/lstm_A_1m.safetensors"
 CONTENT = b"weights"
@@ -51,6 +56,62 @@ def model(tmp_path: Path) -> Path:
 def put(uplink: Uplink, model: Path) -> str:
     with model.open("rb") as body:
         return uplink.put_file(body, KEY, SHA256, len(CONTENT), once=True)
+
+
+def test_a_large_checkpoint_goes_on_where_it_broke_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, value in (
+        (parts, "PART_BYTES", 1000),
+        (parts, "_BLOCK_BYTES", 100),
+        (module_of_uplink, "WHOLE_BYTES", 2000),
+        (folder_uploads, "LEAST_PART_BYTES", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+    bucket, sent, moved = KeptBucket(tmp_path / "bucket"), list[int](), list[int]()
+    bucket.versioned, upload_part = True, bucket.upload_part
+    content = bytes(range(256)) * 40
+    sha256 = hashlib.sha256(content).hexdigest()
+
+    def breaks(**asked: Any) -> Any:
+        if asked["PartNumber"] == 9 and not sent.count(9):
+            sent.append(9)
+            raise ConnectTimeoutError(endpoint_url="s3")
+        sent.append(asked["PartNumber"])
+        return upload_part(**asked)
+
+    monkeypatch.setattr(bucket, "upload_part", breaks)
+    uplink = Uplink(cast(Any, SimpleNamespace(client=lambda *_, **__: bucket)), "b")
+    uplink.moved = lambda: moved.append(1)
+    for name, large in (("outputs/x", False), ("checkpoints/x", True)):
+        known: Any = {"journals": tmp_path / "uploads"} if large else {}
+        send = partial(uplink.put_file, io.BytesIO(content), name, sha256, len(content), **known)
+        if large:
+            with pytest.raises(ConnectTimeoutError):
+                send()
+            uplink.put_file(io.BytesIO(content), name, sha256, len(content), **known)
+        else:
+            send()
+        head = bucket.head_object(Key=name)
+        assert head["Metadata"] == {"sha256": sha256} and ("ChecksumSHA256" in head) is not large
+    assert sorted(sent) == [*range(1, 10), 9, *range(10, 12)] and len(moved) >= 3
+    assert bucket.get_object(Key="checkpoints/x")["Body"].read() == content
+
+
+def test_the_copy_of_a_large_checkpoint_has_s3s_own_hash(
+    uplink: Uplink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)  # S3's least
+    monkeypatch.setattr(module_of_uplink, "WHOLE_BYTES", 1 << 20)
+    content = b"weights " * 800_000
+    sha256, key = hashlib.sha256(content).hexdigest(), "checkpoints/x"
+    known = {"journals": tmp_path / "uploads"}
+    version_id = uplink.put_file(io.BytesIO(content), key, sha256, len(content), **known)
+    objects = S3Objects(uplink.s3, uplink.bucket)
+    assert (sent := objects.head(key=key)) and (sent.checksum, sent.sha256) == ("", sha256)
+    objects.copy(source=key, version_id=version_id, key="resumed/x", create=True, sha256=sha256)
+    copy = objects.get(key="resumed/x")
+    assert copy is not None and (copy.checksum, copy.body) == (sha256, content)
 
 
 def node(uplink: Uplink, work: Path) -> Node:

@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 import pytest
+from boto3.s3.transfer import S3Transfer
 from botocore.exceptions import ClientError
 
 from infra.policies import document
@@ -83,7 +84,7 @@ def test_large_bodies_pass_whole(access: Access, bucket: str, tmp_path: Any) -> 
     body = bytes(range(256)) * 80_000  # 20 MB: several parts, in threads
     (tmp_path / "large").write_bytes(body)
     s3 = access.client("s3")
-    s3.upload_file(str(tmp_path / "large"), bucket, "large")
+    S3Transfer(s3).upload_file(str(tmp_path / "large"), bucket, "large")
     assert s3.get_object(Bucket=bucket, Key="large")["Body"].read() == body
     assert s3.get_object(Bucket=bucket, Key="large", Range="bytes=256-511")["Body"].read() == body[256:512]
 

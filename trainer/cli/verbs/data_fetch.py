@@ -12,7 +12,14 @@ from trainer.base.symbols import flaw, quoted, tidy
 from trainer.cli.output import counted, say, say_json
 from trainer.cli.terminal import Console
 from trainer.data.fetch.fetching import Fetch, FetchReport, FetchRequest
-from trainer.data.fetch.folder import METADATA, bias_of, fetched_files, metadata_of, write_metadata
+from trainer.data.fetch.folder import (
+    METADATA,
+    FetchedFile,
+    bias_of,
+    fetched_files,
+    metadata_of,
+    write_metadata,
+)
 from trainer.data.fetch.sources import REHEARSAL, SOURCES, TERMS, open_source
 from trainer.data.timeframes import SECOND, canonical
 
@@ -29,19 +36,19 @@ def run(arguments: argparse.Namespace) -> int:
     name = REHEARSAL if arguments.rehearse else arguments.source
     request, folder = _request(arguments, name), Path(arguments.out)
     source = open_source(name)
-    console = Console(plain=arguments.json)
+    console, failures = Console(plain=arguments.json), dict[str, str]()
     try:
         for line in _notes(request, synthetic=source.synthetic):
             console.line(line)
         report = Fetch(request, source, folder, told=console.update).run()
+        failures = report.failures
         if report.limit:
             console.line(f"{report.limit}.")
     finally:
         console.close()
-        _describe(folder, name, {})
-    _describe(folder, name, report.failures)
-    _tell(arguments, report, folder, name, synthetic=source.synthetic)
-    if report.failures and not report.added and not fetched_files(folder):
+        files = _described(folder, name, failures)
+    _tell(arguments, report, files, folder, name, synthetic=source.synthetic)
+    if report.failures and not files:
         raise DataError(f"nothing was fetched from {name}", why=_failed(report), do="Correct the symbols.")
     return DataError.exit_code if report.failures else 0
 
@@ -101,16 +108,23 @@ def _notes(request: FetchRequest, *, synthetic: bool) -> list[str]:
     return notes
 
 
-def _describe(folder: Path, source: str, failures: dict[str, str]) -> None:
+def _described(folder: Path, source: str, failures: dict[str, str]) -> list[FetchedFile]:
+    """Write the folder's metadata; return its files."""
     files = fetched_files(folder) if folder.is_dir() else []
     if files or failures:
         write_metadata(folder, files, failures, terms=TERMS.get(source, ""))
+    return files
 
 
 def _tell(
-    arguments: argparse.Namespace, report: FetchReport, folder: Path, source: str, *, synthetic: bool
+    arguments: argparse.Namespace,
+    report: FetchReport,
+    files: list[FetchedFile],
+    folder: Path,
+    source: str,
+    *,
+    synthetic: bool,
 ) -> None:
-    files = fetched_files(folder)
     document = metadata_of(files, report.failures, terms=TERMS.get(source, ""))
     if arguments.json:
         added = [file.path.name for file in report.added]

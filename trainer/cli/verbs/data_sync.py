@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access, aws_errors
+from trainer.aws.access import Access, aws_errors, error_code
+from trainer.aws.error_codes import NO_OBJECT
 from trainer.aws.parts import Moved
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file, several_at_once
@@ -29,11 +30,11 @@ from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.transfer import TransferProgress
 from trainer.data.table import DataSettings
-from trainer.launch.data_sets import SetFile, files_at, files_of_run, list_sets, set_of
-from trainer.launch.inputs import list_inputs
+from trainer.launch.data_sets import SetFile, files_at, files_of_run, list_sets, set_of, with_details
+from trainer.launch.inputs import Input, hash_of, list_inputs
 from trainer.launch.uploads import DeskFile, upload_candles
 from trainer.runs.record import iso
-from trainer.runs.store import Objects, open_objects
+from trainer.runs.store import Objects, open_objects, stored_of
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
@@ -67,16 +68,16 @@ def _push(arguments: argparse.Namespace, access: Access, objects: Objects, bucke
         report = check.report()
         files = [_desk_file(entry) for entry in report["files"]]
         failed = {name: str(_error(error)) for name, error in report["errors"].items()}
-        there = {item.key.rpartition("/")[2]: item for item in list_inputs(objects, data_set)}
-        same = [file for file in files if _is_there(file, there.get(file.path))]
-        new = [file for file in files if file not in same]
+        listed = list_inputs(objects, data_set, only={file.path for file in files})
+        there = {item.key.rpartition("/")[2]: item for item in listed}
+        new = [file for file in files if not _is_there(file, there.get(file.path))]
         replaced = [file.path for file in new if _differs(file, there.get(file.path))]
         size = sum(file.bytes for file in new)
         moved = _progress(console, "pushing", size, quiet=arguments.json)
-        upload_candles(new, access, bucket=bucket, data_set=data_set, moved=moved)
-    pushed = [file.path for file in new]
+        upload_candles(new, access, bucket=bucket, data_set=data_set, there=there, moved=moved)
+    pushed, same = [file.path for file in new], len(files) - len(new)
     if arguments.json:
-        done = {"set": data_set, "pushed": pushed, "unchanged": len(same), "replaced": replaced}
+        done = {"set": data_set, "pushed": pushed, "unchanged": same, "replaced": replaced}
         say_json({**done, "failed": failed, "moved_bytes": size})
         return 2 if failed else 0
     say(*pushed)
@@ -84,9 +85,7 @@ def _push(arguments: argparse.Namespace, access: Access, objects: Objects, bucke
         warn(f"replaced: {name} had other bytes; its earlier version stays (mayfly data pull --at)")
     for name, why in failed.items():
         warn(f"left out: {name} ({why})")
-    warn(
-        f"{counted(len(pushed), 'file')} pushed to {data_set} ({size / 1e6:.1f} MB), {len(same):,} unchanged"
-    )
+    warn(f"{counted(len(pushed), 'file')} pushed to {data_set} ({size / 1e6:.1f} MB), {same:,} unchanged")
     return 2 if failed else 0
 
 
@@ -140,7 +139,9 @@ def _pull(arguments: argparse.Namespace, access: Access, objects: Objects, bucke
     check_folder(folder)
     pulled, console = SetPull(), Console(plain=arguments.json)
     total = sum(file.input.bytes for file in files)
-    one = partial(_pull_one, access, bucket, folder, overwrite=arguments.overwrite, pulled=pulled)
+    client = access.client("s3", timeout_seconds=120.0)
+    fetch = partial(_fetched, client, objects, bucket)
+    one = partial(_pull_one, objects, folder, fetch, overwrite=arguments.overwrite, pulled=pulled)
     try:
         several_at_once(
             [partial(one, file) for file in files],
@@ -166,9 +167,9 @@ def _pull(arguments: argparse.Namespace, access: Access, objects: Objects, bucke
 
 
 def _pull_one(
-    access: Access,
-    bucket: str,
+    objects: Objects,
     folder: Path,
+    fetch: Callable[[Path, Input, Moved], None],
     file: SetFile,
     moved: Moved,
     *,
@@ -179,17 +180,13 @@ def _pull_one(
     item, path = file.input, folder / file.name
     try:
         there = _hash_of(path)
-        if there and (there == item.sha256 or not overwrite):
-            (pulled.unchanged if there == item.sha256 else pulled.differing).append(file.name)
+        stored = objects.head(key=item.key, version_id=item.version_id) if there and not item.sha256 else None
+        sha256 = hash_of(stored, objects) if stored else item.sha256
+        if there and (there == sha256 or not overwrite):
+            (pulled.unchanged if there == sha256 else pulled.differing).append(file.name)
             moved(item.bytes)
             return
-        client, known = access.client("s3", timeout_seconds=120.0), {"bucket": bucket, "size": item.bytes}
-        with aws_errors(f"cannot read s3://{bucket}/{item.key}"):
-            pinned = (item.key, item.version_id, item.sha256)
-            sha256 = fetch_file(path, *pinned, client, moved=moved, **known)  # type: ignore[arg-type]
-        if item.sha256 and sha256 != item.sha256:
-            why = f"sha256 is {sha256}, it should be {item.sha256}"
-            raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
+        fetch(path, item, moved)
         pulled.moved[file.name] = item.bytes
     except TrainerError as error:
         pulled.failed[file.name] = error
@@ -197,6 +194,31 @@ def _pull_one(
         if (problem := file_error(error)) is None:
             raise
         pulled.failed[file.name] = problem
+
+
+def _fetched(client: Any, objects: Objects, bucket: str, path: Path, item: Input, moved: Moved) -> None:
+    """Download a version, whose hash S3's answer has where no manifest does. Raises ConfigError if its bytes
+    have another, DataError if it is gone.
+    """
+    expected = item.sha256
+
+    def read_hash(answer: dict[str, Any]) -> str:
+        nonlocal expected
+        expected = expected or hash_of(stored_of(item.key, answer), objects)
+        return expected
+
+    try:
+        with aws_errors(f"cannot read s3://{bucket}/{item.key}"):
+            named = (item.key, item.version_id, read_hash)
+            sha256 = fetch_file(path, *named, client, bucket=bucket, size=item.bytes, moved=moved)
+    except TrainerError as error:
+        if error.__cause__ and error_code(error.__cause__) in NO_OBJECT:
+            do = "Take the set as it is now, or as of a later time: --at 2026-11-20T14:30Z."
+            raise DataError(f"{item.key} is gone", why="the bucket has ended this version", do=do) from error
+        raise
+    if expected and sha256 != expected:
+        why = f"sha256 is {sha256}, it should be {expected}"
+        raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
 
 
 def _hash_of(path: Path) -> str:
@@ -250,7 +272,8 @@ def _list(arguments: argparse.Namespace, objects: Objects) -> int:
         ]
         _show(arguments, {"sets": rows}, rows, none="no data sets yet: mayfly data push PATH")
         return 0
-    data_set, files = _files(arguments, objects)
+    data_set, listed = _files(arguments, objects)
+    files = with_details(objects, listed)
     rows = [_row(file) for file in files]
     _show(arguments, {"set": data_set, "files": rows}, rows, none="")
     if not arguments.json:

@@ -19,9 +19,9 @@ from typing import Any
 
 import ccxt
 
-from trainer.data.fetch.pages import MILLISECOND, offset_of, page_of_rows
+from trainer.data.fetch.pages import MILLISECOND, page_of_rows
 from trainer.data.fetch.source import BadAnswer, BarPage, NoSuchSymbol, SourceBusy, SourceRefused
-from trainer.data.timeframes import DAY, SECOND, canonical, step_of
+from trainer.data.timeframes import DAY, SECOND, canonical, origin_of, step_of
 
 SETTLED_SECONDS = 30  # after the end of a bar, until which an exchange may still add a trade to it
 _LONGEST = 7 * DAY
@@ -75,8 +75,8 @@ class CoinSource:
 
     def complete_until(self, timeframe: str, now: int) -> int:
         step = step_of(timeframe)
-        offset = offset_of(step)
-        return (now - SETTLED_SECONDS * SECOND - offset) // step * step + offset
+        origin = origin_of(step)
+        return (now - SETTLED_SECONDS * SECOND - origin) // step * step + origin
 
     def earliest(self, timeframe: str, now: int) -> tuple[int, str]:
         if not (last := self._kind.last_bars):

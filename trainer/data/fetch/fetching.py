@@ -96,10 +96,13 @@ class Fetch:
         complete = self._source.complete_until(self._request.timeframe, self._now)
         self._until = min((self._request.until or complete) // self._step * self._step, complete)
         self._earliest, self.report.limit = self._source.earliest(self._request.timeframe, self._now)
-        files = fetched_files(self._folder)
+        files: dict[str, list[FetchedFile]] = {}
+        for file in fetched_files(self._folder):
+            if file.record.timeframe == self._request.timeframe:
+                files.setdefault(file.record.symbol, []).append(file)
         with ThreadPoolExecutor(max_workers=self._source.at_once) as threads:
             work = {
-                symbol: threads.submit(self._symbol_or_stop, symbol, since, files)
+                symbol: threads.submit(self._symbol_or_stop, symbol, since, files.get(symbol, []))
                 for symbol, since in self._request.begins.items()
             }
             try:
@@ -122,28 +125,23 @@ class Fetch:
             return  # the symbol that ended the fetch raises its own error
         self._done += 1
 
-    def _symbol_or_stop(self, symbol: str, since: int, files: Sequence[FetchedFile]) -> None:
-        """Fetch a symbol. An error that ends the fetch stops the others at once: a source that bans an
-        address bans it for longer if it goes on asking.
+    def _symbol_or_stop(self, symbol: str, since: int, own: Sequence[FetchedFile]) -> None:
+        """Fetch a symbol with its `own` files. An error that ends the fetch stops the others at once: a
+        source that bans an address bans it for longer if it goes on asking.
         """
         try:
-            self._symbol(symbol, since, files)
+            self._symbol(symbol, since, own)
         except (NoSuchSymbol, BadAnswer, Stopped):
             raise
         except BaseException:
             self._stop.set()
             raise
 
-    def _symbol(self, symbol: str, since: int, files: Sequence[FetchedFile]) -> None:
+    def _symbol(self, symbol: str, since: int, own: Sequence[FetchedFile]) -> None:
         """Fetch what no file covers of a symbol's range."""
         request = self._request
         if why := name_flaw(symbol, request.timeframe):
             raise NoSuchSymbol(why)
-        own = [
-            file
-            for file in files
-            if (file.record.symbol, file.record.timeframe) == (symbol, request.timeframe)
-        ]
         if others := sorted({file.record.source for file in own} - {request.source}):
             raise NoSuchSymbol(f"the folder has its bars of {others[0]}; give another folder")
         begin = max(-(-since // self._step) * self._step, self._earliest)

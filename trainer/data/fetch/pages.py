@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.fetch.source import BadAnswer, BarPage
+from trainer.data.timeframes import origin_of
 
 MILLISECOND = 1_000_000  # ns
 
@@ -44,7 +45,7 @@ def page_of_rows(
 
 
 def _in_order(timestamp: np.ndarray, values: np.ndarray, step: int, covers_until: int) -> BarPage:
-    if (timestamp % step != offset_of(step)).any():
+    if ((timestamp - origin_of(step)) % step).any():
         raise BadAnswer("a bar does not begin at a multiple of its length")
     order = np.argsort(timestamp, kind="stable")
     timestamp, values = timestamp[order], values[:, order]
@@ -69,12 +70,6 @@ def possible_bars(values: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         finite = np.isfinite(values).all(axis=0) & (values[:4] > 0).all(axis=0)
         return np.asarray(finite & (values[1] >= values[2]) & (values[4] >= 0))
-
-
-def offset_of(step: int) -> int:
-    """Return where bars of this length begin: weeks on Mondays."""
-    day = 86_400 * 1_000_000_000
-    return 4 * day % step if step % (7 * day) == 0 else 0
 
 
 def missing_runs(timestamp: np.ndarray, first: int, until: int, step: int) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ class StockSource:
         self._session = session
         yfinance.config.debug.hide_exceptions = False
         logging.getLogger("yfinance").setLevel(logging.CRITICAL)  # its errors are ours to tell
+        # It switches its own on as it is imported: with pandas 3.1 fifty lines a ticker.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="yfinance")
         with suppress(Exception):  # its caches make their tables once, and not in several threads
             for cache in (get_tz_cache(), get_cookie_cache()):
                 cache.lookup("")

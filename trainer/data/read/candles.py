@@ -18,11 +18,9 @@ from trainer.base.text import counted
 from trainer.data.read.actions import applied
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
-from trainer.data.timeframes import DAY, EVENTS, SECOND, name_of, step_of
+from trainer.data.timeframes import EVENTS, SECOND, name_of, origin_of, step_of
 
 MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
-_MONDAY = 4 * DAY  # 1970-01-05
-_WEEK = 7 * DAY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +106,7 @@ def resample(candles: Candles, timeframe: str) -> Candles:
 def longer_bars(candles: Candles, timeframe: str) -> Candles:
     """Return longer bars, with the first and the last one, of which the series may cover only a part."""
     long = step_of(timeframe)
-    origin = _MONDAY if long % _WEEK == 0 else 0
+    origin = origin_of(long)
     bins_N = (candles.timestamp - origin) // long
     first_M = np.flatnonzero(np.diff(bins_N, prepend=bins_N[0] - 1))
     last_M = np.append(first_M[1:], len(bins_N)) - 1

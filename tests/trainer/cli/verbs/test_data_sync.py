@@ -128,6 +128,30 @@ def test_what_is_pushed_is_pulled_and_listed(mayfly: Any, candles: Path, tmp_pat
     ]
 
 
+def test_a_new_file_is_one_request_each_way(
+    mayfly: Any, candles: Path, bucket: KeptBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, get = list[str](), bucket.get_object
+    monkeypatch.setattr(bucket, "head_object", lambda **named: pytest.fail(f"it asks for {named['Key']}"))
+    monkeypatch.setattr(bucket, "get_object", lambda **named: (asked.append(named["Key"]), get(**named))[1])
+    assert len(mayfly("push", candles)[1]["pushed"]) == 2 and not asked
+    assert len(mayfly("pull")[1]["pulled"]) == 2
+    assert sorted(asked) == ["raw/main/AAA_1m.parquet", "raw/main/BBB_1m.parquet"]
+
+
+def test_bytes_that_are_not_those_of_the_hash_get_no_name(
+    mayfly: Any, candles: Path, bucket: KeptBucket, tmp_path: Path
+) -> None:
+    wrong = {"sha256": "0" * 64}
+    bucket.put_object(Key="raw/main/AAA_1m.parquet", Body=b"other", Metadata=wrong)
+    code, pulled = mayfly("pull", "main")
+    assert (
+        code == 103
+        and "damaged" in str(pulled["failed"])
+        and not (tmp_path / "main" / "AAA_1m.parquet").exists()
+    )
+
+
 def test_the_versions_of_then_come_back(
     mayfly: Any, candles: Path, make_candles: Callable[..., Any], bucket: KeptBucket, tmp_path: Path
 ) -> None:
@@ -154,10 +178,9 @@ def test_the_versions_of_then_come_back(
     assert (tmp_path / "read" / "AAA_1m.parquet").read_bytes() == old
 
     bucket.delete_object(Key=read.key, VersionId=read.version_id)
-    code, error = mayfly("pull", "--at", RUN[9:], "--out", "read")
-    assert (
-        code == 2 and "1 of 1 file that run" in error["error"]["what"] and read.key in error["error"]["why"]
-    )
+    code, gone = mayfly("pull", "--at", RUN[9:], "--out", "gone")
+    (failed,) = gone["failed"]
+    assert code == 2 and f"{read.key} is gone" in failed["what"] and not [*(tmp_path / "gone").iterdir()]
 
 
 @pytest.mark.parametrize(

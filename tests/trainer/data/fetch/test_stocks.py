@@ -5,6 +5,7 @@ and source: prices are made up.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,6 +129,15 @@ def _session(day: int) -> dict[str, Any]:
 def _gone() -> dict[str, Any]:
     error = {"code": "Not Found", "description": "No data found, symbol may be delisted"}
     return {"chart": {"result": None, "error": error}}
+
+
+def test_nobody_reads_what_yfinance_thinks_of_pandas() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.filterwarnings("default", category=DeprecationWarning, module="^yfinance")  # as it does
+        StockSource()
+        warnings.warn_explicit("inplace", DeprecationWarning, "utils.py", 568, module="yfinance.utils")
+        warnings.warn_explicit("ours", UserWarning, "x.py", 1, module="trainer.x")
+    assert [str(one.message) for one in told] == ["ours"]
 
 
 @pytest.fixture
