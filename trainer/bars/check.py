@@ -7,7 +7,8 @@ needs no pyarrow:
 
 Prints one JSON document: files with hashes, symbols with bars, holes, calendar and windows, refused symbols
 with reasons, and plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why",
-"do"}} and exit 2. Reads the candles and counts windows with numpy only: no torch, no features.
+"do"}} and exit 2. Reads the candles and counts windows with numpy only: no torch, and no features but those
+of other symbols' bars, if the job reads any.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from trainer.base.files import HeldFolder, read_plain
 from trainer.data.columns import told_of
 from trainer.data.read.candles import time_text
 from trainer.data.read.folders import candle_files
-from trainer.data.read.reading import CandleFolder, FileRead, side_read
+from trainer.data.read.opened import FileRead, side_read
+from trainer.data.read.reading import CandleFolder
 from trainer.data.read.side import open_side, side_errors, side_files
 from trainer.job.job import MOST_JOB_BYTES, Job, job_from_json
 
@@ -55,6 +57,7 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
         "notes": list(plan.notes),
         "refused": [{"symbol": entry.symbol, **entry.error.as_dict()} for entry in plan.refused.values()],
         "inputs": list(plan.inputs),
+        "index": list(folder.index),
         # Without a trial the reach of a user's own model is unknown: the node plans.
         "plan": plan.to_bytes().decode() if all(home.is_tried for home in job.own_files.values()) else "",
     }

@@ -34,9 +34,9 @@ from trainer.base.errors import DataError
 from trainer.base.files import open_plain
 from trainer.base.text import some_of
 from trainer.data.calendar import session_clock
-from trainer.data.read.candles import Candles, time_text
-from trainer.data.read.reading import CandleFolder, FileRead
-from trainer.data.read.shapes import FIELDS
+from trainer.data.read.candles import Candles, bars_sha256, time_text
+from trainer.data.read.opened import FileRead
+from trainer.data.read.reading import CandleFolder
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.targets.target import TargetSettings
@@ -59,7 +59,7 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
     """Return the plan of every symbol of the job. Raises DataError if no symbol can be trained on."""
-    job = job.with_data(timeframe=folder.timeframe)
+    job = job.with_data(timeframe=folder.timeframe, columns=job.data.columns_with(folder.index))
     if job.data.panel:
         planned = _plan_panel(job, folder)
     elif kind_of(job).one_split:
@@ -162,18 +162,6 @@ def _refuse_other_windows(plans: Sequence[Plan], entry: SymbolPlan) -> None:
                 ),
                 do="Plan again: leave --plan out.",
             )
-
-
-def bars_sha256(candles: Candles) -> str:
-    """Return the hash of the bars: of each column's name and the hash of its bytes."""
-    digest = hashlib.sha256()
-    bars = {name: getattr(candles, name) for name in ("timestamp", *FIELDS)}
-    for name, values in {
-        **bars,
-        **{f"column {name}": values for name, values in candles.columns.items()},
-    }.items():
-        digest.update(name.encode() + hashlib.sha256(np.ascontiguousarray(values).data).digest())
-    return digest.hexdigest()
 
 
 def _plan_each(

@@ -16,7 +16,7 @@ from trainer.bars.cuts import Cut, recent_cuts
 from trainer.bars.series_plan import Plan
 from trainer.bars.symbol_plan import plan_by_spans, warmup_of
 from trainer.base.errors import DataError
-from trainer.data.read.candles import Candles, time_text
+from trainer.data.read.candles import Candles, merged, time_text
 from trainer.data.splits import Spans, walk_forward
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
@@ -31,7 +31,7 @@ class Timeline:
 
     def add(self, timestamps: np.ndarray) -> None:
         """Add a series' bars (T,) int64, ascending."""
-        instants = np.union1d(self.instants, timestamps)
+        instants = merged(self.instants, timestamps)
         counts = np.zeros(len(instants), dtype=np.int64)
         counts[np.searchsorted(instants, self.instants)] += self.counts
         counts[np.searchsorted(instants, timestamps)] += 1

@@ -10,7 +10,7 @@ from functools import lru_cache
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.base.symbols import RULE, flaw, quoted, tidy
-from trainer.data.columns import Told, told_of
+from trainer.data.columns import Told, told_index, told_of
 from trainer.data.feature_names import (
     FEATURES,
     SET,
@@ -24,7 +24,7 @@ from trainer.data.feature_names import (
 )
 from trainer.data.feature_table import TABLE
 from trainer.data.own_features import OwnFeatures, own_item
-from trainer.data.side_names import split_sides
+from trainer.data.side_names import reads_index, split_sides
 from trainer.data.timeframes import DAY, step_of
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
@@ -91,8 +91,8 @@ class DataSettings:
     columns: tuple[str, ...] = setting(
         (),
         "Further numeric columns of the candle files that the model reads; NAME lag 1d: the side series"
-        " NAME.side.csv; close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and"
-        " its unit.",
+        " NAME.side.csv; log_return_60 of BTC-USD: a feature of another symbol, or of the index of all;"
+        " close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and its unit.",
     )
     features: tuple[str, ...] = setting(
         (AUTO,),
@@ -162,7 +162,7 @@ class DataSettings:
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
-        split_sides(told_of(self.columns)[1])
+        self._check_sides()
         self._check_features()
         if len(set(self.columns)) < len(self.columns) or {*self.columns} & {*FEATURES, *self.computed}:
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
@@ -240,6 +240,11 @@ class DataSettings:
         """Return the columns that a model reads besides the bar: those of the candles, then side series."""
         inside, sides = split_sides(told_of(self.columns)[1])
         return (*inside, *(side.entry for side in sides))
+
+    def columns_with(self, members: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns with the symbols of the index, if one reads it and the job names none."""
+        asks = reads_index(split_sides(self.further)[1]) and not self.told.index
+        return (*self.columns, told_index(members)) if asks and members else self.columns
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -328,6 +333,14 @@ class DataSettings:
         chosen = (f"{own.base_name}:{items[item][1]}" if item in items else item for item in self.features)
         object.__setattr__(self, "own", own)
         object.__setattr__(self, "features", tuple(chosen))
+
+    def _check_sides(self) -> None:
+        """Raise UsageError for side series that can't be, before a command starts anything."""
+        try:
+            for side in split_sides(told_of(self.columns)[1])[1]:
+                side.lookback(self.timeframe or "1m")
+        except DataError as error:
+            raise UsageError(error.what, why=error.why, do=error.do) from error
 
     def _check_features(self) -> None:
         own = self.own.names if self.own else ()

@@ -18,7 +18,7 @@ from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
 from trainer.base.text import counted
-from trainer.data.side_names import SideColumn, side_name, split_sides
+from trainer.data.side_names import SideColumn, reads_index, side_name, split_sides, symbols_beside
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.job.script import MOST_DATA_FILES
 from trainer.runs.store import Objects
@@ -58,6 +58,7 @@ class ChosenCandles:
     notes: tuple[str, ...] = ()  # notes of the data check
     bars_plan: bytes = b""  # plan.json, if a desk has read the bars; else the node makes it
     desk_bytes: int = 0  # of the files while they are at the desk
+    index: tuple[str, ...] = ()  # its symbols, if a side series reads it
 
     @property
     def input_bytes(self) -> int:
@@ -93,11 +94,12 @@ def choose(
     timeframe: str,
     too_few: Callable[[str, int, str], DataError | None],
     columns: Sequence[str] = (),
+    index: Sequence[str] = (),
     exclude: Collection[str] = (),
     data_set: str = "main",
 ) -> ChosenCandles:
     """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an
-    error.
+    error. `columns` are those beside the bars, `index` the symbols of the index (none: all of the data set).
 
     Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe, column
     or side series.
@@ -153,10 +155,15 @@ def choose(
                 do="Remove one from data.exclude.",
             )
         )
-    used = [item for item in known if item.summary["timeframe"] == base and _symbols(item) & bars.keys()]
-    for item in used:
-        _refuse_missing_column(item, columns)
-    beside = _side_inputs(checked, sides, raw)
+    of_base = [item for item in known if item.summary["timeframe"] == base]
+    for item in of_base:
+        if _symbols(item) & bars.keys():
+            _refuse_missing_column(item, columns)
+    members = tuple(index or sorted(spans.keys() - {*exclude})) if reads_index(sides) else ()
+    read = symbols_beside(sides, members)
+    _refuse_missing_symbol(read, spans, f"{raw} at {timeframe}")
+    used = [item for item in of_base if _symbols(item) & (bars.keys() | read)]
+    beside = _side_inputs(checked, [side for side in sides if side.file], raw)
     return ChosenCandles(
         timeframe=timeframe,
         bars=bars,
@@ -164,6 +171,7 @@ def choose(
         inputs=(*used, *beside),
         refused=tuple(map(str, short)),
         notes=(f"bars of {timeframe} are made from bars of {base}",) if base != timeframe else (),
+        index=members,
     )
 
 
@@ -225,6 +233,13 @@ def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
             )
             why = f"its columns besides those of a bar: {', '.join(there) or 'none'}"
             raise DataError(f"{item.key} has no column {name}", why=why, do=do)
+
+
+def _refuse_missing_symbol(symbols: Iterable[str], there: Iterable[str], where: str) -> None:
+    """Raise DataError for a symbol whose bars a side series reads and that the set lacks."""
+    for symbol in sorted({*symbols} - {*there}):
+        do = nearest(symbol, there) or "Bring its candles with --data PATH, or leave it out of data.columns."
+        raise DataError(f"there are no bars of {symbol}", why=f"data.columns reads them in {where}", do=do)
 
 
 def _side_inputs(inputs: Sequence[Input], sides: Sequence[SideColumn], raw: str) -> tuple[Input, ...]:

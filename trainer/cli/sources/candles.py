@@ -92,6 +92,7 @@ def _checked(job: Job, check: CheckChild) -> FoundCandles:
         refused=tuple(map(str, refused)),
         notes=tuple(report["notes"]),
         desk_bytes=sum(file.bytes for file in files),
+        index=tuple(report["index"]),
     )
     return FoundCandles(job=job, candles=candles, files=files, notes=[*candles.notes, *_left_out(candles)])
 

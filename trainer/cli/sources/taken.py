@@ -145,7 +145,10 @@ def _without(candles: ChosenCandles, errors: Mapping[str, DataError]) -> ChosenC
     if not bars:
         raise next(iter(errors.values()))
     inputs = tuple(
-        item for item in candles.inputs if any(entry["symbol"] in bars for entry in item.summary["holds"])
+        item
+        for item in candles.inputs
+        if not {entry["symbol"] for entry in item.summary["holds"]} & errors.keys()
+        or any(entry["symbol"] in bars for entry in item.summary["holds"])
     )
     return replace(candles, bars=bars, inputs=inputs, refused=(*candles.refused, *map(str, errors.values())))
 
