@@ -10,11 +10,12 @@ how old a value may be when it is used.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.symbols import RULE, flaw, quoted, tidy
+from trainer.base.text import some_of
 from trainer.data.columns import INDEX
 from trainer.data.feature_names import AT, named
 from trainer.data.feature_table import TABLE
@@ -23,6 +24,7 @@ from trainer.data.timeframes import step_of
 _ENTRY = re.compile(r"(?P<name>\S+) lag (?P<lag>\S+)(?: age (?P<age>\S+))?")
 _CROSS = re.compile(r"(?P<feature>\S+) of (?P<symbol>.+?)(?: age (?P<age>\S+))?")
 _FILE = re.compile(r"(?P<name>[^.]+)\.side(\.[^.]+)?\.(csv|csv\.gz|parquet|pq|feather|arrow)", re.IGNORECASE)
+MOST_NAMED = 12  # symbols, in a line
 _NOTHING = ("0", "0s", "0m", "0h", "0d")
 
 
@@ -85,10 +87,25 @@ def split_sides(columns: Iterable[str]) -> tuple[tuple[str, ...], tuple[SideColu
     return tuple(inside), tuple(sides)
 
 
-def symbols_beside(sides: Iterable[SideColumn], members: Iterable[str]) -> frozenset[str]:
-    """Return the symbols whose bars side series read; `members`: those of the index."""
-    symbols = {side.symbol for side in sides if side.symbol}
-    return frozenset(symbols - {INDEX} | ({*members} if INDEX in symbols else set()))
+def symbols_beside(sides: Iterable[SideColumn], members: Iterable[str]) -> dict[str, str]:
+    """Return the symbols whose bars side series read, by name, each with an entry that reads it; `members`:
+    those of the index.
+    """
+    members, entries = tuple(members), dict[str, str]()
+    for side in sides:
+        for symbol in members if side.symbol == INDEX else filter(None, (side.symbol,)):
+            entries.setdefault(symbol, side.entry)
+    return dict(sorted(entries.items()))
+
+
+def refuse_missing(beside: Mapping[str, str], there: Collection[str], where: str) -> None:
+    """Raise DataError for a symbol of `symbols_beside` that is not among those at a place."""
+    for symbol, entry in beside.items():
+        if symbol not in there:
+            do = nearest(symbol, there, closeness=0.8)
+            do = do or "Bring its candles, too, or leave it out of data.columns."
+            why = f"{entry} reads them; {where} holds {some_of(sorted(there), MOST_NAMED)}"
+            raise DataError(f"there are no bars of {symbol}", why=why, do=do)
 
 
 def reads_index(sides: Iterable[SideColumn]) -> bool:

@@ -352,6 +352,9 @@ class DataSettings:
                 continue
             if name in (AUTO, ALL, NONE) or named(name) or name.removeprefix(SET) in SETS and SET in name:
                 continue
+            if split_sides((name,))[1]:
+                why, do = "it is a column beside the bars", "Add it to data.columns."
+                raise UsageError(f"job key 'data.features' has {quoted(name)}", why=why, do=do)
             known = (*TABLE, *(f"{SET}{one}" for one in SETS))
             do = nearest(name, known) or "Set data.features = auto."
             why = "features are auto, all, none, sets, or names that docs/reference.md lists"

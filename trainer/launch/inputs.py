@@ -18,7 +18,14 @@ from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
 from trainer.base.text import counted
-from trainer.data.side_names import SideColumn, reads_index, side_name, split_sides, symbols_beside
+from trainer.data.side_names import (
+    SideColumn,
+    reads_index,
+    refuse_missing,
+    side_name,
+    split_sides,
+    symbols_beside,
+)
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.job.script import MOST_DATA_FILES
 from trainer.runs.store import Objects
@@ -161,8 +168,8 @@ def choose(
             _refuse_missing_column(item, columns)
     members = tuple(index or sorted(spans.keys() - {*exclude})) if reads_index(sides) else ()
     read = symbols_beside(sides, members)
-    _refuse_missing_symbol(read, spans, f"{raw} at {timeframe}")
-    used = [item for item in of_base if _symbols(item) & (bars.keys() | read)]
+    refuse_missing(read, spans, f"{raw} at {timeframe}")
+    used = [item for item in of_base if _symbols(item) & (bars.keys() | read.keys())]
     beside = _side_inputs(checked, [side for side in sides if side.file], raw)
     return ChosenCandles(
         timeframe=timeframe,
@@ -233,13 +240,6 @@ def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
             )
             why = f"its columns besides those of a bar: {', '.join(there) or 'none'}"
             raise DataError(f"{item.key} has no column {name}", why=why, do=do)
-
-
-def _refuse_missing_symbol(symbols: Iterable[str], there: Iterable[str], where: str) -> None:
-    """Raise DataError for a symbol whose bars a side series reads and that the set lacks."""
-    for symbol in sorted({*symbols} - {*there}):
-        do = nearest(symbol, there) or "Bring its candles with --data PATH, or leave it out of data.columns."
-        raise DataError(f"there are no bars of {symbol}", why=f"data.columns reads them in {where}", do=do)
 
 
 def _side_inputs(inputs: Sequence[Input], sides: Sequence[SideColumn], raw: str) -> tuple[Input, ...]:

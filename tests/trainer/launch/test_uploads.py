@@ -247,6 +247,9 @@ def test_a_symbol_on_which_files_disagree_is_left_out(access, bucket, tmp_path, 
         "raw/main/AAA_1m_a.parquet",
         "raw/main/AAA_1m_b.parquet",
     ]
+    side = replace(inputs[0], key="raw/main/fear.side.csv", summary={"holds": []})
+    beside, _ = taken.compare_overlaps(replace(chosen, inputs=(*chosen.inputs, side)), objects)
+    assert beside.inputs == (*compared.inputs, side), "what no symbol of these holds stays"
 
     alone = choose(inputs, symbols=("BBB",), timeframe="", too_few=fewest(65))
     with pytest.raises(DataError, match="disagree about BBB"):

@@ -37,10 +37,11 @@ class IndexBars:
         # returns from it, and their number
         self._before = np.empty(0, dtype=np.int64)
         self._total, self._count = np.empty(0), np.empty(0, dtype=np.int64)
-        self._marks = hashlib.sha256()
+        self._marks, self._timeframe = hashlib.sha256(), ""
 
     def add(self, candles: Candles) -> None:
         """Add a member's bars."""
+        self._timeframe = candles.timeframe
         self._make_room(candles.timestamp)
         self._marks.update(f"{candles.symbol} {bars_sha256(candles)}".encode())
         places_N, before_N = np.searchsorted(self._instants, candles.timestamp[1:]), candles.timestamp[:-1]
@@ -56,13 +57,13 @@ class IndexBars:
         """Return the hash of all members' bars, in their order."""
         return self._marks.hexdigest()
 
-    def candles(self, timeframe: str) -> Candles:
+    def candles(self) -> Candles:
         """Return the index's bars."""
         kept = 1 + np.flatnonzero(self._before[1:] == self._instants[:-1])
         close_D = np.exp(np.cumsum(self._total[kept] / self._count[kept]))
         return Candles(
             symbol="the index",
-            timeframe=timeframe,
+            timeframe=self._timeframe,
             timestamp=self._instants[kept],
             open=close_D,
             high=close_D,
@@ -87,7 +88,6 @@ class IndexBars:
 def read_cross(
     columns: Sequence[SideColumn],
     *,
-    timeframe: str,
     members: Sequence[str],
     read: Callable[[str], Candles],
 ) -> dict[str, SideSeries]:
@@ -103,7 +103,7 @@ def read_cross(
             index = IndexBars()
             for member in members:
                 index.add(read(member))
-            candles, mark = index.candles(timeframe), index.mark()
+            candles, mark = index.candles(), index.mark()
         else:
             candles = read(symbol)
             mark = bars_sha256(candles)

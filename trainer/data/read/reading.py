@@ -30,7 +30,6 @@ from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load
 from trainer.data.read.refusals import (
     all_of,
     no_such_timeframe,
-    refuse_none_beside,
     refuse_unknown,
     several_timeframes,
     without,
@@ -39,7 +38,7 @@ from trainer.data.read.shapes import FIELDS
 from trainer.data.read.side import SideSeries, read_sides, with_sides
 from trainer.data.read.sources import Held, Series, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol, refuse_many_symbols
-from trainer.data.side_names import reads_index, split_sides, symbols_beside
+from trainer.data.side_names import reads_index, refuse_missing, split_sides, symbols_beside
 from trainer.data.timeframes import can_resample, canonical
 
 
@@ -81,7 +80,7 @@ class CandleFolder:
         beside = symbols_beside(self._beside, self._told.index)
         # the members of the index are known once all files are open
         self._splits_all = reads_index(self._beside) and not self._told.index
-        opened = self._opened((*wanted, *sorted(beside - {*wanted})) if wanted else (), chosen, files)
+        opened = self._opened(tuple(dict.fromkeys((*wanted, *beside))) if wanted else (), chosen, files)
         by_symbol = {symbol: longest_of(opened, symbol, chosen) for file in opened for symbol in file.written}
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
         refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in opened])
@@ -92,8 +91,8 @@ class CandleFolder:
         if self._splits_all:
             self.index = without(path, exact or known, {*exclude} & (exact or known))
         beside = symbols_beside(self._beside, self.index)
-        refuse_none_beside(path, beside, known)
-        self._of = {symbol: by_symbol[symbol] for symbol in dict.fromkeys((*self.symbols, *sorted(beside)))}
+        refuse_missing(beside, known, str(path))
+        self._of = {symbol: by_symbol[symbol] for symbol in dict.fromkeys((*self.symbols, *beside))}
         self._files = [file for file in opened if any(file in held_by for held_by in self._of.values())]
         several = sorted({file.timeframe for file in self._files})
         if not chosen and len(several) > 1:
@@ -152,7 +151,6 @@ class CandleFolder:
                 made = {side.column.entry: side for side in self._from_files}
                 made |= read_cross(
                     [side for side in self._beside if side.symbol],
-                    timeframe=self.timeframe,
                     members=self.index,
                     read=self._whole,
                 )
@@ -210,7 +208,7 @@ class CandleFolder:
 
     def _files_beside(self) -> list[str]:
         """Return the flat names of the files with the bars that side series read."""
-        symbols = sorted(symbols_beside(self._beside, self.index))
+        symbols = symbols_beside(self._beside, self.index)
         return [file.source.file for symbol in symbols for file in self._of[symbol]]
 
     def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[CandleFile]:

@@ -46,13 +46,6 @@ def refuse_unknown(
             )
 
 
-def refuse_none_beside(path: Path, beside: Iterable[str], known: set[str]) -> None:
-    """Raise DataError for a symbol whose bars side series read and that is not known."""
-    for symbol in sorted({*beside} - known):
-        do = nearest(symbol, known) or "Bring its candles, or leave it out of data.columns."
-        raise DataError(f"there are no bars of {symbol}", why=f"data.columns reads them in {path}", do=do)
-
-
 def without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str, ...]:
     """Return the known symbols without the excluded ones. Raises DataError for an unknown one, or if none is
     left.
