@@ -76,7 +76,7 @@ def test_a_model_to_start_from_has_the_jobs_index(tmp_path: Path) -> None:
 
     def job(index: str) -> Job:
         columns = (*COLUMNS, f"index={index}")
-        return job_of(**{"train.start_from": str(path)}, timeframe="1m", features=("all",), columns=columns)
+        return job_of(**{"train.init": str(path)}, timeframe="1m", features=("all",), columns=columns)
 
     check_inputs(job("BTC-USD/ETH-USD"))
     with pytest.raises(DataError, match=r"another index .its index is of other symbols than .*BTC-USD"):
@@ -94,7 +94,7 @@ def test_models_of_every_kind_predict_with_the_others_bars(
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     for number, symbol in enumerate(("BTC-USD", "ETH-USD", "SOL-USD")):
-        candles = synthetic_candles(symbol, bars=2500, timeframe="1h", seed=number, signal=1.0)
+        candles = synthetic_candles(symbol, bars=2500, timeframe="1h", seed=number)
         write_candles(data / f"{symbol}_1h.parquet", [candles], synthetic=True)
     symbols = "SOL-USD" if kind == "symbol" else "ETH-USD,SOL-USD"
     keys = [f"data.symbols={symbols}", f"data.columns={','.join(COLUMNS)},rsi_14@4h of BTC-USD"]
