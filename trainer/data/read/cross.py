@@ -127,6 +127,7 @@ def _series(columns: Sequence[SideColumn], candles: Candles, mark: str) -> list[
             SideSeries(
                 column=replace(column, lag=step_of(candles.timeframe)),
                 timestamp=candles.timestamp[begin:],
+                begins=candles.timestamp[: len(candles) - begin],
                 values=rows_NF[begin:, features.index(column.feature)].copy(),
                 mark=mark,
             )

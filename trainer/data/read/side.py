@@ -58,6 +58,7 @@ class SideSeries:
     values: np.ndarray
     files: tuple[SideFile, ...] = ()
     mark: str = ""  # the hash of the bars that it is made of
+    begins: np.ndarray | None = None  # (N,): the first bar that a value is made of; None: its own time
 
     @property
     def oldest(self) -> int:
@@ -69,10 +70,14 @@ class SideSeries:
         """Return the newest values (M,) float64 known at these times, NaN before the first one, and their
         ages.
         """
-        rows = np.searchsorted(self.timestamp, known_at - self.column.lag, side="right") - 1
+        rows = self.rows_at(known_at)
         values = self.values[rows].astype(np.float64)
         values[rows < 0] = np.nan
         return values, known_at - self.timestamp[rows]
+
+    def rows_at(self, known_at: np.ndarray) -> np.ndarray:
+        """Return the rows (M,) int64 of the newest values known at these times, -1 before the first one."""
+        return np.searchsorted(self.timestamp, known_at - self.column.lag, side="right") - 1
 
 
 def side_files(path: Path) -> tuple[Path, ...]:
@@ -120,7 +125,7 @@ def with_sides(
     bar.
     """
     known_at = candles.timestamp + step_of(candles.timeframe)
-    columns, notes = dict(candles.columns), []
+    columns, notes, since = dict(candles.columns), list[DataNote](), candles.since
     for side in sides:
         values, ages = side.at(known_at)
         if np.isnan(values[-1]) or ages[-1] > side.oldest:
@@ -132,10 +137,12 @@ def with_sides(
             detail = f"{counted(len(old), 'bar')}, the first at {first}"
             notes.append(DataNote(subject=candles.symbol, text=text, detail=detail))
         columns[side.column.entry] = values
+        begins = side.timestamp if side.begins is None else side.begins
+        since = np.minimum(candles.timestamp if since is None else since, begins[side.rows_at(known_at)])
     beside = (file.path.name for side in sides for file in side.files)
     files = tuple(dict.fromkeys((*candles.files, *files, *beside)))
     marks = {side.column.entry: side.mark for side in sides if side.mark}
-    return replace(candles, columns=columns, marks=marks, files=files), notes
+    return replace(candles, columns=columns, marks=marks, since=since, files=files), notes
 
 
 def open_side(path: Path) -> SideFile:

@@ -5,6 +5,7 @@ symbol.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from trainer.bars.symbol_plan import plan_folds
 from trainer.base.errors import DataError, UsageError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.candles import Candles
+from trainer.data.read.reading import read_candles
+from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
 from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
 
@@ -142,6 +145,38 @@ def test_nothing_that_a_k_fold_trains_on_is_of_its_other_spans(make_candles, spa
             fold.rows_TF[held_out.start : held_out.stop], other.rows_TF[held_out.start : held_out.stop]
         )
         for one, same in zip(trained_on(fold), trained_on(other), strict=True):
+            assert torch.equal(one, same)
+
+
+@pytest.mark.parametrize(
+    "entry", ["funding", "fear lag 0d age 9d", "log_return_60 of TWO", "log_volatility_15@5m of TWO"]
+)
+def test_no_value_of_a_column_is_carried_from_a_test_into_training(
+    entry: str, tmp_path: Path, make_candles
+) -> None:
+    """Cells, rows of side files and bars of other symbols whose time is in the test span are changed."""
+    candles, other = make_candles(3000), make_candles(5000, symbol="TWO", seed=2)
+    other = replace(other, timestamp=other.timestamp - 2000 * 60 * 10**9)  # its features begin before
+    cells = np.where(np.arange(3000) % 90 == 7, np.arange(3000), np.nan)
+    fear = np.arange(0, 3000, 90)
+    job = with_settings(K_FOLD, columns=[entry], features=["none"], symbols=["AAA"])
+
+    def folds(start: int, stop: int) -> tuple[SymbolData, ...]:
+        """Return the folds with other values from bar `start` to `stop`."""
+        inside = (np.arange(3000) >= start) & (np.arange(3000) < stop)
+        one = replace(candles, columns={"funding": np.where(inside, cells + 5000, cells)})
+        write_candles(tmp_path / "AAA_1m.parquet", [one])
+        write_candles(tmp_path / "TWO_1m.parquet", [wild(other, start + 2000, stop + 2000)])
+        lines = [f"{candles.timestamp[row]},{row + 5000 * inside[row]}" for row in fear]
+        (tmp_path / "fear.side.csv").write_text("\n".join(["time,value", *lines]))
+        (read,) = read_candles(tmp_path, symbols=["AAA"], columns=job.data.columns).values()
+        return folds_of(read, job)
+
+    for number, fold in enumerate(folds(0, 0)):
+        test = fold.spans.test
+        changed = folds(test.start, test.stop)[number]
+        assert not torch.equal(fold.rows_TF[test.start : test.stop], changed.rows_TF[test.start : test.stop])
+        for one, same in zip(trained_on(fold), trained_on(changed), strict=True):
             assert torch.equal(one, same)
 
 
