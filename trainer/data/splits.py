@@ -7,7 +7,7 @@ Works on counts of bars only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer.base.errors import DataError
 
@@ -103,6 +103,23 @@ def walk_forward(
             do="Lower data.folds or data.test_fraction.",
         )
     return tuple(folded)
+
+
+def purged(spans: Spans, *, reach: int, clear_of: Callable[[int], int]) -> Spans:
+    """Return spans, in bars of a series, of which those after the test begin where no input of their bars is
+    of bars before them, as those of `k_fold` do; spans of a walk as they are.
+    """
+
+    def begun(span: Span) -> Span:
+        return Span(start=min(clear_of(span.start) + reach, span.stop), stop=span.stop)
+
+    follows = spans.validation.start >= spans.test.stop and len(spans.validation)
+    after = begun(spans.after) if len(spans.after) else spans.after
+    return replace(
+        spans,
+        validation=begun(spans.validation) if follows else spans.validation,
+        after=after if len(after) else Span(start=0, stop=0),
+    )
 
 
 def k_fold(

@@ -191,10 +191,6 @@ class DataSettings:
                 "Leave data.test_days and data.validation_days out.",
             )
             raise UsageError("data.test_days with data.split = kfold", why=why, do=do)
-        if self.pooled or self.panel:
-            key = "data.panel" if self.panel else "data.pooled"
-            why, do = "k folds are of single series", f"Set data.split = walk, or leave {key} out."
-            raise UsageError(f"{key} with data.split = kfold", why=why, do=do)
         if self.validation_fraction + 1 / self.folds >= 0.9:
             expected = (
                 "small enough to leave a tenth of the bars for training (each fold tests 1 / data.folds)"
