@@ -80,6 +80,13 @@ def told_of(entries: Iterable[str]) -> tuple[Told, tuple[str, ...]]:
     )
 
 
+def told_parts(entries: Iterable[str]) -> tuple[str, ...]:
+    """Return the entries that tell about the parts of a bar, in one order: by them a file's bars are read."""
+    entries = tuple(entries)
+    own = {*told_of(entries)[1]}
+    return tuple(sorted(one for one in entries if one not in own and not one.startswith(f"{INDEX}=")))
+
+
 def told_index(members: Iterable[str]) -> str:
     """Return the entry that names the symbols of the index."""
     return f"{INDEX}={'/'.join(members)}"

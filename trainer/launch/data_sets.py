@@ -117,7 +117,7 @@ def _described(objects: Objects, versions: Iterable[tuple[Stored, int]]) -> tupl
 
     def one(item: tuple[Stored, int]) -> SetFile | None:
         version, count = item
-        known = described(version.key, objects, version.version_id)
+        known = described(version.key, objects, version.version_id, told=None)
         if known is None:
             return None
         return SetFile(input=known, stored_at=version.modified_at, versions=count)

@@ -7,17 +7,20 @@ pins them by version and hash.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
 from trainer.base.text import counted
+from trainer.data.columns import told_parts
 from trainer.data.side_names import (
     SideColumn,
     reads_index,
@@ -33,6 +36,7 @@ from trainer.runs.store import Objects
 RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
 MOST_SYMBOLS = 20_000  # of a file
+MOST_TOLD = 20  # entries of data.columns
 PARALLEL = 8
 
 
@@ -84,14 +88,15 @@ class ChosenCandles:
         }
 
 
-def list_inputs(objects: Objects, data_set: str) -> tuple[Input, ...]:
+def list_inputs(objects: Objects, data_set: str, columns: Iterable[str] = ()) -> tuple[Input, ...]:
     """Return every object directly under raw/<data_set>/ with a valid file name, with hash and index entry,
-    by key.
+    by key. `columns`: data.columns of a job, by which its entries were made.
     """
+    read = partial(described, objects=objects, told=told_parts(columns))
     prefix = f"{RAW}{data_set}/"
     keys = [item.key for item in objects.list(prefix=prefix) if not file_flaw(item.key.removeprefix(prefix))]
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        return tuple(item for item in pool.map(lambda key: described(key, objects), keys) if item is not None)
+        return tuple(item for item in pool.map(read, keys) if item is not None)
 
 
 def choose(
@@ -266,13 +271,34 @@ def _symbols(item: Input) -> set[str]:
     return {str(entry["symbol"]) for entry in item.summary["holds"]}
 
 
-def described(key: str, objects: Objects, version_id: str = "") -> Input | None:
-    """Return an object, or one version of it, with its hash and its index entry; None if there is none."""
+def index_key(sha256: str, told: Iterable[str] = ()) -> str:
+    """Return the key of the data check's report on a file, read by what a job tells about the parts of a bar
+    (`told_parts`): another job that tells others has a report of its own.
+    """
+    told = list(told)
+    by = f"/{hashlib.sha256(json.dumps(told).encode()).hexdigest()}" if told else ""
+    return f"{INDEX}{sha256}{by}.json"
+
+
+def describes(summary: Mapping[str, Any], file: str) -> bool:
+    """Return whether an index entry describes a file of this name: bars, or a side series."""
+    return bool(summary) and (bool(summary["holds"]) or bool(side_name(file)))
+
+
+def described(
+    key: str, objects: Objects, version_id: str = "", *, told: Iterable[str] | None = ()
+) -> Input | None:
+    """Return an object, or one version of it, with its hash and its index entry, by what is told (None: by
+    any job); None if there is none.
+    """
     head = objects.head(key=key, version_id=version_id)
     if head is None:  # deleted since it was listed
         return None
     sha256 = head.sha256 or _hash_on_record(key, head.version_id, objects)
-    index = objects.get(key=f"{INDEX}{sha256}.json") if sha256 else None
+    index = objects.get(key=index_key(sha256, told or ())) if sha256 else None
+    if sha256 and told is None and index is None:
+        others = objects.list(prefix=f"{INDEX}{sha256}/")
+        index = next((objects.get(key=other.key) for other in others), None)
     summary = read_summary(index.body) if index else {}
     return Input(key=key, version_id=head.version_id, sha256=sha256, bytes=head.size, summary=summary)
 
@@ -281,7 +307,8 @@ def write_index(item: Input, objects: Objects) -> None:
     """Store the index entry of an object that was uploaded by other means, by its hash, and its hash by key
     and version.
     """
-    objects.put(key=f"{INDEX}{item.sha256}.json", body=json.dumps(item.summary, indent=1).encode())
+    key = index_key(item.sha256, item.summary.get("told", ()))
+    objects.put(key=key, body=json.dumps(item.summary, indent=1).encode())
     objects.put(key=hash_key(item.key, item.version_id), body=json.dumps({"sha256": item.sha256}).encode())
 
 
@@ -290,11 +317,13 @@ def read_summary(body: bytes) -> dict[str, Any]:
     try:
         fields = read_object(body, most_bytes=MOST_INDEX_BYTES, name="the index entry")
         holds = [_held(item) for item in fields.rows("holds", most=MOST_SYMBOLS)]
+        told = [one.text(most=MOST_TEXT) for one in fields.value("told", []).items(most=MOST_TOLD)]
         return {
             **fields.values,
             "timeframe": fields.text("timeframe"),
             "synthetic": bool(fields.truth("synthetic")),
             "further": [name.text(most=MOST_TEXT) for name in fields.value("further").items()],
+            **({"told": told} if told else {}),
             "holds": holds,
         }
     except Unsound:

@@ -215,7 +215,7 @@ def within_budget(job: Job, budget: float) -> Job:
 
 def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
     """Return the files of the job's data set. Raises DataError for an empty one."""
-    inputs = list_inputs(objects, job.data.set)
+    inputs = list_inputs(objects, job.data.set, job.data.columns)
     if not inputs:
         do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
         raise DataError(

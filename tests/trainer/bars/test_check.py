@@ -50,6 +50,7 @@ def test_the_report_describes_files_and_symbols(folder: Path, tmp_path: Path, ca
         "timeframe": "1m",
         "synthetic": True,
         "further": [],
+        "told": [],
         "holds": [span],
     }
     expected = prepare(make_candles(1000, drop=[500]), job_of(lookback=30))

@@ -52,7 +52,7 @@ def find_candles(
     """
     if check is not None:
         return _checked(job, check)
-    if listed := list_inputs(objects, job.data.set):
+    if listed := list_inputs(objects, job.data.set, job.data.columns):
         inputs, taken = take(listed, objects, columns=job.data.columns, writes=not dry_run)
         candles = choose_from_set(job, inputs)
         candles, compared = compare_overlaps(candles, objects, columns=job.data.columns, writes=not dry_run)
