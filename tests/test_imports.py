@@ -37,9 +37,31 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("aws.place", "job", "runs", "targets.described"),
         *("targets.gate", "targets.inference", "targets.marks"),
     },
-    "launch": {"aws", "data.side_names", "data.table", "data.timeframes", "job", "machines", "runs"},
+    "launch": {
+        *(
+            "aws",
+            "data.columns",
+            "data.side_names",
+            "data.table",
+            "data.timeframes",
+            "job",
+            "machines",
+            "runs",
+        ),
+    },
     "control": {
-        *("aws", "data.timeframes", "job", "launch", "machines", "retrains", "runs", "store", "targets.gate"),
+        *(
+            "aws",
+            "data.columns",
+            "data.timeframes",
+            "job",
+            "launch",
+            "machines",
+            "retrains",
+            "runs",
+            "store",
+            "targets.gate",
+        ),
     },
     "train": {
         "bars",

@@ -7,7 +7,8 @@ needs no pyarrow:
 
 Prints one JSON document: files with hashes, symbols with bars, holes, calendar and windows, refused symbols
 with reasons, and plan.json as text. For unusable data or an unusable job: {"error": {"code", "what", "why",
-"do"}} and exit 2. Reads the candles and counts windows with numpy only: no torch, no features.
+"do"}} and exit 2. Reads the candles and counts windows with numpy only: no torch, and no features but those
+of other symbols' bars, if the job reads any.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from trainer.bars.document import PlannedFile
 from trainer.bars.job_plan import folder_of, plan_data, planned_file
 from trainer.base.errors import DataError, TrainerError, UsageError
 from trainer.base.files import HeldFolder, read_plain
-from trainer.data.columns import told_of
+from trainer.data.columns import told_parts
 from trainer.data.read.candles import time_text
 from trainer.data.read.folders import candle_files
-from trainer.data.read.reading import CandleFolder, FileRead, side_read
+from trainer.data.read.opened import FileRead, side_read
+from trainer.data.read.reading import CandleFolder
 from trainer.data.read.side import open_side, side_errors, side_files
 from trainer.job.job import MOST_JOB_BYTES, Job, job_from_json
 
@@ -43,7 +45,9 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
     with HeldFolder("candles", within=scratch) as folder_of_copies:
         folder = folder_of(job, path, scratch=Path(folder_of_copies))
         plan = plan_data(job, folder)
-        files = [_file(read, planned) for read, planned in zip(folder.files(), plan.files, strict=True)]
+        told = told_parts(job.data.columns)
+        read_files = zip(folder.files(), plan.files, strict=True)
+        files = [_file(read, planned, told) for read, planned in read_files]
     return {
         "files": files,
         "timeframe": plan.timeframe,
@@ -55,6 +59,7 @@ def check_data(path: Path, job: Job, *, scratch: Path | None = None) -> dict[str
         "notes": list(plan.notes),
         "refused": [{"symbol": entry.symbol, **entry.error.as_dict()} for entry in plan.refused.values()],
         "inputs": list(plan.inputs),
+        "index": list(folder.index),
         # Without a trial the reach of a user's own model is unknown: the node plans.
         "plan": plan.to_bytes().decode() if all(home.is_tried for home in job.own_files.values()) else "",
     }
@@ -68,17 +73,17 @@ def describe(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = 
     for file in candle_files(path).files if _has_candles(path) or not beside else ():
         try:
             with HeldFolder("candles", within=scratch) as copies:
-                folder = CandleFolder(file.path, Path(copies), columns=_told(columns))
+                folder = CandleFolder(file.path, Path(copies), columns=told_parts(columns))
                 for symbol in folder.symbols:
                     folder.read(symbol)
                 (read,) = folder.files()
-                files.append(_file(read, planned_file(read)))
+                files.append(_file(read, planned_file(read), told_parts(columns)))
         except TrainerError as error:
             errors[file.file] = error.as_dict()
     for place in beside:
         try:
             read = side_read(open_side(place))
-            files.append(_file(read, planned_file(read)))
+            files.append(_file(read, planned_file(read), told_parts(columns)))
         except TrainerError as error:
             errors[place.name] = error.as_dict()
     return {"files": files, "errors": errors}
@@ -91,21 +96,13 @@ def _has_candles(path: Path) -> bool:
         return False
 
 
-def _told(columns: Sequence[str]) -> list[str]:
-    """Return the entries that tell about the parts of a bar: which further columns a file has is no matter
-    here.
-    """
-    _, further = told_of(columns)
-    return [entry for entry in columns if entry not in further]
-
-
 def join(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = None) -> dict[str, Any]:
     """Join each symbol of a folder over all files, and each side series; return errors as JSON values:
     {"errors": {symbol, or file of a series: error}}.
     """
     errors = {name: error.as_dict() for name, error in side_errors(path).items()}
     with HeldFolder("candles", within=scratch) as copies:
-        folder = CandleFolder(path, Path(copies), columns=_told(columns))
+        folder = CandleFolder(path, Path(copies), columns=told_parts(columns))
         for symbol in folder.symbols:
             try:
                 folder.read(symbol)
@@ -114,9 +111,9 @@ def join(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = None
     return {"errors": errors}
 
 
-def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
-    """Return a file's description: the symbols that the run uses, all symbols that it holds, and its further
-    columns.
+def _file(read: FileRead, planned: PlannedFile, told: Sequence[str]) -> dict[str, Any]:
+    """Return a file's description: the symbols that the run uses, all symbols that it holds, its further
+    columns, and what was told about those of a bar.
     """
     return {
         "file": read.file,
@@ -127,6 +124,7 @@ def _file(read: FileRead, planned: PlannedFile) -> dict[str, Any]:
         "timeframe": read.timeframe,
         "synthetic": read.synthetic,
         "further": list(read.further),
+        "told": list(told),
         "holds": [
             {
                 "symbol": held.symbol,

@@ -40,6 +40,32 @@ class Cut:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class KFoldCut(Cut):
+    """The instants of one of k folds: training goes on after the test. `resumes`: the end of a validation
+    that follows the test, since there is too little before it; None: validation ends where test begins.
+    """
+
+    resumes: int | None = None
+
+    def spans(self, instants: np.ndarray, *, embargo: int, first: int = 0) -> Spans:
+        """Return the spans as `Cut` does. What follows the test is not purged yet: `splits.purged`."""
+        usual = super().spans(instants, embargo=embargo, first=first)
+        begin, end, validation = usual.validation.start, usual.test.stop, usual.validation
+        if self.resumes is not None:
+            begin = usual.test.start
+            opened = min(end + embargo, len(instants))
+            end = max(opened, int(np.searchsorted(instants, self.resumes)))
+            validation = Span(start=opened, stop=end)
+        stop, after = max(0, begin - embargo), min(end + embargo, len(instants))
+        return Spans(
+            train=Span(start=min(first, stop), stop=stop),
+            validation=validation,
+            test=usual.test,
+            after=Span(start=after, stop=len(instants)) if after < len(instants) else Span(start=0, stop=0),
+        )
+
+
 def recent_cuts(first: int, last: int, data: DataSettings) -> tuple[Cut, ...]:
     """Return the instants of each fold, oldest first, by days before the end of the last bar's day; `first`
     and `last` are the usable bars' begins in ns. Raises DataError if nothing is left to train on.

@@ -63,7 +63,7 @@ class SymbolPlan:
     bars: int
     first: str  # the first bar's start, UTC
     last: str
-    sha256: str  # of the bars: `job_plan.bars_sha256`
+    sha256: str  # of the bars: `candles.bars_sha256`
     calendar: str
     holes: tuple[tuple[int, int], ...]  # ranges of bars; there is a hole before each bar in them
     target: Mapping[str, Any]  # the target's settings, with values chosen for those that the job leaves open
@@ -177,6 +177,10 @@ class DataPlan:
                 do="Train fewer symbols.",
             )
         return content
+
+    def decided(self, job: Job) -> Job:
+        """Return the job with what its bars decide: the timeframe, and the symbols of the index."""
+        return job.with_data(timeframe=self.timeframe, columns=tuple(self.made_for["data"]["columns"]))
 
     @property
     def computed(self) -> tuple[str, ...]:

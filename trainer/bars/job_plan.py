@@ -26,7 +26,7 @@ from trainer.bars.document import (
     settings_of,
     target_values,
 )
-from trainer.bars.one_split import Timeline, plan_at, shortest_target
+from trainer.bars.one_split import Timeline, plan_at, reach_of, shortest_target
 from trainer.bars.panel_plan import calendar_of, plan_panel
 from trainer.bars.series_plan import BarTimes, Plan
 from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
@@ -34,9 +34,9 @@ from trainer.base.errors import DataError
 from trainer.base.files import open_plain
 from trainer.base.text import some_of
 from trainer.data.calendar import session_clock
-from trainer.data.read.candles import Candles, time_text
-from trainer.data.read.reading import CandleFolder, FileRead
-from trainer.data.read.shapes import FIELDS
+from trainer.data.read.candles import Candles, bars_sha256, time_text
+from trainer.data.read.opened import FileRead
+from trainer.data.read.reading import CandleFolder
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.targets.target import TargetSettings
@@ -59,7 +59,7 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
     """Return the plan of every symbol of the job. Raises DataError if no symbol can be trained on."""
-    job = job.with_data(timeframe=folder.timeframe)
+    job = job.with_data(timeframe=folder.timeframe, columns=job.data.columns_with(folder.index))
     if job.data.panel:
         planned = _plan_panel(job, folder)
     elif kind_of(job).one_split:
@@ -164,18 +164,6 @@ def _refuse_other_windows(plans: Sequence[Plan], entry: SymbolPlan) -> None:
             )
 
 
-def bars_sha256(candles: Candles) -> str:
-    """Return the hash of the bars: of each column's name and the hash of its bytes."""
-    digest = hashlib.sha256()
-    bars = {name: getattr(candles, name) for name in ("timestamp", *FIELDS)}
-    for name, values in {
-        **bars,
-        **{f"column {name}": values for name, values in candles.columns.items()},
-    }.items():
-        digest.update(name.encode() + hashlib.sha256(np.ascontiguousarray(values).data).digest())
-    return digest.hexdigest()
-
-
 def _plan_each(
     folder: CandleFolder, symbols: Iterable[str], plan: Callable[[Candles], tuple[Plan, ...]]
 ) -> dict[str, SymbolPlan | RefusedSymbol]:
@@ -224,7 +212,7 @@ def _cuts(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
         with suppress(DataError):  # reported when this symbol is planned
             candles = folder.read(symbol)
             timeline.add(candles.timestamp[warmup_of(candles, job) :])
-    return timeline.cuts(job.data)
+    return timeline.cuts(job.data, reach=reach_of(job))
 
 
 def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:

@@ -8,17 +8,17 @@ the instant at which validation begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from trainer.bars.cuts import Cut, recent_cuts
+from trainer.bars.cuts import Cut, KFoldCut, recent_cuts
 from trainer.bars.series_plan import Plan
 from trainer.bars.symbol_plan import plan_by_spans, warmup_of
 from trainer.base.errors import DataError
-from trainer.data.read.candles import Candles, time_text
-from trainer.data.splits import Spans, walk_forward
-from trainer.data.table import DataSettings
+from trainer.data.read.candles import Candles, merged, time_text
+from trainer.data.splits import Spans, purged, walk_forward
+from trainer.data.table import K_FOLD, DataSettings
 from trainer.job.job import Job
 from trainer.targets.target import TargetSettings
 
@@ -31,14 +31,16 @@ class Timeline:
 
     def add(self, timestamps: np.ndarray) -> None:
         """Add a series' bars (T,) int64, ascending."""
-        instants = np.union1d(self.instants, timestamps)
+        instants = merged(self.instants, timestamps)
         counts = np.zeros(len(instants), dtype=np.int64)
         counts[np.searchsorted(instants, self.instants)] += self.counts
         counts[np.searchsorted(instants, timestamps)] += 1
         self.instants, self.counts = instants, counts
 
-    def cuts(self, data: DataSettings) -> tuple[Cut, ...]:
-        """Return the instants of each fold, oldest first. Raises DataError for too few bars."""
+    def cuts(self, data: DataSettings, *, reach: int = 0) -> tuple[Cut, ...]:
+        """Return the instants of each fold, oldest first; `reach`: how many bars of a series the inputs of
+        one go back. Raises DataError for too few bars.
+        """
         if data.test_days and len(self.instants):
             try:
                 return recent_cuts(int(self.instants[0]), int(self.instants[-1]), data)
@@ -46,6 +48,13 @@ class Timeline:
                 raise DataError(f"all series together: {error.what}", why=error.why, do=error.do) from error
         ends = np.cumsum(self.counts)
         total = int(ends[-1]) if len(ends) else 0
+
+        def instant(bar: int) -> int:
+            return int(self.instants[np.searchsorted(ends, bar, side="right")])
+
+        if data.split == K_FOLD:
+            lost = reach * int(self.counts.max(initial=0))  # of a validation after the test, in bars of all
+            return _k_fold_cuts(total, data, lost, instant)
         try:
             folds = walk_forward(
                 total,
@@ -63,9 +72,6 @@ class Timeline:
                 do="Give more bars, raise data.test_fraction, or name features that look back less.",
             )
 
-        def instant(bar: int) -> int:
-            return int(self.instants[np.searchsorted(ends, bar, side="right")])
-
         return tuple(
             Cut(
                 validation=instant(spans.validation.start),
@@ -75,6 +81,28 @@ class Timeline:
             for spans in folds
             if total
         )
+
+
+def _k_fold_cuts(
+    total: int, data: DataSettings, lost: int, instant: Callable[[int], int]
+) -> tuple[KFoldCut, ...]:
+    """Return the instants of k folds, as `splits.k_fold` has their spans, of the bars of all series."""
+    validation, cuts = int(total * data.validation_fraction), []
+    for fold in range(data.folds if total else 0):
+        start, stop = (total * edge // data.folds for edge in (fold, fold + 1))
+        end, resumes = None if stop == total else instant(stop), None
+        begin = start - validation
+        if begin < 0 and end is not None:
+            begin, resumes = start, instant(min(stop + validation + lost, total - 1))
+        cuts.append(
+            KFoldCut(validation=instant(max(0, begin)), test=instant(start), stop=end, resumes=resumes)
+        )
+    return tuple(cuts)
+
+
+def reach_of(job: Job) -> int:
+    """Return how many bars before it the inputs and the label of a bar go back, but for columns."""
+    return max(job.data.warmup + job.model.bars_seen - 1, job.target.reach)
 
 
 def plan_at(
@@ -88,7 +116,8 @@ def plan_at(
     first = warmup_of(candles, job)
 
     def spans_of(embargo: int) -> list[Spans]:
-        return [cut.spans(candles.timestamp, embargo=embargo, first=first) for cut in cuts]
+        made = (cut.spans(candles.timestamp, embargo=embargo, first=first) for cut in cuts)
+        return [purged(one, reach=reach_of(job), clear_of=candles.clear_of) for one in made]
 
     if len(candles) > first:
         _refuse_no_bars(candles, cuts, spans_of(0))
@@ -104,7 +133,7 @@ def shortest_target(job: Job, chosen: Iterable[TargetSettings]) -> TargetSetting
 def _refuse_no_bars(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans]) -> None:
     for cut, spans in zip(cuts, folds, strict=True):
         for name, span in spans.items():
-            if not len(span):
+            if not len(span) and not (name == "train" and len(spans.after)):
                 first, last = (time_text(candles.timestamp[row]) for row in (0, -1))
                 raise DataError(
                     f"{candles.symbol} has no bar in {name}",

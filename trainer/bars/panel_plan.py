@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.bars.cuts import Cut
-from trainer.bars.one_split import Timeline
+from trainer.bars.one_split import Timeline, reach_of
 from trainer.bars.series_plan import (
     BarTimes,
     Labelled,
@@ -36,7 +36,7 @@ from trainer.bars.series_plan import (
 from trainer.bars.symbol_plan import refuse_empty_columns, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles, time_text
-from trainer.data.splits import Span, Spans
+from trainer.data.splits import Span, Spans, purged
 from trainer.job.job import Job
 from trainer.targets.target import TargetSettings
 
@@ -88,7 +88,7 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
     for candles in panel.values():
         refuse_empty_columns(candles)
         usable.add(candles.timestamp[warmup_of(candles, job) :])
-    cuts = usable.cuts(job.data)
+    cuts = usable.cuts(job.data, reach=reach_of(job))
     if not cuts:
         most = max(map(len, panel.values()))
         raise DataError(
@@ -106,7 +106,8 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
     made = {}
     for symbol, candles in panel.items():
         warmup = warmup_of(candles, job)
-        folds = [_in_bars(spans, calendar.dates(candles), first=warmup) for spans in dated]
+        in_bars = (_in_bars(spans, calendar.dates(candles), first=warmup) for spans in dated)
+        folds = [purged(spans, reach=reach_of(job), clear_of=candles.clear_of) for spans in in_bars]
         made[symbol] = lay_out(
             candles,
             labelled[symbol],
@@ -156,7 +157,7 @@ def _in_bars(spans: Spans, dates: np.ndarray, *, first: int = 0) -> Spans:
     """Return spans in dates as spans in a series' bars. Training begins at its bar `first`."""
     places = {
         name: [int(place) for place in np.searchsorted(dates, (span.start, span.stop))]
-        for name, span in spans.items()
+        for name, span in (*spans.items(), ("after", spans.after))
     }
     places["train"][0] = min(first, places["train"][1])
     return Spans(**{name: Span(start=start, stop=stop) for name, (start, stop) in places.items()})

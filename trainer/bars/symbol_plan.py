@@ -170,8 +170,9 @@ def _spans_of(candles: Candles, job: Job, warmup: int) -> SpansOf:
                     folds=job.data.folds,
                     validation_fraction=job.data.validation_fraction,
                     embargo=embargo,
-                    reach=max(warmup + job.model.bars_seen - 1, job.target.reach),
+                    reach=max(min(warmup, job.data.warmup) + job.model.bars_seen - 1, job.target.reach),
                     first=warmup,
+                    clear_of=candles.clear_of,
                 )
             return walk_forward(
                 len(candles),

@@ -222,7 +222,8 @@ def _last_bars(objects: Objects, made: Manifest) -> LastBars:
     read = {item.key for item in made.inputs}
     now: dict[str, int] = {}
     then: dict[str, int] = {}
-    for item in list_inputs(objects, str(made.job["data"]["set"])):
+    data = made.job["data"]
+    for item in list_inputs(objects, str(data["set"]), data.get("columns", ())):
         for held in item.summary["holds"] if item.summary else ():
             symbol, last = str(held["symbol"]), _time_of(str(held["last"]))
             now[symbol] = max(now.get(symbol, 0), last)

@@ -96,7 +96,7 @@ def _begun(
     if home.is_registered(run_id):  # an earlier call ended between this write and the entry's
         return replace(entry, state="preparing", prepare_run_id=run_id, most_usd=schedule.budget)
     job = verified_job(objects, published)
-    inputs = list_inputs(objects, job.data.set) if kind_of(job).reads_candles else ()
+    inputs = list_inputs(objects, job.data.set, job.data.columns) if kind_of(job).reads_candles else ()
     if not needs_prepare_run(job, inputs):
         return _registered(home, entry, schedule, published, others)
     account = home.account

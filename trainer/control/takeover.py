@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from trainer.base.errors import DataError
-from trainer.launch.inputs import INDEX, MOST_INDEX_BYTES, RAW, hash_key, read_summary
+from trainer.data.columns import told_parts
+from trainer.launch.inputs import MOST_INDEX_BYTES, RAW, describes, hash_key, index_key, read_summary
 from trainer.launch.tasks import UNCHECKED_FILE
 from trainer.runs.keys import NodeKeys
 from trainer.runs.manifest import DATA, ManifestInput, read_manifest
@@ -55,6 +56,8 @@ def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -
     summaries = _summaries(objects, keys, files)
     found = _each(partial(_added, objects, keys, raw), added)
     found |= _there_before(objects, record, raw, [item for item in files if not item["added"]])
+    told = told_parts(record.job["data"].get("columns", ()))  # as the job has them, whatever the node says
+    summaries = {name: {**summary, "told": list(told)} for name, summary in summaries.items()}
     _each(lambda item: _take(objects, found[item["file"]], summaries[item["file"]], raw, item), files)
     bars = sum(int(held["bars"]) for item in added for held in summaries[item["file"]]["holds"])
     indexed = len(files) - len(added)
@@ -75,7 +78,7 @@ def _take(
 ) -> None:
     """Add a verified file, or the hash of an existing one, with its index entry."""
     name, sha256 = item["file"], item["sha256"]
-    _create(objects, f"{INDEX}{sha256}.json", json.dumps(summary, indent=1).encode())
+    _create(objects, index_key(sha256, summary["told"]), json.dumps(summary, indent=1).encode())
     if item["added"]:
         _copy(objects, stored, f"{raw}{name}", item)
     elif stored.sha256 != sha256:  # a file with a stored hash is found by it
@@ -97,7 +100,7 @@ def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) ->
         stored = given(partial(objects.get, key=f"{keys.index}{item['sha256']}.json", first_bytes=left + 1))
         left -= len(stored.body) if stored else 0
         summary = read_summary(stored.body) if stored and left >= 0 else {}
-        if not summary or not summary["holds"]:
+        if not describes(summary, item["file"]):
             why = (
                 "no data check wrote it"
                 if left >= 0

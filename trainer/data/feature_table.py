@@ -16,6 +16,12 @@ _LANE = "Lane 1984, Stocks & Commodities 2(3)"
 _APPEL = "Appel 1979, The Moving Average Convergence-Divergence Trading Method"
 _PLAIN = "plain"  # by its definition
 _YANG_ZHANG = "Yang, Zhang 2000, J. of Business 73"
+_OF_CLOSES = frozenset(
+    {
+        *("log_return", "momentum", "log_volatility", "price_zscore", "rsi", "ema_ratio", "up_share"),
+        *("semivariance_share", "jump_share", "efficiency_ratio", "return_autocorrelation", "skip_return"),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +40,11 @@ class Feature:
     def is_of_clock(self) -> bool:
         """Return whether it tells the time, which longer bars know no better."""
         return self.function.startswith(("time_of_", "new_york_", "turn_of_", "is_weekend", "log_seconds"))
+
+    @property
+    def reads_closes(self) -> bool:
+        """Return whether it reads closes alone: no other price, no volume, no clock."""
+        return self.function in _OF_CLOSES
 
 
 def _of(

@@ -6,7 +6,8 @@ Works on counts of bars only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from trainer.base.errors import DataError
 
@@ -104,8 +105,32 @@ def walk_forward(
     return tuple(folded)
 
 
+def purged(spans: Spans, *, reach: int, clear_of: Callable[[int], int]) -> Spans:
+    """Return spans, in bars of a series, of which those after the test begin where no input of their bars is
+    of bars before them, as those of `k_fold` do; spans of a walk as they are.
+    """
+
+    def begun(span: Span) -> Span:
+        return Span(start=min(clear_of(span.start) + reach, span.stop), stop=span.stop)
+
+    follows = spans.validation.start >= spans.test.stop and len(spans.validation)
+    after = begun(spans.after) if len(spans.after) else spans.after
+    return replace(
+        spans,
+        validation=begun(spans.validation) if follows else spans.validation,
+        after=after if len(after) else Span(start=0, stop=0),
+    )
+
+
 def k_fold(
-    num_bars: int, *, folds: int, validation_fraction: float, embargo: int, reach: int, first: int = 0
+    num_bars: int,
+    *,
+    folds: int,
+    validation_fraction: float,
+    embargo: int,
+    reach: int,
+    first: int = 0,
+    clear_of: Callable[[int], int] = lambda row: row,
 ) -> tuple[Spans, ...]:
     """Split bars `first` to `num_bars` into `folds` folds, by the time of their tests: purged k-fold
     cross-validation with an embargo (Lopez de Prado, Advances in Financial Machine Learning, 2018, ch. 7).
@@ -113,8 +138,9 @@ def k_fold(
     The tests tile the bars. Validation is the `validation_fraction` of the bars right before the test; where
     there are too few, right after it. Training has the bars before and after both: labels end `embargo` bars
     before the next span, and bars after a span begin `embargo` + `reach` after it, where `reach` is how many
-    bars before it the inputs of a bar go back. So nothing that training or validation read is of a later
-    span's bars, or of an earlier one's.
+    bars before it the inputs of a bar go back, from the first row that carries no value of data before it
+    (`clear_of`). So nothing that training or validation read is of a later span's bars, or of an earlier
+    one's.
 
     Raises DataError if a fold keeps less than a tenth of the bars for training.
     """
@@ -128,10 +154,10 @@ def k_fold(
             begin = start - validation_bars
             validation = Span(start=begin, stop=max(begin, start - embargo))
         else:
-            opened = min(stop + embargo + reach, num_bars)
+            opened = min(clear_of(stop + embargo) + reach, num_bars)
             end = min(opened + validation_bars, num_bars)
             validation = Span(start=opened, stop=end)
-        after = min(end + embargo + reach, num_bars)
+        after = min(clear_of(end + embargo) + reach, num_bars)
         spans = Spans(
             train=Span(start=first, stop=max(first, begin - embargo)),
             validation=validation,
@@ -141,7 +167,8 @@ def k_fold(
         if (left := len(spans.train) + len(spans.after)) < usable // 10:
             raise DataError(
                 f"fold {fold + 1} of {folds} leaves {left} of {usable} bars to train",
-                why=f"{embargo} bars around its spans are purged, and {reach} after them are only inputs",
+                why=f"{embargo} bars around its spans are purged, and {after - end - embargo} after them are"
+                " only inputs",
                 do="Give more bars, lower data.folds or data.validation_fraction, or name features that look"
                 " back less.",
             )

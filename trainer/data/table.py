@@ -10,7 +10,7 @@ from functools import lru_cache
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.base.symbols import RULE, flaw, quoted, tidy
-from trainer.data.columns import Told, told_of
+from trainer.data.columns import Told, told_index, told_of
 from trainer.data.feature_names import (
     FEATURES,
     SET,
@@ -24,7 +24,7 @@ from trainer.data.feature_names import (
 )
 from trainer.data.feature_table import TABLE
 from trainer.data.own_features import OwnFeatures, own_item
-from trainer.data.side_names import split_sides
+from trainer.data.side_names import reads_index, split_sides
 from trainer.data.timeframes import DAY, step_of
 
 CALENDARS = ("auto", "24x7", "sessions", "events")
@@ -91,8 +91,8 @@ class DataSettings:
     columns: tuple[str, ...] = setting(
         (),
         "Further numeric columns of the candle files that the model reads; NAME lag 1d: the side series"
-        " NAME.side.csv; close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and"
-        " its unit.",
+        " NAME.side.csv; log_return_60 of BTC-USD: a feature of another symbol, or of the index of all;"
+        " close=NAME, time=NAME:ms and the like tell which column is a part of the bar, and its unit.",
     )
     features: tuple[str, ...] = setting(
         (AUTO,),
@@ -162,7 +162,7 @@ class DataSettings:
             known = f"{', '.join(CALENDARS)}, and exchanges by their market identifier codes"
             do = nearest(self.calendar, (*CALENDARS, *EXCHANGES)) or "Set data.calendar = auto."
             raise UsageError(f"job key 'data.calendar' is {self.calendar!r}", why=f"there are {known}", do=do)
-        split_sides(told_of(self.columns)[1])
+        self._check_sides()
         self._check_features()
         if len(set(self.columns)) < len(self.columns) or {*self.columns} & {*FEATURES, *self.computed}:
             raise bad_value("data.columns", list(self.columns), "names that differ, none of them a feature's")
@@ -191,10 +191,6 @@ class DataSettings:
                 "Leave data.test_days and data.validation_days out.",
             )
             raise UsageError("data.test_days with data.split = kfold", why=why, do=do)
-        if self.pooled or self.panel:
-            key = "data.panel" if self.panel else "data.pooled"
-            why, do = "k folds are of single series", f"Set data.split = walk, or leave {key} out."
-            raise UsageError(f"{key} with data.split = kfold", why=why, do=do)
         if self.validation_fraction + 1 / self.folds >= 0.9:
             expected = (
                 "small enough to leave a tenth of the bars for training (each fold tests 1 / data.folds)"
@@ -240,6 +236,11 @@ class DataSettings:
         """Return the columns that a model reads besides the bar: those of the candles, then side series."""
         inside, sides = split_sides(told_of(self.columns)[1])
         return (*inside, *(side.entry for side in sides))
+
+    def columns_with(self, members: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns with the symbols of the index, if one reads it and the job names none."""
+        asks = reads_index(split_sides(self.further)[1]) and not self.told.index
+        return (*self.columns, told_index(members)) if asks and members else self.columns
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -329,6 +330,14 @@ class DataSettings:
         object.__setattr__(self, "own", own)
         object.__setattr__(self, "features", tuple(chosen))
 
+    def _check_sides(self) -> None:
+        """Raise UsageError for side series that can't be, before a command starts anything."""
+        try:
+            for side in split_sides(told_of(self.columns)[1])[1]:
+                side.lookback(self.timeframe or "1m")
+        except DataError as error:
+            raise UsageError(error.what, why=error.why, do=error.do) from error
+
     def _check_features(self) -> None:
         own = self.own.names if self.own else ()
         if taken := [name for name in own if named(name) or name in (AUTO, ALL, NONE, PRESENT)]:
@@ -339,6 +348,9 @@ class DataSettings:
                 continue
             if name in (AUTO, ALL, NONE) or named(name) or name.removeprefix(SET) in SETS and SET in name:
                 continue
+            if split_sides((name,))[1]:
+                why, do = "it is a column beside the bars", "Add it to data.columns."
+                raise UsageError(f"job key 'data.features' has {quoted(name)}", why=why, do=do)
             known = (*TABLE, *(f"{SET}{one}" for one in SETS))
             do = nearest(name, known) or "Set data.features = auto."
             why = "features are auto, all, none, sets, or names that docs/reference.md lists"

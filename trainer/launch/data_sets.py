@@ -120,7 +120,7 @@ def with_details(objects: Objects, files: Iterable[SetFile]) -> tuple[SetFile, .
     """Return files with their hashes and index entries; none of those that are gone."""
 
     def one(file: SetFile) -> SetFile | None:
-        known = described(file.input.key, objects, file.input.version_id)
+        known = described(file.input.key, objects, file.input.version_id, told=None)
         return None if known is None else replace(file, input=known)
 
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:

@@ -7,18 +7,28 @@ pins them by version and hash.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, flaw
 from trainer.base.text import counted
-from trainer.data.side_names import SideColumn, side_name, split_sides
+from trainer.data.columns import told_parts
+from trainer.data.side_names import (
+    SideColumn,
+    reads_index,
+    refuse_missing,
+    side_name,
+    split_sides,
+    symbols_beside,
+)
 from trainer.data.timeframes import SECOND, can_resample, canonical, step_of
 from trainer.job.script import MOST_DATA_FILES
 from trainer.runs.store import Objects, Stored
@@ -26,6 +36,7 @@ from trainer.runs.store import Objects, Stored
 RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
 MOST_SYMBOLS = 20_000  # of a file
+MOST_TOLD = 20  # entries of data.columns
 PARALLEL = 16
 
 
@@ -58,6 +69,7 @@ class ChosenCandles:
     notes: tuple[str, ...] = ()  # notes of the data check
     bars_plan: bytes = b""  # plan.json, if a desk has read the bars; else the node makes it
     desk_bytes: int = 0  # of the files while they are at the desk
+    index: tuple[str, ...] = ()  # its symbols, if a side series reads it
 
     @property
     def input_bytes(self) -> int:
@@ -76,15 +88,18 @@ class ChosenCandles:
         }
 
 
-def list_inputs(objects: Objects, data_set: str, *, only: Container[str] | None = None) -> tuple[Input, ...]:
+def list_inputs(
+    objects: Objects, data_set: str, columns: Iterable[str] = (), *, only: Container[str] | None = None
+) -> tuple[Input, ...]:
     """Return every object directly under raw/<data_set>/ with a valid file name, or those of `only` these
-    names, with hash and index entry, by key.
+    names, with hash and index entry, by key. `columns`: those of a job, by which its entries were made.
     """
+    read = partial(described, objects=objects, told=told_parts(columns))
     prefix = f"{RAW}{data_set}/"
     names = [item.key.removeprefix(prefix) for item in objects.list(prefix=prefix)]
     keys = [f"{prefix}{name}" for name in names if not file_flaw(name) and (only is None or name in only)]
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        return tuple(item for item in pool.map(lambda key: described(key, objects), keys) if item is not None)
+        return tuple(item for item in pool.map(read, keys) if item is not None)
 
 
 def choose(
@@ -94,11 +109,12 @@ def choose(
     timeframe: str,
     too_few: Callable[[str, int, str], DataError | None],
     columns: Sequence[str] = (),
+    index: Sequence[str] = (),
     exclude: Collection[str] = (),
     data_set: str = "main",
 ) -> ChosenCandles:
     """Choose the inputs of a run. A symbol is left out if `too_few(symbol, bars, timeframe)` returns an
-    error.
+    error. `columns` are those beside the bars, `index` the symbols of the index (none: all of the data set).
 
     Raises DataError if no symbol is left, and for an ambiguous choice, an unknown symbol, timeframe, column
     or side series.
@@ -154,10 +170,15 @@ def choose(
                 do="Remove one from data.exclude.",
             )
         )
-    used = [item for item in known if item.summary["timeframe"] == base and _symbols(item) & bars.keys()]
-    for item in used:
-        _refuse_missing_column(item, columns)
-    beside = _side_inputs(checked, sides, raw)
+    of_base = [item for item in known if item.summary["timeframe"] == base]
+    for item in of_base:
+        if _symbols(item) & bars.keys():
+            _refuse_missing_column(item, columns)
+    members = tuple(index or sorted(spans.keys() - {*exclude})) if reads_index(sides) else ()
+    read = symbols_beside(sides, members)
+    refuse_missing(read, spans, f"{raw} at {timeframe}")
+    used = [item for item in of_base if _symbols(item) & (bars.keys() | read.keys())]
+    beside = _side_inputs(checked, [side for side in sides if side.file], raw)
     return ChosenCandles(
         timeframe=timeframe,
         bars=bars,
@@ -165,6 +186,7 @@ def choose(
         inputs=(*used, *beside),
         refused=tuple(map(str, short)),
         notes=(f"bars of {timeframe} are made from bars of {base}",) if base != timeframe else (),
+        index=members,
     )
 
 
@@ -252,13 +274,34 @@ def _symbols(item: Input) -> set[str]:
     return {str(entry["symbol"]) for entry in item.summary["holds"]}
 
 
-def described(key: str, objects: Objects, version_id: str = "") -> Input | None:
-    """Return an object, or one version of it, with its hash and its index entry; None if there is none."""
+def index_key(sha256: str, told: Iterable[str] = ()) -> str:
+    """Return the key of the data check's report on a file, read by what a job tells about the parts of a bar
+    (`told_parts`): another job that tells others has a report of its own.
+    """
+    told = list(told)
+    by = f"/{hashlib.sha256(json.dumps(told).encode()).hexdigest()}" if told else ""
+    return f"{INDEX}{sha256}{by}.json"
+
+
+def describes(summary: Mapping[str, Any], file: str) -> bool:
+    """Return whether an index entry describes a file of this name: bars, or a side series."""
+    return bool(summary) and (bool(summary["holds"]) or bool(side_name(file)))
+
+
+def described(
+    key: str, objects: Objects, version_id: str = "", *, told: Iterable[str] | None = ()
+) -> Input | None:
+    """Return an object, or one version of it, with its hash and its index entry, by what is told (None: by
+    any job); None if there is none.
+    """
     head = objects.head(key=key, version_id=version_id)
     if head is None:  # deleted since it was listed
         return None
     sha256 = hash_of(head, objects)
-    index = objects.get(key=f"{INDEX}{sha256}.json") if sha256 else None
+    index = objects.get(key=index_key(sha256, told or ())) if sha256 else None
+    if sha256 and told is None and index is None:
+        others = objects.list(prefix=f"{INDEX}{sha256}/")
+        index = next((objects.get(key=other.key) for other in others), None)
     summary = read_summary(index.body) if index else {}
     return Input(key=key, version_id=head.version_id, sha256=sha256, bytes=head.size, summary=summary)
 
@@ -267,7 +310,8 @@ def write_index(item: Input, objects: Objects) -> None:
     """Store the index entry of an object that was uploaded by other means, by its hash, and its hash by key
     and version.
     """
-    objects.put(key=f"{INDEX}{item.sha256}.json", body=json.dumps(item.summary, indent=1).encode())
+    key = index_key(item.sha256, item.summary.get("told", ()))
+    objects.put(key=key, body=json.dumps(item.summary, indent=1).encode())
     objects.put(key=hash_key(item.key, item.version_id), body=json.dumps({"sha256": item.sha256}).encode())
 
 
@@ -276,11 +320,13 @@ def read_summary(body: bytes) -> dict[str, Any]:
     try:
         fields = read_object(body, most_bytes=MOST_INDEX_BYTES, name="the index entry")
         holds = [_held(item) for item in fields.rows("holds", most=MOST_SYMBOLS)]
+        told = [one.text(most=MOST_TEXT) for one in fields.value("told", []).items(most=MOST_TOLD)]
         return {
             **fields.values,
             "timeframe": fields.text("timeframe"),
             "synthetic": bool(fields.truth("synthetic")),
             "further": [name.text(most=MOST_TEXT) for name in fields.value("further").items()],
+            **({"told": told} if told else {}),
             "holds": holds,
         }
     except Unsound:

@@ -47,6 +47,7 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
             symbols=job.data.symbols,
             timeframe=job.data.timeframe,
             columns=job.data.further,
+            index=job.data.told.index,
             exclude=job.data.exclude,
             too_few=too_few,
         )
@@ -63,8 +64,11 @@ def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:
 
 
 def with_candles(job: Job, candles: ChosenCandles) -> Job:
-    """Return the job with the symbols and the timeframe that its candles decide."""
-    return job.with_data(symbols=tuple(candles.bars), exclude=(), timeframe=candles.timeframe)
+    """Return the job with the symbols, those of the index and the timeframe that its candles decide."""
+    columns = job.data.columns_with(candles.index)
+    return job.with_data(
+        symbols=tuple(candles.bars), exclude=(), timeframe=candles.timeframe, columns=columns
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +215,7 @@ def within_budget(job: Job, budget: float) -> Job:
 
 def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
     """Return the files of the job's data set. Raises DataError for an empty one."""
-    inputs = list_inputs(objects, job.data.set)
+    inputs = list_inputs(objects, job.data.set, job.data.columns)
     if not inputs:
         do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
         raise DataError(

@@ -7,14 +7,15 @@ speed it up. A further command is one more function here, or a `Task` made elsew
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from trainer.aws.place import place_named
 from trainer.aws.stack_outputs import script_secrets_path, secrets_path
-from trainer.data.side_names import split_sides
+from trainer.data.side_names import reads_index, split_sides, symbols_beside
 from trainer.data.table import FETCH, SUFFIXES
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
@@ -73,10 +74,11 @@ def training_task(
     `start_model`: the job's, while it is not uploaded. Raises DataError if the bucket lacks it otherwise.
     """
     job = job.without_desk()
-    # A model of several series needs all files, and side series are needed by all models.
-    whole = kind_of(job).one_split or split_sides(job.data.further)[1]
+    # A model of several series needs all files, and all models need side files, and those of an index.
+    sides = split_sides(job.data.further)[1]
+    whole = kind_of(job).one_split or reads_index(sides) or any(side.file for side in sides)
     arrives = bool(candles.bars_plan) and not whole
-    order = _need(candles) if arrives else _key
+    order = _need(candles, symbols_beside(sides, ())) if arrives else _key
     inputs = [_candle_file(item) for item in sorted(candles.inputs, key=order)]
     if candles.bars_plan:  # without one, the node makes it
         sha256, size = hashlib.sha256(candles.bars_plan).hexdigest(), len(candles.bars_plan)
@@ -240,13 +242,16 @@ def _key(item: Input) -> tuple[float, str, str]:
     return 0.0, "", item.key
 
 
-def _need(candles: ChosenCandles) -> Callable[[Input], tuple[float, str, str]]:
-    """Return the order in which the models of a run need its files: the longest first, as the queue has
-    them, and all files of one after another.
+def _need(candles: ChosenCandles, beside: Collection[str]) -> Callable[[Input], tuple[float, str, str]]:
+    """Return the order in which the models of a run need its files: first those of `beside`, symbols that all
+    of them read, then the longest model's, as the queue has them, and all files of one after another.
     """
 
     def place(item: Input) -> tuple[float, str, str]:
-        held = {str(entry["symbol"]) for entry in item.summary.get("holds", ())} & candles.bars.keys()
+        holds = {str(entry["symbol"]) for entry in item.summary.get("holds", ())}
+        if first_of_all := holds & {*beside}:
+            return -math.inf, min(first_of_all), item.key
+        held = holds & candles.bars.keys()
         first = min(((-candles.bars[symbol], symbol) for symbol in held), default=(0.0, ""))
         return *first, item.key
 

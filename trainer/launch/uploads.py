@@ -21,7 +21,7 @@ from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, put_file, send_f
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.start_model import StartModel, start_model_of
-from trainer.launch.inputs import INDEX, RAW, Input
+from trainer.launch.inputs import RAW, Input, index_key
 from trainer.runs.store import Objects
 
 DATA_PREFIX = f"{RAW}.files/"
@@ -133,7 +133,8 @@ def _upload_one(
     client: Any, bucket: str, there: Mapping[str, Input] | None, key: str, file: DeskFile, moved: Moved
 ) -> Input:
     if file.summary:
-        index, body = f"{INDEX}{file.sha256}.json", json.dumps(file.summary, indent=1).encode()
+        index = index_key(file.sha256, file.summary.get("told", ()))
+        body = json.dumps(file.summary, indent=1).encode()
         client.put_object(Bucket=bucket, Key=index, Body=body, ContentType="application/json")
     from botocore.exceptions import ClientError  # late, like boto3 itself
 

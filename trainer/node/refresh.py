@@ -34,7 +34,16 @@ from trainer.runs.manifest import JOB_FILE
 from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
 
 log = logging.getLogger("trainer.node")
-INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")  # of an index entry
+INDEXED = (
+    "file",
+    "bytes",
+    "sha256",
+    "timeframe",
+    "synthetic",
+    "further",
+    "told",
+    "holds",
+)
 FETCH = "fetch"  # of data.refresh, as trainer.data.table has it
 _DO = "Correct the refresh script, and publish the retrain again."
 

@@ -24,6 +24,7 @@ MOST_INPUTS = 10_000
 MOST_FOLDS = 1_000
 LATER_BARS = "trained_after_test"  # of a card's data: whether k folds trained it on both sides of its test
 TOLD_COLUMNS, MOST_TOLD = "told_columns", 20  # of a card's data: entries of data.columns
+MOST_TOLD_TEXT = 100_000  # characters of one: the symbols of an index
 MOST_MEMBERS = 1_000
 MOST_SCORED = 1_000_000
 MOST_CELLS = 100_000
@@ -68,7 +69,7 @@ def _card(fields: Fields) -> dict[str, Any]:
         origin.text(most=MOST_TEXT)
     if TOLD_COLUMNS in data.values:
         for entry in data.value(TOLD_COLUMNS).items(least=1, most=MOST_TOLD):
-            entry.text()
+            entry.text(most=MOST_TOLD_TEXT)
     card = {
         **{name: fields.text(name) for name in _TEXTS},
         "format": FORMAT,

@@ -206,7 +206,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     else:
         coming: dict[str, Any] = {"arriving": options.arriving, "together": together}
         data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan), **coming)
-    job = job.with_data(timeframe=data.plan.timeframe)  # its features may depend on it
+    job = data.plan.decided(job)  # its features may depend on it
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)

@@ -44,7 +44,7 @@ def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
     checked = [check_model(path, to_score=True) for path in models]
     with tempfile.TemporaryDirectory(prefix="mayfly-ensemble-") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
-        job = job.with_data(timeframe=read.plan.timeframe)
+        job = read.plan.decided(job)
         made = [
             _ensemble(members, piece, job, read)
             for piece, members in _groups(survey(job, read.plan).pieces, checked)
@@ -66,7 +66,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
     checked = [(side, check_model(path, to_score=True)) for side, paths in enumerate(sides) for path in paths]
     with tempfile.TemporaryDirectory(prefix="mayfly-compare-") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
-        job = job.with_data(timeframe=read.plan.timeframe)
+        job = read.plan.decided(job)
         made: list[list[Card]] = [[] for _ in sides]
         last = {piece.series: piece for piece in survey(job, read.plan).pieces}
         for series, piece in last.items():

@@ -25,7 +25,9 @@ import numpy as np
 from trainer.base.errors import DataError, Stopped, TrainerError
 from trainer.base.own_file import in_bundle
 from trainer.base.signs import tell_signs
+from trainer.data.columns import told_of
 from trainer.data.read.candles import time_text
+from trainer.data.side_names import reads_index, split_sides
 from trainer.job.job import Job, job_from
 from trainer.job.pieces.piece import Piece
 from trainer.job.start_model import start_model_of
@@ -141,7 +143,7 @@ def score_run(data: Path, out: Path, given: Path, emit: Callable[[dict[str, Any]
     scratch.mkdir(parents=True)
     try:
         read = plan_and_open(job, data, scratch=scratch)
-        job = job.with_data(timeframe=read.plan.timeframe)
+        job = read.plan.decided(job)
         scored, failed = score_pieces(asked, job, read, given, emit)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -192,18 +194,20 @@ def score_piece(asked: AskedPiece, piece: Piece, job: Job, data: JobData, given:
     """
     fold = read_source(piece, job, data).folds[piece.fold]
     windows = [Windows(data=one, bars=_since(one, asked.since)) for one in fold.series]
-    outputs = [outputs_on(windows, _checked(one, piece, fold.series[0], given)) for one in asked.models]
+    index = job.data.told.index
+    models = (_checked(one, piece, fold.series[0], given, index=index) for one in asked.models)
+    outputs = [outputs_on(windows, model) for model in models]
     for one, its in zip(asked.models, outputs, strict=True):
         lacking = sum(len(part.bars) - len(its[part.symbol].bars) for part in windows)
         if one.side == "challenger" and lacking:  # made for these windows: it may not choose among them
             why = f"{lacking:,} of its test span's bars have no forecast"
             raise DataError(f"the challenger {piece.name} is not of this job", why=why, do="Train it again.")
     made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)
-    models = [
+    scored = [
         {**one.identity, "losses": made.compared(forecast).losses}
         for one, forecast in zip(asked.models, made.of_models, strict=True)
     ]
-    return {"piece": asked.piece, "models": models}
+    return {"piece": asked.piece, "models": scored}
 
 
 def forecasts_on(
@@ -242,8 +246,12 @@ def _since(data: SymbolData, since: int) -> np.ndarray:
     return np.asarray(bars[data.candles.timestamp[bars] >= since * SECOND])
 
 
-def _checked(asked: AskedModel, piece: Piece, data: SymbolData, given: Path) -> CheckedModel:
-    """Return a model whose file has the asked hash and whose card fits the piece. Raises DataError."""
+def _checked(
+    asked: AskedModel, piece: Piece, data: SymbolData, given: Path, *, index: tuple[str, ...]
+) -> CheckedModel:
+    """Return a model whose file has the asked hash and whose card fits the piece, and the job's `index`.
+    Raises DataError.
+    """
     path = given / asked.path
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != asked.sha256:
@@ -258,16 +266,20 @@ def _checked(asked: AskedModel, piece: Piece, data: SymbolData, given: Path) -> 
             raise DataError(f"the {asked.side} was made by another file than the job's", why=why, do=do)
         files.append(bundled)
     model = check_model(path, files, to_score=True)
-    why = f"it is {card.model}" if card.model != piece.name else unlike(card, data)
+    why = f"it is {card.model}" if card.model != piece.name else unlike(card, data, index=index)
     if why:
         do = "Promote the other by hand, if it is wanted: mayfly models promote."
         raise DataError(f"the {asked.side} can't be scored beside the other", why=why, do=do)
     return model
 
 
-def unlike(card: Card, data: SymbolData) -> str:
-    """Return why a model can't be scored on a series of a job; '' if it can."""
+def unlike(card: Card, data: SymbolData, *, index: tuple[str, ...] = ()) -> str:
+    """Return why a model can't be scored on a series of a job, which reads this index; '' if it can."""
+    theirs = told_of(card.told_columns)[0].index
     wrong = {
+        f"its index is of {', '.join(theirs)[:200]}, the job's of {', '.join(index)[:200]}": (
+            reads_index(split_sides(card.columns)[1]) and theirs != index
+        ),
         "it forecasts something else, or with other settings of the target": (
             (card.target, card.target_settings) != (data.target.name, data.target.card_keys())
         ),

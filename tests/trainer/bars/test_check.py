@@ -14,7 +14,9 @@ import pytest
 from tests.jobs import job_of
 from trainer.bars.check import main
 from trainer.bars.document import read_plan
+from trainer.base.errors import DataError
 from trainer.data.read.writing import write_candles
+from trainer.job.job import job_from
 from trainer.train.inputs.rows import prepare
 
 
@@ -48,6 +50,7 @@ def test_the_report_describes_files_and_symbols(folder: Path, tmp_path: Path, ca
         "timeframe": "1m",
         "synthetic": True,
         "further": [],
+        "told": [],
         "holds": [span],
     }
     expected = prepare(make_candles(1000, drop=[500]), job_of(lookback=30))
@@ -153,6 +156,24 @@ def test_inputs_are_reported_and_a_missing_column_is_refused(folder: Path, tmp_p
     code, report = run(capsys, "--job", str(job), "--data", str(folder))
     assert code == 0 and report["inputs"] == ["funding"] and report["files"][0]["further"] == ["funding"]
     assert report["symbols"][0]["windows"]["train"] > 256
+
+
+def test_an_index_is_pinned_by_the_plan_and_its_files_are_inputs(
+    folder: Path, tmp_path: Path, capsys
+) -> None:
+    job = tmp_path / "job.json"
+    values = {"data": {"columns": ["log_return_1 of index"], "symbols": ["BBB"]}, "model": {"lookback": 30}}
+    job.write_text(json.dumps(values))
+    code, report = run(capsys, "--job", str(job), "--data", str(folder))
+    assert code == 0 and report["index"] == ["AAA", "BBB"] and [*report["symbols"]][0]["symbol"] == "BBB"
+    assert [file["file"] for file in report["files"]] == ["AAA_1m.parquet", "BBB_1m.parquet"]
+    assert report["files"][0]["symbols"] == [] and report["files"][0]["holds"][0]["symbol"] == "AAA"
+    plan, asked = read_plan(report["plan"].encode()), job_from(values)
+    assert plan.symbols["BBB"].files == ("BBB_1m.parquet", "AAA_1m.parquet")
+    assert plan.decided(asked).data.columns == ("log_return_1 of index", "index=AAA/BBB")
+    plan.check_fits(plan.decided(asked))
+    with pytest.raises(DataError, match="another data.columns"):
+        plan.check_fits(asked.with_data(columns=("log_return_1 of index", "index=BBB")))
 
 
 def test_side_files_are_described_and_planned_with_the_candles(folder: Path, tmp_path: Path, capsys) -> None:

@@ -127,10 +127,30 @@ def test_new_files_join_the_set_once(run: PreparedRun) -> None:
     assert first.sha256 == SHA256
     assert first.bytes == len(BODY)
     assert first.summary["holds"] == INDEX["holds"]
-    assert first.summary.keys() == {*INDEX, "file", "bytes", "sha256"}
+    assert first.summary.keys() == {*INDEX, "file", "bytes", "sha256", "told"}
     assert (first.summary["file"], first.summary["sha256"]) == (FILE, SHA256)
     assert all(len(items) == 1 for key, items in run.objects.stored.items() if key.startswith("raw/"))
     assert second.summary
+
+
+def test_new_values_of_a_side_series_join_the_set(run: PreparedRun) -> None:
+    run.add("fear.side.2026-11.csv", b"time,value")
+    run.index(hashlib.sha256(b"time,value").hexdigest(), timeframe="", holds=[], further=["value"])
+    assert run.taken() == "1 new file, 0 bars" and run.set == ["raw/main/fear.side.2026-11.csv"]
+    run.add("BTC-USD_1m_2027.parquet", b"more")
+    run.index(hashlib.sha256(b"more").hexdigest(), holds=[])
+    run.refused("no data check wrote it")
+
+
+def test_an_index_entry_is_of_what_the_job_tells(run: PreparedRun) -> None:
+    job = {**run.record.job, "data": {**run.record.job["data"], "columns": ["time=at:s", "funding"]}}
+    run.record = replace(run.record, job=job)
+    run.add()
+    run.index(told=["time=at:ms"])  # whatever the node says
+    run.taken()
+    assert not list_inputs(run.objects, "main")[0].summary
+    (item,) = list_inputs(run.objects, "main", ["time=at:s"])
+    assert item.summary["told"] == ["time=at:s"]
 
 
 def test_files_of_other_means_are_found_by_hash_from_then_on(run: PreparedRun) -> None:

@@ -8,7 +8,7 @@ from tests.candles import fewest
 from tests.jobs import job_of, with_settings
 from trainer.base.errors import DataError
 from trainer.launch.inputs import Input, choose
-from trainer.launch.planning import choose_from_set
+from trainer.launch.planning import choose_from_set, with_candles
 
 
 def item(name: str, timeframe: str, *held: tuple[str, int], synthetic: bool = False) -> Input:
@@ -162,3 +162,26 @@ def test_side_series_are_pinned_by_name_and_are_no_candles():
         keys("fears lag 1d")
     with pytest.raises(DataError, match="has no column sol"):
         keys("trends.sol lag 1d")
+
+
+def test_the_bars_that_side_series_read_are_pinned_and_not_trained_on():
+    sol = item("sol", "1m", ("SOL-USD", 20))  # too few to train on
+
+    def read(*columns: str, index: tuple[str, ...] = ()):
+        asked = {"symbols": ("ETH-USD",), "timeframe": "1m", "exclude": ("SOL-USD",), "index": index}
+        return choose((BTC_2021, BTC_2022, ETH, sol, DAILY), **asked, too_few=fewest(65), columns=columns)
+
+    one = read("log_return_60 of BTC-USD")
+    assert dict(one.bars) == {"ETH-USD": 900} and not one.index
+    assert [entry.key for entry in one.inputs] == ["raw/btc21", "raw/btc22", "raw/eth"]
+    assert read("rsi_14 of SOL-USD").inputs == (ETH, sol), "an excluded one, too"
+    every = read("log_return_60 of index")
+    assert every.index == ("BTC-USD", "ETH-USD") and every.inputs == one.inputs
+    named = read("log_return_60 of index", index=("SOL-USD", "ETH-USD"))
+    assert named.index == ("SOL-USD", "ETH-USD") and named.inputs == (ETH, sol)
+    with pytest.raises(DataError, match=r"no bars of XRP .* raw/main/ at 1m holds BTC-USD, ETH-USD"):
+        read("log_return_60 of XRP")
+    job = job_of(symbols=("ETH-USD",), timeframe="1m", columns=("log_return_1 of index",))
+    pinned = with_candles(job, choose_from_set(job, (BTC_2021, ETH))).data
+    assert pinned.columns == ("log_return_1 of index", "index=BTC-USD/ETH-USD")
+    assert pinned.symbols == ("ETH-USD",)

@@ -63,8 +63,13 @@ def test_inputs_of_single_models_come_in_the_order_of_need() -> None:
         data = [item.path for item in manifest.inputs if item.path.startswith("data/")]
         assert data == [f"data/{name}.csv" for name in names]
         assert [item.path for item in manifest.arriving] == ([] if job.data.pooled else data)
-    sided = job_of(columns=("SENTIMENT lag 1d",))
-    assert not built(training_task(RECORD, sided, candles, cast(Any, memory()), OFFERS)).arriving
+    for entry in ("SENTIMENT lag 1d", "log_return_1 of index"):
+        whole = job_of(columns=(entry,))
+        assert not built(training_task(RECORD, whole, candles, cast(Any, memory()), OFFERS)).arriving
+    beside = job_of(symbols=("LONG",), columns=("log_return_1 of LATE",))
+    manifest = built(training_task(RECORD, beside, candles, cast(Any, memory()), OFFERS))
+    assert [*manifest.arriving] == [item for item in manifest.inputs if item.path.startswith("data/")]
+    assert [item.path for item in manifest.arriving] == [f"data/{name}.csv" for name in "adbc"]
     planless = replace(candles, bars_plan=b"")
     assert not built(training_task(RECORD, job_of(), planless, cast(Any, memory()), OFFERS)).arriving
 

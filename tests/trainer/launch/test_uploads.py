@@ -21,7 +21,7 @@ from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
 from trainer.launch import uploads
 from trainer.launch.bundle import BundleName
-from trainer.launch.inputs import ChosenCandles, choose, list_inputs, overlapping, read_summary
+from trainer.launch.inputs import ChosenCandles, choose, described, list_inputs, overlapping, read_summary
 from trainer.launch.uploads import DeskFile, upload_candles, upload_data
 from trainer.launch.work import ScriptWork, TrainingWork
 from trainer.runs.store import open_objects
@@ -154,10 +154,10 @@ class InProcess:
     """The data check of a folder, alone or joined, without a child."""
 
     def __init__(self, folder: str, *, joined: bool = False, columns: Sequence[str] = ()) -> None:
-        self._folder, self._read = Path(folder), join if joined else describe
+        self._folder, self._read, self._columns = Path(folder), join if joined else describe, columns
 
     def report(self) -> dict[str, Any]:
-        return self._read(self._folder)
+        return self._read(self._folder, columns=self._columns)
 
 
 def test_without_data_a_launch_trains_on_its_set(access, bucket, tmp_path, make_candles, monkeypatch):
@@ -217,6 +217,28 @@ def test_files_of_other_means_are_looked_at_once_and_indexed(
     assert choose(again, symbols=(), timeframe="", too_few=fewest(65)).inputs == chosen.inputs
 
 
+def test_jobs_that_tell_a_file_differently_have_reports_of_their_own(access, bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(taken, "CheckChild", InProcess)
+    lines = [f"{1_704_067_200 + 60 * row},1,2,1,2,5" for row in range(200)]
+    (tmp_path / "AAA_1m.csv").write_text("\n".join(["at,open,high,low,close,volume", *lines]))
+    synced(access, bucket, tmp_path)
+    objects = open_objects(access, bucket)
+    seconds, days = ("time=at:s", "log_return_1 of AAA"), ("time=at:ms",)
+
+    def first(columns: Sequence[str]) -> str:
+        (item,) = list_inputs(objects, "main", columns)
+        return str(item.summary["holds"][0]["first"]) if item.summary else ""
+
+    for columns in (seconds, days):
+        assert first(columns) == "", "another job's report is none of this one"
+        taken.take(list_inputs(objects, "main", columns), objects, columns=columns)
+    assert (first(seconds), first(days)) == ("2024-01-01T00:00:00Z", "1970-01-20T17:21:07.200Z")
+    assert first(()) == "" and first(("index=AAA", *seconds[:1])) == first(seconds)
+    key = list_inputs(objects, "main")[0].key
+    anyones = described(key, objects, told=None)
+    assert anyones is not None and anyones.summary["holds"][0]["bars"] == 200
+
+
 def test_no_more_than_a_gigabyte_of_new_files_is_fetched(access, bucket, tmp_path, make_candles, monkeypatch):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(200)])
@@ -247,6 +269,9 @@ def test_a_symbol_on_which_files_disagree_is_left_out(access, bucket, tmp_path, 
         "raw/main/AAA_1m_a.parquet",
         "raw/main/AAA_1m_b.parquet",
     ]
+    side = replace(inputs[0], key="raw/main/fear.side.csv", summary={"holds": []})
+    beside, _ = taken.compare_overlaps(replace(chosen, inputs=(*chosen.inputs, side)), objects)
+    assert beside.inputs == (*compared.inputs, side), "what no symbol of these holds stays"
 
     alone = choose(inputs, symbols=("BBB",), timeframe="", too_few=fewest(65))
     with pytest.raises(DataError, match="disagree about BBB"):

@@ -52,7 +52,7 @@ def find_candles(
     """
     if check is not None:
         return _checked(job, check)
-    if listed := list_inputs(objects, job.data.set):
+    if listed := list_inputs(objects, job.data.set, job.data.columns):
         inputs, taken = take(listed, objects, columns=job.data.columns, writes=not dry_run)
         candles = choose_from_set(job, inputs)
         candles, compared = compare_overlaps(candles, objects, columns=job.data.columns, writes=not dry_run)
@@ -92,6 +92,7 @@ def _checked(job: Job, check: CheckChild) -> FoundCandles:
         refused=tuple(map(str, refused)),
         notes=tuple(report["notes"]),
         desk_bytes=sum(file.bytes for file in files),
+        index=tuple(report["index"]),
     )
     return FoundCandles(job=job, candles=candles, files=files, notes=[*candles.notes, *_left_out(candles)])
 

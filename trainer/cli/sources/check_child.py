@@ -19,7 +19,7 @@ from trainer.base.files import HeldFolder
 from trainer.job.job import Job
 
 # Fields of an index entry.
-INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "holds")
+INDEXED = ("file", "bytes", "sha256", "timeframe", "synthetic", "further", "told", "holds")
 
 
 class CheckChild:

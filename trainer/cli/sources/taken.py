@@ -17,6 +17,7 @@ from typing import Any
 from trainer.base.errors import DataError, renaming
 from trainer.base.files import HeldFolder
 from trainer.cli.sources.check_child import INDEXED, CheckChild
+from trainer.data.columns import told_parts
 from trainer.data.table import SUFFIXES
 from trainer.launch.inputs import INDEX, ChosenCandles, Input, overlapping, write_index
 from trainer.runs.store import Objects
@@ -101,7 +102,7 @@ def compare_overlaps(
     open_ = {
         symbol: items
         for symbol, items in meeting.items()
-        if objects.get(key=_agreement_key(symbol, items)) is None
+        if objects.get(key=_agreement_key(symbol, items, columns)) is None
     }
     compared, notes, inputs = {}, [], dict[str, Input]()
     for symbol, items in sorted(open_.items(), key=lambda entry: sum(item.bytes for item in entry[1])):
@@ -117,7 +118,7 @@ def compare_overlaps(
         return candles, notes
     errors = _errors(inputs, objects, columns)
     for symbol in compared.keys() - errors.keys() if writes else ():
-        objects.put(key=_agreement_key(symbol, compared[symbol]), body=b"{}")
+        objects.put(key=_agreement_key(symbol, compared[symbol], columns), body=b"{}")
     return _without(candles, {symbol: error for symbol, error in errors.items() if symbol in compared}), notes
 
 
@@ -145,12 +146,15 @@ def _without(candles: ChosenCandles, errors: Mapping[str, DataError]) -> ChosenC
     if not bars:
         raise next(iter(errors.values()))
     inputs = tuple(
-        item for item in candles.inputs if any(entry["symbol"] in bars for entry in item.summary["holds"])
+        item
+        for item in candles.inputs
+        if not {entry["symbol"] for entry in item.summary["holds"]} & errors.keys()
+        or any(entry["symbol"] in bars for entry in item.summary["holds"])
     )
     return replace(candles, bars=bars, inputs=inputs, refused=(*candles.refused, *map(str, errors.values())))
 
 
-def _agreement_key(symbol: str, items: tuple[Input, ...]) -> str:
-    """Return the key of the note that these files agree on the symbol."""
-    named = json.dumps([symbol, sorted(item.sha256 for item in items)])
+def _agreement_key(symbol: str, items: tuple[Input, ...], columns: Sequence[str]) -> str:
+    """Return the key of the note that these files, read by what `columns` tell, agree on the symbol."""
+    named = json.dumps([symbol, sorted(item.sha256 for item in items), *told_parts(columns)])
     return f"{INDEX}agreed/{hashlib.sha256(named.encode()).hexdigest()}.json"

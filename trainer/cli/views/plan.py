@@ -133,7 +133,9 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
         inside, sides = split_sides(job.data.further)
         parts = [f"{features} features"] if features else []
         parts += [f"{', '.join(inside)} of the candle files"] if inside else []
-        parts += [f"side series {', '.join(side.entry for side in sides)}"] if sides else []
+        files = [side.entry for side in sides if side.file]
+        parts += [f"side series {', '.join(files)}"] if files else []
+        parts += [side.entry for side in sides if not side.file]
         yield f"inputs: {' and '.join(parts)}"
 
 

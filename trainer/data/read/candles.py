@@ -8,6 +8,7 @@ no bar covers only a part of its time, in training or in a prediction.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +30,8 @@ class Candles:
     (N,) float64.
 
     `columns` has further columns of the files, (N,) float64 by name: each bar's value, else the last value
-    before it; NaN before the first value.
+    before it; NaN before the first value. `marks` has a hash for each column that is computed: of the bars
+    that it is computed from.
     """
 
     symbol: str
@@ -41,6 +43,8 @@ class Candles:
     close: np.ndarray
     volume: np.ndarray
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
+    since: np.ndarray | None = None  # (N,) int64: the earliest time whose data the columns at a bar are of
     files: tuple[str, ...] = ()  # flat names of those with its bars
     file_rows: int = 0  # in these files, before they are joined and cut to the last bars
 
@@ -59,8 +63,34 @@ class Candles:
         part = slice(start, stop)
         columns = {name: values[part] for name, values in self.columns.items()}
         return replace(
-            self, **{name: getattr(self, name)[part] for name in ("timestamp", *FIELDS)}, columns=columns
+            self,
+            **{name: getattr(self, name)[part] for name in ("timestamp", *FIELDS)},
+            columns=columns,
+            since=None if self.since is None else self.since[part],
         )
+
+    def clear_of(self, row: int) -> int:
+        """Return the first row, from `row` on, after which no value of a column is of data before `row`."""
+        if self.since is None or row >= len(self):
+            return row
+        carried = np.flatnonzero(self.since[row:] < self.timestamp[row])
+        return row + int(carried[-1]) + 1 if len(carried) else row
+
+
+def bars_sha256(candles: Candles) -> str:
+    """Return the hash of the bars: of each column's name and the hash of its bytes. A column that is computed
+    counts by its mark: its last digits may depend on the machine.
+    """
+    digest = hashlib.sha256()
+    bars = {name: getattr(candles, name) for name in ("timestamp", *FIELDS)}
+    for name, values in {
+        **bars,
+        **{f"column {name}": values for name, values in candles.columns.items() if name not in candles.marks},
+    }.items():
+        digest.update(name.encode() + hashlib.sha256(np.ascontiguousarray(values).data).digest())
+    for name, mark in candles.marks.items():
+        digest.update(f"column {name} {mark}".encode())
+    return digest.hexdigest()
 
 
 def join_series(
@@ -73,8 +103,13 @@ def join_series(
     timestamp, values = _merge(symbol, parts)
     if parts[0].has_actions:
         values = applied(values)  # before the cut: by every action that the files know
+    since = timestamp.copy() if columns else None
     for column in values[len(FIELDS) :]:
-        column[:] = carried(column)  # before the cut: the first bar kept may continue an older value
+        rows = last_cells(column)
+        column[:] = column[rows]  # before the cut: the first bar kept may continue an older value
+        if since is not None:
+            np.minimum(since, timestamp[rows], out=since)
+    since = None if since is None else since[-bars:]
     timestamp, values = timestamp[-bars:], values[:, -bars:]
     _check_values(symbol, parts, timestamp, values, columns)
     return Candles(
@@ -83,6 +118,7 @@ def join_series(
         timestamp=timestamp,
         **dict(zip(FIELDS, values[: len(FIELDS)], strict=True)),
         columns=dict(zip(columns, values[len(FIELDS) :], strict=True)),
+        since=since,
         files=tuple(part.file for part in parts),
         file_rows=file_rows,
     )
@@ -120,7 +156,16 @@ def longer_bars(candles: Candles, timeframe: str) -> Candles:
         close=candles.close[last_M],
         volume=np.add.reduceat(candles.volume, first_M),
         columns={name: values[last_M] for name, values in candles.columns.items()},
+        since=None if candles.since is None else candles.since[last_M],
     )
+
+
+def merged(times: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the times of both, each once, ascending as both are. Of half a million in 13 ms, for which
+    numpy's union1d takes 2 s (numpy 2.4, 2026-11-27).
+    """
+    both = np.sort(np.concatenate((times, others)), kind="stable")  # which merges runs
+    return both[np.diff(both, prepend=both[:1] - 1) > 0]
 
 
 def commonest_step(timestamps: np.ndarray) -> str:
@@ -133,10 +178,14 @@ def commonest_step(timestamps: np.ndarray) -> str:
     return name_of(int(steps[counts.argmax()]))
 
 
+def last_cells(column_N: np.ndarray) -> np.ndarray:
+    """Return the row (N,) int64 of the last cell with a value, at or before each row; 0 before the first."""
+    return np.asarray(np.maximum.accumulate(np.where(np.isnan(column_N), 0, np.arange(len(column_N)))))
+
+
 def carried(column_N: np.ndarray) -> np.ndarray:
     """Return a column with empty cells (NaN) replaced by the last value before them."""
-    last_N = np.maximum.accumulate(np.where(np.isnan(column_N), 0, np.arange(len(column_N))))
-    return np.asarray(column_N[last_N])
+    return np.asarray(column_N[last_cells(column_N)])
 
 
 def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray]:

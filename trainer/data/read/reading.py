@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,66 +19,27 @@ from trainer.base.files import HeldFolder
 from trainer.base.signs import sign
 from trainer.data.columns import told_of
 from trainer.data.read.candles import Candles, commonest_step, join_series, resample
+from trainer.data.read.cross import read_cross
 from trainer.data.read.fetch_record import fetch_notes
 from trainer.data.read.file_names import is_copy, parse_flat_name
 from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import CandleHeader, stem_of
 from trainer.data.read.oddities import DataNote, lines_of, oddities
+from trainer.data.read.opened import CandleFile, FileRead, longest_of, settle, side_read
 from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load_array
-from trainer.data.read.refusals import all_of, no_such_timeframe, refuse_unknown, several_timeframes, without
+from trainer.data.read.refusals import (
+    all_of,
+    no_such_timeframe,
+    refuse_unknown,
+    several_timeframes,
+    without,
+)
 from trainer.data.read.shapes import FIELDS
-from trainer.data.read.side import SideFile, SideSeries, read_sides, with_sides
+from trainer.data.read.side import SideSeries, read_sides, with_sides
 from trainer.data.read.sources import Held, Series, held_of, open_candles, stream_series
 from trainer.data.read.symbol_columns import FileSymbol, only_symbol, refuse_many_symbols
-from trainer.data.side_names import split_sides
-from trainer.data.timeframes import can_resample, canonical, step_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileRead:
-    """A file that was read: the symbols used with their number of bars, and everything that it holds, used or
-    not.
-
-    `further` are the names of its columns that are not part of a bar.
-    """
-
-    path: Path
-    file: str
-    timeframe: str
-    symbols: tuple[str, ...]
-    bars: int
-    holds: tuple[Held, ...]
-    further: tuple[str, ...]
-    synthetic: bool
-
-
-@dataclass(kw_only=True, eq=False)
-class _CandleFile:
-    """A candle file, or its split into `arrays` by symbol. `held` is known for symbols that were read."""
-
-    source: CandleHeader
-    timeframe: str
-    written: Mapping[str, str]  # symbol -> its name in the file
-    arrays: Mapping[str, Path] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
-    guess: str = ""  # how its times were read, where it leaves that open
-
-    def part_of(self, symbol: str) -> Part:
-        """Return the file, or the array, with a symbol's bars."""
-        return Part(header=self.source, timeframe=self.timeframe, array=self.arrays.get(symbol))
-
-    def summary(self, symbols: Sequence[str]) -> FileRead:
-        """Return what was read of the file, if these symbols are used."""
-        return FileRead(
-            path=self.source.path,
-            file=self.source.file,
-            timeframe=self.timeframe,
-            symbols=tuple(symbols),
-            bars=sum(self.held[symbol].bars for symbol in symbols if symbol in self.held),
-            holds=tuple(self.held[symbol] for symbol in sorted(self.held)),
-            further=self.source.further,
-            synthetic=self.source.synthetic,
-        )
+from trainer.data.side_names import reads_index, refuse_missing, split_sides, symbols_beside
+from trainer.data.timeframes import can_resample, canonical
 
 
 class CandleFolder:
@@ -89,7 +50,7 @@ class CandleFolder:
     the last earlier value), and what is told about those of a bar. `files` are the names of the files with
     these symbols, if a plan names them: no other is opened. A symbol without bars of the timeframe is
     resampled from shorter ones. Errors of files that can't be used are added to `unreadable` if it is given,
-    and raised otherwise. `sides` are the side series among the columns, which `read` joins.
+    and raised otherwise. `index` are the members of the index, if a side series among the columns reads it.
     """
 
     def __init__(
@@ -110,19 +71,28 @@ class CandleFolder:
         self._scratch = scratch
         self._bars = bars
         self._told, further = told_of(columns)
-        self._columns, sides = split_sides(further)
-        self.sides = read_sides(path, sides)
+        self._columns, self._beside = split_sides(further)
+        self._sides: tuple[SideSeries, ...] | DataError | None = None
+        self._from_files = read_sides(path, [side for side in self._beside if side.file])
         self._notes: list[DataNote] = []
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
-        opened = self._opened(wanted, chosen, files)
-        by_symbol = {symbol: _longest(opened, symbol, chosen) for file in opened for symbol in file.written}
+        beside = symbols_beside(self._beside, self._told.index)
+        # the members of the index are known once all files are open
+        self._splits_all = reads_index(self._beside) and not self._told.index
+        opened = self._opened(tuple(dict.fromkeys((*wanted, *beside))) if wanted else (), chosen, files)
+        by_symbol = {symbol: longest_of(opened, symbol, chosen) for file in opened for symbol in file.written}
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
         refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in opened])
         exact = {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen}
         # If some symbols have the chosen timeframe, files of others are ignored.
         self.symbols = wanted or without(path, exact or known, exclude)
-        self._of = {symbol: by_symbol[symbol] for symbol in self.symbols}
+        self.index = self._told.index
+        if self._splits_all:
+            self.index = without(path, exact or known, {*exclude} & (exact or known))
+        beside = symbols_beside(self._beside, self.index)
+        refuse_missing(beside, known, str(path))
+        self._of = {symbol: by_symbol[symbol] for symbol in dict.fromkeys((*self.symbols, *beside))}
         self._files = [file for file in opened if any(file in held_by for held_by in self._of.values())]
         several = sorted({file.timeframe for file in self._files})
         if not chosen and len(several) > 1:
@@ -165,20 +135,31 @@ class CandleFolder:
 
     def read(self, symbol: str) -> Candles:
         """Return the symbol's candles. Raises DataError for impossible bars, and for files that disagree."""
-        files = self._of[symbol]
-        series = [part.read(symbol, self._columns) for part in self.parts(symbol)]
-        for file, one in zip(files, series, strict=True):
-            name = FileSymbol(symbol=symbol, written=file.written[symbol])
-            file.held.setdefault(symbol, held_of(name, one.timestamp))
-            self._note_guess(file, one)
-        is_base = files[0].timeframe == self.timeframe
-        bars = join_series(
-            symbol, files[0].timeframe, series, self._columns, bars=self._bars if is_base else 0
-        )
-        candles = bars if is_base else resample(bars, self.timeframe).rows(-self._bars)
-        candles, notes = with_sides(candles, self.sides)
-        self._notes += [note for note in (*oddities(bars), *notes) if note not in self._notes]
+        sides = self.sides  # first: their bars are gone when these are read
+        candles = self._joined(symbol, self._columns, bars=self._bars)
+        candles, notes = with_sides(candles, sides, self._files_beside())
+        self._notes += [note for note in notes if note not in self._notes]
         return candles
+
+    @property
+    def sides(self) -> tuple[SideSeries, ...]:
+        """Return the side series among the columns, which `read` joins; those of other symbols' bars are read
+        once, the first time. Raises DataError.
+        """
+        if self._sides is None:
+            try:
+                made = {side.column.entry: side for side in self._from_files}
+                made |= read_cross(
+                    [side for side in self._beside if side.symbol],
+                    members=self.index,
+                    read=self._whole,
+                )
+                self._sides = tuple(made[side.entry] for side in self._beside)
+            except DataError as error:
+                self._sides = error
+        if isinstance(self._sides, DataError):
+            raise DataError(self._sides.what, why=self._sides.why, do=self._sides.do)
+        return self._sides
 
     def read_as_is(self, symbol: str) -> list[Series]:
         """Return the symbol's bars of each file, in any order, some twice. A file that can't be read is added
@@ -203,10 +184,34 @@ class CandleFolder:
             file.summary([symbol for symbol in sorted(self.symbols) if file in self._of[symbol]])
             for file in self._files
         ]
-        beside = {file.path: side_read(file) for side in self.sides for file in side.files}
+        beside = {file.path: side_read(file) for side in self._from_files for file in side.files}
         return (*read, *beside.values())
 
-    def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[_CandleFile]:
+    def _whole(self, symbol: str) -> Candles:
+        """Return all bars of a symbol that side series read, without further columns. Raises DataError."""
+        split = any(part.array for part in self.parts(symbol))  # a copy has its file's columns
+        return replace(self._joined(symbol, self._columns if split else ()), columns={})
+
+    def _joined(self, symbol: str, columns: Sequence[str], *, bars: int = 0) -> Candles:
+        """Return a symbol's last bars (0: all), joined from its files. Raises DataError."""
+        files = self._of[symbol]
+        series = [part.read(symbol, columns) for part in self.parts(symbol)]
+        for file, one in zip(files, series, strict=True):
+            name = FileSymbol(symbol=symbol, written=file.written[symbol])
+            file.held.setdefault(symbol, held_of(name, one.timestamp))
+            self._note_guess(file, one)
+        is_base = files[0].timeframe == self.timeframe
+        joined = join_series(symbol, files[0].timeframe, series, columns, bars=bars if is_base else 0)
+        candles = joined if is_base else resample(joined, self.timeframe).rows(-bars)
+        self._notes += [note for note in oddities(joined) if note not in self._notes]
+        return candles
+
+    def _files_beside(self) -> list[str]:
+        """Return the flat names of the files with the bars that side series read."""
+        symbols = symbols_beside(self._beside, self.index)
+        return [file.source.file for symbol in symbols for file in self._of[symbol]]
+
+    def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[CandleFile]:
         """Return the files that may have the wanted bars: those of the timeframe, and if needed those of
         shorter bars.
         """
@@ -218,7 +223,7 @@ class CandleFolder:
         named = {file: parse_flat_name(stem_of(file))[1] for file in paths}
         usable = [file for file in paths if not chosen or named[file] in ("", chosen)]
         opened = self._open_all({file: paths[file] for file in usable}, wanted)
-        _settle(opened)
+        settle(opened)
         there = {
             symbol for file in opened if not chosen or file.timeframe == chosen for symbol in file.written
         }
@@ -233,9 +238,9 @@ class CandleFolder:
             raise no_such_timeframe(self._path, chosen, named.values())
         return opened
 
-    def _open_all(self, paths: Mapping[str, Path], wanted: tuple[str, ...]) -> list[_CandleFile]:
+    def _open_all(self, paths: Mapping[str, Path], wanted: tuple[str, ...]) -> list[CandleFile]:
         """Open files by name. Raises DataError that names all that can't be used."""
-        opened, errors = list[_CandleFile](), list[DataError]()
+        opened, errors = list[CandleFile](), list[DataError]()
         for name, path in paths.items():
             try:
                 opened.append(self._open(path, name, wanted))
@@ -247,7 +252,7 @@ class CandleFolder:
             raise errors[0] if len(errors) == 1 else all_of(errors, len(paths))
         return opened
 
-    def _open(self, path: Path, name: str, wanted: tuple[str, ...]) -> _CandleFile:
+    def _open(self, path: Path, name: str, wanted: tuple[str, ...]) -> CandleFile:
         """Return a file's symbols and timeframe; split it unless it is known to have one symbol of one
         timeframe.
         """
@@ -258,15 +263,16 @@ class CandleFolder:
             source = replace(source, name_symbol=wanted[0])
         only = only_symbol(source)
         if only is not None and timeframe:
-            return _CandleFile(source=source, timeframe=timeframe, written={only.symbol: only.written})
+            return CandleFile(source=source, timeframe=timeframe, written={only.symbol: only.written})
         # Without a timeframe in the name, the steps of the longest series determine it, whether it is wanted
         # or not.
-        arrays, held, guess = self._split(source, set(wanted) if wanted and timeframe else None)
+        some = wanted and timeframe and not self._splits_all
+        arrays, held, guess = self._split(source, set(wanted) if some else None)
         longest = max(held.values(), key=lambda item: item.bars)
         if not timeframe and longest.bars > 1:
             timeframe = commonest_step(np.unique(load_array(arrays[longest.symbol])["timestamp"]))
         written = {symbol: item.written or symbol for symbol, item in sorted(held.items())}
-        return _CandleFile(
+        return CandleFile(
             source=source, timeframe=timeframe, written=written, arrays=arrays, held=held, guess=guess
         )
 
@@ -318,7 +324,7 @@ class CandleFolder:
             elif source.columns["volume"] == source.ticks:
                 self._note(source.file, f"volume is column {source.ticks.strip()}, as there is no other")
 
-    def _note_guess(self, file: _CandleFile, series: Series) -> None:
+    def _note_guess(self, file: CandleFile, series: Series) -> None:
         if guess := file.guess or series.guess:
             self._note(file.source.file, guess)
 
@@ -326,34 +332,6 @@ class CandleFolder:
         note = DataNote(subject=subject, text=text, detail=detail)
         if note not in self._notes:
             self._notes.append(note)
-
-
-def _settle(files: Sequence[_CandleFile]) -> None:
-    """Give files with a single bar, such as partitions by day, the timeframe of the others, else that of all
-    their bars.
-    """
-    single = [file for file in files if not file.timeframe]
-    if not single:
-        return
-    others = {file.timeframe for file in files if file.timeframe}
-    moments = np.unique([held.first for file in single for held in file.held.values()])
-    timeframe = others.pop() if len(others) == 1 else commonest_step(moments)
-    for file in single:
-        file.timeframe = timeframe
-
-
-def _longest(files: Sequence[_CandleFile], symbol: str, chosen: str) -> list[_CandleFile]:
-    """Return the files with a symbol's bars of a timeframe; if there are none, those of the longest bars to
-    resample from.
-    """
-    held_by = [file for file in files if symbol in file.written]
-    if not chosen:
-        return held_by
-    usable = {
-        file.timeframe for file in held_by if file.timeframe == chosen or can_resample(file.timeframe, chosen)
-    }
-    timeframe = chosen if chosen in usable else max(usable, key=step_of, default="")
-    return [file for file in held_by if file.timeframe == timeframe]
 
 
 def read_parts(
@@ -374,20 +352,6 @@ def read_parts(
         return with_sides(join_series(symbol, base, series, columns, bars=bars), sides)[0]
     longer = resample(join_series(symbol, base, series, columns), timeframe).rows(-bars)
     return with_sides(longer, sides)[0]
-
-
-def side_read(file: SideFile) -> FileRead:
-    """Return what a side file holds: rows, and columns of numbers; no bars of a symbol."""
-    return FileRead(
-        path=file.path,
-        file=file.path.name,
-        timeframe="",
-        symbols=(),
-        bars=len(file.timestamp),
-        holds=(),
-        further=tuple(file.columns),
-        synthetic=False,
-    )
 
 
 def read_candles(

@@ -1,5 +1,5 @@
 """Side series: values published beside the candles, such as sentiment or rates, joined to bars as of their
-publication.
+publication. `cross` makes such series of other symbols' bars.
 
 The files NAME.side.csv, or several NAME.side.PART.parquet, lie beside the candle files: a column of times and
 one or more of numbers. A value is known `lag` after the time of its row; a bar gets the newest that was known
@@ -8,7 +8,7 @@ when the bar ended, and no later one. A series whose newest value is too old for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,9 +54,11 @@ class SideSeries:
     """The values (N,) of one side series, of all its files; `timestamp` (N,) int64 ns UTC, ascending."""
 
     column: SideColumn
-    files: tuple[SideFile, ...]
     timestamp: np.ndarray
     values: np.ndarray
+    files: tuple[SideFile, ...] = ()
+    mark: str = ""  # the hash of the bars that it is made of
+    begins: np.ndarray | None = None  # (N,): the first bar that a value is made of; None: its own time
 
     @property
     def oldest(self) -> int:
@@ -65,10 +67,17 @@ class SideSeries:
         return self.column.age or self.column.lag + MOST_STEPS * step
 
     def at(self, known_at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the newest values (M,) known at these times, NaN before the first one, and their ages."""
-        rows = np.searchsorted(self.timestamp + self.column.lag, known_at, side="right") - 1
-        values = np.where(rows >= 0, self.values[rows], np.nan)
+        """Return the newest values (M,) float64 known at these times, NaN before the first one, and their
+        ages.
+        """
+        rows = self.rows_at(known_at)
+        values = self.values[rows].astype(np.float64)
+        values[rows < 0] = np.nan
         return values, known_at - self.timestamp[rows]
+
+    def rows_at(self, known_at: np.ndarray) -> np.ndarray:
+        """Return the rows (M,) int64 of the newest values known at these times, -1 before the first one."""
+        return np.searchsorted(self.timestamp, known_at - self.column.lag, side="right") - 1
 
 
 def side_files(path: Path) -> tuple[Path, ...]:
@@ -102,18 +111,21 @@ def side_errors(path: Path) -> dict[str, DataError]:
         try:
             shared = set.intersection(*(set(open_side(file).columns) for file in files))
             for column in sorted(shared):
-                _read(path, SideColumn(entry=name, file=name, column=column, lag=0, age=0), files)
+                _read(path, SideColumn(entry=name, file=name, column=column), files)
         except DataError as error:
             errors |= {file.name: error for file in files}
     return errors
 
 
-def with_sides(candles: Candles, sides: Sequence[SideSeries]) -> tuple[Candles, list[DataNote]]:
-    """Return the candles with each side series as a further column, and notes. Raises DataError for one that
-    has no value, or only old ones, for the last bar.
+def with_sides(
+    candles: Candles, sides: Sequence[SideSeries], files: Iterable[str] = ()
+) -> tuple[Candles, list[DataNote]]:
+    """Return the candles with each side series as a further column, and notes; `files` are the candle files
+    of those that are made of bars. Raises DataError for one that has no value, or only old ones, for the last
+    bar.
     """
     known_at = candles.timestamp + step_of(candles.timeframe)
-    columns, notes = dict(candles.columns), []
+    columns, notes, since = dict(candles.columns), list[DataNote](), candles.since
     for side in sides:
         values, ages = side.at(known_at)
         if np.isnan(values[-1]) or ages[-1] > side.oldest:
@@ -125,8 +137,12 @@ def with_sides(candles: Candles, sides: Sequence[SideSeries]) -> tuple[Candles, 
             detail = f"{counted(len(old), 'bar')}, the first at {first}"
             notes.append(DataNote(subject=candles.symbol, text=text, detail=detail))
         columns[side.column.entry] = values
-    files = dict.fromkeys((*candles.files, *(file.path.name for side in sides for file in side.files)))
-    return replace(candles, columns=columns, files=tuple(files)), notes
+        begins = side.timestamp if side.begins is None else side.begins
+        since = np.minimum(candles.timestamp if since is None else since, begins[side.rows_at(known_at)])
+    beside = (file.path.name for side in sides for file in side.files)
+    files = tuple(dict.fromkeys((*candles.files, *files, *beside)))
+    marks = {side.column.entry: side.mark for side in sides if side.mark}
+    return replace(candles, columns=columns, marks=marks, since=since, files=files), notes
 
 
 def open_side(path: Path) -> SideFile:
@@ -234,10 +250,13 @@ def _stale(side: SideSeries, last: np.integer) -> DataError:
     known = side.timestamp + side.column.lag <= last
     newest = time_text(side.timestamp[known][-1]) if known.any() else "none"
     why = f"bars end at {time_text(last)}, its newest value then: {newest}; {_days(side.oldest)} is the most"
-    do = "Bring newer values, or say how old one may be: NAME lag TIME age TIME in data.columns."
-    return DataError(f"side series {side.column.file} is stale", why=why, do=do)
+    entry = side.column.entry.partition(" age ")[0]
+    do = f"Bring newer values, or say how old one may be: {entry} age TIME in data.columns."
+    return DataError(f"{side.column.title} is stale", why=why, do=do)
 
 
 def _days(nanoseconds_: int) -> str:
     hours = nanoseconds_ / 3.6e12
+    if hours < 2:
+        return f"{hours * 60:g} minutes"
     return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"

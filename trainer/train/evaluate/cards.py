@@ -12,6 +12,7 @@ import torch
 import trainer
 from trainer.bars.document import SymbolPlan
 from trainer.data.feature_names import label_of
+from trainer.data.side_names import features_beside
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -75,7 +76,9 @@ def card_of_training(
         features=list(job.data.inputs),
         columns=list(job.data.further),
         features_version=label_of(
-            job.data.features, job.data.computed, job.data.own.sha256 if job.data.own else ""
+            job.data.features,
+            (*job.data.computed, *features_beside(job.data.further)),
+            job.data.own.sha256 if job.data.own else "",
         ),
         series=_series(data, [one.fitted for one in scored], _by_series(scored), origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),

@@ -17,10 +17,12 @@ from trainer.base.signs import sign
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.headers import stem_of
 from trainer.data.read.parts import Part
+from trainer.data.read.side import SideSeries
 from trainer.job.job import Job
 
 LOOK_SECONDS = 0.1
 _beats: dict[Path, int] = {}  # the last that this process has seen, by document
+_sides: dict[tuple[Path, tuple[str, ...]], tuple[SideSeries, ...]] = {}  # by document and columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +33,19 @@ class ArrivingCandles:
     document: Path
     scratch: Path
 
-    def parts(self, symbol: str, files: Collection[str], job: Job, timeframe: str) -> tuple[Part, ...]:
-        """Wait for the files of a symbol, and return them for `read_parts`. Raises DataError."""
+    def opened(
+        self, symbol: str, files: Collection[str], job: Job, timeframe: str
+    ) -> tuple[tuple[Part, ...], tuple[SideSeries, ...]]:
+        """Wait for the files of a symbol, which has those of its side series, and return both for
+        `read_parts`; a process makes the side series once. Raises DataError.
+        """
         self.wait(files)
         chosen = job.with_data(symbols=(symbol,), exclude=(), timeframe=timeframe)
         scratch = Path(tempfile.mkdtemp(dir=self.scratch))
-        return folder_of(chosen, self.folder, scratch=scratch, files=set(files)).parts(symbol)
+        folder = folder_of(chosen, self.folder, scratch=scratch, files=set(files))
+        if (key := (self.document, job.data.further)) not in _sides:
+            _sides[key] = folder.sides
+        return folder.parts(symbol), _sides[key]
 
     def wait(self, files: Iterable[str], *, pause: Callable[[float], None] = time.sleep) -> None:
         """Wait until all files are there. Raises DataError as the agent wrote it for one that does not come,

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from trainer.base.errors import DataError, UsageError
 from trainer.base.files import open_plain
+from trainer.base.text import some_of
+from trainer.data.columns import told_of
 from trainer.data.feature_names import is_version_of, version_of
+from trainer.data.side_names import features_beside, reads_index, split_sides
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.start_model import StartModel, start_model_of
@@ -91,7 +94,11 @@ def check_inputs(job: Job) -> None:
         more = " ..." if len(odd) > 6 else ""
         why += f"; only one of them has {', '.join(odd[:6])}{more}" if odd else ", in another order"
         raise DataError(f"{named} was trained on other features", why=why, do=do)
-    computed = job.data.computed
+    index = job.data.told.index
+    if told_of(card.told_columns)[0].index != index and reads_index(split_sides(job.data.further)[1]):
+        why = f"its index is of other symbols than this job's, {some_of(index, 6)}"
+        raise DataError(f"{named} was trained on another index", why=why, do=f"{do} index= in data.columns.")
+    computed = (*job.data.computed, *features_beside(job.data.further))
     own = job.data.own.sha256 if job.data.own else ""
     if computed and not is_version_of(card.features_version, computed, own):
         why = f"they were of version {card.features_version}, this job's are {version_of(computed, own)}"

@@ -92,12 +92,12 @@ class JobData:
 
     def read(self, symbol: str, job: Job) -> Candles:
         """Return the candles of a symbol that the job uses, once its files are there. Raises DataError."""
-        timeframe, data = self.plan.timeframe, job.data
+        timeframe, data, sides = self.plan.timeframe, job.data, self.sides
         if self.arriving is None:
             parts = self.parts[symbol]
-        else:  # there are no side series then
-            parts = self.arriving.parts(symbol, self.of(symbol).files, job, timeframe)
-        return read_parts(symbol, timeframe, parts, bars=data.bars, columns=data.columns, sides=self.sides)
+        else:
+            parts, sides = self.arriving.opened(symbol, self.of(symbol).files, job, timeframe)
+        return read_parts(symbol, timeframe, parts, bars=data.bars, columns=data.columns, sides=sides)
 
 
 def open_data(

@@ -28,6 +28,7 @@ from trainer.data.feature_names import (
 )
 from trainer.data.own_features import OwnFeatures
 from trainer.data.read.candles import Candles
+from trainer.data.side_names import features_beside
 from trainer.data.table import CALENDARS, EXCHANGES, PRESENT
 from trainer.models import MODELS, home_of, is_known, network_of
 from trainer.store.card import Card, read_card
@@ -195,10 +196,11 @@ def _features_of(card: Card, model_path: Path) -> tuple[str, ...]:
     theirs = tuple(own["class"].split(", ")) if own["class"] else ()
     ours = features[: len(features) - len(theirs)]
     known = all(map(named, ours)) and in_order(ours) + theirs == features
-    if features and not (known and is_version_of(card.features_version, features, own["sha256"])):
+    all_of = (*features, *features_beside(card.columns))
+    if all_of and not (known and is_version_of(card.features_version, all_of, own["sha256"])):
         raise DataError(
             f"{model_path} was trained on features of version {card.features_version}",
-            why=f"this Mayfly computes version {version_of(features, own['sha256'])}",
+            why=f"this Mayfly computes version {version_of(all_of, own['sha256'])}",
             do=f"Predict with Mayfly {card.mayfly}, or train again.",
         )
     return features

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from tests.jobs import job_of
@@ -103,6 +104,28 @@ def test_the_first_model_has_its_bars_before_the_last_file_is_there(candles: Pat
     for symbol, read in (("AAA", first), ("BBB", last)):
         assert (read.close == whole.read(symbol, JOB).close).all()
     assert machine.status.inputs["s3_files"] == 2
+
+
+def test_a_model_waits_for_the_files_that_its_side_series_read(candles: Path, tmp_path: Path) -> None:
+    columns = ("log_return_5 of BBB",)
+    job = job_of(symbols=("AAA",), timeframe="1m", calendar="24x7", columns=columns)
+    plan = planned(job, candles, tmp_path)
+    assert plan.symbols["AAA"].files == ("AAA_1m.parquet", "BBB_1m.parquet")
+    machine = Machine(tmp_path, GatedS3(candles, gated="BBB_1m.parquet"))
+    with machine.arriving, ThreadPoolExecutor(1) as other:
+        data = machine.open(job, plan)
+        reading = other.submit(data.read, "AAA", job)
+        until = threading.Event()
+        assert not until.wait(0.2) and not reading.done()
+        machine.s3.gate.set()
+        came = reading.result(60)
+    whole = plan_and_open(job, candles, scratch=tmp_path).read("AAA", job)
+    assert np.array_equal(came.columns[columns[0]], whole.columns[columns[0]], equal_nan=True)
+    files = plan.symbols["AAA"].files
+    assert data.arriving is not None
+    assert (
+        data.arriving.opened("AAA", files, job, "1m")[1] is data.arriving.opened("AAA", files, job, "1m")[1]
+    )
 
 
 def test_a_file_that_does_not_come_fails_its_own_model(candles: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ symbol.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,19 @@ import pytest
 import torch
 
 from tests.jobs import job_of, with_settings
+from tests.nightly import others_nightly
+from trainer.bars.document import read_plan
 from trainer.bars.symbol_plan import plan_folds
 from trainer.base.errors import DataError, UsageError
 from trainer.data.feature_names import WARMUP
 from trainer.data.read.candles import Candles
+from trainer.data.read.reading import read_candles
+from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
 from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
+from trainer.train.inputs.series import PieceData
+from trainer.train.inputs.source import plan_and_open, read_source
+from trainer.train.inputs.survey import survey
 
 
 def folds_of(candles: Candles, job: Job) -> tuple[SymbolData, ...]:
@@ -145,6 +154,80 @@ def test_nothing_that_a_k_fold_trains_on_is_of_its_other_spans(make_candles, spa
             assert torch.equal(one, same)
 
 
+@pytest.mark.parametrize(
+    "entry", ["funding", "fear lag 0d age 9d", "log_return_60 of TWO", "log_volatility_15@5m of TWO"]
+)
+def test_no_value_of_a_column_is_carried_from_a_test_into_training(
+    entry: str, tmp_path: Path, make_candles
+) -> None:
+    """Cells, rows of side files and bars of other symbols whose time is in the test span are changed."""
+    candles, other = make_candles(3000), make_candles(5000, symbol="TWO", seed=2)
+    other = replace(other, timestamp=other.timestamp - 2000 * 60 * 10**9)  # its features begin before
+    cells = np.where(np.arange(3000) % 90 == 7, np.arange(3000), np.nan)
+    fear = np.arange(0, 3000, 90)
+    job = with_settings(K_FOLD, columns=[entry], features=["none"], symbols=["AAA"])
+
+    def folds(start: int, stop: int) -> tuple[SymbolData, ...]:
+        """Return the folds with other values from bar `start` to `stop`."""
+        inside = (np.arange(3000) >= start) & (np.arange(3000) < stop)
+        one = replace(candles, columns={"funding": np.where(inside, cells + 5000, cells)})
+        write_candles(tmp_path / "AAA_1m.parquet", [one])
+        write_candles(tmp_path / "TWO_1m.parquet", [wild(other, start + 2000, stop + 2000)])
+        lines = [f"{candles.timestamp[row]},{row + 5000 * inside[row]}" for row in fear]
+        (tmp_path / "fear.side.csv").write_text("\n".join(["time,value", *lines]))
+        (read,) = read_candles(tmp_path, symbols=["AAA"], columns=job.data.columns).values()
+        return folds_of(read, job)
+
+    for number, fold in enumerate(folds(0, 0)):
+        test = fold.spans.test
+        changed = folds(test.start, test.stop)[number]
+        assert not torch.equal(fold.rows_TF[test.start : test.stop], changed.rows_TF[test.start : test.stop])
+        for one, same in zip(trained_on(fold), trained_on(changed), strict=True):
+            assert torch.equal(one, same)
+
+
+@pytest.mark.parametrize(
+    ("kind", "span"),
+    others_nightly(product(("pooled", "panel"), ("test", "validation")), {("panel", "test")}.__contains__),
+)
+def test_k_folds_of_several_series_train_on_nothing_of_the_others_spans(
+    kind: str, span: str, tmp_path: Path, make_candles
+) -> None:
+    """One has holes, one begins late: all are split at the same instants, and purged in bars of their own."""
+    whole = {
+        "AAA": make_candles(1500),
+        "BBB": make_candles(1500, symbol="BBB", seed=1, drop=range(300, 1500, 97)),
+        "CCC": make_candles(1500, symbol="CCC", seed=2, drop=range(200)),
+    }
+    keys: dict[str, Any] = {kind: True, "symbols": [*whole], "calendar": "24x7", "folds": 3}
+    job = with_settings(K_FOLD, **keys)
+
+    def folds(begin: int = 0, end: int = 0) -> list[PieceData]:
+        """Return the folds with other bars of all series from an instant to another."""
+        for symbol, candles in whole.items():
+            rows = np.searchsorted(candles.timestamp, [begin, end])
+            write_candles(tmp_path / f"{symbol}_1m.parquet", [wild(candles, *map(int, rows))])
+        data = plan_and_open(job, tmp_path, scratch=tmp_path)
+        assert read_plan(data.plan.to_bytes()) == data.plan
+        pieces = survey(data.plan.decided(job), data.plan).pieces
+        return [read_source(piece, data.plan.decided(job), data).folds[piece.fold] for piece in pieces]
+
+    tested = dict.fromkeys(whole, 0)
+    for number, fold in enumerate(folds()):
+        held = [(one.candles, getattr(one.spans, span)) for one in fold.series]
+        begin = min(int(candles.timestamp[its.start]) for candles, its in held)
+        end = max(int(candles.timestamp[its.stop - 1]) for candles, its in held) + 1
+        changed = folds(begin, end)[number]
+        for one, other in zip(fold.series, changed.series, strict=True):
+            assert len(one.bars("train")) and len(one.bars("test")) and len(one.bars("validation"))
+            assert not torch.equal(one.rows_TF, other.rows_TF)
+            its, same = trained_on(one), trained_on(other)
+            assert all(torch.equal(*pair) for pair in zip(its, same, strict=True))
+            tested[one.symbol] += len(one.spans.test)
+        assert len({one.spans.after.start > 0 for one in fold.series}) == 1
+    assert all(1 >= count / len(whole[symbol]) > 0.98 for symbol, count in tested.items())
+
+
 def test_k_folds_train_on_both_sides_and_test_every_bar_once(make_candles) -> None:
     folds = folds_of(make_candles(1500), K_FOLD)
     tested = np.concatenate([np.arange(fold.spans.test.start, fold.spans.test.stop) for fold in folds])
@@ -168,8 +251,6 @@ def test_k_folds_train_on_both_sides_and_test_every_bar_once(make_candles) -> No
     ("settings", "said"),
     [
         ({"folds": 1}, "2 or more with data.split = kfold"),
-        ({"pooled": True}, "data.pooled with data.split = kfold"),
-        ({"panel": True, "symbols": ["A", "B"]}, "data.panel with data.split = kfold"),
         ({"test_days": 5, "validation_days": 5}, "the tests of k folds cover all bars"),
         ({"folds": 2, "validation_fraction": 0.45}, "each fold tests 1 / data.folds"),
         ({"target": "position"}, "an agent can't train in k folds"),
