@@ -48,7 +48,7 @@ KEPT = 2  # checkpoints per model: the second in case the newest is damaged
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
-_BEST = ("best_loss", "best_epoch", "history")
+_BEST = ("best_loss", "best_epoch", "history", "first_steps")
 _ASKED = ("epochs_asked", "scored_before")
 
 Store = Callable[..., Path]  # with the arguments of `write`

@@ -18,6 +18,7 @@ from trainer.train.schedule import rate_factor
 from trainer.train.seeds import Episodes
 
 MAX_SKIPPED_STEPS = 10  # of an epoch: see the loop's rule for losses that are not finite
+FIRST_STEPS = 32  # whose losses a card has: as many as the loop reads at once
 
 
 @dataclass(kw_only=True)
@@ -54,6 +55,9 @@ class Run:
     best_weights: dict[str, torch.Tensor] = field(default_factory=dict)  # with buffers: `packs.tensors`
     best_outputs: np.ndarray | None = None  # of these weights on validation, see `Validated`
     history: list[dict[str, Any]] = field(default_factory=list)
+    first_steps: list[dict[str, float]] = field(default_factory=list)  # losses of the first epoch's first
+    told_first: bool = False  # whether they were reported
+    mates: tuple[str, ...] = ()  # the models of the pack in which it began here, itself included
     active: bool = True
     failure: str = ""
     resume: ModelState | None = None  # state of the checkpoint to resume from
@@ -85,6 +89,11 @@ class Run:
             earlier={},
             resume=None,
         )
+
+    @property
+    def knows_first_steps(self) -> bool:
+        """Return whether no more losses of its first steps will come."""
+        return len(self.first_steps) >= FIRST_STEPS or self.epoch > 0 or self.epoch_is_over
 
     @property
     def is_broken(self) -> bool:

@@ -19,6 +19,7 @@ from trainer.store.card import LATER_BARS, TOLD_COLUMNS, Card, CardPanel, CardSe
 from trainer.store.weights import weights_sha256
 from trainer.targets.described import REFIT
 from trainer.train.evaluate.scores import Scored, SeriesScores
+from trainer.train.hardware import Hardware
 from trainer.train.inputs.encoder import parent_of
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import Origin, code_sha256
@@ -54,12 +55,11 @@ def card_of_training(
     origin: Origin,
     scored: Sequence[SeriesScores],
     joint: Scored,
-    device: str,
-    precision: str,
+    hardware: Hardware,
     choice: Mapping[str, Any],
 ) -> Card:
     """Return the card of a piece that the training loop trained: of one network, or of several whose mean it
-    forecasts. `precision` is `precision_of`'s.
+    forecasts.
     """
     first, *others = (fit.facts for fit in fits)
     return Card(
@@ -90,11 +90,11 @@ def card_of_training(
             **({"agent": asdict(job.agent)} if job.target.acts else {}),
             **first,
             **({"others": others} if others else {}),
-            "device": device,
+            **asdict(hardware),
             "choice": dict(choice),
-            "threads": torch.get_num_threads(),
+            "threads": piece.threads,
             "torch": torch.__version__,
-            "precision": str(DTYPES[precision]).removeprefix("torch."),
+            "precision": str(DTYPES[hardware.precision]).removeprefix("torch."),
         },
         data={
             **_data(origin),
