@@ -1,5 +1,5 @@
 """The data sets of a bucket, raw/<set>/: their files as they are now, as they were at a time, or as a run
-read them. Downloads nothing.
+read them; the download of one version.
 
 The bucket keeps every version of a file, for as many days as its lifecycle says.
 """
@@ -10,8 +10,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
 
-from trainer.base.errors import DataError, UsageError, nearest
+from trainer.aws.access import Access, aws_errors
+from trainer.aws.parts import Moved
+from trainer.aws.transfer import fetch_file
+from trainer.base.errors import ConfigError, DataError, UsageError, nearest
 from trainer.base.symbols import file_flaw
 from trainer.base.text import counted
 from trainer.launch.inputs import PARALLEL, RAW, Input, described
@@ -101,6 +106,32 @@ def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[Set
         for item in read
     ]
     return _described(objects, [(version, 1) for version in versions])
+
+
+class Pinned(Protocol):
+    """A version of an object, by its hash."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def version_id(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+def fetch_version(access: Access, bucket: str, item: Pinned, path: Path, moved: Moved) -> None:
+    """Download one version of a file. Raises ConfigError for other bytes than its hash says, and a
+    TrainerError if S3 does not give it.
+    """
+    client = access.client("s3", timeout_seconds=120.0)
+    with aws_errors(f"cannot read s3://{bucket}/{item.key}"):
+        known: Any = {"bucket": bucket, "size": item.bytes, "moved": moved}
+        sha256 = fetch_file(path, item.key, item.version_id, item.sha256, client, **known)
+    if item.sha256 and sha256 != item.sha256:
+        why = f"sha256 is {sha256}, it should be {item.sha256}"
+        raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
 
 
 def set_of(files: Sequence[SetFile]) -> str:

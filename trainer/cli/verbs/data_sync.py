@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access, aws_errors
+from trainer.aws.access import Access
 from trainer.aws.parts import Moved
 from trainer.aws.stack import read_stack
-from trainer.aws.transfer import fetch_file, several_at_once
+from trainer.aws.transfer import several_at_once
 from trainer.base import environment
 from trainer.base.arguments import check_folder
-from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, file_error
+from trainer.base.errors import DataError, TrainerError, UsageError, file_error
 from trainer.base.files import open_plain
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import counted, say, say_json, warn
@@ -29,7 +29,7 @@ from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.transfer import TransferProgress
 from trainer.data.table import DataSettings
-from trainer.launch.data_sets import SetFile, files_at, files_of_run, list_sets, set_of
+from trainer.launch.data_sets import SetFile, fetch_version, files_at, files_of_run, list_sets, set_of
 from trainer.launch.inputs import list_inputs
 from trainer.launch.uploads import DeskFile, upload_candles
 from trainer.runs.record import iso
@@ -183,13 +183,7 @@ def _pull_one(
             (pulled.unchanged if there == item.sha256 else pulled.differing).append(file.name)
             moved(item.bytes)
             return
-        client, known = access.client("s3", timeout_seconds=120.0), {"bucket": bucket, "size": item.bytes}
-        with aws_errors(f"cannot read s3://{bucket}/{item.key}"):
-            pinned = (item.key, item.version_id, item.sha256)
-            sha256 = fetch_file(path, *pinned, client, moved=moved, **known)  # type: ignore[arg-type]
-        if item.sha256 and sha256 != item.sha256:
-            why = f"sha256 is {sha256}, it should be {item.sha256}"
-            raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
+        fetch_version(access, bucket, item, path, moved)
         pulled.moved[file.name] = item.bytes
     except TrainerError as error:
         pulled.failed[file.name] = error
