@@ -104,7 +104,8 @@ class Run:
 def steps_of(run: Run, job: Job) -> int:
     """Return the steps from the start of a piece's training to the position of its run."""
     of_epochs = run.epoch * math.ceil(run.num_windows / job.reads_of_step)
-    return run.steps_before + of_epochs + math.ceil(run.position / job.reads_of_step)
+    position = 0 if run.epoch_is_over else run.position  # of a finished run: its last epoch's is counted
+    return run.steps_before + of_epochs + math.ceil(position / job.reads_of_step)
 
 
 def rate_of(run: Run, job: Job) -> float:
