@@ -154,8 +154,8 @@ def lacks(trained: Trained, here: Here) -> str:
 
 
 def other_packages(lock: str, installed: Callable[[str], str]) -> list[str]:
-    """Return each package of a lock that is installed in another version, or not, as text. `installed`
-    returns a package's version, '' for none. A lock may have several versions of a package, by Python.
+    """Return each package of a lock that is installed in another version, as text. `installed` returns a
+    package's version, '' for none: a lock has packages of other systems, too, and several versions by Python.
     """
     pinned: dict[str, list[str]] = {}
     for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE):
@@ -163,8 +163,8 @@ def other_packages(lock: str, installed: Callable[[str], str]) -> list[str]:
     found = []
     for name, versions in sorted(pinned.items()):
         there = installed(name)
-        if name not in CARRIERS and there.partition("+")[0] not in versions:
-            found.append(f"{name} {' or '.join(versions)} (here {there or 'none'})")
+        if there and name not in CARRIERS and there.partition("+")[0] not in versions:
+            found.append(f"{name} {' or '.join(versions)} (here {there})")
     return found
 
 

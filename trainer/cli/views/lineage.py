@@ -9,6 +9,8 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted
 from trainer.cli.views.table import Blocks, FittedTable, Inline
+from trainer.data.table import DataSettings
+from trainer.job.train import ExpertSettings, TrainSettings
 
 MOST_FILES = 12  # that are shown
 MOST_VALUE = 40  # letters of a setting
@@ -42,11 +44,14 @@ def _blocks(lineage: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _settings(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings that make the model, without empty ones and a user's text."""
-    for table in ("model", "target", "agent", "data", "train"):
+    """Yield the settings of model and target, and those of data, training and steps that are no defaults."""
+    defaults = {"data": DataSettings(), "train": TrainSettings(), "expert": ExpertSettings()}
+    for table in ("model", "target", *defaults):
+        usual = vars(defaults[table]) if table in defaults else {}
         values = job.get(table)
         for key, value in values.items() if isinstance(values, Mapping) else ():
-            if value and key not in ("text", "sha256", "own_text"):
+            plain = list(usual[key]) if isinstance(usual.get(key), tuple) else usual.get(key)
+            if value and value != plain:
                 yield f"{table}.{key} {_value(value)}"
 
 
