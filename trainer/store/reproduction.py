@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trainer.base.text import counted
 from trainer.store.trained import Losses, LossPlace, Trained
 
 # Of a loss. Sums in another order differ in the last digits, and training lets differences grow: an H100's
@@ -126,7 +127,7 @@ def inexact(trained: Trained, here: Here) -> str:
     if trained.device == "cuda":
         return "" if trained.deterministic else "a GPU may add in another order"
     if trained.depends_on_its_pack:
-        return f"its pack of {len(trained.mates)} may form in another order"
+        return f"packs form by the clock, and it was in one with {counted(len(trained.mates) - 1, 'other')}"
     if trained.torch != here.torch:
         return f"torch {trained.torch} then, {here.torch} here"
     if (trained.chip, trained.instructions) != (here.processor, here.instructions):
@@ -169,14 +170,11 @@ def other_packages(lock: str, installed: Callable[[str], str]) -> list[str]:
 
 
 def grouped(models: Sequence[Trained]) -> list[list[Trained]]:
-    """Return models in groups that one training can train: of the same settings, and of one pack if their
-    last digits depend on it.
-    """
+    """Return models in groups of the same settings, which one training can train."""
     groups: dict[object, list[Trained]] = {}
     for one in models:
         expert = (one.strategy, one.pack, one.micro_batch, one.activation_checkpointing, one.threads)
-        pack = one.mates if one.depends_on_its_pack else ()
-        groups.setdefault((one.device, one.ranks, one.batch, expert, pack), []).append(one)
+        groups.setdefault((one.device, one.ranks, one.batch, expert), []).append(one)
     return list(groups.values())
 
 
@@ -187,10 +185,10 @@ def trained_again(
     of the run, model -> title. What a trial, the machine or the memory chose is fixed to what was chosen.
     """
     first = group[0]
-    mates = first.mates if first.depends_on_its_pack else ()
+    mates = [name for one in group if one.depends_on_its_pack for name in one.mates]
     chosen = {
         "strategy": first.strategy,
-        "pack": len(mates) or first.pack,
+        "pack": first.pack,
         "micro_batch": first.micro_batch,
         "activation_checkpointing": first.activation_checkpointing,
         "threads": first.threads if first.device == "cpu" else 0,
@@ -203,7 +201,8 @@ def trained_again(
     to_train = {*mates, *(one.model for one in group)}
     others = [title for model, title in pieces.items() if model not in to_train]
     again["documents"] = {**manifest["documents"], OTHERS: others}
-    again["command"]["words"] = _words(manifest["command"]["words"], first, cores=cores, models=len(to_train))
+    workers = _workers(first, cores=cores, models=1 if mates else len(to_train))
+    again["command"]["words"] = _words(manifest["command"]["words"], workers, first.device)
     return again
 
 
@@ -223,17 +222,19 @@ def _alone(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**manifest, "job": {**names, **job}, "command": command, "ssh_key": ""}
 
 
-def _words(words: Sequence[str], trained: Trained, *, cores: int, models: int) -> list[str]:
+def _workers(trained: Trained, *, cores: int, models: int) -> int:
+    """Return how many processes train here: the ranks of then, or as many as cores and models allow."""
+    if trained.ranks > 1 or trained.device == "cuda":
+        return trained.ranks
+    return max(1, min(models, cores // trained.threads))
+
+
+def _words(words: Sequence[str], workers: int, device: str) -> list[str]:
     """Return the trainer's words for this machine: without other machines, and with files that are all
     there.
     """
     kept, rest = list[str](), iter(words)
-    workers = "1"
-    if trained.ranks > 1:
-        workers = str(trained.ranks)
-    elif trained.device == "cpu" and not trained.depends_on_its_pack:
-        workers = str(max(1, min(models, cores // trained.threads)))
-    fixed = {"--workers": workers, "--device": trained.device, "--finished": f"$GIVEN/{OTHERS}"}
+    fixed = {"--workers": str(workers), "--device": device, "--finished": f"$GIVEN/{OTHERS}"}
     for word in rest:
         if word in ("--cluster", "--carried", "--arriving"):
             next(rest)

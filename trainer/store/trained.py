@@ -51,7 +51,7 @@ class Trained:
     precision: str
     strategy: str
     pack: int
-    mates: tuple[str, ...]  # models of the pack in which it began, itself included
+    mates: tuple[str, ...]  # models that were in a pack with it, itself included
     micro_batch: int
     activation_checkpointing: bool
     threads: int

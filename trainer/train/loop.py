@@ -25,7 +25,7 @@ from trainer.train.off_device import read
 from trainer.train.orders import Orders
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
-from trainer.train.run import FIRST_STEPS, Run, rate_of
+from trainer.train.run import FIRST_STEPS, MOST_MATES, Run, rate_of
 
 # The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them,
 # and the model goes back to its best weights with half the learning rate, three times at most; then it has
@@ -151,9 +151,9 @@ def _formed(
 ) -> Pack:
     """Return a pack of all runs: first those that continue, restored from `states`, then those that join."""
     pack = form([run.member for run in runs])
-    names = tuple(run.member.name for run in runs)
+    names = [run.member.name for run in runs]
     for number, run in enumerate(runs):
-        run.mates = run.mates or names
+        run.mates = tuple(dict.fromkeys((*run.mates, *names)))[:MOST_MATES]
         if number < len(states):
             pack.restore(number, states[number])
         elif run.resume is not None:

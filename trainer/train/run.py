@@ -19,6 +19,8 @@ from trainer.train.seeds import Episodes
 
 MAX_SKIPPED_STEPS = 10  # of an epoch: see the loop's rule for losses that are not finite
 FIRST_STEPS = 32  # whose losses a card has: as many as the loop reads at once
+MOST_MATES = 4_096
+EARLIER = "those before a checkpoint"  # among the mates of a run that goes on from one
 
 
 @dataclass(kw_only=True)
@@ -57,7 +59,7 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     first_steps: list[dict[str, float]] = field(default_factory=list)  # losses of the first epoch's first
     told_first: bool = False  # whether they were reported
-    mates: tuple[str, ...] = ()  # the models of the pack in which it began here, itself included
+    mates: tuple[str, ...] = ()  # models that were in a pack with it, itself included; MOST_MATES at most
     active: bool = True
     failure: str = ""
     resume: ModelState | None = None  # state of the checkpoint to resume from

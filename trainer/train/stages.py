@@ -21,13 +21,13 @@ from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, card_from_json
 from trainer.train.observing.events import finite
-from trainer.train.run import FIRST_STEPS, Run, steps_of
+from trainer.train.run import FIRST_STEPS, MOST_MATES, Run, steps_of
 
 DOCUMENT = "stages.document"  # a checkpoint's tensor of bytes: facts of the fits, and their card
 FIT = "fit-"  # begins the names of a checkpoint's tensors of a fit: fit-0.<name of the weight>
 MOST_CARD = 32 << 20  # letters
 MOST_DOCUMENT_BYTES = 4 * MOST_CARD
-MOST_FITS, MOST_EPOCHS, MOST_STEPS, MOST_MATES = 2_000, 100_000, 2**53, 4_096
+MOST_FITS, MOST_EPOCHS, MOST_STEPS = 2_000, 100_000, 2**53
 _WHOLE = {
     "epochs_run": MOST_EPOCHS,
     "best_epoch": MOST_EPOCHS,

@@ -319,6 +319,19 @@ def test_the_first_losses_are_told_without_another_read():
     assert run.mates == (run.member.name,)
 
 
+def test_a_run_knows_all_that_were_in_a_pack_with_it():
+    done = (
+        Roster(*(_real_run(number, REAL_JOB) for number in (4, 0, 1)))
+        .train(SequentialPack, REAL_JOB, places=2)
+        .done
+    )
+    assert [sorted(done[name].mates) for name in ("m0", "m1", "m4")] == [
+        ["m0", "m4"],
+        ["m1", "m4"],
+        ["m0", "m1", "m4"],
+    ]
+
+
 def test_a_finished_run_has_taken_its_steps_once():
     run, job = _run(batch=10, epochs=2)
     Roster(run).train(lambda members, job: Scripted([1, 2, 3, 4, 5, 6, 7, 8]), job)
