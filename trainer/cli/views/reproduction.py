@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +26,8 @@ def reproduction_view(compared: Sequence[Compared], run_id: str) -> RenderableTy
     models = [one for one in compared if isinstance(one, ComparedModel)]
     most = MOST_ALONE if len(models) == 1 else MOST_EACH
     rows = [_loss_row(model, loss) for model in models for loss in _shown(model.losses, most)]
+    if len(models) == 1:  # the verdict names it
+        rows = [{name: cell for name, cell in row.items() if name != "model"} for row in rows]
     rows += [_file_row(one) for one in compared if isinstance(one, ComparedFile)]
     right = ("recorded", "here") if models else ()
     return lines(FittedTable(rows, right=right), "", *(styled(*line) for line in _verdicts(compared, run_id)))
@@ -57,17 +59,23 @@ def document_of(compared: Sequence[Compared]) -> dict[str, Any]:
     return {"tolerance": TOLERANCE, **({"models": models} if models else {"files": files})}
 
 
-def _shown(losses: Sequence[ComparedLoss], most: int) -> list[ComparedLoss]:
-    """Return the losses to show: the first and the last ones, and the one that differs most."""
-    if len(losses) <= most:
-        return list(losses)
-    worst = max(range(len(losses)), key=lambda number: losses[number].difference)
-    half = (most - 1) // 2
-    chosen = {*range(half), worst, *range(len(losses) - (most - 1 - half), len(losses))}
-    return [losses[number] for number in sorted(chosen)]
+def _shown(losses: Sequence[ComparedLoss], most: int) -> Iterator[ComparedLoss | None]:
+    """Yield the losses to show: the first, the last, and the one that differs most; None for a gap."""
+    numbers = range(len(losses))
+    worst = max(numbers, key=lambda number: losses[number].difference, default=0)
+    first = (most - 1) // 2
+    chosen = sorted({*numbers[:first], worst, *numbers[first + 1 - most :]})
+    before = -1
+    for number in numbers if len(losses) <= most else chosen:
+        if number > before + 1:
+            yield None
+        yield losses[number]
+        before = number
 
 
-def _loss_row(model: ComparedModel, loss: ComparedLoss) -> dict[str, Cell]:
+def _loss_row(model: ComparedModel, loss: ComparedLoss | None) -> dict[str, Cell]:
+    if loss is None:
+        return {"model": "", "loss of": "...", "recorded": "", "here": "", "difference": ""}
     return {
         "model": model.model,
         "loss of": str(loss.place),
@@ -90,13 +98,15 @@ def _verdicts(compared: Sequence[Compared], run_id: str) -> list[tuple[str, str]
         if isinstance(one, ComparedModel) and one.verdict != "equal to the bit":
             told.append((f"{SIGNS[one.verdict][0]} {one.model}: {_why(one)}", SIGNS[one.verdict][1]))
     counts = {verdict: sum(one.verdict == verdict for one in compared) for verdict in SIGNS}
-    noun = "model" if any(isinstance(one, ComparedModel) for one in compared) else "file"
-    losses = sum(len(one.losses) for one in compared if isinstance(one, ComparedModel))
+    models = [one for one in compared if isinstance(one, ComparedModel)]
+    losses = sum(len(one.losses) for one in models)
     of_losses = f" ({counted(losses, 'loss', 'losses')})" if losses else ""
+    what = counted(len(compared), "model" if models else "file")
+    what = models[0].model if len(models) == 1 else what
     total = ", ".join(f"{number:,} {verdict}" for verdict, number in counts.items() if number)
     worst: Verdict = next(verdict for verdict in reversed(SIGNS) if counts[verdict])
     sign, style = SIGNS[worst]
-    return [*told, (f"{sign} {counted(len(compared), noun)} of run {run_id}{of_losses}: {total}", style)]
+    return [*told, (f"{sign} {what} of run {run_id}{of_losses}: {total}", style)]
 
 
 def _why(one: ComparedModel) -> str:
