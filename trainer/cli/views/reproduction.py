@@ -104,6 +104,7 @@ def _verdicts(compared: Sequence[Compared], run_id: str) -> list[tuple[str, str]
     what = counted(len(compared), "model" if models else "file")
     what = models[0].model if len(models) == 1 else what
     total = ", ".join(f"{number:,} {verdict}" for verdict, number in counts.items() if number)
+    total = compared[0].verdict if len(compared) == 1 else total
     worst: Verdict = next(verdict for verdict in reversed(SIGNS) if counts[verdict])
     sign, style = SIGNS[worst]
     return [*told, (f"{sign} {what} of run {run_id}{of_losses}: {total}", style)]
