@@ -60,11 +60,7 @@ class FittedNetwork:
         """Return how it went, for a card."""
         names = ("epochs_run", "best_epoch", "final_learning_rate", "lowered", "steps", "history")
         losses = finite([step["loss"] for step in self.first_steps])
-        return {
-            **{name: getattr(self, name) for name in names},
-            "first_steps": losses,
-            "pack_mates": list(self.mates),
-        }
+        return {**{name: getattr(self, name) for name in names}, "first_steps": losses}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +145,9 @@ class Stages:
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Return the finished stages as tensors of a checkpoint."""
-        facts = [{**fit.facts, "scored_before": fit.scored_before} for fit in self.fits]
+        facts = [
+            {**fit.facts, "scored_before": fit.scored_before, "mates": list(fit.mates)} for fit in self.fits
+        ]
         document = {"fits": facts, "card": self.card.to_json() if self.card else ""}
         body = bytearray(json.dumps(finite(document), allow_nan=False).encode())
         weights = {
@@ -191,7 +189,7 @@ def _weights(number: int, earlier: Mapping[str, torch.Tensor]) -> dict[str, torc
 
 
 def _fit(fields: Fields, weights: Mapping[str, torch.Tensor]) -> FittedNetwork:
-    parts = fields.exactly((*_WHOLE, "final_learning_rate", "history", "first_steps", "pack_mates"))
+    parts = fields.exactly((*_WHOLE, "final_learning_rate", "history", "first_steps", "mates"))
     if not weights:
         raise Unsound(f"{fields.name} has no weights")
     whole = {name: parts[name].whole(most=most) for name, most in _WHOLE.items()}
@@ -205,7 +203,7 @@ def _fit(fields: Fields, weights: Mapping[str, torch.Tensor]) -> FittedNetwork:
         final_learning_rate=parts["final_learning_rate"].number(least=0, most=1e9),
         history=[_epoch(item) for item in parts["history"].items(most=MOST_EPOCHS)],
         first_steps=[{"loss": _number(item)} for item in parts["first_steps"].items(most=FIRST_STEPS)],
-        mates=tuple(item.text() for item in parts["pack_mates"].items(most=MOST_MATES)),
+        mates=tuple(item.text() for item in parts["mates"].items(most=MOST_MATES)),
     )
 
 

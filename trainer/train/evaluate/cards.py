@@ -90,6 +90,7 @@ def card_of_training(
             **({"agent": asdict(job.agent)} if job.target.acts else {}),
             **first,
             **({"others": others} if others else {}),
+            "pack_mates": _mates(piece.name, fits, job.expert.strategy),
             **asdict(hardware),
             "choice": dict(choice),
             "threads": piece.threads,
@@ -139,9 +140,22 @@ def card_of_refit(
             "sha256": weights_sha256(twin),
             **{name: known[name] for name in ("trained_until", "series", "panel")},
         },
-        training={**held_out.training, "refit": [fit.facts for fit in refits]},
+        training={
+            **held_out.training,
+            "refit": [fit.facts for fit in refits],
+            "pack_mates": _mates(held_out.model, refits, held_out.training["strategy"]),
+        },
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _mates(model: str, fits: Sequence[FittedNetwork], strategy: str) -> list[str]:
+    """Return the models that were in a pack with a model, itself included, where its last digits may depend
+    on them: in a fused pack. Modules of the other strategies are computed each by itself.
+    """
+    if strategy != "fused":
+        return [model]
+    return list(dict.fromkeys(name for fit in fits for name in (model, *fit.mates)))
 
 
 def until_of_spans(data: PieceData, *spans: str) -> str:
