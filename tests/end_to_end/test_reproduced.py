@@ -85,7 +85,7 @@ def test_a_model_is_made_again_to_the_bit(desk, candles, model):
     assert not list(desk.home.glob("here/*/bucket"))
     shown = json.loads(desk.run("models", "show", name, "--local", "store", "--json").stdout)
     assert (
-        shown["lock"]["is_here"] and shown["machine"]["chip"] and shown["run"]["run_id"] == receipt["run_id"]
+        shown["lock"]["is_here"] and shown["trained"]["chip"] and shown["run"]["run_id"] == receipt["run_id"]
     )
 
 

@@ -21,6 +21,7 @@ from trainer.runs.record import RunRecord
 from trainer.runs.store import Objects, find_run, manifest_key, read_record, run_ids
 from trainer.store.card import Card
 from trainer.store.listing import FETCHED_AT_ONCE, Model, card_of, find_model, models_of_run
+from trainer.store.trained import trained_of
 
 LOCK = "trainer/node/requirements.lock"  # in the code of a run
 MOST_CODE_BYTES = 256 << 20
@@ -88,7 +89,7 @@ def card_of_model(objects: Objects, model: Model) -> Card:
 
 def code_of(objects: Objects, manifest: Manifest) -> bytes:
     """Return the code of a run, a wheel, checked by its hash. Raises ConfigError if it is gone or damaged."""
-    key, sha256 = manifest.code["key"], manifest.code["sha256"]
+    key, sha256 = manifest.code.get("key", "code/?.whl"), manifest.code.get("sha256", "")
     head = objects.head(key=key)
     if head is None or head.size > MOST_CODE_BYTES:
         do = "Restore it from a backup of the bucket, or train again."
@@ -128,10 +129,13 @@ def refuse_deleted(objects: Objects, inputs: Iterable[ManifestInput]) -> None:
 
 def lineage_of(past: PastRun, model: Model, card: Card, *, lock_here: Callable[[], str]) -> dict[str, Any]:
     """Return what a model was made of, by kind. `lock_here` returns the hash of this checkout's lock."""
-    manifest, training = past.manifest, card.training
-    names = ("device", "chip", "instructions", "driver", "threads", "torch", "precision", "deterministic")
-    places = ("strategy", "pack", "micro_batch", "activation_checkpointing")
-    machines = sorted({seen.instance_type for seen in past.record.instances}) or [past.record.host]
+    manifest = past.manifest
+    machines = {seen.instance_type for seen in past.record.instances} or {past.record.host}
+    try:
+        trained = vars(trained_of(card))
+        known = {name: value for name, value in trained.items() if name not in ("model", "piece", "losses")}
+    except DataError:  # an earlier version made it
+        known = {}
     return {
         "model": {"name": model.full_name, "sha256": model.sha256, "created_at": card.created_at},
         "run": {"run_id": past.run_id, "place": past.record.place, "attempts": len(past.record.attempts)},
@@ -147,13 +151,6 @@ def lineage_of(past: PastRun, model: Model, card: Card, *, lock_here: Callable[[
         "seed": card.seed,
         "fold": card.fold,
         "image": dict(manifest.image),
-        "machine": {
-            "types": [name for name in machines if name],
-            **{name: training.get(name) for name in names},
-            "ranks": (training.get("choice") or {}).get("ranks", 1),
-        },
-        "steps": {
-            **{name: training.get(name) for name in (*places, "batch", "steps", "epochs_run")},
-            "mates": training.get("pack_mates"),
-        },
+        "machines": sorted(machines - {""}),
+        "trained": known,
     }

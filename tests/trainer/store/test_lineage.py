@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 
 from tests.trainer.store.test_listing import CLOSED_RUN
+from tests.trainer.store.test_reproduction import TRAINING
+from tests.trainer.store.test_weights import CARD
 from trainer.base.errors import ConfigError, DataError, UsageError
+from trainer.cli.views.drawing import UNLIMITED, drawn
+from trainer.cli.views.lineage import lineage_view
 from trainer.runs.manifest import ManifestInput
 from trainer.runs.store import Stored
-from trainer.store.lineage import LOCK, code_of, lock_of, past_run, refuse_deleted
+from trainer.store.lineage import LOCK, code_of, lineage_of, lock_of, past_run, refuse_deleted
 
 NOW = datetime(2026, 11, 27, tzinfo=timezone.utc)
 
@@ -77,3 +82,24 @@ def test_a_run_without_a_manifest_and_a_name_of_nothing_are_refused(account) -> 
         past_run(account, f"{CLOSED_RUN}/lstm_BTC-USD_1m")
     with pytest.raises(UsageError, match="no model 'nothing'"):
         past_run(account, "nothing")
+
+
+@pytest.mark.parametrize("training", [{}, {"choice": [], "threads": "many"}, None])
+def test_a_lineage_is_shown_as_far_as_the_card_says_it(training: dict[str, Any] | None) -> None:
+    item = ManifestInput(path="data/a", key="raw/main/a", version_id="v1", sha256="", bytes=7)
+    manifest = SimpleNamespace(
+        code={"key": "code/a.whl"},
+        lock_sha256="1" * 64,
+        job={"model": {"name": "lstm"}},
+        inputs=(item,),
+        image={},
+    )
+    record = SimpleNamespace(instances=(), host="desk", place="here", attempts=(1,))
+    past: Any = SimpleNamespace(manifest=manifest, record=record, run_id="r")
+    model: Any = SimpleNamespace(full_name="r/m", sha256="2" * 64)
+    card = CARD if training is None else replace(CARD, training=training)
+    known = TRAINING if training is None else card.training
+    found = lineage_of(past, model, replace(card, training=known), lock_here=lambda: "1" * 64)
+    text = drawn(lineage_view(found), width=UNLIMITED)
+    assert "code/a.whl" in text and "raw/main/a" in text and "that of this checkout" in text
+    assert ("AMD EPYC" if training is None else "an earlier version made it") in text

@@ -26,7 +26,10 @@ def _blocks(lineage: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     model, run, code, lock = (lineage[name] for name in ("model", "run", "code", "lock"))
     yield "model", Inline([model["name"], _short(model["sha256"]), f"made {model['created_at']}"])
     yield "run", Inline([run["run_id"], run["place"], counted(run["attempts"], "attempt")])
-    yield "code", Inline([code["key"], f"of training {_short(code['training_sha256'])}", code["mayfly"]])
+    yield (
+        "code",
+        Inline([code.get("key", "-"), f"of training {_short(code['training_sha256'])}", code["mayfly"]]),
+    )
     here = "that of this checkout" if lock["is_here"] else "another than this checkout's"
     yield "lock", Inline([_short(lock["sha256"]), here])
     if lineage["own_files"]:
@@ -36,10 +39,16 @@ def _blocks(lineage: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if lineage["parent"]:
         yield "starts from", Inline([lineage["parent"]["model"], _short(lineage["parent"]["sha256"])])
     yield "seed", Inline([str(lineage["seed"]), f"fold {lineage['fold']}"])
-    if lineage["image"]["id"]:
-        yield "image", Inline([lineage["image"]["id"], lineage["image"]["line"]])
-    yield "machine", Inline(_machine(lineage["machine"]))
-    yield "steps", Inline(_steps(lineage["steps"]))
+    if image := [value for value in lineage["image"].values() if value]:
+        yield "image", Inline(image)
+    if trained := lineage["trained"]:
+        yield "machine", Inline([*lineage["machines"], *_machine(trained)])
+        yield "steps", Inline(_steps(trained))
+    else:
+        yield (
+            "machine",
+            Inline([*lineage["machines"], "its card does not say more: an earlier version made it"]),
+        )
     yield "again", f"mayfly models reproduce {model['name']} --steps 32"
 
 
@@ -75,24 +84,23 @@ def _data(files: Sequence[Mapping[str, Any]]) -> RenderableType:
     return FittedTable(rows, right=("bytes",), leaving=("bytes",)) if rows else "none"
 
 
-def _machine(machine: Mapping[str, Any]) -> Iterator[str]:
-    yield from machine["types"]
-    yield from (str(machine[name] or "") for name in ("device", "chip", "instructions"))
-    yield f"driver {machine['driver']}" if machine["driver"] else ""
-    yield f"{machine['ranks']} ranks" if machine["ranks"] != 1 else ""
-    yield f"{machine['threads']} threads" if machine["threads"] not in (None, 1) else "1 thread"
-    yield f"torch {machine['torch']}"
-    yield str(machine["precision"] or "")
-    yield "deterministic kernels" if machine["deterministic"] else ""
+def _machine(trained: Mapping[str, Any]) -> Iterator[str]:
+    yield from (str(trained[name]) for name in ("device", "chip", "instructions"))
+    yield f"driver {trained['driver']}" if trained["driver"] else ""
+    yield f"{trained['ranks']} ranks" if trained["ranks"] != 1 else ""
+    yield counted(trained["threads"], "thread")
+    yield f"torch {trained['torch']}"
+    yield str(trained["precision"])
+    yield "deterministic kernels" if trained["deterministic"] else ""
 
 
-def _steps(steps: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{steps['steps']} of batch {steps['batch']} in {steps['epochs_run']} epochs"
-    yield str(steps["strategy"])
-    mates = steps["mates"] or ()
-    yield f"{len(mates)} in its pack" if len(mates) > 1 else "alone in its pack"
-    yield f"slices of {steps['micro_batch']}"
-    yield "activation checkpointing" if steps["activation_checkpointing"] else ""
+def _steps(trained: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{trained['steps_of_epoch']:,} an epoch, of batch {trained['batch']:,}"
+    yield str(trained["strategy"])
+    others = len(trained["mates"]) - 1
+    yield f"in a pack with {counted(others, 'other')}" if others > 0 else ""
+    yield f"slices of {trained['micro_batch']:,}"
+    yield "activation checkpointing" if trained["activation_checkpointing"] else ""
 
 
 def _short(sha256: Any) -> str:
