@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         if same:
             work.remove()
         else:
-            console.line(f"what was made here is in {work.path} until the next run on this machine")
+            console.line(f"what was made here stays in {work.path} for 30 days")
     if arguments.json:
         say_json({"run_id": past.run_id, "steps": steps, **document_of(compared_here)})
     else:
