@@ -52,6 +52,7 @@ from trainer.targets import TARGETS
 from trainer.targets.inference import CellMean
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.evaluate.scores import reader_for
+from trainer.train.hardware import hardware_of
 from trainer.train.inputs.encoder import check_inputs
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.inputs.series import alone
@@ -224,7 +225,7 @@ def trained_panel(job: Job, candles: Sequence[Candles], folder: Path) -> Path:
     best = best_of(opened.run, job)
     opened = ended(opened, job)
     outputs = outputs_of_trained(opened, best, job)
-    close_piece(opened, outputs, job, out=folder, device="cpu", precision="fp32")
+    close_piece(opened, outputs, job, out=folder, hardware=hardware_of("cpu", "fp32"))
     return folder / f"{piece.name}.safetensors"
 
 

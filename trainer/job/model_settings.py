@@ -14,7 +14,7 @@ NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
     *("train.retries", "train.checkpoint_seconds", "train.distributed"),
     *("expert.strategy", "expert.pack", "expert.micro_batch", "expert.activation_checkpointing"),
-    *("expert.tune", "expert.trace_steps", "expert.compile"),
+    *("expert.tune", "expert.trace_steps", "expert.compile", "expert.threads"),
 }
 # Of a user's own file and of an encoder: both are compared by hash.
 _PLACES = {f"{table}.{key}" for table in ("model", "target") for key in ("file", "shown", "measured")} | {

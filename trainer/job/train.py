@@ -166,6 +166,13 @@ class ExpertSettings:
         least=0,
         most=16_777_216,
     )
+    threads: int = setting(
+        0,
+        "Threads that each model trains with on a CPU; sums over another number round differently; 0: by its"
+        " cores.",
+        least=0,
+        most=1_024,
+    )
     tune: str = setting(
         "auto",
         "Compare the strategies for a few seconds at the start of a training, and use the fastest that agrees"

@@ -1,5 +1,5 @@
 """The data sets of a bucket, raw/<set>/: their files as they are now, as they were at a time, or as a run
-read them. Downloads nothing.
+read them; the download of one version.
 
 The bucket keeps every version of a file, for as many days as its lifecycle says.
 """
@@ -10,13 +10,19 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
 
-from trainer.base.errors import DataError, UsageError, nearest
+from trainer.aws.access import Access, aws_errors, error_code
+from trainer.aws.error_codes import NO_OBJECT
+from trainer.aws.parts import Moved
+from trainer.aws.transfer import fetch_file
+from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
 from trainer.base.symbols import file_flaw
 from trainer.base.text import counted
-from trainer.launch.inputs import PARALLEL, RAW, Input, described
+from trainer.launch.inputs import PARALLEL, RAW, Input, described, hash_of
 from trainer.runs.manifest import read_manifest
-from trainer.runs.store import Objects, Stored, manifest_key, read_record
+from trainer.runs.store import Objects, Stored, manifest_key, read_record, stored_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +111,46 @@ def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[Set
     ]
     files = [SetFile(input=item, stored_at=moment) for item in items]
     return tuple(sorted(files, key=lambda file: file.input.key))
+
+
+class Pinned(Protocol):
+    """A version of an object, by its hash."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def version_id(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+def fetch_version(
+    access: Access, objects: Objects, bucket: str, item: Pinned, path: Path, moved: Moved
+) -> None:
+    """Download one version of a file, whose hash is in S3's answer if `item` lacks it. Raises ConfigError if its
+    bytes have another, DataError if it is gone, and a TrainerError if S3 does not give it.
+    """
+    client, expected = access.client("s3", timeout_seconds=120.0), item.sha256
+
+    def read_hash(answer: dict[str, Any]) -> str:
+        nonlocal expected
+        expected = expected or hash_of(stored_of(item.key, answer), objects)
+        return expected
+
+    try:
+        with aws_errors(f"cannot read s3://{bucket}/{item.key}"):
+            named = (item.key, item.version_id, read_hash)
+            sha256 = fetch_file(path, *named, client, bucket=bucket, size=item.bytes, moved=moved)
+    except TrainerError as error:
+        if error.__cause__ and error_code(error.__cause__) in NO_OBJECT:
+            do = "Take the set as it is now, or as of a later time: mayfly data pull --at 2026-11-20T14:30Z."
+            raise DataError(f"{item.key} is gone", why="the bucket has ended this version", do=do) from error
+        raise
+    if expected and sha256 != expected:
+        why = f"sha256 is {sha256}, it should be {expected}"
+        raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
 
 
 def set_of(files: Sequence[SetFile]) -> str:

@@ -21,6 +21,9 @@ _NOT_SETTINGS = (
     "final_learning_rate",
     "lowered",
     "choice",
+    "steps",
+    "first_steps",
+    "pack_mates",
 )
 
 

@@ -238,7 +238,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     chosen = Chosen(job=job, choice={})
     if is_left:
         chosen = choose_settings(job, site=site, surveyed=surveyed, checkpoints=checkpoints, emit=emit)
-    job = chosen.job
+    job, choice_of_card = chosen.job, chosen.choice | ({"ranks": ranks} if together else {})
     if is_left and machine.instance_type:  # its folder began empty: what is there was given to this attempt
         to_train = [piece for piece in surveyed.pieces if piece.name not in finished]
         check_given(to_train, job, data, folder=checkpoints, precision=precision_of(job, torch.device(kind)))
@@ -249,7 +249,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     emit({"event": "started", **started, "choice": chosen.choice, "data": surveyed.data})
     files = {"out": options.out, "checkpoints": checkpoints, "notice": notice_file()}
     files["machine_file"] = options.machine
-    settings = WorkerSettings(job=job, data=data, **files, machine=machine, choice=chosen.choice)
+    settings = WorkerSettings(job=job, data=data, **files, machine=machine, choice=choice_of_card)
     supervisor: Supervisor | RankSupervisor
     if together:
         meeting = None

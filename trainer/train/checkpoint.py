@@ -40,7 +40,7 @@ from trainer.train.checkpoint_files import (
 )
 from trainer.train.loop import Report
 from trainer.train.packs.pack import ModelState
-from trainer.train.run import Run
+from trainer.train.run import EARLIER, Run
 from trainer.train.stages import is_of_a_stage
 
 DATA = "data.safetensors"  # of a single process
@@ -48,7 +48,7 @@ KEPT = 2  # checkpoints per model: the second in case the newest is damaged
 _POSITION = ("learning_rate", "epoch", "position", "loss_sum", "loss_windows", "skipped", "lowered")
 _STATE = ("updates", "batches", "loss_scale", "good_steps", "steps")
 _TENSORS = ("weights", "buffers", "average", "exp_avg", "exp_avg_sq")  # of the state, by the tensor's name
-_BEST = ("best_loss", "best_epoch", "history")
+_BEST = ("best_loss", "best_epoch", "history", "first_steps")
 _ASKED = ("epochs_asked", "scored_before")
 
 Store = Callable[..., Path]  # with the arguments of `write`
@@ -67,7 +67,7 @@ class Checkpoint:
         """Set a fresh run to this position."""
         for name in (*_POSITION, *_BEST):
             setattr(run, name, self.fields[name])
-        run.best_weights, run.resume = self.best_weights, self.state
+        run.best_weights, run.resume, run.mates = self.best_weights, self.state, (EARLIER,)
         ended_before = self.fields["epochs_asked"] < run.epochs_asked  # and was scored, for all that is known
         run.scored_before = self.fields["scored_before"] + ended_before
 

@@ -25,13 +25,13 @@ from trainer.train.off_device import read
 from trainer.train.orders import Orders
 from trainer.train.packs.pack import Member, ModelState, Pack, fresh_state
 from trainer.train.packs.tensors import put_tensors, tensors_of
-from trainer.train.run import Run, rate_of
+from trainer.train.run import FIRST_STEPS, MOST_MATES, Run, rate_of
 
 # The rule for losses that are not finite: such a step is skipped. More than ten in one epoch, or all of them,
 # and the model goes back to its best weights with half the learning rate, three times at most; then it has
 # failed.
 MAX_LOWERED = 3
-UNREAD_STEPS = 32
+UNREAD_STEPS = FIRST_STEPS
 
 Report = Callable[[dict[str, Any]], None]
 Total = Callable[[torch.Tensor], torch.Tensor]  # losses (S, M) of S steps on this rank -> of whole batches
@@ -95,6 +95,7 @@ def train(
         due = pace.due()
         if due or unread.is_due or any(run.active and run.epoch_is_over for run in runs):
             unread.count(runs)
+            _tell_first_steps(runs, report)
         if due:
             report_progress(runs, job, pace, report)
         _end_epochs(pack, runs, roster, job, report)
@@ -150,7 +151,9 @@ def _formed(
 ) -> Pack:
     """Return a pack of all runs: first those that continue, restored from `states`, then those that join."""
     pack = form([run.member for run in runs])
+    names = [run.member.name for run in runs]
     for number, run in enumerate(runs):
+        run.mates = tuple(dict.fromkeys((*run.mates, *names)))[:MOST_MATES]
         if number < len(states):
             pack.restore(number, states[number])
         elif run.resume is not None:
@@ -241,12 +244,26 @@ class _Unread:
         losses_SM = self._total(torch.stack([step.losses_M for step in self._steps]))
         for step, losses in zip(self._steps, losses_SM.tolist(), strict=True):
             for run, loss, windows in zip(runs, losses, step.windows, strict=True):
+                if windows and not run.epoch and len(run.first_steps) < FIRST_STEPS:
+                    run.first_steps.append({"loss": loss})
                 if windows and math.isfinite(loss):
                     run.loss_sum += loss * windows
                     run.loss_windows += windows
                 elif windows:
                     run.skipped += 1
         self._steps.clear()
+
+
+def _tell_first_steps(runs: Sequence[Run], report: Report) -> None:
+    """Report the losses of the first steps of each run, once they are read: nothing is read for them."""
+    for run in runs:
+        if run.active and not run.told_first and run.knows_first_steps:
+            run.told_first = True
+            losses = [step["loss"] for step in run.first_steps]
+            of = {"fit": run.fit} if run.fit else {}
+            report(
+                {"event": "first_steps", "model": run.member.name, "piece": run.title, "losses": losses, **of}
+            )
 
 
 def _lower(pack: Pack, number: int, run: Run) -> None:
@@ -344,5 +361,5 @@ def _checkpoint(
             run.saved_at = now
             began = time.perf_counter()
             state = pack.snapshot(number)
-            copied = replace(run, history=list(run.history))
+            copied = replace(run, history=list(run.history), first_steps=list(run.first_steps))
             roster.checkpoint(copied, state, snapshot_seconds=time.perf_counter() - began)

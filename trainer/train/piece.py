@@ -29,6 +29,7 @@ from trainer.train.evaluate.epoch_scores import validation_of
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import score_panel
 from trainer.train.evaluate.scores import Outputs, joint_scores, outputs_by_span, score_series
+from trainer.train.hardware import Hardware
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import JobData, Source, made_of
 from trainer.train.packs.pack import Member
@@ -218,14 +219,13 @@ def close_piece(
     job: Job,
     *,
     out: Path,
-    device: str,
-    precision: str,
+    hardware: Hardware,
     choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a piece whose first fits have ended by its `outputs`, and write it to `out`; return its
-    `model_done` event. Device, precision and `choice` are stored in its card; nothing runs on the device.
+    `model_done` event. Hardware and `choice` are stored in its card; nothing runs on the device.
     """
-    with_card = scored(opened, outputs, job, device=device, precision=precision, choice=choice)
+    with_card = scored(opened, outputs, job, hardware=hardware, choice=choice)
     return write_model(with_card, out=out)
 
 
@@ -234,8 +234,7 @@ def scored(
     outputs: Outputs,
     job: Job,
     *,
-    device: str,
-    precision: str,
+    hardware: Hardware,
     choice: Mapping[str, Any] | None = None,
 ) -> Opened:
     """Return a piece whose first fits have ended, with their card: their scores by `outputs`. `choice` is
@@ -259,8 +258,7 @@ def scored(
         origin=opened.source.origin,
         scored=by_series,
         joint=joint,
-        device=device,
-        precision=precision,
+        hardware=hardware,
         choice=choice or {},
     )
     return replace(opened, stages=replace(opened.stages, card=card))

@@ -18,6 +18,9 @@ from trainer.train.schedule import rate_factor
 from trainer.train.seeds import Episodes
 
 MAX_SKIPPED_STEPS = 10  # of an epoch: see the loop's rule for losses that are not finite
+FIRST_STEPS = 32  # whose losses a card has: as many as the loop reads at once
+MOST_MATES = 4_096
+EARLIER = "those before a checkpoint"  # among the mates of a run that goes on from one
 
 
 @dataclass(kw_only=True)
@@ -54,6 +57,9 @@ class Run:
     best_weights: dict[str, torch.Tensor] = field(default_factory=dict)  # with buffers: `packs.tensors`
     best_outputs: np.ndarray | None = None  # of these weights on validation, see `Validated`
     history: list[dict[str, Any]] = field(default_factory=list)
+    first_steps: list[dict[str, float]] = field(default_factory=list)  # losses of the first epoch's first
+    told_first: bool = False  # whether they were reported
+    mates: tuple[str, ...] = ()  # models that were in a pack with it, itself included; MOST_MATES at most
     active: bool = True
     failure: str = ""
     resume: ModelState | None = None  # state of the checkpoint to resume from
@@ -87,6 +93,11 @@ class Run:
         )
 
     @property
+    def knows_first_steps(self) -> bool:
+        """Return whether no more losses of its first steps will come."""
+        return len(self.first_steps) >= FIRST_STEPS or self.epoch > 0 or self.epoch_is_over
+
+    @property
     def is_broken(self) -> bool:
         """Return whether too many steps of the current epoch were skipped."""
         return self.skipped > MAX_SKIPPED_STEPS or (self.epoch_is_over and not self.loss_windows)
@@ -95,7 +106,8 @@ class Run:
 def steps_of(run: Run, job: Job) -> int:
     """Return the steps from the start of a piece's training to the position of its run."""
     of_epochs = run.epoch * math.ceil(run.num_windows / job.reads_of_step)
-    return run.steps_before + of_epochs + math.ceil(run.position / job.reads_of_step)
+    position = 0 if run.epoch_is_over else run.position  # of a finished run: its last epoch's is counted
+    return run.steps_before + of_epochs + math.ceil(position / job.reads_of_step)
 
 
 def rate_of(run: Run, job: Job) -> float:

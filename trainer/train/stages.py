@@ -21,7 +21,7 @@ from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import Card, card_from_json
 from trainer.train.observing.events import finite
-from trainer.train.run import Run, steps_of
+from trainer.train.run import FIRST_STEPS, MOST_MATES, Run, steps_of
 
 DOCUMENT = "stages.document"  # a checkpoint's tensor of bytes: facts of the fits, and their card
 FIT = "fit-"  # begins the names of a checkpoint's tensors of a fit: fit-0.<name of the weight>
@@ -49,6 +49,8 @@ class FittedNetwork:
     steps: int
     scored_before: int  # see `Run.scored_before`
     history: list[dict[str, Any]]
+    first_steps: list[dict[str, Any]]  # losses, as in `Run`
+    mates: tuple[str, ...]  # see `Run.mates`
     outputs_NO: np.ndarray | None = field(
         default=None, compare=False
     )  # on validation; see `Run.best_outputs`
@@ -56,8 +58,9 @@ class FittedNetwork:
     @property
     def facts(self) -> dict[str, Any]:
         """Return how it went, for a card."""
-        names = ("epochs_run", "best_epoch", "final_learning_rate", "lowered")
-        return {**{name: getattr(self, name) for name in names}, "history": self.history}
+        names = ("epochs_run", "best_epoch", "final_learning_rate", "lowered", "steps", "history")
+        losses = finite([step["loss"] for step in self.first_steps])
+        return {**{name: getattr(self, name) for name in names}, "first_steps": losses}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,8 @@ class Stages:
             steps=steps_of(run, job) - run.steps_before,
             scored_before=run.scored_before,
             history=run.history,
+            first_steps=run.first_steps,
+            mates=run.mates,
             outputs_NO=run.best_outputs,
         )
         return replace(self, fits=(*self.fits, fit))
@@ -140,7 +145,9 @@ class Stages:
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Return the finished stages as tensors of a checkpoint."""
-        facts = [{**fit.facts, "steps": fit.steps, "scored_before": fit.scored_before} for fit in self.fits]
+        facts = [
+            {**fit.facts, "scored_before": fit.scored_before, "mates": list(fit.mates)} for fit in self.fits
+        ]
         document = {"fits": facts, "card": self.card.to_json() if self.card else ""}
         body = bytearray(json.dumps(finite(document), allow_nan=False).encode())
         weights = {
@@ -182,7 +189,7 @@ def _weights(number: int, earlier: Mapping[str, torch.Tensor]) -> dict[str, torc
 
 
 def _fit(fields: Fields, weights: Mapping[str, torch.Tensor]) -> FittedNetwork:
-    parts = fields.exactly((*_WHOLE, "final_learning_rate", "history"))
+    parts = fields.exactly((*_WHOLE, "final_learning_rate", "history", "first_steps", "mates"))
     if not weights:
         raise Unsound(f"{fields.name} has no weights")
     whole = {name: parts[name].whole(most=most) for name, most in _WHOLE.items()}
@@ -195,12 +202,15 @@ def _fit(fields: Fields, weights: Mapping[str, torch.Tensor]) -> FittedNetwork:
         scored_before=whole["scored_before"],
         final_learning_rate=parts["final_learning_rate"].number(least=0, most=1e9),
         history=[_epoch(item) for item in parts["history"].items(most=MOST_EPOCHS)],
+        first_steps=[{"loss": _number(item)} for item in parts["first_steps"].items(most=FIRST_STEPS)],
+        mates=tuple(item.text() for item in parts["mates"].items(most=MOST_MATES)),
     )
 
 
 def _epoch(value: Value) -> dict[str, Any]:
+    return {name: _number(item) for name, item in value.fields().entries().items()}
+
+
+def _number(item: Value) -> float | None:
     most = sys.float_info.max
-    return {
-        name: None if item.value is None else item.number(least=-most, most=most)
-        for name, item in value.fields().entries().items()
-    }
+    return None if item.value is None else item.number(least=-most, most=most)

@@ -24,6 +24,7 @@ from tests.jobs import job_of, sets
 from tests.pieces import piece_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.train.hardware import hardware_of
 from trainer.train.inputs.source import JobData, plan_and_open, read_source
 from trainer.train.loop import train as train_pack
 from trainer.train.packs.pack import ModelState
@@ -124,7 +125,9 @@ class OnePiece:
         assert self._opened is not None
         opened = ended(self._opened, self._job)
         outputs = outputs_of_trained(opened, model, self._job)
-        self.done = close_piece(opened, outputs, self._job, out=self._out, device="cpu", precision="fp32")
+        self.done = close_piece(
+            opened, outputs, self._job, out=self._out, hardware=hardware_of("cpu", "fp32")
+        )
 
 
 @pytest.fixture(scope="session")

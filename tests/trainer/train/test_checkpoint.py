@@ -85,6 +85,7 @@ def test_a_resumed_run_ends_bit_identically(tmp_path, strategy, dies_after, plac
     assert resumed.resumed
     for name, run in whole.done.items():
         assert resumed.done[name].history == run.history
+        assert resumed.done[name].first_steps == run.first_steps
         assert resumed.done[name].best_epoch == run.best_epoch
         found = resumed.done[name].best_weights
         assert all(torch.equal(weight, found[part]) for part, weight in run.best_weights.items())

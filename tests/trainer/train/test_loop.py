@@ -23,7 +23,7 @@ from trainer.train.observing.pace import PROGRESS_AT_ONCE
 from trainer.train.packs.pack import Member, ModelState
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
-from trainer.train.run import MAX_SKIPPED_STEPS, Run
+from trainer.train.run import FIRST_STEPS, MAX_SKIPPED_STEPS, Run, steps_of
 from trainer.train.schedule import rate_factor
 
 pytestmark = pytest.mark.slow
@@ -296,6 +296,46 @@ def test_losses_that_are_read_later_are_counted_the_same(monkeypatch):
     monkeypatch.setattr(loop, "UNREAD_STEPS", 7)
     found, _ = _histories(SequentialPack, places=2)
     assert found == expected
+
+
+def test_the_first_losses_are_told_without_another_read():
+    run, job = _run(batch=1, epochs=2)
+    events, reads = list[dict[str, Any]](), list[int]()
+
+    def total(losses_SM: torch.Tensor) -> torch.Tensor:
+        reads.append(len(losses_SM))
+        return losses_SM
+
+    class Falling(Scripted):
+        def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
+            super().step(active, starts)
+            return torch.tensor([1.0 / len(self.visited)])
+
+    train(Roster(run), lambda members: Falling([]), job, events.append, clock=lambda: 0.0, total=total)
+    assert reads == [32, 8, 32, 8], "those of UNREAD_STEPS and of the ends of epochs"
+    (told,) = (event for event in events if event["event"] == "first_steps")
+    assert told["losses"] == [step["loss"] for step in run.first_steps]
+    assert told["losses"] == [float(torch.tensor(1.0 / number)) for number in range(1, FIRST_STEPS + 1)]
+    assert run.mates == (run.member.name,)
+
+
+def test_a_run_knows_all_that_were_in_a_pack_with_it():
+    done = (
+        Roster(*(_real_run(number, REAL_JOB) for number in (4, 0, 1)))
+        .train(SequentialPack, REAL_JOB, places=2)
+        .done
+    )
+    assert [sorted(done[name].mates) for name in ("m0", "m1", "m4")] == [
+        ["m0", "m4"],
+        ["m1", "m4"],
+        ["m0", "m1", "m4"],
+    ]
+
+
+def test_a_finished_run_has_taken_its_steps_once():
+    run, job = _run(batch=10, epochs=2)
+    Roster(run).train(lambda members, job: Scripted([1, 2, 3, 4, 5, 6, 7, 8]), job)
+    assert run.epoch == 2 and steps_of(run, job) == 8
 
 
 def test_what_is_over_is_freed_before_others_are_loaded():

@@ -197,6 +197,25 @@ def models_flags(models: Parser) -> None:
         "--keep", type=int, default=10, metavar="N", help="newest runs whose models stay (default: 10)"
     )
     prune.add_argument("--delete", action="store_true", help="delete what is listed, for good")
+    shown = actions.add_parser(
+        "show", help="show what a model was made of: code, lock, job, data versions, image, chip"
+    )
+    shown.add_argument("name", metavar="MODEL", help="name, RUN/NAME, GROUP/NAME or key of a model")
+    shown.set_defaults(verb="models_show")
+    reproduce = actions.add_parser(
+        "reproduce",
+        help="train models again here from code and data of then, and compare the losses",
+        epilog="To the bit on the processor of then; within a tolerance on a GPU. A script's files are"
+        " compared instead. Runs the run's own code, and writes nothing to the bucket.",
+    )
+    reproduce.add_argument("name", metavar="RUN|MODEL", help="a run with all of its models, or one model")
+    reproduce.add_argument(
+        "--steps",
+        type=int,
+        metavar="K",
+        help="the first steps alone, of which up to 32 are recorded (default: the whole training)",
+    )
+    reproduce.set_defaults(verb="models_reproduce")
     export = actions.add_parser(
         "export", help="write a model as ONNX, with its scaler, or its card as markdown"
     )
@@ -211,7 +230,8 @@ def models_flags(models: Parser) -> None:
     )
     own_files_flag(export)
     export.set_defaults(verb="models_export")
-    for parser in (listing, pull, production, promote, rollback, compare, diff, verify, prune, export):
+    others = (shown, reproduce, export)
+    for parser in (listing, pull, production, promote, rollback, compare, diff, verify, prune, *others):
         where_flags(parser, local=True)
 
 

@@ -15,14 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.aws.access import Access, aws_errors, error_code
-from trainer.aws.error_codes import NO_OBJECT
+from trainer.aws.access import Access
 from trainer.aws.parts import Moved
 from trainer.aws.stack import read_stack
-from trainer.aws.transfer import fetch_file, several_at_once
+from trainer.aws.transfer import several_at_once
 from trainer.base import environment
 from trainer.base.arguments import check_folder
-from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, file_error
+from trainer.base.errors import DataError, TrainerError, UsageError, file_error
 from trainer.base.files import open_plain
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import counted, say, say_json, warn
@@ -30,11 +29,19 @@ from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.transfer import TransferProgress
 from trainer.data.table import DataSettings
-from trainer.launch.data_sets import SetFile, files_at, files_of_run, list_sets, set_of, with_details
+from trainer.launch.data_sets import (
+    SetFile,
+    fetch_version,
+    files_at,
+    files_of_run,
+    list_sets,
+    set_of,
+    with_details,
+)
 from trainer.launch.inputs import Input, hash_of, list_inputs
 from trainer.launch.uploads import DeskFile, upload_candles
 from trainer.runs.record import iso
-from trainer.runs.store import Objects, open_objects, stored_of
+from trainer.runs.store import Objects, open_objects
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
@@ -139,8 +146,7 @@ def _pull(arguments: argparse.Namespace, access: Access, objects: Objects, bucke
     check_folder(folder)
     pulled, console = SetPull(), Console(plain=arguments.json)
     total = sum(file.input.bytes for file in files)
-    client = access.client("s3", timeout_seconds=120.0)
-    fetch = partial(_fetched, client, objects, bucket)
+    fetch = partial(fetch_version, access, objects, bucket)
     one = partial(_pull_one, objects, folder, fetch, overwrite=arguments.overwrite, pulled=pulled)
     try:
         several_at_once(
@@ -169,7 +175,7 @@ def _pull(arguments: argparse.Namespace, access: Access, objects: Objects, bucke
 def _pull_one(
     objects: Objects,
     folder: Path,
-    fetch: Callable[[Path, Input, Moved], None],
+    fetch: Callable[[Input, Path, Moved], None],
     file: SetFile,
     moved: Moved,
     *,
@@ -186,7 +192,7 @@ def _pull_one(
             (pulled.unchanged if there == sha256 else pulled.differing).append(file.name)
             moved(item.bytes)
             return
-        fetch(path, item, moved)
+        fetch(item, path, moved)
         pulled.moved[file.name] = item.bytes
     except TrainerError as error:
         pulled.failed[file.name] = error
@@ -194,31 +200,6 @@ def _pull_one(
         if (problem := file_error(error)) is None:
             raise
         pulled.failed[file.name] = problem
-
-
-def _fetched(client: Any, objects: Objects, bucket: str, path: Path, item: Input, moved: Moved) -> None:
-    """Download a version, whose hash S3's answer has where no manifest does. Raises ConfigError if its bytes
-    have another, DataError if it is gone.
-    """
-    expected = item.sha256
-
-    def read_hash(answer: dict[str, Any]) -> str:
-        nonlocal expected
-        expected = expected or hash_of(stored_of(item.key, answer), objects)
-        return expected
-
-    try:
-        with aws_errors(f"cannot read s3://{bucket}/{item.key}"):
-            named = (item.key, item.version_id, read_hash)
-            sha256 = fetch_file(path, *named, client, bucket=bucket, size=item.bytes, moved=moved)
-    except TrainerError as error:
-        if error.__cause__ and error_code(error.__cause__) in NO_OBJECT:
-            do = "Take the set as it is now, or as of a later time: --at 2026-11-20T14:30Z."
-            raise DataError(f"{item.key} is gone", why="the bucket has ended this version", do=do) from error
-        raise
-    if expected and sha256 != expected:
-        why = f"sha256 is {sha256}, it should be {expected}"
-        raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
 
 
 def _hash_of(path: Path) -> str:

@@ -20,6 +20,7 @@ from trainer.store.card import LATER_BARS, TOLD_COLUMNS, Card, CardPanel, CardSe
 from trainer.store.weights import weights_sha256
 from trainer.targets.described import REFIT
 from trainer.train.evaluate.scores import Scored, SeriesScores
+from trainer.train.hardware import Hardware
 from trainer.train.inputs.encoder import parent_of
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import Origin, code_sha256
@@ -55,12 +56,11 @@ def card_of_training(
     origin: Origin,
     scored: Sequence[SeriesScores],
     joint: Scored,
-    device: str,
-    precision: str,
+    hardware: Hardware,
     choice: Mapping[str, Any],
 ) -> Card:
     """Return the card of a piece that the training loop trained: of one network, or of several whose mean it
-    forecasts. `precision` is `precision_of`'s.
+    forecasts.
     """
     first, *others = (fit.facts for fit in fits)
     return Card(
@@ -93,11 +93,12 @@ def card_of_training(
             **({"agent": asdict(job.agent)} if job.target.acts else {}),
             **first,
             **({"others": others} if others else {}),
-            "device": device,
+            "pack_mates": _mates(piece.name, fits, job.expert.strategy),
+            **asdict(hardware),
             "choice": dict(choice),
-            "threads": torch.get_num_threads(),
+            "threads": piece.threads,
             "torch": torch.__version__,
-            "precision": str(DTYPES[precision]).removeprefix("torch."),
+            "precision": str(DTYPES[hardware.precision]).removeprefix("torch."),
         },
         data={
             **_data(origin),
@@ -142,9 +143,22 @@ def card_of_refit(
             "sha256": weights_sha256(twin),
             **{name: known[name] for name in ("trained_until", "series", "panel")},
         },
-        training={**held_out.training, "refit": [fit.facts for fit in refits]},
+        training={
+            **held_out.training,
+            "refit": [fit.facts for fit in refits],
+            "pack_mates": _mates(held_out.model, refits, held_out.training["strategy"]),
+        },
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _mates(model: str, fits: Sequence[FittedNetwork], strategy: str) -> list[str]:
+    """Return the models that were in a pack with a model, itself included, where its last digits may depend
+    on them: in a fused pack. Modules of the other strategies are computed each by itself.
+    """
+    if strategy != "fused":
+        return [model]
+    return list(dict.fromkeys(name for fit in fits for name in (model, *fit.mates)))
 
 
 def until_of_spans(data: PieceData, *spans: str) -> str:

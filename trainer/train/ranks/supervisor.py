@@ -102,6 +102,7 @@ class RankSupervisor:
         threads = 1
         if self._kind == "cpu" and gains_from_threads(job.cost):
             threads = max(1, num_cores() // self._all)
+        threads = job.expert.threads or threads
         if self._meeting is not None and not self._meeting.cluster.is_head:
             return self._follow([replace(piece, threads=threads) for piece in pieces], finished)
         notice = Notice(self._settings.notice)

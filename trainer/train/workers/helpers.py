@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import torch
-
 from trainer.base.errors import TrainerError
 from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
@@ -26,6 +24,7 @@ from trainer.train.child_processes import end_with_the_parent
 from trainer.train.cpu import use_one_thread
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.scores import Outputs
+from trainer.train.hardware import Hardware
 from trainer.train.inputs.arriving import LOOK_SECONDS
 from trainer.train.inputs.source import Source, read_source
 from trainer.train.piece import Opened, close_piece
@@ -90,16 +89,12 @@ def score(
     opened: Opened,
     baselines: list[Baselines],
     outputs: Outputs,
-    device: str,
-    precision: str,
+    hardware: Hardware,
 ) -> Iterator[dict[str, Any]]:
     """Score a trained model and write it; yield its `model_done` event."""
     opened = opened.with_baselines(baselines)
-    torch.set_num_threads(opened.piece.threads)  # for its card
-    known = {"out": settings.out, "device": device, "precision": precision, "choice": settings.choice}
-    done = close_piece(opened, outputs, settings.job, **known)  # type: ignore[arg-type]
-    use_one_thread()
-    yield done
+    known: Any = {"out": settings.out, "hardware": hardware, "choice": settings.choice}
+    yield close_piece(opened, outputs, settings.job, **known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +159,10 @@ class Helpers:
         opened: Opened,
         baselines: list[Baselines],
         outputs: Outputs,
-        device: str,
-        precision: str,
+        hardware: Hardware,
     ) -> Future[dict[str, Any]]:
         """Begin to score a trained model and to write it. `opened` is what `Opened.trained` returns."""
-        (done,) = self._ask(score, opened, baselines, outputs, device, precision)
+        (done,) = self._ask(score, opened, baselines, outputs, hardware)
         return done
 
     def _ask(

@@ -26,6 +26,7 @@ from trainer.train.checkpoint import (
 )
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.scores import Outputs
+from trainer.train.hardware import hardware_of
 from trainer.train.inputs.source import made_of
 from trainer.train.loop import Report
 from trainer.train.packs.pack import ModelState
@@ -44,9 +45,9 @@ class PieceFiles:
         self, settings: WorkerSettings, device: str, report: Report, *, store: Store = write
     ) -> None:
         """`store` writes a checkpoint: see `CheckpointWriter`."""
-        self._settings, self._device, self._report = settings, device, report
+        self._settings, self._report = settings, report
         self._folder = settings.checkpoints
-        self.precision = precision_of(settings.job, torch.device(device))
+        self.hardware = hardware_of(device, precision_of(settings.job, torch.device(device)))
         self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
     def newest(self, piece: Piece) -> tuple[Checkpoint | None, Stages]:
@@ -114,8 +115,8 @@ class PieceFiles:
 
     def scored(self, opened: Opened, outputs: Outputs) -> Opened:
         """Return the piece with the card of its first fits. Raises TrainerError."""
-        known = {"device": self._device, "precision": self.precision}
-        return scored(opened, outputs, self._settings.job, choice=self._settings.choice, **known)
+        known: Any = {"hardware": self.hardware, "choice": self._settings.choice}
+        return scored(opened, outputs, self._settings.job, **known)
 
     def finish(self, opened: Opened) -> dict[str, Any]:
         """Write a model whose stages are over; return its `model_done` event."""
@@ -123,4 +124,4 @@ class PieceFiles:
 
     def _made(self, piece: Piece) -> Made:
         made = made_of(piece, self._settings.job, self._settings.data)
-        return replace(made, precision=self.precision)
+        return replace(made, precision=self.hardware.precision)

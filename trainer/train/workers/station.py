@@ -42,11 +42,14 @@ class Station:
 def threads_of(job: Job, pieces: Sequence[Piece], *, num_workers: int, cores: int) -> dict[str, int]:
     """Return how many threads each model, by name, trains with on a CPU.
 
-    With at least one model per core: one. With fewer models than cores, each gets its worker's share of the
-    cores; so do the shortest models left over at the end. The number depends only on the job and the machine,
-    never on the clock: sums over another number of threads may round differently.
+    As many as `expert.threads` says. Without it, with at least one model per core: one. With fewer models
+    than cores, each gets its worker's share of the cores; so do the shortest models left over at the end. The
+    number depends only on the job and the machine, never on the clock: sums over another number of threads
+    may round differently.
     """
-    threads = {piece.name: 1 for piece in pieces}
+    threads = {piece.name: job.expert.threads or 1 for piece in pieces}
+    if job.expert.threads:
+        return threads
     if not gains_from_threads(job.cost) or job.expert.pack > 1:
         return threads
     if len(pieces) < cores:

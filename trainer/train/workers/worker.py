@@ -241,11 +241,11 @@ class _WorkerRoster:
         """Have a helper score a trained model and write it, once its baselines are computed."""
         assert self._helpers is not None
         helpers, trained, foreseen = self._helpers, opened.trained(), opened.source.foreseen
-        piece, device, precision = opened.piece, self._device, self._files.precision
+        piece, hardware = opened.piece, self._files.hardware
         self._scoring.acquire()
 
         def score(baselines: list[Baselines]) -> None:
-            done = helpers.score(trained, baselines, outputs, device, precision)
+            done = helpers.score(trained, baselines, outputs, hardware)
             done.add_done_callback(ended)
 
         def ended(done: Future[Any]) -> None:

@@ -163,7 +163,8 @@ def exchanges_on_rank(ranks: Ranks, job: Job) -> tuple[int, int, int]:
     group, begun = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")), list[int]()
 
     def count(event: dict[str, Any]) -> None:
-        begun.append(group._get_sequence_number_for_group())
+        if event["event"] == "epoch":
+            begun.append(group._get_sequence_number_for_group())
 
     run = run_of_noise(job, shared_outputs(ranks, 1), [])
     clock = AgreedClock(ranks, clock=lambda: 0.0)  # it stands still: nothing is due

@@ -15,6 +15,7 @@ from tests.jobs import job_of
 from tests.pieces import piece_of
 from trainer.base.errors import DataError
 from trainer.store.weights import load
+from trainer.train.hardware import hardware_of
 from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.packs.pack import new_model
 from trainer.train.packs.tensors import tensors_of
@@ -72,8 +73,8 @@ def test_a_helper_scores_and_writes_what_the_worker_would(settings, tmp_path):
     trained = opened.trained()
     assert not len(trained.data.rows_TF) and not len(trained.run.member.rows_TF)
     baselines = opened.source.baselines(piece.fold)
-    done = helped(settings).score(trained, baselines, outputs, "cpu", "fp32").result()
-    here = close_piece(opened, outputs, JOB, out=tmp_path, device="cpu", precision="fp32")
+    done = helped(settings).score(trained, baselines, outputs, hardware_of("cpu", "fp32")).result()
+    here = close_piece(opened, outputs, JOB, out=tmp_path, hardware=hardware_of("cpu", "fp32"))
     assert done["metrics"] == here["metrics"] and done["piece"] == here["piece"]
     (weights, card), (others, own) = load(settings.out / done["file"]), load(tmp_path / here["file"])
     assert all((weights[name] == others[name]).all() for name in weights)

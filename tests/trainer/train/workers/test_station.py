@@ -49,6 +49,11 @@ def test_a_model_that_gains_nothing_has_one_thread(settings):
     assert dealt(1, num_workers=1, **settings) == [1]
 
 
+def test_a_job_that_names_its_threads_gets_them():
+    assert dealt(11, num_workers=8, threads=3) == [3] * 11
+    assert dealt(1, num_workers=1, hidden=32, threads=2) == [2]
+
+
 @pytest.mark.parametrize(
     ("said", "then"), [("", "1000"), ("OMP_WAIT_POLICY", ""), ("KMP_BLOCKTIME", ""), ("GOMP_SPINCOUNT", "5")]
 )
