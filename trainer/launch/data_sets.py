@@ -129,7 +129,7 @@ class Pinned(Protocol):
 def fetch_version(
     access: Access, objects: Objects, bucket: str, item: Pinned, path: Path, moved: Moved
 ) -> None:
-    """Download one version of a file, whose hash is in S3's answer if `item` lacks it. Raises ConfigError if its
+    """Download a version, whose hash is in S3's answer if `item` lacks it. Raises ConfigError if its
     bytes have another, DataError if it is gone, and a TrainerError if S3 does not give it.
     """
     client, expected = access.client("s3", timeout_seconds=120.0), item.sha256
