@@ -19,9 +19,9 @@ WRITERS = {"mlflow": "to_mlflow", "wandb": "to_wandb"}
 
 def main() -> None:
     """Write one run to one tracker."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    print(json.dumps(_written(sys.argv[1])), file=answers, flush=True)
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)  # whatever a library prints is no answer
+        json.dump(_written(sys.argv[1]), answers)
 
 
 def _written(tracker: str) -> dict[str, Any]:
