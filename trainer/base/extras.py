@@ -16,6 +16,7 @@ EXTRAS = {
     "scripts": ("uv",),
     "fetch": ("ccxt", "yfinance"),
     "cluster": ("ray",),
+    "search": ("optuna",),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }
 

@@ -120,7 +120,7 @@ class Job:
             )
             why = f"{symbols:,} symbols x {folds:,} folds x {seeds:,} seeds"
             why += f" x {trials:,} trials with their winner" if trials > 1 else ""
-            do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds, train.seeds or trials."
+            do = f"Train at most {MOST_MODELS:,} in one run: fewer symbols, folds, seeds or trials."
             raise UsageError(made, why=why, do=do)
 
     def _check_training(self) -> None:
@@ -402,7 +402,7 @@ def job_from(tables: Tables) -> Job:
     homes = {table: home_of(tables, table) for table in HOMES}
     made: dict[str, Any] = {}
     check_script(tables)
-    tables = with_trials(tables)
+    tables = dict(with_trials(tables))
     for table, cls in {**plain_tables(tables), **homes}.items():
         values = dict(tables.get(table, {}))
         if table in homes:

@@ -1,8 +1,8 @@
-"""The `[search]` table of a job: keys with the values that trials try, and the trials of a grid or of a random
-search.
+"""The `[search]` table of a job: keys with the values that trials try, and the trials of a grid, or of a
+random search.
 
 These are functions of the table alone: a plan, a node and a later attempt draw the same trials. What TPE
-proposes is `trainer.train.workers.studies`' business. Standard library only.
+proposes is in `trainer.train.workers.proposals`. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainer.job.job import Job
 
 METHODS = ("grid", "random", "tpe")
+ENDS = ("done", "pruned", "failed", "left_out")  # of a trial; the last one did not begin
 PRUNING = ("auto", "never", "halving")
 DEFAULT_TRIALS, MOST_TRIALS = 20, 2_000  # of a study
 MOST_KEYS, MOST_CHOICES = 8, 1_000
@@ -59,6 +60,10 @@ class Range:
         """Return the number at a share of the range, 0 to below 1; of few digits, so that tables are read."""
         low, high = (self.low, self.high + 1) if self.is_whole else (self.low, self.high)
         value = low * (high / low) ** share if self.log else low + (high - low) * share
+        return self.rounded(value)
+
+    def rounded(self, value: float) -> float | int:
+        """Return a number of the range as trials have it."""
         if self.is_whole:
             return min(int(self.high), int(value))
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
@@ -79,7 +84,8 @@ class SearchSettings:
         "random",
         "How trials are chosen: "
         + ", ".join(METHODS)
-        + " (grid: every combination of the choices; tpe: by what the ended ones scored, with optuna).",
+        + " (grid: every combination of the choices; tpe: by what the others scored, which needs the extra"
+        " search).",
         choices=METHODS,
     )
     trials: int = setting(
@@ -224,7 +230,7 @@ def check_search(job: Job) -> None:
     makes no sense.
     """
     search = job.search
-    if job.script.command:
+    if not search.over or job.script.command:
         return
     if search.score:
         do = "Leave search.score out: the validation loss decides, of which the least is the best."
@@ -269,11 +275,11 @@ def with_trials(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**tables, "script": {**script, "over": rows, **best}}
 
 
-def values_in(job: Job, texts: Mapping[str, str]) -> Values:
+def values_in(search: SearchSettings, texts: Mapping[str, str]) -> Values:
     """Return values of a trial by their texts, as reports have them. Raises UsageError for keys or values
     that the search does not have.
     """
-    space = job.search.space
+    space = search.space
     if texts.keys() != space.keys():
         raise UsageError(f"a trial has values of {', '.join(texts)[:120]}", why="the search has others")
     return tuple((key, _value_in(key, space[key], texts[key])) for key in space)
@@ -316,13 +322,13 @@ def _values_of(key: str, given: Any) -> Range | Choices:
     """Return a key's range or choices. Raises UsageError."""
     what, do = f"search.over has {key} = {brief(given)}", f"Give {_FORM}."
     if isinstance(given, Mapping):
-        low, high, log = given.get("low"), given.get("high"), given.get("log", False)
-        numbers = [one for one in (low, high) if type(one) in (int, float) and math.isfinite(one)]
-        if set(given) - {"low", "high", "log"} or len(numbers) < 2 or not isinstance(log, bool):
+        log, numbers = given.get("log", False), list[Any]((given.get("low"), given.get("high")))
+        known = [one for one in numbers if type(one) in (int, float) and math.isfinite(one)]
+        if set(given) - {"low", "high", "log"} or len(known) < 2 or not isinstance(log, bool):
             raise UsageError(what, why="a range has low, high and log", do=do)
-        if not numbers[0] < numbers[1] or (log and numbers[0] <= 0):
+        if not known[0] < known[1] or (log and known[0] <= 0):
             raise UsageError(what, why="low must be below high, and above 0 with log", do=do)
-        return Range(low=numbers[0], high=numbers[1], log=log)
+        return Range(low=known[0], high=known[1], log=log)
     if not isinstance(given, (list, tuple)) or not 1 <= len(given) <= MOST_CHOICES:
         raise UsageError(what, why=f"a key has a range, or 1 to {MOST_CHOICES:,} choices", do=do)
     if not all(isinstance(value, (str, int, float)) for value in given):

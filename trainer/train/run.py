@@ -29,6 +29,7 @@ class Run:
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
     validation: Validation | None  # of a network, after an epoch; None: of a refit, and of a run to be sent
     learning_rate: float
+    job: Job | None = None  # its own, of a trial; None: that of the training
     most_reads: int = 0  # of an epoch; 0: all
     episodes: Episodes | None = None  # of an agent, which visits windows in turn
     last_epoch: int = 0  # 0: the job's
@@ -55,6 +56,8 @@ class Run:
     best_outputs: np.ndarray | None = None  # of these weights on validation, see `Validated`
     history: list[dict[str, Any]] = field(default_factory=list)
     active: bool = True
+    drop: bool = False  # it is to end early: set by another thread
+    dropped: bool = False  # it has ended so
     failure: str = ""
     resume: ModelState | None = None  # state of the checkpoint to resume from
     saved_at: float = -math.inf  # by the loop's clock

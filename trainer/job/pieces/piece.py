@@ -11,6 +11,7 @@ from typing import Any
 from trainer.job.job import Job
 from trainer.job.model_names import ModelName, label
 from trainer.job.search import Values, shape_of
+from trainer.job.trials import TrialEnd
 
 TRIAL = "trial"  # the kind of pieces that end with a score, and leave no model
 
@@ -52,7 +53,7 @@ class Piece:
     trial: int = 0  # its number in the study of a model, from 1 on; 0: it is that model
     study: str = ""  # the name of the model that its search is for; empty: there is no search
     values: Values = ()  # of a trial, and of the model that won; (): not known yet
-    trials: tuple[Any, ...] = ()  # of the model that won: `trainer.train.workers.studies.TrialEnd` of each
+    trials: tuple[TrialEnd, ...] = ()  # of a study whose model may begin, the best first
     refit: bool = False  # whether it is trained again on all bars once it is scored
 
     @property

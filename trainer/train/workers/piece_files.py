@@ -13,7 +13,10 @@ from torch import nn
 
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Unsound
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.job.search import job_of
+from trainer.job.trials import TrialEnd
 from trainer.train.checkpoint import (
     Checkpoint,
     CheckpointWriter,
@@ -35,6 +38,7 @@ from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.run import Run, steps_of
 from trainer.train.stages import Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.studies import trial_done
 
 
 class PieceFiles:
@@ -77,7 +81,7 @@ class PieceFiles:
             checkpoint.put_into(opened.run)
             run = opened.run
             place = {"epoch": run.epochs_before + run.epoch + 1, "visited": run.position}
-            place["step"] = steps_of(opened.run, self._settings.job)
+            place["step"] = steps_of(opened.run, self._job_of(piece))
             self._report(
                 {"event": "resumed", **piece.identity, **place, "unit": self._settings.job.model.reads}
             )
@@ -97,7 +101,10 @@ class PieceFiles:
         """Report a run that a notice stopped, once its last checkpoint is on disk."""
         self.flush()
         run = opened.run
-        place = {"epoch": run.epochs_before + run.epoch + 1, "step": steps_of(run, self._settings.job)}
+        place = {
+            "epoch": run.epochs_before + run.epoch + 1,
+            "step": steps_of(run, self._job_of(opened.piece)),
+        }
         self._report({"event": "model_stopped", **opened.piece.identity, **place})
 
     def ended(self, opened: Opened) -> Opened:
@@ -120,6 +127,16 @@ class PieceFiles:
     def finish(self, opened: Opened) -> dict[str, Any]:
         """Write a model whose stages are over; return its `model_done` event."""
         return write_model(opened, out=self._settings.out)
+
+    def tried(self, opened: Opened) -> dict[str, Any]:
+        """Return the `trial_done` event of a trial whose run is over, which leaves no model."""
+        run, piece = opened.run, opened.piece
+        how = "pruned" if run.dropped else "done"
+        end = TrialEnd(trial=piece.trial, values=piece.values, end=how, score=run.best_loss, epochs=run.epoch)
+        return trial_done(piece, end, fingerprint=self._made(piece).fingerprint)
+
+    def _job_of(self, piece: Piece) -> Job:
+        return job_of(self._settings.job, piece.values)
 
     def _made(self, piece: Piece) -> Made:
         made = made_of(piece, self._settings.job, self._settings.data)
