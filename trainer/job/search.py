@@ -134,6 +134,9 @@ class SearchSettings:
                 do = "Set search.method = random, which tries some of them, or list fewer values."
                 raise UsageError(f"the grid of search.over has {size:,} combinations", why=why, do=do)
 
+    def __hash__(self) -> int:
+        return hash((self.method, self.trials, self.seed, repr(self.over)))  # a table has none
+
     @property
     def space(self) -> Space:
         """Return the values of each key, named with its table. Raises UsageError."""
@@ -223,6 +226,11 @@ def dearest(job: Job) -> Values:
 
     ends = {key: _ends(values) for key, values in job.search.space.items()}
     return tuple((key, max(its, key=lambda value: cost(key, value))) for key, its in ends.items())
+
+
+def largest(job: Job) -> Job:
+    """Return the job of the trial that takes the most time and memory; the job itself without a search."""
+    return job_of(job, dearest(job)) if job.search.over else job
 
 
 def check_search(job: Job) -> None:

@@ -351,7 +351,8 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
     if nodes == 1:
         start = await_own_id(node, start)
     given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
-    given[FINISHED_FILE] = list(start.over)
+    tried = {entry["piece"] for entry in start.trials}
+    given[FINISHED_FILE] = [*(one for one in start.over if one not in tried), *start.trials]
     node.status.failed_before = [dict(entry) for entry in start.failed]
     for name, document in given.items():
         (folders.given / name).write_text(json.dumps(document))

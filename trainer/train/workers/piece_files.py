@@ -50,7 +50,6 @@ class PieceFiles:
         """`store` writes a checkpoint: see `CheckpointWriter`."""
         self._settings, self._device, self._report = settings, device, report
         self._folder = settings.checkpoints
-        self.precision = precision_of(settings.job, torch.device(device))
         self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
     def newest(self, piece: Piece) -> tuple[Checkpoint | None, Stages]:
@@ -121,8 +120,12 @@ class PieceFiles:
 
     def scored(self, opened: Opened, outputs: Outputs) -> Opened:
         """Return the piece with the card of its first fits. Raises TrainerError."""
-        known = {"device": self._device, "precision": self.precision}
+        known = {"device": self._device, "precision": self.precision(opened.piece)}
         return scored(opened, outputs, self._settings.job, choice=self._settings.choice, **known)
+
+    def precision(self, piece: Piece) -> str:
+        """Return the number format in which a piece trains here."""
+        return precision_of(self._job_of(piece), torch.device(self._device))
 
     def finish(self, opened: Opened) -> dict[str, Any]:
         """Write a model whose stages are over; return its `model_done` event."""
@@ -140,4 +143,4 @@ class PieceFiles:
 
     def _made(self, piece: Piece) -> Made:
         made = made_of(piece, self._settings.job, self._settings.data)
-        return replace(made, precision=self.precision)
+        return replace(made, precision=self.precision(piece))

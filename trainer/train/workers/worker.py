@@ -251,7 +251,8 @@ class _WorkerRoster:
         """Have a helper score a trained model and write it, once its baselines are computed."""
         assert self._helpers is not None
         helpers, trained, foreseen = self._helpers, opened.trained(), opened.source.foreseen
-        piece, device, precision = opened.piece, self._device, self._files.precision
+        piece, device = opened.piece, self._device
+        precision = self._files.precision(piece)
         self._scoring.acquire()
 
         def score(baselines: list[Baselines]) -> None:
