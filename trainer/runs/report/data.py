@@ -71,7 +71,7 @@ def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, An
         "models": models,
         "failed": _some([[one["piece"], one["reason"]] for one in receipt["failed"]], MOST_FAILED),
         "left_out": _some(receipt["left_out"], MOST_FAILED),
-        "values": _some([_value(one) for one in ranked(receipt["scripts"])], MOST_VALUES),
+        "values": _some([_value(one) for one in ranked(receipt["scripts"] or receipt.get("trials", []))], MOST_VALUES),
         "files": _some([[one["file"], one["bytes"]] for one in receipt["files"]], MOST_FILES),
         "curves": seen.curves.to_dict(order) if seen.curves else None,
         "lineage": [[label, value] for label, value in _lineage(receipt, seen.manifest) if value],
@@ -140,6 +140,9 @@ def _value(script: Mapping[str, Any]) -> dict[str, Any]:
         "better": best.get("better", ""),
         "seconds": script["seconds"],
         "starts": script["starts"],
+        **({"epochs": script["epochs"]} if "trial" in script else {}),
+        "end": script.get("end", "").replace("_", " "),
+        "study": str(script["piece"]).rpartition(" ")[0] if "trial" in script else "",
     }
 
 
