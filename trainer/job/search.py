@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from trainer.base.errors import UsageError
 from trainer.base.own_file import OwnFile
@@ -20,11 +20,9 @@ from trainer.base.settings import bad_value, brief, check_limits, keys_of, read_
 from trainer.job.machine import parse_duration
 from trainer.job.script_values import Combination
 
-if TYPE_CHECKING:
-    from trainer.job.job import Job
+J = TypeVar("J")  # a `Job`, whose module imports this one
 
 METHODS = ("grid", "random", "tpe")
-ENDS = ("done", "pruned", "failed", "left_out")  # of a trial; the last one did not begin
 PRUNING = ("auto", "never", "halving")
 DEFAULT_TRIALS, MOST_TRIALS = 20, 2_000  # of a study
 MOST_KEYS, MOST_CHOICES = 8, 1_000
@@ -196,7 +194,7 @@ class SearchSettings:
         return [dict(values) for values in self.trial_values]
 
 
-def job_of(job: Job, values: Values) -> Job:
+def job_of(job: J, values: Values) -> J:
     """Return the job of a trial, or of the model that has its values. Raises UsageError for values that make
     no sense, together or with the job.
     """
@@ -208,7 +206,9 @@ def job_of(job: Job, values: Values) -> Job:
         part = getattr(job, table)
         if keys:
             changed[table] = replace(part, **read_keys(table, type(part), keys))
-    return replace(job, search=SearchSettings(), **changed)
+    changed["search"] = SearchSettings()
+    made: J = replace(job, **changed)  # type: ignore[type-var]
+    return made
 
 
 def shape_of(values: Values) -> str:
@@ -217,7 +217,7 @@ def shape_of(values: Values) -> str:
     return " ".join(shared) or "same"
 
 
-def dearest(job: Job) -> Values:
+def dearest(job: Any) -> Values:
     """Return the values of a job's search that take the most time and memory, each key by itself."""
 
     def cost(key: str, value: Any) -> tuple[float, float, float]:
@@ -228,12 +228,13 @@ def dearest(job: Job) -> Values:
     return tuple((key, max(its, key=lambda value: cost(key, value))) for key, its in ends.items())
 
 
-def largest(job: Job) -> Job:
+def largest(job: J) -> J:
     """Return the job of the trial that takes the most time and memory; the job itself without a search."""
-    return job_of(job, dearest(job)) if job.search.over else job
+    search: SearchSettings = getattr(job, "search")  # noqa: B009
+    return job_of(job, dearest(job)) if search.over else job
 
 
-def check_search(job: Job) -> None:
+def check_search(job: Any) -> None:
     """Raise UsageError for a search over keys that trials of one job can't differ in, or with a value that
     makes no sense.
     """
@@ -273,6 +274,10 @@ def with_trials(tables: Mapping[str, Any]) -> Mapping[str, Any]:
         what = "search.method = tpe" if not search.is_planned else "search.prune = halving"
         why = "all values of a script are known before the first begins, and none is ended early"
         raise UsageError(f"{what} with a script", why=why, do="Set search.method = random, or leave it out.")
+    if search.within or search.dollars:
+        what = f"search.{'within' if search.within else 'dollars'} with a script"
+        why = "a script's run is bounded as a whole"
+        raise UsageError(what, why=why, do="Set machine.max_duration, or machine.budget.")
     rows = search.rows()
     if script.get("over") not in (None, "", rows):
         why, do = "its values are the search's", "Leave one of them out."
@@ -298,7 +303,7 @@ def text_of(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check_key(job: Job, key: str) -> None:
+def _check_key(job: Any, key: str) -> None:
     table, _, name = key.partition(".")
     model, has_start = keys_of(job.model), bool(job.train.init or getattr(job.model, "encoder", ""))
     is_fixed = has_start or isinstance(job.model, OwnFile)  # it was tried for one size
@@ -313,7 +318,7 @@ def _check_key(job: Job, key: str) -> None:
     raise UsageError(f"search.over has {key[:80]}", why=why, do=do)
 
 
-def _check_same_windows(job: Job, key: str, value: Any) -> None:
+def _check_same_windows(job: Any, key: str, value: Any) -> None:
     try:
         made = job_of(job, ((key, value),))
     except UsageError as error:

@@ -13,7 +13,8 @@ from typing import Any
 
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Fields, Unsound
-from trainer.job.search import ENDS, MOST_KEYS, SearchSettings, Values, text_of, values_in
+from trainer.job.model_names import ENDS
+from trainer.job.search import MOST_KEYS, SearchSettings, Values, text_of, values_in
 
 MOST_EPOCHS = 100_000
 MOST_TOLD = 200  # trials that a card lists, the best first

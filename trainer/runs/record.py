@@ -17,7 +17,7 @@ from trainer.aws.error_codes import NO_CLEAR_ANSWER, Meaning, meaning
 from trainer.aws.place import place_named
 from trainer.base.environment import clock_ahead_seconds
 from trainer.base.strict_json import instant
-from trainer.job.pieces.piece import TRIAL
+from trainer.job.model_names import TRIAL
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, folders_of, path_flaw
+from trainer.job.model_names import ENDS as ENDS_OF_TRIALS
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
-from trainer.job.search import ENDS as ENDS_OF_TRIALS
 from trainer.runs.keys import of_experiment
 from trainer.runs.lease import Lease
 from trainer.runs.samples import NodeSample, read_sample

@@ -142,5 +142,8 @@ def test_a_script_runs_over_the_trials_of_its_search():
     ):
         with pytest.raises(UsageError, match=what):
             parse_job({**tables, "search": {**over, **more}}, {})
+    for bound in ({"within": "1h"}, {"dollars": 5.0}):
+        with pytest.raises(UsageError, match="with a script"):
+            parse_job({**tables, "search": {**over, **bound}}, {})
     with pytest.raises(UsageError, match="script.over with"):
         parse_job({**tables, "script": {**tables["script"], "over": {"lr": [1]}}, "search": over}, {})

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from trainer.cli.output import counted
 from trainer.cli.views.table import Cell, FittedTable, styled
-from trainer.job.search import ENDS
+from trainer.job.model_names import ENDS
 
 MOST_SHOWN_TRIALS = 24  # --json has all
 LOSS, EPOCHS, END = "validation", "epochs", "end"

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.job.job import Job
-from trainer.job.model_names import ModelName, label
+from trainer.job.model_names import TRIAL, ModelName, label
 from trainer.job.search import Values, shape_of
 from trainer.job.trials import TrialEnd
-
-TRIAL = "trial"  # the kind of pieces that end with a score, and leave no model
 
 
 @dataclass(frozen=True, kw_only=True)

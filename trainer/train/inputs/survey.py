@@ -30,6 +30,11 @@ class Survey:
     pieces: tuple[Piece, ...]
     data: dict[str, Any]
 
+    @property
+    def models(self) -> tuple[Piece, ...]:
+        """Return the pieces without the trials of their searches."""
+        return tuple(piece for piece in self.pieces if not piece.trial)
+
 
 def survey(job: Job, plan: DataPlan) -> Survey:
     """Return the pieces of a planned job."""

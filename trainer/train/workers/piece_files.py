@@ -136,7 +136,8 @@ class PieceFiles:
         run, piece = opened.run, opened.piece
         how = "pruned" if run.dropped else "done"
         end = TrialEnd(trial=piece.trial, values=piece.values, end=how, score=run.best_loss, epochs=run.epoch)
-        return trial_done(piece, end, fingerprint=self._made(piece).fingerprint)
+        asked = {"epochs_asked": run.epochs_asked, "fingerprint": self._made(piece).fingerprint}
+        return trial_done(piece, end, **asked)
 
     def _job_of(self, piece: Piece) -> Job:
         return job_of(self._settings.job, piece.values)

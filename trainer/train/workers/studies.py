@@ -85,7 +85,8 @@ def ends_observed(pieces: Iterable[Piece], job: Job, data: JobData, folder: Path
             except (Unsound, DataError):
                 break
             same = end.trial == piece.trial and end.values == (piece.values or end.values)
-            if same and end.end in ("done", "pruned") and fields.values.get("fingerprint") == made:
+            told = (fields.values.get("epochs_asked"), fields.values.get("fingerprint"))
+            if same and end.end in ("done", "pruned") and told == (job.train.epochs, made):
                 found[piece.name] = end
             break
     return found
