@@ -50,7 +50,13 @@ def test_50_trials_of_a_script_on_machines_that_are_killed_end_once(desk: Desk) 
     script.parent.mkdir()
     script.write_text(SCRIPT.format(gate=str(gate), held=HELD_AT))
     over = "search.over={rate={low=1e-4,high=1e-1,log=true}}"
-    words = sets(over, f"search.trials={TRIALS}", "search.score=error:min", "script.gpus=0.5")
+    words = sets(
+        over,
+        f"search.trials={TRIALS}",
+        "search.score=error:min",
+        "script.gpus=0.5",
+        "machine.spot_without_checkpoints=true",
+    )
     run = TakenRun(desk, "--script", str(script), *words, "--instance", FOUR_GPUS)
     for attempt, held in enumerate(HELD_AT, 1):
         run.await_(lambda held=held: len(list(gate.glob("done-*"))) >= held)
