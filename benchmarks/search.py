@@ -1,7 +1,7 @@
 """Measure a search that ends trials early against the whole grid, on candles with a planted signal.
 
     python -m benchmarks.search            ten seeds (ten minutes on two cores)
-    python -m benchmarks.search --seeds 1
+    python -m benchmarks.search --quick    one seed
 
 The grid has 16 trials of an MLP: two sizes, and eight learning rates of which four are too small to learn in
 27 epochs. `regret`: the best validation loss of the search less that of the grid. `cost`: the epochs of all
@@ -41,10 +41,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    rows = [measured(seed) for seed in range(asked.seeds)]
+    rows = [measured(seed) for seed in range(1 if asked.quick else 10)]
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     print(write("search", {"machine": machine(), "rows": rows}, asked.out))

@@ -79,10 +79,10 @@ def install_ray(node: Node) -> None:
 
 
 def install_optuna(node: Node) -> None:
-    """Install optuna, which proposes the trials of a search by TPE; 6 MB. Raises Stopped and TrainingFailed."""
-    _install_locked(
-        node, "optuna", "search", do="search.method = tpe needs PyPI, or an image that has optuna"
-    )
+    """Install optuna, which proposes the trials of a search by TPE; 6 MB. Raises Stopped and
+    TrainingFailed.
+    """
+    _install_locked(node, "optuna", "search", do="a search by tpe needs PyPI, or an image that has optuna")
 
 
 def _install_locked(node: Node, title: str, name: str, *, do: str) -> None:
