@@ -257,6 +257,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     files["machine_file"] = options.machine
     settings = WorkerSettings(job=job, data=data, **files, machine=machine, choice=chosen.choice)
     supervisor: Supervisor | RankSupervisor
+    studies = None
+    if job.search.over:
+        studies = StudyPieces(job, emit, known=tried, is_open=bounds_of(job.search, meter))
     if together:
         meeting = None
         if cluster is not None:
@@ -270,11 +273,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             meeting=meeting,
         )
     else:
-        queue: StudyPieces | SharedPieces | None = None
-        if job.search.over:
-            may_begin = bounds_of(job.search, meter)
-            queue = StudyPieces(settings.job, emit, known=tried, is_open=may_begin)
-        elif shared is not None:
+        queue: SharedPieces | StudyPieces | None = studies
+        if shared is not None:
             most = num_workers * places_of(settings.job, kind)
             queue = SharedPieces(shared, emit, Carried(options.carried, emit), most_carried=most)
         supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit, queue=queue)
@@ -299,7 +299,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     left = [
         piece.title
         for piece in surveyed.pieces
-        if piece.name not in finished.union(*outcome.over.values(), outcome.elsewhere)
+        if piece.name
+        not in finished.union(*outcome.over.values(), outcome.elsewhere, studies.unbegun if studies else ())
     ]
     if outcome.elsewhere:
         counts["elsewhere"] = [piece.title for piece in surveyed.pieces if piece.name in outcome.elsewhere]

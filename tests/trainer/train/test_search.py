@@ -39,7 +39,8 @@ def trained(
     assert main([*command, *SMALL, "--workers", "2", *words]) == 0
     (file,) = (folder / out).glob("*.safetensors")
     told = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
-    return told, read_card(file), load_file(file)
+    begun = max(place for place, one in enumerate(told) if one["event"] == "started")  # they are added
+    return told[begun:], read_card(file), load_file(file)
 
 
 @pytest.mark.nightly
@@ -72,6 +73,11 @@ def test_the_best_trial_is_the_model_and_alone_is_scored(tmp_path, write_candles
     begun = [one["piece"] for one in again if one["event"] == "model_started"]
     failed = [f"BIG-USD t{number}" for number, one in ends.items() if one["end"] == "failed"]
     assert sorted(set(begun) - {*failed, "BIG-USD"}) == ["BIG-USD t2"]
+
+    short, bounded, _ = trained(tmp_path, "bounded", *GRID, *sets("search.within=1s"))
+    ended = {one["piece"]: one["end"] for one in short if one["event"] == "trial_done"}
+    assert len(ended) == 3 and "done" in ended.values()
+    assert bounded.training["search"]["left_out"] == list(ended.values()).count("left_out")
 
 
 @pytest.mark.nightly

@@ -100,9 +100,8 @@ class _Study:
     left: set[str] = field(default_factory=set)  # names of those that are not over
     running: dict[int, Values] = field(default_factory=dict)
     ended: list[TrialEnd] = field(default_factory=list)
-    losses: dict[str, dict[int, float]] = field(
-        default_factory=dict
-    )  # the least until an epoch; this attempt's
+    # of this attempt: the least until an epoch
+    losses: dict[str, dict[int, float]] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)  # of trials that failed
 
     def is_behind(self, name: str, epoch: int) -> bool:
@@ -135,6 +134,7 @@ class StudyPieces(OwnPieces):
         self._unknown: deque[Piece] = deque()  # trials whose values are not known yet
         self._failed: list[tuple[Piece, str]] = []  # models without a trial that has a score
         self._sources = Counter[str]()
+        self.unbegun: set[str] = set()  # trials that ended before they began
         self.has = lambda source: self._sources[source] > 0
         self.ahead = lambda count, **places: PieceQueue(self._waiting()).ahead(count, **places)
 
@@ -243,6 +243,7 @@ class StudyPieces(OwnPieces):
         """End a trial that has not begun."""
         event = trial_done(piece, TrialEnd(trial=piece.trial, values=piece.values, end=end), **more)
         self._emit(event)
+        self.unbegun.add(piece.name)
         self._over(study, piece, event)
 
     def _over(self, study: _Study, piece: Piece, event: Mapping[str, Any]) -> None:
