@@ -296,12 +296,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     kept = sorted(done["piece"] for done in there if done.get("kept"))
     replaced = sorted(done["piece"] for done in there if not done.get("kept"))
     results.write(options.out, usd=meter.usd)
-    left = [
-        piece.title
-        for piece in surveyed.pieces
-        if piece.name
-        not in finished.union(*outcome.over.values(), outcome.elsewhere, studies.unbegun if studies else ())
-    ]
+    over = finished.union(*outcome.over.values(), outcome.elsewhere, studies.unbegun if studies else ())
+    left = [piece.title for piece in surveyed.pieces if piece.name not in over]
     if outcome.elsewhere:
         counts["elsewhere"] = [piece.title for piece in surveyed.pieces if piece.name in outcome.elsewhere]
     ended = {**counts, "kept": kept, "replaced": replaced, "stopped": left, "out": str(options.out)}
