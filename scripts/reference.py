@@ -33,6 +33,7 @@ from trainer.job.agent import AgentSettings
 from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
+from trainer.job.search import SearchSettings
 from trainer.job.train import BATCH_OF_THE_MODEL, ExpertSettings, TrainSettings
 from trainer.machines.compatibility import matrix
 from trainer.models import MODELS
@@ -47,6 +48,7 @@ TABLES = {
     "agent": AgentSettings,
     "train": TrainSettings,
     "expert": ExpertSettings,
+    "search": SearchSettings,
     "machine": MachineSettings,
     "script": ScriptSettings,
 }

@@ -51,7 +51,7 @@ DATA: Mapping[str, tuple[str, ...]] = {
         *("trainer/node/requirements.lock", "trainer/node/prepare.lock"),
         *("trainer/node/volumes.sh", "trainer/node/efs_client.py", "ami/install.sh"),
     ),
-    "trainer/node/script_packages.py": ("trainer/node/cluster.lock",),
+    "trainer/node/script_packages.py": ("trainer/node/cluster.lock", "trainer/node/search.lock"),
 }
 
 

@@ -17,6 +17,7 @@ EXTRAS = {
     "fetch": ("ccxt", "yfinance"),
     "cluster": ("ray",),
     "track": ("mlflow", "wandb"),
+    "search": ("optuna",),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),
 }
 

@@ -6,7 +6,7 @@ Both have one interface, so that the supervisor knows nothing of other machines.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from trainer.cluster.hand_out import MOST_LOSSES
@@ -43,9 +43,11 @@ class Waiting(Protocol):
         """Begin with these pieces."""
 
     def take(
-        self, *, held: Collection[str], staged: Collection[str], elsewhere: Collection[str]
+        self, *, held: Collection[str], staged: Collection[str], elsewhere: Collection[str], shape: str = ""
     ) -> Piece | None:
-        """Remove and return the next piece, see `PieceQueue.peek`; None if none may begin now."""
+        """Remove and return the next piece, see `PieceQueue.peek`; None if none may begin now. `shape`: that
+        of the pieces beside which it is to train, see `Piece.shape`; '': of any.
+        """
 
     def has(self, source: str) -> bool:
         """Return whether a piece of the source waits."""
@@ -58,6 +60,9 @@ class Waiting(Protocol):
 
     def done(self, model: str) -> None:
         """Note that a piece of this node is over: done, or failed."""
+
+    def hear(self, event: Mapping[str, Any]) -> Collection[str]:
+        """Take in an event of a piece of this node; return the models that are to end early."""
 
     def look(self, *, is_busy: bool) -> list[tuple[Piece, str]]:
         """Take in what other nodes did; return pieces that have failed, with reasons."""
@@ -86,7 +91,7 @@ class OwnPieces:
         self.has, self.ahead = self._queue.has, self._queue.ahead
 
     def take(
-        self, *, held: Collection[str], staged: Collection[str], elsewhere: Collection[str]
+        self, *, held: Collection[str], staged: Collection[str], elsewhere: Collection[str], shape: str = ""
     ) -> Piece | None:
         if not len(self._queue):
             return None
@@ -97,6 +102,9 @@ class OwnPieces:
 
     def done(self, model: str) -> None:
         pass
+
+    def hear(self, event: Mapping[str, Any]) -> Collection[str]:
+        return ()
 
     def look(self, *, is_busy: bool) -> list[tuple[Piece, str]]:
         return []
@@ -138,7 +146,7 @@ class SharedPieces:
         self._queue.open(pieces)
 
     def take(
-        self, *, held: Collection[str], staged: Collection[str], elsewhere: Collection[str]
+        self, *, held: Collection[str], staged: Collection[str], elsewhere: Collection[str], shape: str = ""
     ) -> Piece | None:
         if self._arrived:
             return self._arrived.popleft()
@@ -158,6 +166,9 @@ class SharedPieces:
 
     def done(self, model: str) -> None:
         self._queue.done(model)
+
+    def hear(self, event: Mapping[str, Any]) -> Collection[str]:
+        return ()
 
     def look(self, *, is_busy: bool) -> list[tuple[Piece, str]]:
         self._queue.look()

@@ -1,5 +1,5 @@
 """The job: every setting of a run, in tables by owner: `name` and `track`, then [data], [model], [target],
-[agent], [train], [expert] and [machine].
+[agent], [train], [expert], [search] and [machine].
 
 The keys of a table, with types, defaults and units, are declared by their owners. This module joins the
 tables, checks them together, and reads them from TOML, JSON and `--set`; `tables.py` places keys and
@@ -43,6 +43,7 @@ from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
 from trainer.job.script_values import read_rows
+from trainer.job.search import SearchSettings, check_search, with_trials
 from trainer.job.tables import (
     DATA_OF_A_SCRIPT,
     HOMES,
@@ -83,6 +84,7 @@ class Job:
     agent: AgentSettings = field(default_factory=AgentSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     expert: ExpertSettings = field(default_factory=ExpertSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
     script: ScriptSettings = field(default_factory=ScriptSettings)
     # Keys in the text that it was parsed from, named with their tables.
@@ -116,7 +118,8 @@ class Job:
     def _check_count(self) -> None:
         """Raise UsageError for more models than a run may have."""
         symbols, folds, seeds = max(1, len(self.data.symbols)), self.data.folds, self.train.seeds
-        if (count := symbols * folds * seeds) > MOST_MODELS:
+        trials = self.search.num_trials + 1 if self.search.over else 1
+        if (count := symbols * folds * seeds * trials) > MOST_MODELS:
             one_of_all = self.data.pooled or self.data.panel
             made = (
                 f"this job's models name {count:,} series"
@@ -124,7 +127,8 @@ class Job:
                 else f"this job makes {count:,} models"
             )
             why = f"{symbols:,} symbols x {folds:,} folds x {seeds:,} seeds"
-            do = f"Train at most {MOST_MODELS:,} in one run: fewer data.symbols, data.folds or train.seeds."
+            why += f" x {trials:,} trials with their winner" if trials > 1 else ""
+            do = f"Train at most {MOST_MODELS:,} in one run: fewer symbols, folds, seeds or trials."
             raise UsageError(made, why=why, do=do)
 
     def _check_training(self) -> None:
@@ -293,6 +297,8 @@ class Job:
         left_out: tuple[str, ...] = NOT_OF_A_SCRIPT
         if not self.script.command:
             left_out = ("script",) if self.target.acts else ("script", "agent")
+        if not self.search.over:
+            left_out += ("search",)
         parts = {table: getattr(self, table) for table in TABLES if table not in left_out}
         tables: Tables = {"name": self.name}
         for table, part in parts.items():
@@ -404,6 +410,7 @@ def job_from(tables: Tables) -> Job:
     homes = {table: home_of(tables, table) for table in HOMES}
     made: dict[str, Any] = {}
     check_script(tables)
+    tables = dict(with_trials(tables))
     for table, cls in {**plain_tables(tables), **homes}.items():
         values = dict(tables.get(table, {}))
         if table in homes:
@@ -422,6 +429,7 @@ def job_from(tables: Tables) -> Job:
     given = {f"{table}.{key}" for table, values in tables.items() if table not in TOP for key in values}
     job = Job(**made, given=frozenset(given | tables.keys() & TOP.keys()))
     _check_readable(job)
+    check_search(job)
     return job
 
 

@@ -18,6 +18,8 @@ _NAME = re.compile(
     r"(?:_f(?P<fold>\d+)_s(?P<seed>\d+))?"
 )
 MODEL_SUFFIX = ".safetensors"
+TRIAL = "trial"  # the kind of pieces that end with a score, and leave no model
+ENDS = ("done", "pruned", "failed", "left_out")  # of trials; the last did not begin
 
 
 def is_model_file(name: str) -> bool:

@@ -9,11 +9,12 @@ from trainer.job.variables import of_the_model
 
 # Tables that determine the model, and their keys that change only speed or place: a resumed run may change
 # these.
-_OF_THE_MODEL = ("data", "model", "target", "agent", "train", "expert")
+_OF_THE_MODEL = ("data", "model", "target", "agent", "train", "expert", "search")
 NOT_THE_MODEL = {
     *("data.path", "data.set", "data.symbols", "data.exclude", "data.refresh", "data.secrets", "data.stale"),
     *("train.retries", "train.checkpoint_seconds", "train.distributed"),
     *("expert.strategy", "expert.pack", "expert.micro_batch", "expert.activation_checkpointing"),
+    *("search.within", "search.dollars"),
     *("expert.tune", "expert.trace_steps", "expert.compile", "expert.threads"),
 }
 # Of a user's own file and of an encoder: both are compared by hash.

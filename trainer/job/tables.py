@@ -18,12 +18,13 @@ from trainer.data.table import DataSettings
 from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
+from trainer.job.search import SearchSettings
 from trainer.job.train import ExpertSettings, TrainSettings
 
 Tables = dict[str, Any]
 
 TOP: dict[str, Any] = {"name": str, "track": tuple[str, ...]}  # keys in no table, with their types
-TABLES = ("data", "model", "target", "agent", "train", "expert", "machine", "script")
+TABLES = ("data", "model", "target", "agent", "train", "expert", "search", "machine", "script")
 NOT_OF_A_SCRIPT = ("model", "target", "agent", "train", "expert")  # tables of a job of our models
 DATA_OF_A_SCRIPT = ("folder",)
 EXAMPLE = "examples/crypto-lstm.toml shows the tables and their keys."
@@ -32,6 +33,7 @@ _PLAIN: dict[str, type[Any]] = {
     "agent": AgentSettings,
     "train": TrainSettings,
     "expert": ExpertSettings,
+    "search": SearchSettings,
     "machine": MachineSettings,
 }
 HOMES: dict[str, Mapping[str, type[Any]]] = {"model": models.MODELS, "target": targets.TARGETS}

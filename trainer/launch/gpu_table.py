@@ -14,6 +14,7 @@ from typing import Any
 from trainer.aws.place import ACCOUNT
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
+from trainer.job.search import largest
 from trainer.machines.compatibility import judge
 from trainer.machines.instances import InstanceType, catalogue
 from trainer.machines.memory import fit
@@ -192,7 +193,7 @@ def too_large(job: Job, work: Workload, machine: InstanceType) -> str:
     try:
         fit(
             profile_on(machine, ACCOUNT),
-            job,
+            largest(job),
             memory_gib=machine.gpu_memory_gib,
             features=len(job.data.inputs),
             bars=max((piece.bars for piece in work.pieces), default=0),

@@ -24,6 +24,7 @@ from trainer.job.job import Job
 from trainer.job.pieces import pieces_of, takes_all_devices
 from trainer.job.pieces.piece import Piece, SeriesWork
 from trainer.job.pieces.queue import places_on
+from trainer.job.search import job_of, largest
 from trainer.machines.chips import GpuProfile, named_profile
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType
@@ -91,7 +92,7 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
     """Return the work in a job over so many bars a symbol; the older folds of a symbol have fewer."""
     series = [_series(symbol, min(count, job.data.bars or count), job) for symbol, count in bars.items()]
     cost_cpu, cost_gpu = window_costs(job.cost)
-    pieces = pieces_of(job, series, timeframe=job.data.timeframe)
+    pieces = tuple(_weighed(piece, job) for piece in pieces_of(job, series, timeframe=job.data.timeframe))
     together = together_of(job) if takes_all_devices(job) else None
     return Workload(
         pieces=pieces,
@@ -104,9 +105,21 @@ def workload(job: Job, bars: Mapping[str, int]) -> Workload:
 
 def with_bytes(work: Workload, job: Job, *, input_bytes: int) -> Workload:
     """Return work that reads so many bytes of inputs, and writes the job's models."""
+    models = sum(not piece.trial for piece in work.pieces)
     return replace(
-        work, input_bytes=float(input_bytes), output_bytes=float(FLOAT * job.cost.weights * len(work.pieces))
+        work, input_bytes=float(input_bytes), output_bytes=float(FLOAT * largest(job).cost.weights * models)
     )
+
+
+def _weighed(piece: Piece, job: Job) -> Piece:
+    """Return a piece of a search with its estimate in windows of the job's own model; of the largest, where
+    its values are not known yet.
+    """
+    if not piece.study:
+        return piece
+    its = job_of(job, piece.values) if piece.values else largest(job)
+    costs = zip(window_costs(its.cost), window_costs(job.cost), strict=True)
+    return replace(piece, estimate=piece.estimate * max(one / other for one, other in costs))
 
 
 def _series(symbol: str, bars: int, job: Job) -> SeriesWork:

@@ -43,7 +43,7 @@ from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
 from trainer.node.piece_run import PieceToRun
 from trainer.node.redaction import Redaction
-from trainer.node.script_packages import install, install_ray, make_venv
+from trainer.node.script_packages import install, install_optuna, install_ray, make_venv
 from trainer.node.script_ray import ray_of_script, ray_variables, serve, token_for
 from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
@@ -196,6 +196,8 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             if any(piece.values for piece in manifest.pieces):  # that the agent starts
                 queue = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
                 shared = open_until_the_end.enter_context(queue)
+        if asks_optuna(manifest):
+            install_optuna(node)
         run = CommandRun(
             *(node, command, pieces, places, start_of, outputs),
             own_user=own_user,
@@ -209,6 +211,12 @@ def has_ray(node: Node, manifest: Manifest) -> bool:
     """Return whether the command is a script that Ray serves on all nodes."""
     table = manifest.job.get("script")
     return node.cluster is not None and isinstance(table, Mapping) and table.get("ray") is True
+
+
+def asks_optuna(manifest: Manifest) -> bool:
+    """Return whether the command is a training whose search asks optuna."""
+    table = manifest.job.get("search")
+    return manifest.command.leaves == "models" and isinstance(table, Mapping) and table.get("method") == "tpe"
 
 
 def _cluster_variables(node: Node) -> dict[str, str]:
@@ -351,7 +359,8 @@ def lay_out(node: Node, manifest: Manifest, folders: CommandFolders) -> StartFil
     if nodes == 1:
         start = await_own_id(node, start)
     given = {**manifest.documents, JOB_FILE: manifest.job, MACHINE_FILE: machine_document(node, manifest)}
-    given[FINISHED_FILE] = list(start.over)
+    tried = {entry["piece"] for entry in start.trials}
+    given[FINISHED_FILE] = [*(one for one in start.over if one not in tried), *start.trials]
     node.status.failed_before = [dict(entry) for entry in start.failed]
     for name, document in given.items():
         (folders.given / name).write_text(json.dumps(document))

@@ -91,6 +91,10 @@ class Outputs:
         """List how a piece ended, once the files below its prefix are sent: a later attempt leaves it out."""
         self._over = {**self._over, prefix: end}  # a new one: the other thread may be reading the old one
 
+    def trial_done(self, end: dict[str, Any]) -> None:
+        """List how a trial ended, which leaves no file: a later attempt leaves it out."""
+        self._ends = {**self._ends, str(end["piece"]): end}
+
     def __enter__(self) -> Outputs:
         self._thread = threading.Thread(target=self._watch, name="outputs", daemon=True)
         self._thread.start()
@@ -104,6 +108,8 @@ class Outputs:
         scanned_at = self.clock()
         while not self._ended.wait(POLL_SECONDS):
             self.announced.send()
+            if not self.command.out_bytes and self.clock() - self._listed_at >= SCAN_SECONDS:
+                self._send_index()
             if self.command.out_bytes and self.clock() - scanned_at >= SCAN_SECONDS:
                 self._scanned(final=False)
                 scanned_at = self.clock()
@@ -149,6 +155,8 @@ class Outputs:
     def finish(self) -> None:
         """Send the last state of every file, and record those that S3 did not accept in time."""
         self.announced.finish()
+        if not self.command.out_bytes:
+            self._send_index()
         began = time.monotonic()
         while self.command.out_bytes and not self._scanned(final=True):
             if time.monotonic() - began >= self.node.patience_seconds:

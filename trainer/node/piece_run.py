@@ -84,6 +84,11 @@ class CommandWork:
         self.node.status.progress = advance(self.node.status.progress, event)
         self._told.write(event)
 
+    def trial_of(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Return how the trial of an event ended."""
+        trials = reversed(self.node.status.progress.trials)
+        return dict(next(one for one in trials if one["piece"] == event["piece"]))
+
     def note_devices(self) -> None:
         """Name in the result the devices that the command itself set aside."""
         status = self.node.status
@@ -194,6 +199,8 @@ class PieceRun:
                 self._work.outputs.announced.add(event)
                 self._work.tell(event)
                 self._work.note_devices()
+                if event["event"] == "trial_done":
+                    self._work.outputs.trial_done(self._work.trial_of(event))
                 if self._work.fetches is not None and event["event"] == "taken_over":
                     self._work.fetches.answer(event)
             except (KeyError, TypeError, ValueError, AttributeError):  # none of ours

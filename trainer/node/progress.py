@@ -23,6 +23,7 @@ class Progress:
     unit: str = "windows"  # or chunks, or steps of a script
     retries: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
+    trials: tuple[Mapping[str, Any], ...] = ()  # how those of a search ended, as results have them
     error: Mapping[str, Any] | None = None
     tuning: bool = False  # comparing strategies before the training
     message: str = ""  # its own
@@ -57,7 +58,7 @@ def advance(progress: Progress, event: Mapping[str, Any]) -> Progress:
         }
         for piece in began.keys() & waiting.keys():
             waiting[piece]["began"] = began[piece]
-        empty = Progress(retries=progress.retries)  # it may have been restarted
+        empty = Progress(retries=progress.retries, trials=progress.trials)  # it may have been restarted
         return replace(empty, models=models, pieces=waiting, data=dict(event.get("data", {})))
     if kind in ("tuning", "tuned"):
         return replace(progress, tuning=kind == "tuning")
@@ -110,6 +111,9 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
         return _with_piece(replace(progress, done=(*progress.done, event)), piece, state="done")
     if kind == "script_done":
         return _with_piece(progress, piece, state="done")
+    if kind == "trial_done":
+        trials = (*progress.trials, _trial(model, event))
+        return _with_piece(replace(progress, trials=trials), piece, state="done")
     if kind == "retry":
         kept = tuple(
             entry for entry in progress.failed if entry["piece"] != piece
@@ -123,6 +127,22 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
         entry = {**model, "reason": str(event.get("reason", ""))}
         return _with_piece(replace(progress, failed=(*progress.failed, entry)), piece, state="failed")
     return progress
+
+
+def _trial(model: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a trial ended, in the form of a piece that the agent started."""
+    score, known = event["score"], {key: event[key] for key in ("trial", "values", "end", "epochs")}
+    best = {} if score is None else {"metric": "validation_loss", "value": score, "better": "min"}
+    return {
+        **model,
+        **known,
+        "done": True,
+        "exit_code": 0,
+        "starts": 1,
+        "best": best,
+        "seconds": 0.0,
+        "notes": [str(event["reason"])[:MOST_LINE]] if event.get("reason") else [],
+    }
 
 
 def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def result(
         "devices": status.devices.to_dict() if status.devices else {},
         "python_packages": (status.python_packages or python_packages)[:MOST_NAME],
         "files": status.files,
-        "scripts": status.scripts,
+        "scripts": _plain([*status.scripts, *status.progress.trials]),
         "checkpoints": status.checkpoints,
     }
 

@@ -72,20 +72,33 @@ def install(
 
 
 def install_ray(node: Node) -> None:
-    """Install Ray for the agent's own Python, which a rehearsal's desk has already: nodes of several share
-    their pieces through it. A wheel of 70 MB, some ten seconds. Raises Stopped and TrainingFailed.
+    """Install Ray, through which nodes of several share their pieces. A wheel of 70 MB, some ten seconds.
+    Raises Stopped and TrainingFailed.
     """
-    if importlib.util.find_spec("ray") is not None:
+    _install_locked(node, "Ray", "cluster", do="nodes of several need PyPI, or an image that has Ray")
+
+
+def install_optuna(node: Node) -> None:
+    """Install optuna, which proposes the trials of a search by TPE; 6 MB. Raises Stopped and
+    TrainingFailed.
+    """
+    _install_locked(node, "optuna", "search", do="a search by tpe needs PyPI, or an image that has optuna")
+
+
+def _install_locked(node: Node, title: str, name: str, *, do: str) -> None:
+    """Install the packages of a lock beside this file for the agent's own Python, unless it has the first, as
+    a rehearsal's desk does.
+    """
+    if importlib.util.find_spec(title.lower()) is not None:
         return
-    lock = Path(__file__).with_name("cluster.lock")
+    lock = Path(__file__).with_name(f"{name}.lock")
     pip = [image_python(), "-I", "-m", "pip", "--isolated", f"--python={sys.executable}", "install"]
-    node.status.message = "installing Ray"
+    node.status.message = f"installing {title}"
     words = [*pip, *INSTALL_OPTIONS, f"--requirement={lock}"]
     try:
-        _run(node, "install Ray", words, for_script({}, path=os.defpath))
+        _run(node, f"install {title}", words, for_script({}, path=os.defpath))
     except TrainingFailed as error:
-        do = "Launch again; nodes of several need PyPI, or an image that has Ray."
-        raise TrainingFailed(error.what, why=error.why, do=do) from error
+        raise TrainingFailed(error.what, why=error.why, do=f"Launch again; {do}.") from error
     node.status.message = ""
 
 

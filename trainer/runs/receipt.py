@@ -67,6 +67,7 @@ def make_receipt(
         "left_out": list(record.left_out),
         "files": _files(record, observed),
         "scripts": ranked(scripts_of(observed)) if record.leaves == "files" else [],
+        "trials": ranked(scripts_of(observed)) if record.leaves == "models" else [],
         "retries": _retries(record, observed),
         "steps_twice": steps_twice(observed.start, heartbeat) if record.work == "train" else None,
         "seconds": seconds(record, observed),
@@ -144,19 +145,20 @@ def _has_its_files(script: Mapping[str, Any], observed: Observation) -> bool:
 
 
 def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the ends of a script's values, those that are done first and by the metric that most of them
-    have, the best of them first; the others in their order.
+    """Return the ends of a script's values, or of trials by study, those that are done first and by the
+    metric that most of them have, the best of them first; the others in their order.
     """
     metrics = Counter(
         item["best"]["metric"] for item in scripts if item["done"] and item["best"].get("better")
     )
     metric = metrics.most_common(1)[0][0] if metrics else ""
 
-    def place(item: Mapping[str, Any]) -> tuple[bool, bool, float]:
-        best = item["best"]
+    def place(item: Mapping[str, Any]) -> tuple[Any, ...]:
+        best, study = item["best"], [item.get(name) for name in ("series", "fold", "seed") if "trial" in item]
+        is_part = item.get("end", "done") != "done"  # a trial that did not train to its end
         if not item["done"] or not metric or best.get("metric") != metric:
-            return not item["done"], True, 0.0
-        return False, False, best["value"] if best["better"] == "min" else -best["value"]
+            return *study, not item["done"], True, is_part, 0.0
+        return *study, False, False, is_part, best["value"] if best["better"] == "min" else -best["value"]
 
     return [dict(item) for item in sorted(scripts, key=place)]
 

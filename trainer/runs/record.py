@@ -17,6 +17,7 @@ from trainer.aws.error_codes import NO_CLEAR_ANSWER, Meaning, meaning
 from trainer.aws.place import place_named
 from trainer.base.environment import clock_ahead_seconds
 from trainer.base.strict_json import instant
+from trainer.job.model_names import TRIAL
 from trainer.runs.deadline import Cause, Deadline
 from trainer.runs.keys import NodeKeys, own_keys
 
@@ -219,6 +220,11 @@ class RunPiece:
     series: tuple[str, ...]
     fold: int = 1
     seed: int = 0
+
+    @property
+    def is_trial(self) -> bool:
+        """Return whether it ends with a score, and leaves no model."""
+        return self.kind == TRIAL
 
     @property
     def identity(self) -> dict[str, Any]:

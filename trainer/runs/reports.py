@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import file_flaw, folders_of, path_flaw
+from trainer.job.model_names import ENDS as ENDS_OF_TRIALS
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.keys import of_experiment
 from trainer.runs.lease import Lease
@@ -251,9 +252,9 @@ def read_outputs(fields: Fields, *, prefix: str = "", name: str = "files") -> tu
     return tuple(files.values())
 
 
-def read_scripts(fields: Fields) -> tuple[dict[str, Any], ...]:
-    """Return the field `scripts`: how each script of a run ended. Raises Unsound."""
-    return tuple(map(script_entry, fields.rows("scripts", most=MOST_MODELS)))
+def read_scripts(fields: Fields, name: str = "scripts") -> tuple[dict[str, Any], ...]:
+    """Return a field: how each script, or trial, of a run ended. Raises Unsound."""
+    return tuple(map(script_entry, fields.rows(name, most=MOST_MODELS)))
 
 
 def script_entry(item: Fields) -> dict[str, Any]:
@@ -273,6 +274,16 @@ def script_entry(item: Fields) -> dict[str, Any]:
             line.text(most=MOST_LINE) for line in item.value("last_lines", []).items(most=LAST_LINES)
         ],
         "notes": [line.text(most=MOST_TEXT) for line in item.value("notes", []).items(most=MOST_NOTES + 3)],
+        **(_trial(item) if item.values.get("trial") is not None else {}),
+    }
+
+
+def _trial(item: Fields) -> dict[str, Any]:
+    """Return what the end of a trial of a search has besides."""
+    return {
+        "trial": item.whole("trial", least=1, most=MOST_MODELS),
+        "end": item.choice("end", ENDS_OF_TRIALS),
+        "epochs": item.whole("epochs", most=MOST_COUNT),
     }
 
 

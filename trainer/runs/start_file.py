@@ -80,6 +80,18 @@ class StartFile:
         return tuple(str(entry["piece"]) for entry in self.finished)
 
     @property
+    def trials(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the ends of the finished trials of a search, as a training reads them."""
+        return tuple(
+            {
+                **{name: entry[name] for name in ("piece", "trial", "values", "end", "epochs")},
+                "score": entry["best"].get("value"),
+            }
+            for entry in self.scripts
+            if "trial" in entry
+        )
+
+    @property
     def over(self) -> tuple[str, ...]:
         """Return the names of the pieces that are not begun again: those that are finished, or failed."""
         return (*self.pieces, *(str(entry["piece"]) for entry in self.failed))

@@ -97,6 +97,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
         "work": fields.text("work", pattern=WORK),
         "files": list(_files(fields, own)),
         "scripts": list(read_scripts(fields)),
+        "trials": list(read_scripts(fields, "trials")),
         "retries": fields.whole("retries", 0),
         "steps_twice": None
         if fields.values.get("steps_twice") is None

@@ -12,6 +12,8 @@ MOST_COLUMNS = 20  # of a table of scores
 MOST_TIME = 40  # letters of a time
 REFIT = "refit_until"  # in `about`: until when a refit was trained, whose held-out twin has the scores
 RULE, MOST_RULE = "rule", 100  # in `about`: how forecasts are traded, and its letters
+# In `about`: of how many trials a model is the best by validation, and the most of them.
+TRIED, MOST_TRIED = "tried", 2_000
 OF_A_ROLLOUT = ("entropy", "rollout_return", "rollout_drawdown")  # an agent's last one of an epoch
 MOST_WORDS = 40  # characters of a date or a length
 
@@ -41,6 +43,9 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         raise ValueError(f"its {REFIT} is no time")
     if not isinstance(about.get(RULE, ""), str) or len(about.get(RULE, "")) > MOST_RULE:
         raise ValueError(f"its {RULE} is no line")
+    tried = about.get(TRIED, 1)
+    if type(tried) is not int or not 1 <= tried <= MOST_TRIED:
+        raise ValueError(f"its {TRIED} is no number of trials")
     if not {about["headline"], *about["proper"]} <= described.keys() or len(columns) > MOST_COLUMNS:
         raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
 
@@ -48,6 +53,11 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
 def refit_until(metrics: Mapping[str, Any]) -> str:
     """Return until when a refit was trained, whose held-out twin has these scores; '' for another model."""
     return str((metrics.get("about") or {}).get(REFIT) or "")
+
+
+def tried_for(metrics: Mapping[str, Any]) -> int:
+    """Return of how many trials a model is the best by validation; 1 without a search."""
+    return int((metrics.get("about") or {}).get(TRIED) or 1)
 
 
 def rule_of(metrics: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """The one rule for whether a model is worth using: for receipts, lists, messages, comparisons and promotion.
 
 A model is *better* if its target's deciding score beats every baseline's beyond chance, with the error rate
-held over all models of its run, and none of the target's proper scores is worse than a baseline's at 5 %. The
-scores are those of `TargetSettings.proper`, of which the truth has the best value on average; the first
-decides. Pure, standard library only.
+held over all models of its run and the trials of their searches, and none of the target's proper scores is
+worse than a baseline's at 5 %. The scores are those of `TargetSettings.proper`, of which the truth has the
+best value on average; the first decides. Pure, standard library only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from trainer.base.strict_json import Unsound, Value
 from trainer.base.text import some_of
+from trainer.targets.described import tried_for
 from trainer.targets.inference import FEWEST_CELLS, CellMean, t_quantile
 
 LEVEL = 0.05  # of false discoveries among a run's models, and of a single doubt
@@ -87,8 +88,9 @@ def judge(metrics: Sequence[Mapping[str, Any]]) -> list[Judgement | None]:
     """Return the judgement of each model of a run by its metrics; None for one without proper scores."""
     gains = [_gains(one) for one in metrics]
     counted = [one for one in gains if one is not None]
-    better = _discoveries([one.p_better for one in counted])
-    worse = _discoveries([one.p_worse for one in counted])
+    tried = sum(tried_for(its) for its, one in zip(metrics, gains, strict=True) if one is not None)
+    better = _discoveries([one.p_better for one in counted], tried=tried)
+    worse = _discoveries([one.p_worse for one in counted], tried=tried)
     made = iter(
         [_judgement(one, better=up, worse=down) for one, up, down in zip(counted, better, worse, strict=True)]
     )
@@ -171,10 +173,12 @@ def _needed(found: CellMean, cells: int) -> int | None:
     return max(cells + 1, needed) if needed <= MOST_NEEDED else None
 
 
-def _discoveries(values: Sequence[float]) -> list[bool]:
-    """Return which p values are discoveries at 5 % (Benjamini and Hochberg 1995)."""
+def _discoveries(values: Sequence[float], *, tried: int) -> list[bool]:
+    """Return which p values are discoveries at 5 % among so many `tried` (Benjamini and Hochberg 1995). Those
+    of trials that were not scored are not known and count as 1.
+    """
     ranked = sorted(values)
-    limit = max((p for rank, p in enumerate(ranked, 1) if p <= LEVEL * rank / len(ranked)), default=-1.0)
+    limit = max((p for rank, p in enumerate(ranked, 1) if p <= LEVEL * rank / tried), default=-1.0)
     return [p <= limit for p in values]
 
 

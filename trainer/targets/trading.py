@@ -78,13 +78,16 @@ def _number(value: Value, name: str) -> float:
     return value.number(least=least, most=most)
 
 
-def deflate(traded: Sequence[Traded | None], *, trials: float | None = None) -> list[float | None]:
+def deflate(
+    traded: Sequence[Traded | None], *, trials: float | None = None, more: int = 0
+) -> list[float | None]:
     """Return the deflated Sharpe ratio of each model of a run, all of which were tried; None where it is not
     known. `trials`: their effective number; None: as if all were independent, which deflates the most.
+    `more`: trials of searches whose best these are.
     """
     known = [one.sharpe for one in traded if one is not None]
     spread = variance(known) if len(known) > 1 else 0.0
-    number = float(len(known)) if trials is None else trials
+    number = more + (float(len(known)) if trials is None else trials)
     return [
         None
         if one is None

@@ -181,9 +181,11 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.carried import Carried
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.processes import worker_context
+    from trainer.train.workers.studies import StudyPieces, bounds_of, check_bounds, ends_observed
     from trainer.train.workers.supervisor import Supervisor
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
+    check_bounds(job.search, machine)
     kind, choice = choose_device(job, options.device)
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
@@ -210,7 +212,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     check_inputs(job)
     (options.out / "plan.json").write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
-    finished = read_finished(options.finished, surveyed.pieces)
+    given = read_finished(options.finished, surveyed.pieces, job.search)
+    tried = ends_observed(surveyed.pieces, job, data, options.out / "observed" / "models")
+    tried |= {name: end for name, end in given.items() if end is not None}
+    finished = frozenset(given) | tried.keys()
     if together:
         check_ranks(surveyed.pieces, job, ranks=ranks)
     num_workers = devices if together else min(devices, len(surveyed.pieces))
@@ -240,7 +245,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         chosen = choose_settings(job, site=site, surveyed=surveyed, checkpoints=checkpoints, emit=emit)
     job, choice_of_card = chosen.job, chosen.choice | ({"ranks": ranks} if together else {})
     if is_left and machine.instance_type:  # its folder began empty: what is there was given to this attempt
-        to_train = [piece for piece in surveyed.pieces if piece.name not in finished]
+        known = [piece for piece in surveyed.pieces if piece.values or not piece.study]
+        to_train = [piece for piece in known if piece.name not in finished]
         check_given(to_train, job, data, folder=checkpoints, precision=precision_of(job, torch.device(kind)))
     models = [piece.description for piece in surveyed.pieces]
     profile = {"name": choice.profile.name, "why": choice.why}
@@ -251,6 +257,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     files["machine_file"] = options.machine
     settings = WorkerSettings(job=job, data=data, **files, machine=machine, choice=choice_of_card)
     supervisor: Supervisor | RankSupervisor
+    studies = None
+    if job.search.over:
+        studies = StudyPieces(job, emit, known=tried, is_open=bounds_of(job.search, meter))
     if together:
         meeting = None
         if cluster is not None:
@@ -264,7 +273,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             meeting=meeting,
         )
     else:
-        queue = None
+        queue: SharedPieces | StudyPieces | None = studies
         if shared is not None:
             most = num_workers * places_of(settings.job, kind)
             queue = SharedPieces(shared, emit, Carried(options.carried, emit), most_carried=most)
@@ -275,7 +284,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
             running.enter_context(GpuWatch(emit))
         running.enter_context(supervisor)
-        outcome = supervisor.run(surveyed.pieces, finished=finished)
+        outcome = supervisor.run(
+            surveyed.pieces, finished={name for name, end in given.items() if end is None}
+        )
     counts: dict[str, Any] = {
         "done": len(outcome.done),
         "failed": len(outcome.failed),
@@ -285,11 +296,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     kept = sorted(done["piece"] for done in there if done.get("kept"))
     replaced = sorted(done["piece"] for done in there if not done.get("kept"))
     results.write(options.out, usd=meter.usd)
-    left = [
-        piece.title
-        for piece in surveyed.pieces
-        if piece.name not in finished | outcome.done.keys() | outcome.failed.keys() | outcome.elsewhere
-    ]
+    over = finished.union(*outcome.over.values(), outcome.elsewhere, studies.unbegun if studies else ())
+    left = [piece.title for piece in surveyed.pieces if piece.name not in over]
     if outcome.elsewhere:
         counts["elsewhere"] = [piece.title for piece in surveyed.pieces if piece.name in outcome.elsewhere]
     ended = {**counts, "kept": kept, "replaced": replaced, "stopped": left, "out": str(options.out)}

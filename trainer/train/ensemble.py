@@ -47,7 +47,7 @@ def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
         job = read.plan.decided(job)
         made = [
             _ensemble(members, piece, job, read)
-            for piece, members in _groups(survey(job, read.plan).pieces, checked)
+            for piece, members in _groups(survey(job, read.plan).models, checked)
         ]
     if not made:
         why = "the run has one model of each symbol and fold"
@@ -68,7 +68,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
         read = plan_and_open(job, data, scratch=Path(scratch))
         job = read.plan.decided(job)
         made: list[list[Card]] = [[] for _ in sides]
-        last = {piece.series: piece for piece in survey(job, read.plan).pieces}
+        last = {piece.series: piece for piece in survey(job, read.plan).models}
         for series, piece in last.items():
             members = [(side, model) for side, model in checked if model.card.symbols == series]
             if {side for side, _ in members} == set(range(len(sides))):

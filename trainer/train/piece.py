@@ -20,6 +20,8 @@ from trainer.base.errors import DataError, TrainingFailed
 from trainer.data.read.candles import Candles
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.job.search import job_of
+from trainer.job.trials import told_of
 from trainer.store.card import Card, read_card
 from trainer.store.weights import HELD_OUT, save
 from trainer.train.checkpoint import why_none_continues
@@ -79,7 +81,7 @@ def open_piece(
     """Return a piece ready to train its next stage on its fold of a source; `evaluate` runs its network over
     the validation bars, where ranks share them.
     """
-    stages = stages or stages_of(piece)
+    stages, job = stages or stages_of(piece), job_of(job, piece.values)
     data, seed = source.folds[piece.fold], piece.seed + stages.member
     run = run_of(
         data, job, model=piece.name, title=piece.title, seed=seed, draws=piece.draws, evaluate=evaluate
@@ -96,7 +98,7 @@ def ended(opened: Opened, job: Job) -> Opened:
         if opened.stages.on_all_bars:
             what = "did not train again on all bars"
         raise TrainingFailed(f"{piece.name} {what}", why=run.failure, do=do)
-    return replace(opened, stages=opened.stages.with_run(run, job))
+    return replace(opened, stages=opened.stages.with_run(run, job_of(job, piece.values)))
 
 
 def run_of(
@@ -123,6 +125,7 @@ def run_of(
         series=tuple(one.symbol for one in data.series),
         seed=seed,
         draws=draws,
+        job=job,
     )
     return Run(
         member=member,
@@ -130,6 +133,7 @@ def run_of(
         reads=data.reads,
         validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
+        job=job,
         most_reads=job.reads_of_epoch(len(data.reads)),
         episodes=episodes_of(job),
         epochs_asked=job.train.epochs,
@@ -164,6 +168,8 @@ def kept(piece: Piece, job: Job, data: JobData, *, out: Path) -> dict[str, Any] 
     except DataError:  # missing or damaged
         return None
     if card.data.get("fingerprint") != mark or not _is_as_long(card, job):
+        return None
+    if piece.study and card.training.get("search") != told_of(piece.trials):  # of another search
         return None
     return done_event(piece, card, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
 
@@ -203,7 +209,7 @@ def outputs_of_trained(
     On one thread, as in a prediction: a convolution's sums over several differ in the last digit.
     """
     fits = opened.stages.first_fits
-    known = fits[0].outputs_NO if len(fits) == 1 else None
+    known, job = fits[0].outputs_NO if len(fits) == 1 else None, job_of(job, opened.piece.values)
     if len(fits) > 1:
         members = [copy.deepcopy(model) for _ in fits]
         for member, fit in zip(members, fits, strict=True):
@@ -240,7 +246,7 @@ def scored(
     """Return a piece whose first fits have ended, with their card: their scores by `outputs`. `choice` is
     stored in it.
     """
-    data = opened.data
+    data, job = opened.data, job_of(job, opened.piece.values)
     baselines = opened.source.baselines(opened.piece.fold)
     if data.panel is not None:
         by_series, joint = score_panel(outputs, data, baselines)

@@ -32,6 +32,7 @@ class Run:
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
     validation: Validation | None  # of a network, after an epoch; None: of a refit, and of a run to be sent
     learning_rate: float
+    job: Job | None = None  # its own, of a trial; None: that of the training
     most_reads: int = 0  # of an epoch; 0: all
     episodes: Episodes | None = None  # of an agent, which visits windows in turn
     last_epoch: int = 0  # 0: the job's
@@ -61,6 +62,8 @@ class Run:
     told_first: bool = False  # whether they were reported
     mates: tuple[str, ...] = ()  # models that were in a pack with it, itself included; MOST_MATES at most
     active: bool = True
+    drop: bool = False  # it is to end early: set by another thread
+    dropped: bool = False  # it has ended so
     failure: str = ""
     resume: ModelState | None = None  # state of the checkpoint to resume from
     saved_at: float = -math.inf  # by the loop's clock

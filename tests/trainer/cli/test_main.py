@@ -132,7 +132,7 @@ def test_under_json_an_error_is_one_document_on_stdout(capsys):
             "code": 2,
             "what": "unknown job key 'hiden'",
             "why": "",
-            "do": "Did you mean model.hidden, target.horizon, machine.env?",
+            "do": "Did you mean model.hidden, search.within, target.horizon?",
         }
     }
     assert printed.err == ""

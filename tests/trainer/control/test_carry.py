@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
-from tests.records import at, created, seen
+from tests.records import at, created, piece, seen
 from tests.trainer.control.conftest import SHA256, MemoryObjects, write_snapshot
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
@@ -219,6 +219,34 @@ def test_pieces_of_a_script_count_once_their_files_are_listed(lost):
     start = carried(objects, record)
     assert [item["piece"] for item in start.scripts] == ["BTC-USD"]
     assert [item["file"] for item in start.outputs] == ["a.csv"]
+
+
+def test_trials_of_a_lost_machine_do_not_begin_again(lost):
+    objects, record, keys = lost
+    trials = tuple(piece("BTC-USD", model=f"m_t{n}", piece=f"BTC-USD t{n}", kind="trial") for n in (1, 2, 3))
+    record = replace(record, pieces=(*record.pieces, *trials))
+    told = {"trial": 1, "values": {"train.ema": "0.9"}, "end": "done", "epochs": 3, "starts": 1}
+    best = {"metric": "validation_loss", "value": 0.25, "better": "min"}
+    end = {**trials[0].identity, **told, "done": True, "exit_code": 0, "best": best}
+    failed = {**end, **trials[1].identity, "trial": 2, "end": "failed", "best": {}}
+    objects.write(keys.output_index, json.dumps({"files": [], "scripts": [end, failed]}).encode())
+    start = carried(objects, record)
+    assert start.over == ("BTC-USD t1", "BTC-USD t2") and start.models == ()
+    known = {"piece": "BTC-USD t1", "trial": 1, "values": told["values"], "end": "done", "epochs": 3}
+    assert start.trials == (
+        {**known, "score": 0.25},
+        {**known, "piece": "BTC-USD t2", "trial": 2, "end": "failed", "score": None},
+    )
+    again = replace(record, attempts=(*record.attempts, attempt(2)))
+    assert carried(objects, again, 3).trials == start.trials, "also if the second machine reports nothing"
+
+
+def test_a_malformed_list_of_trials_counts_as_none(lost):
+    objects, record, keys = lost
+    trial = piece("BTC-USD", model="m_t1", piece="BTC-USD t1", kind="trial")
+    end = {**trial.identity, "trial": 1, "end": "won", "epochs": 1, "done": True, "exit_code": 0, "starts": 1}
+    objects.write(keys.output_index, json.dumps({"scripts": [end]}).encode())
+    assert carried(objects, replace(record, pieces=(*record.pieces, trial))).over == ()
 
 
 @pytest.mark.parametrize("parent", ["", "20261101-120000-crypto-p4r3"])

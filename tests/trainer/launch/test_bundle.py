@@ -42,6 +42,7 @@ def package(folder: Path) -> Path:
     (folder / "node" / "requirements.lock").write_text("boto3==1\n")
     (folder / "node" / "prepare.lock").write_text("ccxt==1\n")
     (folder / "node" / "cluster.lock").write_text("ray==1\n")
+    (folder / "node" / "search.lock").write_text("optuna==4\n")
     (folder / "node" / "volumes.sh").write_text("exit 0\n")
     (folder / "node" / "efs_client.py").write_text("")
     (folder / "node" / "agent.py").write_text("print('hello')\n")

@@ -6,7 +6,9 @@ from functools import reduce
 from typing import Any
 
 from tests.pieces import named
+from trainer.base.strict_json import Fields
 from trainer.node.progress import Progress, advance
+from trainer.runs.reports import script_entry
 
 MODELS = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in "AB"]
 STARTED = {"event": "started", "models": MODELS, "data": {"bars": 7}}
@@ -67,6 +69,19 @@ def test_a_retry_counts_and_a_failure_keeps_its_reason() -> None:
     )
     assert (progress.retries, progress.failed) == (1, ({**named("A"), "reason": "killed twice"},))
     assert progress.pieces["A"]["state"] == "failed"
+
+
+def test_trials_end_as_a_result_lists_them() -> None:
+    trial = {"trial": 1, "values": {"train.ema": "0.9"}, "end": "pruned", "epochs": 3}
+    event = {"event": "trial_done", "model": "lstm_A_1m", "piece": "A", "score": 0.5, **trial}
+    failed = {**event, "model": "lstm_B_1m", "piece": "B", "score": None, "end": "failed", "reason": "NaN"}
+    progress = after(STARTED, event, failed)
+    assert progress.pieces_done == ("A", "B") and progress.failed == ()
+    first, second = (script_entry(Fields(dict(one), "trial")) for one in progress.trials)
+    best = {"metric": "validation_loss", "value": 0.5, "better": "min"}
+    assert first.items() >= {**named("A"), **trial, "best": best, "done": True}.items()
+    assert (second["best"], second["notes"], second["end"]) == ({}, ["NaN"], "failed")
+    assert advance(progress, STARTED).trials == progress.trials
 
 
 def test_an_unknown_event_changes_nothing() -> None:

@@ -125,8 +125,9 @@ def test_a_node_reads_every_sample_with_its_lock(samples: list[Path], tmp_path: 
 def test_imports_of_a_node_are_in_its_lock_or_its_image() -> None:
     admitted = {*sys.stdlib_module_names, "trainer", "torch", *modules_of(locked()), *WHERE_INSTALLED}
     assert "ray" in locked("cluster")  # which nodes of several install
+    assert "optuna" in locked("search")  # which a search by TPE installs
     assert {"ccxt", "yfinance"} <= locked("prepare").keys()  # which a prepare run adds
-    admitted |= {"ray", "ccxt", "yfinance"}
+    admitted |= {"ray", "optuna", "ccxt", "yfinance"}
     missing = {}
     fetches = {"ccxt", "yfinance"} & locked("prepare").keys()  # of the fetch of a prepare run alone
     for name, content in code_files(NODE).items():

@@ -114,14 +114,18 @@ def test_a_stop_ends_pip_and_the_pip_that_it_started(node, tmp_path):
     await_end_of({int((tmp_path / "pid").read_text())})
 
 
-def test_a_node_of_several_installs_ray_by_its_lock(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("install", "title", "pin"),
+    [(module.install_ray, "Ray", "ray==2.60.0"), (module.install_optuna, "optuna", "optuna==4.")],
+)
+def test_what_some_runs_need_is_installed_by_a_lock_of_its_own(monkeypatch, install, title, pin):
     ran: list[list[str]] = []
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(module, "_run", lambda node, what, words, environment: ran.append([what, *words]))
-    module.install_ray(SimpleNamespace(status=SimpleNamespace(message="")))
+    install(SimpleNamespace(status=SimpleNamespace(message="")))
     ((what, *words),) = ran
     lock = Path(words[-1].removeprefix("--requirement="))
-    assert what == "install Ray" and "ray==2.60.0" in lock.read_text() and "--require-hashes" in words
+    assert what == f"install {title}" and pin in lock.read_text() and "--require-hashes" in words
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: object())
-    module.install_ray(SimpleNamespace())
+    install(SimpleNamespace())
     assert len(ran) == 1

@@ -228,7 +228,7 @@ def test_every_state_has_its_exit_code(outcome, error, code):
 def test_the_documented_receipt_is_the_produced_one(ended):
     ended = replace(ended, left_out=("b.csv: high is not above zero in a bar of B",), ancestors=("r0",))
     failed = make_receipt(ended, Observation(result=result(failed=({**named("ETH-USD"), "reason": "why"},))))
-    assert {*paths(failed), "files", "scripts", "nodes"} == set(
+    assert {*paths(failed), "files", "scripts", "trials", "nodes"} == set(
         documented("field", after="## Fields of the receipt")
     )
 

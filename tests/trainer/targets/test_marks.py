@@ -85,6 +85,14 @@ def test_a_gain_has_to_stand_out_among_all_models_of_its_run():
     assert marks(one, *[told(9.0)] * 30)[0] == "better", "one in twenty discoveries may be false"
 
 
+def test_the_best_of_many_trials_has_to_stand_out_among_them():
+    one = told(2.2)
+    assert marks(one) == ["better"]
+    searched = {**one, "about": {**one["about"], "tried": 30}}
+    assert marks(searched) == ["too little to tell"]
+    assert marks(told(9.0), searched)[0] == "better"
+
+
 def test_too_few_cells_are_withheld_with_how_many_it_takes():
     few = scored("return", signal=1.0, rival=0.0, bars=20 * (FEWEST_CELLS - 1))
     (one,) = judge([few])

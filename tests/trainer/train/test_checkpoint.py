@@ -17,8 +17,10 @@ import torch
 from tests.jobs import job_keys, job_of, with_settings
 from tests.trainer.train.rosters import MADE, Roster, Strategy, WorkerKilled, run_of_noise
 from trainer.base.own_file import OwnFile
+from trainer.base.settings import keys_of
 from trainer.job.job import Job
 from trainer.job.model_settings import NOT_THE_MODEL
+from trainer.job.search import SearchSettings
 from trainer.train.checkpoint import (
     CheckpointWriter,
     forget,
@@ -186,7 +188,8 @@ def test_a_fingerprint_depends_on_the_model_and_not_on_its_speed():
     assert of({"env": ("NCCL_DEBUG=INFO", "NVIDIA_TF32_OVERRIDE=0")}) != of({})
     others = ({"folds": 2}, {"test_fraction": 0.2}, {"horizon": 3}, {"hidden": 7}, {"seed": 1}, {"ema": 0.9})
     assert len({of({}), of({}, data=b"1235"), of({}, code="d"), *map(of, others)}) == 9
-    assert {key for key, _, _ in job_keys(JOB)} >= NOT_THE_MODEL
+    known = {key for key, _, _ in job_keys(JOB)} | {f"search.{key}" for key in keys_of(SearchSettings)}
+    assert known >= NOT_THE_MODEL
 
 
 def test_an_own_file_counts_by_hash_and_settings_not_by_path():

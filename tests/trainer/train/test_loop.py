@@ -202,6 +202,22 @@ def test_free_places_are_filled_and_thin_packs_compacted(ema):
     assert packed == alone and len(alone) == 5
 
 
+def test_a_pruned_trial_ends_and_its_neighbours_keep_their_bits():
+    job = with_settings(REAL_JOB, patience=9)
+    alone, _ = _histories(SequentialPack, places=1, job=job)
+    runs = {f"m{number}": _real_run(number, job) for number in range(3)}
+    runs["m1"].job = with_settings(job, learning_rate=1e-4, batch=2 * job.train.batch, epochs=9)
+
+    def prune(event: dict[str, Any]) -> None:
+        runs["m1"].drop |= event.get("epoch") == 1 and event["model"] == "m1"
+
+    roster = Roster(*runs.values()).train(SequentialPack, job, prune, places=3)
+    pruned = roster.done["m1"]
+    assert (pruned.dropped, pruned.epoch, pruned.failure) == (True, 1, "") and pruned.best_epoch == 1
+    assert all(not roster.done[name].dropped for name in ("m0", "m2"))
+    assert [roster.done[name].history for name in ("m0", "m2")] == [alone["m0"], alone["m2"]]
+
+
 @pytest.mark.parametrize(("places", "ema"), others_nightly([(2, 0.9), (5, 0.0)], lambda pair: pair[0] == 2))
 @pytest.mark.parametrize("strategy", others_nightly([Fused, Streams], lambda strategy: strategy is Fused))
 def test_refilled_stacked_packs_train_as_sequential_ones(strategy, places, ema):

@@ -108,7 +108,8 @@ def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
 
 def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
     seeds = job.train.models_of_a_fold
-    count, several = len(plan.pieces), job.data.folds * seeds
+    trials = sum(piece.trial > 0 for piece in plan.pieces)
+    count, several = len(plan.pieces) - trials, job.data.folds * seeds
     models, kind = counted(count, "model"), kind_of(job)
     if several > 1:
         of = f"{count // several} {kind.each} × {counted(job.data.folds, 'fold')} × {counted(seeds, 'seed')}"
@@ -117,7 +118,18 @@ def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:
         models += f" of a {kind.each}"
     if job.train.ensemble:
         models += f", each the mean of {job.train.members} networks"
-    return f"{models}: {job.model.title} → {job.target.name}"
+    return f"{models}: {job.model.title} → {job.target.name}" + _search(job, trials)
+
+
+def _search(job: Job, trials: int) -> str:
+    """Return how many trials the price counts, as text; '' without a search."""
+    if not job.search.over:
+        return ""
+    search = job.search
+    pruned = ", none pruned: the most it takes" if search.prunes else ""
+    sizes = "" if search.is_planned else " of the largest size"
+    by = f", each the best of {counted(search.num_trials, 'trial')} by {search.method}"
+    return f"{by}; priced with {trials:,} trials{sizes}{pruned}"
 
 
 def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:

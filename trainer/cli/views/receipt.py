@@ -14,6 +14,7 @@ from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.views.models import judged_table, legend
 from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.cli.views.trading import TradedTable
+from trainer.cli.views.trials import trials_view
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import ranked, winner
@@ -255,6 +256,7 @@ def _models(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
         yield "", f"and {counted(len(models) - MOST_SHOWN_MODELS, 'more model')}, --json has all"
     yield from (("", styled(line, "dim")) for line in legend(models))
     yield from _traded(models)
+    yield from trials_view(receipt.get("trials", ()))
     yield from _failures(receipt)
     if receipt["retries"]:
         yield "", f"{counted(receipt['retries'], 'model was', 'models were')} retried"

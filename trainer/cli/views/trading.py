@@ -14,7 +14,7 @@ from trainer.cli.views.curves import small_curve
 from trainer.cli.views.table import Cell, FittedTable, styled
 from trainer.store.card import Card
 from trainer.store.comparison import Side
-from trainer.targets.described import rule_of
+from trainer.targets.described import rule_of, tried_for
 from trainer.targets.trading import Traded, deflate, read_traded
 
 RULE, HOLD, TRADED, EVEN, DEFLATED = (
@@ -38,9 +38,11 @@ class TradedTable:
         independent ones; None: as many as there are.
         """
         traded = [read_traded(metrics) for _, metrics in named]
+        self._more = sum(tried_for(metrics) - 1 for _, metrics in named)
+        shares = deflate(traded, trials=trials, more=self._more)
         self._rows = [
             (first, one, share)
-            for (first, _), one, share in zip(named, traded, deflate(traded, trials=trials), strict=True)
+            for (first, _), one, share in zip(named, traded, shares, strict=True)
             if one is not None and share is not None
         ]
         self._rules = sorted({rule_of(metrics) for _, metrics in named} - {""})
@@ -62,7 +64,7 @@ class TradedTable:
         rule = "; ".join(self._rules[:1]) or "not told"
         yield f"rule: {rule}; fee {fee}, slippage {slippage}"
         yield "buy and hold costs the same, cash makes 0; nothing is compounded or taxed"
-        tried = counted(len(self._rows), "model")
+        tried = counted(len(self._rows) + self._more, "model")
         worth = f", worth {self._trials:.3g} independent ones" if self._is_estimate else ""
         sure = sum(share >= SURE for _, one, share in self._rows if one.turnover)
         yield f"deflated Sharpe: how surely it is skill, with {tried} tried{worth}; {sure} reach {SURE}"
@@ -111,9 +113,10 @@ def traded_json(sides: Sequence[Side], trials: float) -> list[dict[str, Any]]:
     """Return what trading on each model made, as JSON values."""
     cards = [(side.name, card) for side in sides for card in side.cards]
     traded = [read_traded(card.metrics) for _, card in cards]
+    shares = deflate(traded, trials=trials, more=sum(tried_for(card.metrics) - 1 for _, card in cards))
     return [
         {"side": name, "piece": card.piece, **asdict(one), "break_even": one.break_even, "deflated": share}
-        for (name, card), one, share in zip(cards, traded, deflate(traded, trials=trials), strict=True)
+        for (name, card), one, share in zip(cards, traded, shares, strict=True)
         if one is not None
     ]
 

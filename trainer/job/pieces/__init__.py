@@ -32,4 +32,5 @@ def takes_all_devices(job: Job) -> bool:
 def pieces_of(job: Job, series: Sequence[SeriesWork], *, timeframe: str) -> tuple[Piece, ...]:
     """Return the pieces of a job on these series."""
     made = kind_of(job).pieces(job, series, timeframe)
-    return tuple(replace(piece, tried=len(made)) for piece in made)
+    tried = sum(piece.trial > 0 for piece in made) or len(made)
+    return tuple(replace(piece, tried=tried) for piece in made)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.job.job import Job
-from trainer.job.model_names import ModelName, label
+from trainer.job.model_names import TRIAL, ModelName, label
+from trainer.job.search import Values, shape_of
+from trainer.job.trials import TrialEnd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,17 @@ class Piece:
     draws: str = ""  # the name that, with the seed, determines its random numbers; empty: its own
     threads: int = 1  # to train with on a CPU; `train.workers.station.threads_of`
     members: int = 1  # networks, with consecutive seeds from `seed` on, whose mean it forecasts
-    tried: int = 1  # models of its run, all scored on test
+    tried: int = 1  # models of its run: all that were scored on test, and every trial of a search
+    trial: int = 0  # its number in the study of a model, from 1 on; 0: it is that model
+    study: str = ""  # the name of the model that its search is for; empty: there is no search
+    values: Values = ()  # of a trial, and of the model that won; (): not known yet
+    trials: tuple[TrialEnd, ...] = ()  # of a study whose model may begin, the best first
     refit: bool = False  # whether it is trained again on all bars once it is scored
+
+    @property
+    def shape(self) -> str:
+        """Return what it shares with the others of its pack; '' outside a search."""
+        return shape_of(self.values) if self.study else ""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -112,6 +123,7 @@ def models_of(
                 draws=name.draws,
                 members=job.train.members,
             )
+            trials = _trials(job, piece)
             if job.train.refit and fold == job.data.folds:  # earlier folds only test the method
                 visits = _most(job, sum(one.refit for one in series))
                 piece = replace(
@@ -119,8 +131,29 @@ def models_of(
                     refit=True,
                     estimate=piece.estimate + job.train.members * job.train.epochs * visits,
                 )
-            made.append(piece)
+            made += [replace(piece, study=piece.name), *trials] if trials else [piece]
     return made
+
+
+def _trials(job: Job, piece: Piece) -> list[Piece]:
+    """Return the trials of a piece's search: one network each, with the piece's first seed and its draws, so
+    that the best of them is the piece's own first network.
+    """
+    if not job.search.over:
+        return []
+    known: Any = {"study": piece.name, "kind": TRIAL, "members": 1}
+    known["estimate"] = piece.estimate / piece.members
+    return [
+        replace(
+            piece,
+            name=f"{piece.name}_t{number}",
+            title=f"{piece.title} t{number}",
+            trial=number,
+            values=values,
+            **known,
+        )
+        for number, values in enumerate(job.search.trial_values, 1)
+    ]
 
 
 def _visits(job: Job, series: Sequence[SeriesWork], fold: int) -> float:

@@ -31,6 +31,11 @@ class PieceQueue:
     def __len__(self) -> int:
         return len(self._pieces)
 
+    @property
+    def pieces(self) -> list[Piece]:
+        """Return the pieces, longest first."""
+        return list(self._pieces)
+
     def peek(
         self,
         *,

@@ -146,5 +146,31 @@ const charts = (() => {
     return made;
   }
 
-  return { lines, forget, gains, calibration, short, score, chance };
+  // Draw what was tried as lines across an axis for each of `names`, and one for `score`; the best is on top.
+  function parallel(rows, names, score) {
+    const WIDTH = 900, HEIGHT = 260, step = WIDTH / names.length;
+    const made = shape("svg", { viewBox: `-70 -26 ${WIDTH + 140} ${HEIGHT + 64}`, class: "parallel", role: "img" });
+    const of = (row, name) => name === score ? row.best : isNaN(row.values[name]) ? row.values[name] : Number(row.values[name]);
+    const axes = [...names, score].map((name, place) => {
+      const all = rows.map((row) => of(row, name)).filter(known), texts = all.some((one) => typeof one === "string");
+      const kinds = texts ? [...new Set(all.map(String))].sort() : [];
+      const [low, high] = [Math.min(...all), Math.max(...all)], log = !texts && name !== score && low > 0 && high / low > 50;
+      const scaled = (value) => log ? Math.log(value) : value, span = scaled(high) - scaled(low) || 1;
+      const share = (value) => texts ? (kinds.length > 1 ? kinds.indexOf(String(value)) / (kinds.length - 1) : .5) : (scaled(value) - scaled(low)) / span;
+      return { name, x: place * step, y: (row) => HEIGHT - HEIGHT * share(of(row, name)), ends: texts ? [kinds[0], kinds[kinds.length - 1]] : [short(low), short(high)] };
+    });
+    const best = rows.find((row) => known(row.best));
+    for (const row of rows.filter((one) => known(one.best)).reverse()) {
+      const line = axes.map((axis, place) => `${place ? "L" : "M"}${axis.x.toFixed(1)} ${axis.y(row).toFixed(1)}`).join("");
+      made.append(shape("path", { class: row === best ? "best" : row.end && row.end !== "done" ? "part" : "", d: line }, shape("title", {}, `${row.piece}: ${short(row.best)}`)));
+    }
+    for (const { name, x, ends } of axes) {
+      made.append(shape("path", { class: "frame", d: `M${x} 0V${HEIGHT}` }));
+      const texts = [[-8, ends[1]], [HEIGHT + 16, ends[0]], [HEIGHT + 32, name]];
+      for (const [y, text] of texts) made.append(shape("text", { x, y, "text-anchor": "middle" }, text));
+    }
+    return made;
+  }
+
+  return { lines, forget, parallel, gains, calibration, short, score, chance };
 })();

@@ -50,7 +50,7 @@ class Seen:
 def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, Any]:
     """Return the data of a run's page."""
     models = model_rows(receipt["models"], seen.cards, seen.production)
-    values = ranked(receipt["scripts"])
+    values = ranked(receipt["scripts"] or receipt.get("trials", ()))
     order = [str(one["piece"]) for one in (*models["rows"], *values)]
     data = {
         "format": FORMAT,
@@ -141,6 +141,9 @@ def _value(script: Mapping[str, Any]) -> dict[str, Any]:
         "better": best.get("better", ""),
         "seconds": script["seconds"],
         "starts": script["starts"],
+        **({"epochs": script["epochs"]} if "trial" in script else {}),
+        "end": script.get("end", "").replace("_", " "),
+        "study": str(script["piece"]).rpartition(" ")[0] if "trial" in script else "",
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from trainer.targets.described import rule_of
+from trainer.targets.described import rule_of, tried_for
 from trainer.targets.marks import MEANINGS, in_order
 from trainer.targets.trading import Traded, deflate, read_traded
 
@@ -49,7 +49,7 @@ def model_rows(
     """Return a run's judged models, the best first. Cards and production models by the models' keys."""
     ordered = in_order(models)
     traded = [read_traded(model.get("metrics") or {}) for model in ordered]
-    shares = deflate(traded)
+    shares = deflate(traded, more=sum(tried_for(model.get("metrics") or {}) - 1 for model in ordered))
     shown = ordered[:MOST_ROWS]
     rules = sorted({rule_of(model.get("metrics") or {}) for model in shown} - {""})
     return {

@@ -30,7 +30,10 @@
     }
     const facts = [];
     if (run.work === "train") facts.push([counted(models.total, "model"), failed.total ? `${whole(failed.total)} failed` : "made", failed.total ? "bad" : ""]);
-    if (values.total > 1) facts.push([`${whole(values.rows.filter((one) => one.done).length)} of ${whole(values.total)}`, "values done", ""]);
+    if (values.total > 1) {
+      const [tried, done] = [values.rows[0].study, values.rows.filter((one) => one.done && (one.end || "done") === "done").length];
+      facts.push(tried ? [counted(values.total, "trial"), `${whole(done)} to the end`, ""] : [`${whole(done)} of ${whole(values.total)}`, "values done", ""]);
+    }
     if (files.total) facts.push([counted(files.total, "file"), "", ""]);
     facts.push([duration(seconds.total), "in all", ""]);
     const estimate = dollars.estimated ? `spent, ${money(dollars.estimated)} estimated` : "spent";
@@ -252,20 +255,26 @@
     return true;
   }
 
-  // --- values of a script ---
+  // --- values of a script, or trials of a search ---
   function drawValues(into) {
     const { rows: values } = data.values;
     if (!values.length) return false;
-    const names = [...new Set(values.flatMap((one) => Object.keys(one.values)))].slice(0, 12);
+    const names = [...new Set(values.flatMap((one) => Object.keys(one.values)))].slice(0, 12), score = values[0].metric || "best";
+    const studies = [...new Set(values.map((one) => one.study))], ends = (one) => one.end || `exit code ${one.exit_code}`;
+    for (const study of studies.slice(0, 4)) {
+      const its = values.filter((one) => one.study === study), scored = its.filter((one) => known(one.best));
+      if (scored.length < 2 || !names.length) continue;
+      into.append(studies.length > 1 ? el("h3", {}, study) : "", charts.parallel(its, names, score));
+    }
     const columns = [
-      { title: "value", of: (one) => one.piece, key: (one) => one.piece, name: true },
-      { title: "end", of: (one) => one.done ? el("span", { kind: "good" }, "✓ done") : el("span", { kind: "bad" }, `✗ exit code ${one.exit_code}`), key: (one) => Number(!one.done) },
-      { title: values[0].metric || "best", of: (one) => charts.short(one.best), key: (one) => one.best, number: true },
+      { title: studies[0] ? "trial" : "value", of: (one) => one.piece, key: (one) => one.piece, name: true },
+      { title: "end", of: (one) => one.done && (one.end || "done") === "done" ? el("span", { kind: "good" }, "✓ done") : el("span", { kind: one.end ? "dim" : "bad" }, `${one.end ? "–" : "✗"} ${ends(one)}`), key: (one) => one.done ? one.end || "" : "~" },
+      { title: score, of: (one) => charts.short(one.best), key: (one) => one.best, number: true },
       ...names.map((title) => ({ title, of: (one) => one.values[title] ?? "–", key: (one) => isNaN(one.values[title]) ? one.values[title] : Number(one.values[title]) })),
-      { title: "time", of: (one) => duration(one.seconds), key: (one) => one.seconds, number: true, less: true },
+      studies[0] ? { title: "epochs", of: (one) => whole(one.epochs), key: (one) => one.epochs, number: true, less: true } : { title: "time", of: (one) => duration(one.seconds), key: (one) => one.seconds, number: true, less: true },
     ];
     const words = (one) => [one.piece, ...Object.values(one.values)].join(" ");
-    into.append(browser(columns, values, { words }).made, more(data.values, "values") || "");
+    into.append(browser(columns, values, { words }).made, more(data.values, studies[0] ? "trials" : "values") || "");
     return true;
   }
 
@@ -375,7 +384,7 @@
   section("", head, "head");
   section("Asked and answered", (into) => into.append(el("div", { kind: "pair" }, el("div", {}, el("h3", {}, "Asked"), list(data.asked)), el("div", {}, el("h3", {}, "Answered"), list(answers())))));
   section("Models", drawModels, "long");
-  section("Values", drawValues, "long");
+  section(data.values.total && data.values.rows[0].study ? "Search" : "Values", drawValues, "long");
   section(curves.some((one) => one.along === "epoch") || !curves.length ? "Learning curves" : "Curves", drawCurves);
   section("Equity", drawEquity);
   section("One model", drawModel, "long");

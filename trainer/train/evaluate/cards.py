@@ -16,9 +16,10 @@ from trainer.data.side_names import features_beside
 from trainer.data.timeframes import step_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.job.trials import told_of
 from trainer.store.card import LATER_BARS, TOLD_COLUMNS, Card, CardPanel, CardSeries
 from trainer.store.weights import weights_sha256
-from trainer.targets.described import REFIT
+from trainer.targets.described import REFIT, TRIED
 from trainer.train.evaluate.scores import Scored, SeriesScores
 from trainer.train.hardware import Hardware
 from trainer.train.inputs.encoder import parent_of
@@ -83,7 +84,7 @@ def card_of_training(
         series=_series(data, [one.fitted for one in scored], _by_series(scored), origin.entries),
         architecture=architecture_of(job, features=len(job.data.inputs)),
         lookback=job.model.bars_seen,
-        metrics=joint.scores,
+        metrics=_scores_of(joint.scores, piece),
         losses=joint.losses,
         reliability=joint.reliability,
         trades=joint.trades,
@@ -91,6 +92,7 @@ def card_of_training(
             **{name: getattr(job.train, name) for name in SETTINGS},
             **{name: getattr(job.expert, name) for name in EXPERT_SETTINGS},
             **({"agent": asdict(job.agent)} if job.target.acts else {}),
+            **({"search": told_of(piece.trials)} if piece.trials else {}),
             **first,
             **({"others": others} if others else {}),
             "pack_mates": _mates(piece.name, fits, job.expert.strategy),
@@ -118,6 +120,13 @@ def card_of_training(
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         mayfly=trainer.__version__,
     )
+
+
+def _scores_of(scores: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
+    """Return scores by span; of the best of several trials with their number, which corrects its mark."""
+    if not piece.trials:
+        return dict(scores)
+    return {**scores, "about": {**scores["about"], TRIED: told_of(piece.trials)["tried"]}}
 
 
 def card_of_refit(

@@ -32,6 +32,7 @@ from trainer.data.read.side import SideSeries
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
 from trainer.job.pieces.piece import Piece
+from trainer.job.search import job_of
 from trainer.machines.host_memory import rows_gib, rows_on_disk
 from trainer.train.checkpoint import made_by
 from trainer.train.checkpoint_files import Made
@@ -250,8 +251,15 @@ def made_of(piece: Piece, job: Job, data: JobData, *, precision: str = "") -> Ma
 
     Raises the DataError with which planning refused one of its series.
     """
-    marks = {symbol: data.of(symbol).mark for symbol in piece.series}
+    marks, job = {symbol: data.of(symbol).mark for symbol in piece.series}, job_of(job, piece.values)
     return made_by(job, data=marks, code_sha256=code_sha256(job), precision=precision)
+
+
+def source_of(source: Source, piece: Piece, job: Job, data: JobData) -> Source:
+    """Return a source as a piece has it: trials that share its rows are not made of the same settings."""
+    if not piece.values:
+        return source
+    return replace(source, origin=replace(source.origin, made=made_of(piece, job, data)))
 
 
 def code_sha256(job: Job) -> str:

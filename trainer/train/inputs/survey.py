@@ -14,10 +14,12 @@ from typing import Any
 from trainer.bars.document import DataPlan, FoldPlan
 from trainer.base.errors import UsageError
 from trainer.base.files import read_plain
-from trainer.base.strict_json import MOST_TEXT, Value, check_values
+from trainer.base.strict_json import MOST_TEXT, Unsound, Value, check_values
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece, SeriesWork
+from trainer.job.search import SearchSettings
+from trainer.job.trials import TrialEnd, read_end
 from trainer.machines.host_memory import source_gib
 
 
@@ -27,6 +29,11 @@ class Survey:
 
     pieces: tuple[Piece, ...]
     data: dict[str, Any]
+
+    @property
+    def models(self) -> tuple[Piece, ...]:
+        """Return the pieces without the trials of their searches."""
+        return tuple(piece for piece in self.pieces if not piece.trial)
 
 
 def survey(job: Job, plan: DataPlan) -> Survey:
@@ -39,26 +46,42 @@ def survey(job: Job, plan: DataPlan) -> Survey:
 MOST_FINISHED_BYTES = 64 << 20
 
 
-def read_finished(path: Path | None, pieces: Sequence[Piece]) -> frozenset[str]:
-    """Return the models of the pieces that a file, a JSON list of their titles, names as finished before.
+def read_finished(
+    path: Path | None, pieces: Sequence[Piece], search: SearchSettings
+) -> dict[str, TrialEnd | None]:
+    """Return the models of the pieces that a file names as finished before, with the ends of trials: a JSON
+    list of titles, and of ends (`TrialEnd.to_dict`) with their titles as `piece`.
 
     Raises UsageError for an unreadable or invalid file, and for a title of no piece.
     """
     if path is None:
-        return frozenset()
-    name, models = "the list of finished pieces", {piece.title: piece.name for piece in pieces}
+        return {}
+    name, known = "the list of finished pieces", {piece.title: piece for piece in pieces}
     try:
         value = json.loads(read_plain(path, most_bytes=MOST_FINISHED_BYTES))
         check_values(value, name)
-        titles = [item.text(most=MOST_TEXT) for item in Value(value, name).items()]
+        read = dict(_finished(item, search) for item in Value(value, name).items())
+        if lacking := [title for title, end in read.items() if title in known and _lacks(known[title], end)]:
+            raise Unsound(f"{lacking[0][:80]!r} has another end than a trial has, or none")
     except (OSError, ValueError, RecursionError) as error:
         why = str(getattr(error, "strerror", None) or error)
         do = "Leave --finished out."
         raise UsageError(f"cannot read finished pieces from {path}", why=why, do=do) from error
-    if unknown := [title for title in titles if title not in models]:
+    if unknown := [title for title in read if title not in known]:
         why = f"{unknown[0][:80]!r} is no piece of this job"
         raise UsageError(f"finished pieces in {path}", why=why, do="Give those of the same job and data.")
-    return frozenset(models[title] for title in titles)
+    return {known[title].name: end for title, end in read.items()}
+
+
+def _finished(item: Value, search: SearchSettings) -> tuple[str, TrialEnd | None]:
+    if not isinstance(item.value, dict):
+        return item.text(most=MOST_TEXT), None
+    fields = item.fields()
+    return fields.text("piece", most=MOST_TEXT), read_end(fields, search)
+
+
+def _lacks(piece: Piece, end: TrialEnd | None) -> bool:
+    return piece.trial != (end.trial if end else 0)
 
 
 def _series(symbol: str, job: Job, plan: DataPlan) -> SeriesWork:

@@ -147,6 +147,22 @@ def _done_line(event: dict[str, Any]) -> str:
     return f"{line}  (of its held-out twin; trained again until {until})" if until else line
 
 
+def _trial_line(event: dict[str, Any]) -> str:
+    values, end = _values(event), event["end"].replace("_", " ")
+    loss = f", validation {event['score']:.4f}" if event["score"] is not None else ""
+    reason = f": {event['reason']}" if "reason" in event else ""
+    return f"{event['piece']}  {end}{reason}  epochs {event['epochs']}{loss}  {values}"
+
+
+def _searched_line(event: dict[str, Any]) -> str:
+    loss = f"validation {event['score']:.4f}"
+    return f"{event['piece']}  trains with the best of {event['tried']} trials  {loss}  {_values(event)}"
+
+
+def _values(event: dict[str, Any]) -> str:
+    return "  ".join(f"{key.rpartition('.')[2]}={value}" for key, value in event["values"].items())
+
+
 def _ended_line(event: dict[str, Any]) -> str:
     kept, replaced, out = event.get("kept"), event.get("replaced"), event.get("out", "")
     lines = []
@@ -204,6 +220,8 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "worker_started": _worker_started_line,
     "tuned": _tuned_line,
     "model_done": _done_line,
+    "trial_done": _trial_line,
+    "searched": _searched_line,
     "ended": _ended_line,
     "checkpoint": _checkpoint_line,
     "links": _links_line,

@@ -26,6 +26,7 @@ OF_AN_EPOCH = (
     *OF_A_ROLLOUT,
 )
 OF_LINKS = ("bus_gb_per_s", "expected_gb_per_s", "devices")
+OF_A_TRIAL = ("values", "score", "epochs")
 OF_THE_END = ("file", "sha256", "metrics", "reason", "kept")
 
 
@@ -72,6 +73,8 @@ class TrainingResults:
             model["history"] = [*known, losses]
         elif kind == "links":
             model["links"] = {key: event[key] for key in OF_LINKS}
+        elif kind == "trial_done":
+            model.update({"state": event["end"], **{key: event[key] for key in OF_A_TRIAL}})
         elif kind in ("model_done", "model_failed", "model_stopped"):
             end = {key: event[key] for key in OF_THE_END if key in event}
             model.update({"state": kind.removeprefix("model_"), **end})

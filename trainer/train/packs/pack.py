@@ -50,6 +50,7 @@ class Member:
     # The name that seeds them; empty: its own. Folds and seeds of a symbol share one, so that a seed gives
     # the same weights and order whatever else the job trains.
     draws: str = ""
+    job: Job | None = None  # its own, of a trial: as the pack's, but for rates and limits; None: the pack's
 
     @property
     def draws_as(self) -> str:

@@ -81,8 +81,10 @@ class SequentialPack:
         decides = host_decides or self._is_uneven or layout is not ONE
         self._records = may_record(members[0].rows_TF.device) and not decides
         self._optimizers = [
-            AdamW(model.parameters(), rate=self._first_rate(), weight_decay=job.train.weight_decay)
-            for model in self._models
+            AdamW(
+                model.parameters(), rate=self._first_rate(), weight_decay=(one.job or job).train.weight_decay
+            )
+            for one, model in zip(members, self._models, strict=True)
         ]
         self._recorded: list[RecordedStep] = []
         self._forget_graphs()
@@ -191,8 +193,8 @@ class SequentialPack:
 
     def _take(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor) -> torch.Tensor:
         """Take a member's step; return its loss (). A graph may record this function."""
-        model, optimizer, job = self._models[number], self._optimizers[number], self._job
-        member, before = self._members[number], self._begin(number)
+        model, optimizer, member = self._models[number], self._optimizers[number], self._members[number]
+        job, before = member.job or self._job, self._begin(number)
         optimizer.zero_grad()
         loss = torch.zeros((), device=starts_B.device, dtype=member.rows_TF.dtype)
         num_labels = self._num_labels(member, starts_B)

@@ -72,8 +72,13 @@ class Stacked(ABC):
         self._models = [new_model(member, job) for member in members]  # for evaluation, filled on demand
         self._matmul_dtype = resolve_precision(job, self._device)
         self._is_scaled = self._matmul_dtype == torch.float16  # its loss
-        constants = torch.tensor([0.0, torch.nan, job.train.clip_norm], dtype=self._dtype)
-        self._zero, self._nan, self._clip = constants.to(self._device)
+        constants = torch.tensor([0.0, torch.nan], dtype=self._dtype)
+        self._zero, self._nan = constants.to(self._device)
+        each = [(member.job or job).train for member in members]
+        self._clip_M = torch.tensor([its.clip_norm for its in each], dtype=self._dtype, device=self._device)
+        # One number where all have the same, whose arithmetic is shorter.
+        decays_M1 = torch.tensor([[its.weight_decay] for its in each], dtype=self._dtype, device=self._device)
+        self._decays_M1 = decays_M1 if len({its.weight_decay for its in each}) > 1 else None
         self._layout: Form = self._form()
         self._join_rows()
         flat = [self._layout.flatten(weights_of(model)) for model in self._models]
@@ -247,7 +252,7 @@ class Stacked(ABC):
         norm_M = self._gradient_MP.norm(dim=1)
         moves_M: torch.Tensor = active_M & (losses_M.abs() + norm_M < math.inf)  # both are finite
         moves_M1 = moves_M[:, None]
-        scale_M = torch.div(self._clip, norm_M + 1e-6).clamp(max=1.0)
+        scale_M = torch.div(self._clip_M, norm_M + 1e-6).clamp(max=1.0)
         gradient_MP = self._gradient_MP * scale_M[:, None]
         updates_M = self._updates_M + 1
         torch.where(moves_M, updates_M, self._updates_M, out=self._updates_M)
@@ -258,7 +263,10 @@ class Stacked(ABC):
         corrections = (1 - torch.pow(self._betas_211, updates_M1)).to(self._dtype)
         denominator = exp_avg_sq.sqrt() / corrections[1].sqrt() + EPSILON
         decay = rates_M1 * self._decays_P
-        weights = torch.addcmul(self._weights_MP, self._weights_MP, decay, value=-job.train.weight_decay)
+        share = job.train.weight_decay
+        if self._decays_M1 is not None:
+            decay, share = decay * self._decays_M1, 1.0
+        weights = torch.addcmul(self._weights_MP, self._weights_MP, decay, value=-share)
         weights = torch.addcdiv(weights, rates_M1 / corrections[0] * exp_avg, denominator, value=-1)
         kept_MP = (self._weights_MP, self._exp_avg_MP, self._exp_avg_sq_MP)
         for kept, moved in zip(kept_MP, (weights, exp_avg, exp_avg_sq), strict=True):

@@ -54,6 +54,7 @@ def form_pack(members: Sequence[Member], job: Job, layout: Layout = ONE, *, core
     `auto` is sequential (plain modules one after another) on every device: a trial chooses streams or fused
     only after their results agreed with it on the chip. Agents choose for themselves how networks run.
     """
+    job = members[0].job or job  # trials of a pack have its sizes
     micro_batch = job.expert.micro_batch or _slice(job, on_cpu=members[0].rows_TF.device.type == "cpu")
     if job.target.has_environment:
         return Environments(members, job, micro_batch=micro_batch, cores=cores)

@@ -18,6 +18,7 @@ import torch
 from trainer.base.settings import WINDOWS
 from trainer.base.strict_json import Unsound
 from trainer.job.job import Job
+from trainer.job.search import largest
 from trainer.machines.choice import Choice
 from trainer.machines.memory import FEWEST_STEPS, REFERENCE_BATCH, batch_limit, fit
 from trainer.machines.ranks import place_on_gpus
@@ -195,11 +196,11 @@ def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None =
     """
     size = fit(
         site.profile.profile,
-        job,
+        largest(job),
         memory_gib=site.profile.memory_gib / site.workers_per_gpu,
         features=len(job.data.inputs),
         bars=bars,
-        tuned=tuned,
+        tuned=largest(tuned),
         measured_gib=entry["memory_per_model_gib"] if entry else 0.0,
     )
     batch = job.train.batch

@@ -32,6 +32,12 @@ class Outcome:
 
     done: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_done event
     failed: dict[str, dict[str, Any]] = field(default_factory=dict)  # its model_failed event
+    trials: dict[str, dict[str, Any]] = field(default_factory=dict)  # its trial_done event
     retries: int = 0
     stopped: dict[str, dict[str, Any]] = field(default_factory=dict)  # by a notice: its model_stopped event
     elsewhere: set[str] = field(default_factory=set)  # models that other nodes have or had in hand
+
+    @property
+    def over(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return the last events of the pieces that are over, by kind of event."""
+        return {"model_done": self.done, "model_failed": self.failed, "trial_done": self.trials}

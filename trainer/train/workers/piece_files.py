@@ -13,7 +13,10 @@ from torch import nn
 
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Unsound
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.job.search import job_of
+from trainer.job.trials import TrialEnd
 from trainer.train.checkpoint import (
     Checkpoint,
     CheckpointWriter,
@@ -26,7 +29,7 @@ from trainer.train.checkpoint import (
 )
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.scores import Outputs
-from trainer.train.hardware import hardware_of
+from trainer.train.hardware import Hardware, hardware_of
 from trainer.train.inputs.source import made_of
 from trainer.train.loop import Report
 from trainer.train.packs.pack import ModelState
@@ -36,6 +39,7 @@ from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.run import Run, steps_of
 from trainer.train.stages import Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.studies import trial_done
 
 
 class PieceFiles:
@@ -47,7 +51,7 @@ class PieceFiles:
         """`store` writes a checkpoint: see `CheckpointWriter`."""
         self._settings, self._report = settings, report
         self._folder = settings.checkpoints
-        self.hardware = hardware_of(device, precision_of(settings.job, torch.device(device)))
+        self._hardware = hardware_of(device, precision_of(settings.job, torch.device(device)))
         self._writer = CheckpointWriter(self._folder, report, choice=settings.choice, store=store)
 
     def newest(self, piece: Piece) -> tuple[Checkpoint | None, Stages]:
@@ -78,7 +82,7 @@ class PieceFiles:
             checkpoint.put_into(opened.run)
             run = opened.run
             place = {"epoch": run.epochs_before + run.epoch + 1, "visited": run.position}
-            place["step"] = steps_of(opened.run, self._settings.job)
+            place["step"] = steps_of(opened.run, self._job_of(piece))
             self._report(
                 {"event": "resumed", **piece.identity, **place, "unit": self._settings.job.model.reads}
             )
@@ -98,7 +102,10 @@ class PieceFiles:
         """Report a run that a notice stopped, once its last checkpoint is on disk."""
         self.flush()
         run = opened.run
-        place = {"epoch": run.epochs_before + run.epoch + 1, "step": steps_of(run, self._settings.job)}
+        place = {
+            "epoch": run.epochs_before + run.epoch + 1,
+            "step": steps_of(run, self._job_of(opened.piece)),
+        }
         self._report({"event": "model_stopped", **opened.piece.identity, **place})
 
     def ended(self, opened: Opened) -> Opened:
@@ -115,13 +122,29 @@ class PieceFiles:
 
     def scored(self, opened: Opened, outputs: Outputs) -> Opened:
         """Return the piece with the card of its first fits. Raises TrainerError."""
-        known: Any = {"hardware": self.hardware, "choice": self._settings.choice}
+        known: Any = {"hardware": self.hardware(opened.piece), "choice": self._settings.choice}
         return scored(opened, outputs, self._settings.job, **known)
+
+    def hardware(self, piece: Piece) -> Hardware:
+        """Return the hardware of this process, with the number format in which a piece trains here."""
+        precision = precision_of(self._job_of(piece), torch.device(self._hardware.device))
+        return replace(self._hardware, precision=precision)
 
     def finish(self, opened: Opened) -> dict[str, Any]:
         """Write a model whose stages are over; return its `model_done` event."""
         return write_model(opened, out=self._settings.out)
 
+    def tried(self, opened: Opened) -> dict[str, Any]:
+        """Return the `trial_done` event of a trial whose run is over, which leaves no model."""
+        run, piece = opened.run, opened.piece
+        how = "pruned" if run.dropped else "done"
+        end = TrialEnd(trial=piece.trial, values=piece.values, end=how, score=run.best_loss, epochs=run.epoch)
+        asked = {"epochs_asked": run.epochs_asked, "fingerprint": self._made(piece).fingerprint}
+        return trial_done(piece, end, **asked)
+
+    def _job_of(self, piece: Piece) -> Job:
+        return job_of(self._settings.job, piece.values)
+
     def _made(self, piece: Piece) -> Made:
         made = made_of(piece, self._settings.job, self._settings.data)
-        return replace(made, precision=self.hardware.precision)
+        return replace(made, precision=self.hardware(piece).precision)

@@ -52,6 +52,8 @@ def threads_of(job: Job, pieces: Sequence[Piece], *, num_workers: int, cores: in
         return threads
     if not gains_from_threads(job.cost) or job.expert.pack > 1:
         return threads
+    if trials := sum(piece.trial > 0 for piece in pieces):  # the best one trains again, with as many
+        return dict.fromkeys(threads, 1 if trials >= cores else max(1, cores // num_workers))
     if len(pieces) < cores:
         return dict.fromkeys(threads, max(1, cores // num_workers))
     left = len(pieces) % cores if num_workers == cores else 0

@@ -32,7 +32,8 @@ from trainer.train.workers.helpers import STAGE_GIB, helpers_of
 from trainer.train.workers.processes import WorkerProcess, start_helpers, worker_context
 from trainer.train.workers.smaller import smaller, smallest, with_job
 from trainer.train.workers.station import Station, threads_of
-from trainer.train.workers.worker import ReadAhead, work
+from trainer.train.workers.studies import failed_trial
+from trainer.train.workers.worker import Drop, ReadAhead, work
 
 Emit = Callable[[dict[str, Any]], None]
 LOOK_SECONDS = 1.0  # between two looks at the progress of workers that say nothing
@@ -104,7 +105,7 @@ class Supervisor:
             for piece, reason in self._queue.look(is_busy=is_busy):
                 self._fail(piece, reason=reason)
             if not is_busy and (self._notice.stops or self._queue.is_over(has_devices=has_devices)):
-                ended = (self._outcome.done, self._outcome.failed, self._outcome.stopped)
+                ended = (*self._outcome.over.values(), self._outcome.stopped)
                 self._outcome.elsewhere = self._queue.elsewhere({name for names in ended for name in names})
                 return self._outcome
             self._listen()
@@ -143,7 +144,8 @@ class Supervisor:
         """Take the next piece for a worker from the queue; None if none waits."""
         worker = self._workers.get(number)
         held, staged = (worker.held, worker.staged) if worker else (set(), set())
-        return self._queue.take(held=held, staged=staged, elsewhere=self._elsewhere(number))
+        shape = next((piece.shape for piece in worker.pieces.values()), "") if worker else ""
+        return self._queue.take(held=held, staged=staged, elsewhere=self._elsewhere(number), shape=shape)
 
     def _elsewhere(self, number: int) -> set[str]:
         """Return the sources that other workers hold or read ahead."""
@@ -242,28 +244,33 @@ class Supervisor:
         return True
 
     def _receive(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
-        kind = event["event"]
         worker.clock.sign(self._clock())
+        if event["event"] == "model_failed":
+            event = _failure(worker.pieces[event["model"]], event)
+        kind = event["event"]
         if kind == "crashed":
             worker.crash = worker.crash or event["reason"]
             worker.out_of_memory = event.get("out_of_memory", False)
             return
         if kind == "scoring" and event.get("aside"):
             worker.scoring.add(event["model"])
-        if kind in ("model_stopped", "model_done", "model_failed"):
+        if kind == "model_stopped" or kind in self._outcome.over:
             worker.scoring.discard(event["model"])
         if kind == "model_stopped":
             self._outcome.stopped[event["model"]] = event
             del worker.pieces[event["model"]]
-        if kind in ("model_done", "model_failed"):
+        if kind in self._outcome.over:
             forget(self._settings.checkpoints, event["model"])
-            (self._outcome.done if kind == "model_done" else self._outcome.failed)[event["model"]] = event
+            self._outcome.over[kind][event["model"]] = event
             del worker.pieces[event["model"]]
-            if kind == "model_done":
+            if kind != "model_failed":
                 self._killed.pop(worker.device, None)
             worker.alone = worker.alone and bool(worker.pieces)
         self._emit(event)
-        if kind in ("model_done", "model_failed"):
+        for model in self._queue.hear(event):
+            with suppress(OSError):  # it died: `_listen` handles that
+                worker.connection.send(Drop(model=model))
+        if kind in self._outcome.over:
             self._queue.done(event["model"])
 
     def _look_at_progress(self) -> None:
@@ -327,8 +334,10 @@ class Supervisor:
         return retries + (retries > 0 and model in self._had_neighbours)
 
     def _fail(self, piece: Piece, **why: Any) -> None:
-        self._outcome.failed[piece.name] = {"event": "model_failed", **piece.identity, **why}
-        self._emit(self._outcome.failed[piece.name])
+        event = _failure(piece, {"event": "model_failed", **piece.identity, **why})
+        self._outcome.over[event["event"]][piece.name] = event
+        self._emit(event)
+        self._queue.hear(event)
         self._queue.done(piece.name)
 
     def _again(self, pieces: Iterable[Piece], *, worker: int, reason: str, places: int) -> None:
@@ -402,6 +411,11 @@ class Supervisor:
             why += f", in slices of {job.expert.micro_batch}"
         pieces = worker.pieces.values()
         self._again(pieces, worker=worker.number, reason=why, places=self._places)
+
+
+def _failure(piece: Piece, event: dict[str, Any]) -> dict[str, Any]:
+    """Return the event of a piece that failed: a trial has ended."""
+    return failed_trial(piece, event) if piece.trial else event
 
 
 def _cause(exit_code: int | None) -> str:

@@ -30,7 +30,7 @@ from trainer.train.child_processes import end_with_the_parent
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.inputs.arriving import LOOK_SECONDS
-from trainer.train.inputs.source import JobData, Source, SourceCache, on_device, read_source
+from trainer.train.inputs.source import JobData, Source, SourceCache, on_device, read_source, source_of
 from trainer.train.loop import train
 from trainer.train.machine_file import CheckpointInterval
 from trainer.train.notice import Notice
@@ -55,6 +55,13 @@ class ReadAhead:
     """
 
     pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """A message to a worker: a model that it trains ends at its next step, as if it had stopped early."""
+
+    model: str
 
 
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
@@ -192,6 +199,7 @@ class _WorkerRoster:
                 return []
             checkpoint, stages = self._files.newest(piece)
         source = self._source(arrival, make_room, refit=stages.on_all_bars)
+        source = source_of(source, piece, self._settings.job, self._settings.data)
         opened = open_piece(piece, self._settings.job, source, stages=stages)
         self._opened[piece.name] = opened
         if arrival.stages is None:
@@ -218,10 +226,12 @@ class _WorkerRoster:
             self._scoring.acquire()
 
     def _go_on(self, opened: Opened, model: torch.nn.Module) -> None:
-        """Score a piece whose first fits have ended, and write one whose stages are over; the others continue
-        with the next stage. Raises TrainerError.
+        """Report a trial. Score another piece whose first fits have ended, and write one whose stages are
+        over; the others continue with the next stage. Raises TrainerError.
         """
         stages, outputs = opened.stages, None
+        if opened.piece.trial:
+            return self.report(self._files.tried(opened))
         aside = stages.is_over and self._helpers is not None
         if stages.is_to_score:
             outputs = self._files.evaluated(opened, model, aside=aside)
@@ -241,7 +251,7 @@ class _WorkerRoster:
         """Have a helper score a trained model and write it, once its baselines are computed."""
         assert self._helpers is not None
         helpers, trained, foreseen = self._helpers, opened.trained(), opened.source.foreseen
-        piece, hardware = opened.piece, self._files.hardware
+        piece, hardware = opened.piece, self._files.hardware(opened.piece)
         self._scoring.acquire()
 
         def score(baselines: list[Baselines]) -> None:
@@ -274,6 +284,9 @@ class _WorkerRoster:
                 message = self._connection.recv()
                 if isinstance(message, ReadAhead):
                     self._staging.stage([piece for piece in message.pieces if self._is_to_train(piece)])
+                elif isinstance(message, Drop):
+                    if opened := self._opened.get(message.model):  # else it has ended meanwhile
+                        opened.run.drop = True
                 else:
                     self._arrived.put(self._arrival_of(message))
 

@@ -337,6 +337,17 @@ def test_values_are_sorted_with_a_winner_and_notes():
     assert "last lines of lr=9: diverged" in text
 
 
+def test_trials_are_a_table_with_what_was_searched_as_columns():
+    values = {"train.learning_rate": "0.003", "model.hidden": "8"}
+    best = {"metric": "validation_loss", "value": 0.5, "better": "min"}
+    trial = {"piece": "BTC-USD t2", "values": values, "best": best, "epochs": 9, "end": "done"}
+    trials = [trial, {**trial, "piece": "BTC-USD t1", "best": {}, "epochs": 0, "end": "left_out"}]
+    text = " ".join(text_of({**RECEIPT, "trials": trials}).split())
+    assert "trial learning_rate hidden validation epochs end BTC-USD t2 0.003 8 0.50000 9 done" in text
+    assert "BTC-USD t1 0.003 8 - 0 left out" in text and "2 trials: 1 done, 1 left out" in text
+    assert "trials" not in text_of(RECEIPT)
+
+
 def test_the_log_of_a_boot_that_failed_is_shown():
     text = text_of({**RECEIPT, "log_tail": "bootstrap: install packages\nbootstrap: failed"})
     assert "its log   bootstrap: install packages\n            bootstrap: failed" in text

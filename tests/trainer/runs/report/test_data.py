@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.pieces import named
 from tests.records import RUN, at
 from tests.reports import planted_cards, planted_models, planted_receipt, planted_record, planted_report
 from trainer.base.html import embedded_json
@@ -76,6 +77,23 @@ def test_texts_are_short_and_environments_are_left_out():
     receipt["job"] = {"name": "n" * 5_000, "script": {"file": "a.py", "env": {"TOKEN": "secret"}}}
     body = page(report_data(receipt, planted_record([]), Seen())).decode()
     assert "n" * MOST_TEXT in body and "n" * (MOST_TEXT + 1) not in body and "secret" not in body
+
+
+def test_trials_stand_where_a_scripts_values_do():
+    ends = [("done", 0.5), ("pruned", 0.1), ("failed", None), ("done", 0.4)]
+    trials = [
+        {
+            **named("A", title=f"A t{number}"),
+            "values": {"train.ema": "0.9"}, "done": True, "exit_code": 0, "starts": 1, "seconds": 0.0,
+            "best": {"metric": "validation_loss", "value": score, "better": "min"} if score else {},
+            "trial": number, "end": end, "epochs": 3,
+        }
+        for number, (end, score) in enumerate(ends, 1)
+    ]  # fmt: skip
+    receipt = {**planted_receipt([]), "trials": trials}
+    values = report_data(receipt, planted_record([]), Seen())["values"]
+    assert [row["piece"] for row in values["rows"]] == ["A t4", "A t1", "A t2", "A t3"]
+    assert {row["study"] for row in values["rows"]} == {"A"} and values["rows"][2]["end"] == "pruned"
 
 
 def test_metrics_that_are_no_numbers_are_no_scores():

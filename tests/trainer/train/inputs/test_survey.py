@@ -11,11 +11,14 @@ import pytest
 from tests.jobs import job_of
 from tests.pieces import piece
 from trainer.base.errors import UsageError
+from trainer.job.search import SearchSettings
+from trainer.job.trials import TrialEnd
 from trainer.machines.host_memory import source_gib
 from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.inputs.survey import read_finished, survey
 
 SMALL = job_of(batch=64, lookback=20)
+NO_SEARCH = SearchSettings()
 
 
 def test_a_worker_opens_only_the_files_of_its_symbol(tmp_path, write_candles):
@@ -58,9 +61,25 @@ def test_finished_pieces_are_known_by_their_titles(tmp_path):
     pieces = [piece("A-USD"), piece("B-USD")]
     path = tmp_path / "finished.json"
     path.write_text(json.dumps(["B-USD"]))
-    assert read_finished(path, pieces) == {pieces[1].name}
+    assert read_finished(path, pieces, NO_SEARCH) == {pieces[1].name: None}
     path.write_text("[]")
-    assert read_finished(path, pieces) == read_finished(None, pieces) == frozenset()
+    assert read_finished(path, pieces, NO_SEARCH) == read_finished(None, pieces, NO_SEARCH) == {}
+
+
+def test_finished_trials_come_with_what_they_ended_with(tmp_path):
+    search = SearchSettings(over={"train.learning_rate": {"low": 0.1, "high": 0.2}})
+    pieces = [piece("A-USD"), piece("A-USD", name="a_t3", title="A-USD t3", trial=3, study="a")]
+    end = TrialEnd(trial=3, values=(("train.learning_rate", 0.15),), end="pruned", score=0.5, epochs=3)
+    path = tmp_path / "finished.json"
+    path.write_text(json.dumps([{"piece": "A-USD t3", **end.to_dict()}]))
+    assert read_finished(path, pieces, search) == {"a_t3": end}
+    for wrong in ({"trial": 2}, {"end": "won"}, {"values": {"train.learning_rate": "9"}}, {"values": {}}):
+        path.write_text(json.dumps([{"piece": "A-USD t3", **end.to_dict(), **wrong}]))
+        with pytest.raises(UsageError, match="cannot read finished pieces"):
+            read_finished(path, pieces, search)
+    path.write_text('["A-USD t3"]')
+    with pytest.raises(UsageError, match="or none"):
+        read_finished(path, pieces, search)
 
 
 @pytest.mark.parametrize(
@@ -79,5 +98,5 @@ def test_finished_pieces_are_read_strictly(tmp_path, content, why):
     if content is not None:
         path.write_text(content)
     with pytest.raises(UsageError, match=str(path)) as refused:
-        read_finished(path, [piece("A-USD")])
+        read_finished(path, [piece("A-USD")], NO_SEARCH)
     assert why in str(refused.value) and refused.value.do

@@ -171,6 +171,19 @@ def test_learning_rates_are_per_model(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", [Fused, Streams])
+def test_trials_of_a_pack_have_their_own_decay_and_clipping(strategy: Strategy) -> None:
+    rates = [(0.0, 0.2), (0.5, 0.05), (5.0, 1.0)]
+    jobs = [with_settings(JOB, weight_decay=decay, clip_norm=clip) for decay, clip in rates]
+    members = [replace(one, job=job) for one, job in zip(_members(torch.float64), jobs, strict=True)]
+    together, plain = (
+        _train(pack(members, JOB), members, steps=FEW_STEPS) for pack in (strategy, SequentialPack)
+    )
+    torch.testing.assert_close(together, plain, rtol=1e-9, atol=0)
+    same = [replace(one, job=None) for one in members]
+    assert not torch.allclose(_train(strategy(same, JOB), same, steps=FEW_STEPS)[-1], together[-1])
+
+
+@pytest.mark.parametrize("strategy", [Fused, Streams])
 def test_a_members_module_has_its_current_weights(strategy: Strategy) -> None:
     members = _members()
     pack = strategy(members, JOB)

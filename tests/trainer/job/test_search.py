@@ -1,0 +1,149 @@
+"""The table [search]: what it takes, and the trials that it makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.jobs import job_of
+from trainer.base.errors import UsageError
+from trainer.job.job import Job, job_from, job_from_json, parse_job
+from trainer.job.pieces import pieces_of
+from trainer.job.pieces.piece import SeriesWork
+from trainer.job.search import SearchSettings, dearest, values_in
+from trainer.job.search import job_of as job_of_trial
+
+RATES = {"low": 1e-4, "high": 1e-1, "log": True}
+SIZES = [16, 64]
+
+
+def searching(over: Any, **keys: Any) -> Job:
+    own = {key if "." in key else f"search.{key}": value for key, value in keys.items()}
+    return parse_job({}, {"search.over": over, **own})
+
+
+def search(over: Any, **keys: Any) -> SearchSettings:
+    return SearchSettings(over=over, **keys)
+
+
+def test_a_grid_has_every_combination_in_order():
+    made = search({"model": {"hidden": SIZES}, "train.ema": [0.0, 0.9]}, method="grid").trial_values
+    assert [tuple(value for _, value in one) for one in made] == [(16, 0.0), (16, 0.9), (64, 0.0), (64, 0.9)]
+    assert [key for key, _ in made[0]] == ["model.hidden", "train.ema"]
+
+
+def test_random_trials_follow_from_the_seed_and_never_repeat_choices():
+    choices = {"model.hidden": list(range(1, 8)), "train.ema": [0.0, 0.9]}
+    made = search(choices, trials=14).trial_values
+    assert len(set(made)) == 14 and search(choices, trials=14).trial_values == made
+    assert search(choices, trials=14, seed=1).trial_values != made
+    assert search(choices).num_trials == 14, "no more than there are"
+
+
+def test_ranges_are_drawn_within_their_ends():
+    over = {"train.learning_rate": RATES, "train.warmup_steps": {"low": 1, "high": 3}}
+    made = [dict(values) for values in search(over, trials=200).trial_values]
+    rates = sorted(one["train.learning_rate"] for one in made)
+    assert rates[0] >= 1e-4 and rates[-1] <= 1e-1 and 1e-3 < rates[100] < 1e-2, "uniform in the logarithm"
+    assert {one["train.warmup_steps"] for one in made} == {1, 2, 3}
+
+
+def test_a_trial_is_the_job_with_its_values():
+    job = searching({"train.learning_rate": RATES, "model.hidden": SIZES}, trials=3)
+    for values in job.search.trial_values:
+        made, known = job_of_trial(job, values), dict(values)
+        assert (made.train.learning_rate, made.model.hidden) == tuple(known.values())
+        assert made.with_train(learning_rate=job.train.learning_rate) == replace(
+            job, search=SearchSettings(), model=made.model
+        )
+        assert values_in(job.search, {key: str(value) for key, value in values}) == values
+    assert dict(dearest(job))["model.hidden"] == 64
+    assert job_from_json(json.dumps(job.to_dict())) == job
+    assert "search" not in job_of().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("over", "keys", "what"),
+    [
+        ({"model.lookback": [30, 60]}, {}, "search.over has model.lookback"),
+        ({"data.folds": [2]}, {}, "search.over has data.folds"),
+        ({"train.seeds": [2]}, {}, "search.over has train.seeds"),
+        ({"train.learning_rate": [0.0]}, {}, "train.learning_rate"),
+        ({"train.learning_rate": {"low": 1, "high": 0}}, {}, "low must be below high"),
+        ({"train.learning_rate": {"low": 0, "high": 1, "log": True}}, {}, "above 0 with log"),
+        ({"train.learning_rate": {"low": 0.1, "top": 1}}, {}, "a range has low, high and log"),
+        ({"model.hidden": [16, 16]}, {}, "twice"),
+        ({"model.hidden": ["big"]}, {}, "a whole number"),
+        ({"model.hidden": {"low": 8, "high": 64}}, {"method": "grid"}, "a grid has choices only"),
+        ({"model.hidden": SIZES}, {"method": "grid", "trials": 1}, "2 combinations"),
+        ({"model.hidden": SIZES}, {"score": "loss:min"}, "search.score without a script"),
+        ({"model.hidden": SIZES}, {"machine.nodes": 2}, "several machines"),
+        ({"model.hidden": SIZES}, {"train.distributed": "always"}, "all devices"),
+        ({"model.hidden": SIZES}, {"train.init": "a.safetensors"}, "starts from"),
+        ({"train.warmup_steps": [5], "train.warmup_epochs": [1.0]}, {}, "trial 1"),
+        ({"model.hidden": SIZES}, {"within": "soon"}, "not a duration"),
+        ([1], {}, "must be a table"),
+        ({"model.hidden": []}, {}, "1 to 1,000 choices"),
+        (
+            {"model.hidden": list(range(1, 1000)), "train.patience": list(range(1, 9))},
+            {"method": "grid"},
+            "7,992",
+        ),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(over, keys, what):
+    with pytest.raises(UsageError) as refused:
+        searching(over, **keys)
+    assert what in str(refused.value) and refused.value.do
+
+
+def test_values_of_a_report_must_be_of_the_search():
+    one = search({"train.learning_rate": RATES, "train.schedule": ["constant", "cosine"]})
+    sound = {"train.learning_rate": "0.001", "train.schedule": "cosine"}
+    assert values_in(one, sound) == (("train.learning_rate", 0.001), ("train.schedule", "cosine"))
+    for wrong in ({"train.learning_rate": "1"}, {"train.learning_rate": "nan"}, {"train.schedule": "x"}):
+        with pytest.raises(UsageError):
+            values_in(one, {**sound, **wrong})
+    with pytest.raises(UsageError):
+        values_in(one, {"train.learning_rate": "0.001"})
+
+
+def _pieces(job: Job) -> Mapping[str, Any]:
+    work = SeriesWork(symbol="A", bars=100, windows=(50, 60), visits=(60.0, 70.0))
+    return {piece.title: piece for piece in pieces_of(job, [work], timeframe="1m")}
+
+
+def test_a_model_has_its_trials_before_it():
+    job = searching({"train.learning_rate": RATES}, trials=2, **{"train.seeds": 3, "train.ensemble": True})
+    pieces = _pieces(job)
+    assert list(pieces) == ["A", "A t1", "A t2"]
+    model, first, second = pieces.values()
+    assert (model.members, first.members, first.estimate * 3) == (3, 1, model.estimate)
+    assert first.study == second.study == model.study == model.name and (first.trial, second.trial) == (1, 2)
+    assert (first.seed, first.draws) == (model.seed, model.draws) and first.name == f"{model.name}_t1"
+    assert model.tried == 2 and model.values == () != first.values
+
+
+def test_a_script_runs_over_the_trials_of_its_search():
+    tables = {"script": {"command": "python t.py $MAYFLY_VALUE_LR"}, "machine": {"max_duration": "1h"}}
+    over = {"over": {"lr": RATES}, "trials": 3, "score": "mse:min"}
+    job = parse_job({**tables, "search": over}, {})
+    assert [row["lr"] for row in job.script.combinations.values()] == [
+        str(dict(values)["lr"]) for values in job.search.trial_values
+    ]
+    assert job.script.metrics == {"mse": "min"} and job_from(job.to_dict()) == job
+    for more, what in (
+        ({"method": "tpe"}, "tpe with a script"),
+        ({"prune": "halving"}, "halving with a script"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            parse_job({**tables, "search": {**over, **more}}, {})
+    for bound in ({"within": "1h"}, {"dollars": 5.0}):
+        with pytest.raises(UsageError, match="with a script"):
+            parse_job({**tables, "search": {**over, **bound}}, {})
+    with pytest.raises(UsageError, match="script.over with"):
+        parse_job({**tables, "script": {**tables["script"], "over": {"lr": [1]}}, "search": over}, {})

@@ -1,0 +1,173 @@
+"""Studies of a search by hand-made events: who begins, who ends early, who wins."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.pieces import piece
+from trainer.job.job import Job, parse_job
+from trainer.job.pieces.piece import Piece
+from trainer.job.trials import TrialEnd
+from trainer.train.workers.proposals import propose
+from trainer.train.workers.studies import StudyPieces, failed_trial, trial_done
+
+ANY: dict[str, Any] = {"held": (), "staged": (), "elsewhere": ()}
+SIZES = {"model.hidden": [4, 8], "train.learning_rate": [0.1, 0.2]}
+RATE = {"train.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
+
+
+def job_over(over: Any = SIZES, **keys: Any) -> Job:
+    return parse_job({}, {"search.over": over, **{f"search.{key}": value for key, value in keys.items()}})
+
+
+def pieces_of(job: Job, *symbols: str) -> list[Piece]:
+    made = []
+    for symbol in symbols or ("A",):
+        model = piece(symbol)
+        model = replace(model, study=model.name)
+        trials = enumerate(job.search.trial_values, 1)
+        made += [model, *(replace(model, name=f"{model.name}_t{n}", title=f"{symbol} t{n}", trial=n, values=values)
+                          for n, values in trials)]  # fmt: skip
+    return made
+
+
+class Stage:
+    """Studies, and the events that they emit."""
+
+    def __init__(self, job: Job, *symbols: str, known: Any = None, is_open: Any = lambda: True) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.studies = StudyPieces(job, self.events.append, known=known or {}, is_open=is_open)
+        self.studies.open(pieces_of(job, *symbols))
+
+    def take(self, shape: str = "") -> Piece:
+        taken = self.studies.take(**ANY, shape=shape)
+        assert taken is not None
+        return taken
+
+    def end(self, one: Piece, score: float | None, end: str = "done") -> None:
+        ended = TrialEnd(trial=one.trial, values=one.values, end=end, score=score, epochs=3)
+        self.studies.hear(trial_done(one, ended))
+
+    def epoch(self, one: Piece, epoch: int, loss: float) -> bool:
+        event = {"event": "epoch", "model": one.name, "epoch": epoch, "validation_loss": loss}
+        return list(self.studies.hear(event)) == [one.name]
+
+
+def test_the_best_trial_gives_the_model_its_values_and_no_one_else_its_score():
+    stage = Stage(job_over(method="grid"), "A", "B")
+    taken = [stage.take() for _ in range(8)]
+    assert all(one.trial for one in taken) and stage.studies.take(**ANY) is None
+    of_a = [one for one in taken if one.study == taken[0].study]
+    for one, score in zip(of_a, (0.5, 0.2, None, 0.2), strict=True):
+        stage.end(one, score, "done" if score else "failed")
+    model = stage.take()
+    best = min(of_a[1::2], key=lambda one: one.trial)
+    assert (model.trial, model.values) == (0, best.values)
+    assert [end.score for end in model.trials] == [0.2, 0.2, 0.5, None]
+    assert stage.events[-1]["event"] == "searched" and stage.events[-1]["tried"] == 4
+    assert stage.studies.take(**ANY) is None, "the other study goes on"
+
+
+def test_a_pruned_trial_wins_only_if_no_other_ended():
+    stage = Stage(job_over(RATE, trials=2))
+    one, other = stage.take(), stage.take()
+    stage.end(one, 0.1, "pruned")
+    stage.end(other, 0.3)
+    assert stage.take().values == other.values
+
+
+def test_a_model_without_a_score_fails_with_the_reason():
+    stage = Stage(job_over(RATE, trials=2))
+    for one in (stage.take(), stage.take()):
+        failure = {"event": "model_failed", **one.identity, "reason": "the loss is not finite", "worker": 1}
+        stage.studies.hear(failed_trial(one, failure))
+    assert not stage.studies.is_over(has_devices=True)
+    ((model, reason),) = stage.studies.look(is_busy=False)
+    assert model.trial == 0 and reason == "none of its 2 trials has a score: the loss is not finite"
+    assert stage.studies.is_over(has_devices=True)
+
+
+def test_a_worker_with_models_gets_trials_of_their_shape_alone():
+    stage = Stage(job_over(method="grid"))
+    first = stage.take()
+    same = stage.take(first.shape)
+    assert same.shape == first.shape and same.values != first.values
+    assert stage.studies.take(**ANY, shape=first.shape) is None
+    assert stage.take().shape != first.shape
+
+
+def test_after_1_3_and_9_epochs_only_the_best_third_goes_on():
+    stage = Stage(job_over(RATE, trials=7))
+    trials = [stage.take() for _ in range(7)]
+    ends = [stage.epoch(one, 1, loss) for one, loss in zip(trials, (5, 6, 4, 3, 4.5, 2, 9), strict=True)]
+    assert ends == [False, True, False, False, True, False, True]
+    assert not stage.epoch(trials[0], 2, 9.0), "no rung"
+    assert not stage.epoch(trials[5], 3, 3.0) and stage.epoch(trials[0], 3, 7.0), "the least loss until then"
+    calm = Stage(job_over(method="grid"))
+    assert not any(calm.epoch(calm.take(), 1, loss) for loss in (1.0, 9.0))
+
+
+def test_trials_that_may_not_begin_any_more_are_left_out():
+    is_open = iter([True, *[False] * 9])
+    stage = Stage(job_over(RATE, trials=3), "A", "B", is_open=lambda: next(is_open))
+    first = stage.take()
+    second = stage.take()
+    assert {first.study, second.study} == {one.name for one in pieces_of(job_over(RATE)) if not one.trial} | {
+        second.study
+    }
+    assert first.study != second.study, "each study has one trial"
+    left = [event["end"] for event in stage.events]
+    assert left == ["left_out"] * 4 and len(stage.studies.unbegun) == 4
+    stage.end(first, 0.5)
+    assert stage.take().trial == 0 and stage.events[-1]["tried"] == 1
+
+
+def test_what_ended_before_counts_and_does_not_begin_again():
+    job = job_over(RATE, trials=3)
+    model, one, other, last = pieces_of(job)
+    known = {trial.name: TrialEnd(trial=trial.trial, values=trial.values, end="done", score=score)
+             for trial, score in ((one, 0.4), (last, 0.1))}  # fmt: skip
+    stage = Stage(job, known=known)
+    assert stage.take() == other and stage.studies.take(**ANY) is None
+    stage.end(other, 0.2)
+    assert stage.take().values == last.values
+    done = {**known, other.name: TrialEnd(trial=2, values=other.values, end="done", score=0.05)}
+    assert Stage(job, known=done).take().values == other.values
+
+
+needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna")
+
+
+@needs_optuna
+def test_tpe_proposes_by_what_ended_and_what_runs():
+    search = job_over({**RATE, **SIZES}, method="tpe", trials=30).search
+    space = {**RATE, **SIZES}
+    key = "train.learning_rate"
+
+    def near(values: Any) -> float:
+        return abs(dict(values)[key] - 0.1) if key in space else 0.0
+
+    ended: list[TrialEnd] = []
+    for number in range(1, 15):
+        values = propose(search, study="s", trial=number, ended=ended, running={})
+        ended.append(TrialEnd(trial=number, values=values, end="done", score=near(values), epochs=1))
+    again = propose(search, study="s", trial=14, ended=ended[:13][::-1], running={})
+    assert again == ended[13].values, "however the process came here"
+    beside = propose(search, study="s", trial=14, ended=ended[:13], running={40: ended[13].values})
+    assert set(dict(beside)) == set(space) and json.dumps(dict(beside))
+
+
+@needs_optuna
+def test_tpe_trials_get_their_values_when_they_begin():
+    stage = Stage(job_over(RATE, method="tpe", trials=3))
+    first, second = stage.take(), stage.take()
+    assert first.values and second.values and first.values != second.values
+    stage.end(first, 0.5)
+    stage.end(second, None, "failed")
+    stage.end(third := stage.take(), 0.4)
+    assert stage.take().values == third.values
