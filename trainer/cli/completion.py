@@ -1,6 +1,5 @@
-"""Write the script that completes `mayfly` in a shell: verbs, flags, files, and names of the packaged tables.
-
-    eval "$(mayfly --print-completion bash)"
+"""The script of `--print-completion`, which completes `mayfly` in a shell: verbs, flags, files, and names of
+the packaged tables.
 
 shtab makes it from the parser, once: no Tab starts Python. What only a bucket knows (runs, data sets) is left
 out, because a Tab must not wait for AWS.
