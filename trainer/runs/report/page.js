@@ -287,6 +287,7 @@
       }
       into.append(el("div", { kind: "lane" }, el("span", {}, lane.title), track, lane.why ? el("span", { kind: "why" }, lane.lost ? `lost its machine: ${lane.why}` : lane.why) : ""));
     }
+    if (data.lanes_left_out) into.append(el("p", {}, `without ${whole(data.lanes_left_out)} earlier ones; the table and the events have them`));
     const phases = Object.entries(data.seconds).filter(([phase, seconds]) => phase !== "total" && seconds > 0);
     into.append(el("div", { kind: "key" }, ...phases.map(([phase, seconds]) => el("span", {}, el("i", { kind: `p-${phase}` }), `${phase} ${duration(seconds)}`))));
     if (data.attempts.length > 1) {
@@ -375,6 +376,15 @@
   section("", head, "head");
   section("Asked and answered", (into) => into.append(el("div", { kind: "pair" }, el("div", {}, el("h3", {}, "Asked"), list(data.asked)), el("div", {}, el("h3", {}, "Answered"), list(answers())))));
   section("Models", drawModels, "long");
+  section("Decided", (into) => {
+    if (!decided.size || rows.length) return false;  // of a score run, whose models are another run's
+    into.append(table([
+      { title: "model", of: (one) => one.piece, name: true }, { title: "in production", of: (one) => one.name, name: true },
+      { title: "gate", of: gate }, { title: "over production", beside: "[95 %]", of: gain, number: true },
+      { title: "reason", of: (one) => one.reason, name: true },
+    ], data.gate));
+    return true;
+  }, "long");
   section("Values", drawValues, "long");
   section(curves.some((one) => one.along === "epoch") || !curves.length ? "Learning curves" : "Curves", drawCurves);
   section("Equity", drawEquity);
