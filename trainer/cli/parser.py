@@ -63,8 +63,9 @@ class PrintCompletion(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         """Load shtab and the tables here: no other command needs them."""
         from trainer.cli.completion import script
+        from trainer.cli.output import say_text
 
-        print(script(parser, values))
+        say_text(f"{script(parser, values)}\n")
         parser.exit()
 
 

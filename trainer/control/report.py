@@ -123,7 +123,7 @@ def _scoring(record: RunRecord, manifest: Manifest | None) -> Asked | None:
 def _scored(asked: Asked) -> str:
     """Return what is scored as text."""
     beside = sum(piece.of("champion") is not None for piece in asked.pieces)
-    production = f"{beside} beside the one in production" if beside else "none beside one in production"
+    production = f"{beside or 'none'} against production"
     newer = ", on newer bars alone" if any(piece.since for piece in asked.pieces) else ""
     return f"{counted(len(asked.pieces), 'model')} of {_trained(asked)}, {production}{newer}"
 

@@ -74,11 +74,13 @@ def test_a_training_at_a_desk_escapes_what_files_say_too(tmp_path, capsys, monke
 
 
 def test_only_the_modules_that_escape_print():
-    """`rehearse` prints variables for a shell to evaluate, which quotes them itself."""
+    """`rehearse` prints variables for a shell to evaluate, which quotes them itself; the child of trackers
+    answers its parent in JSON.
+    """
     files = {path.name: path.read_text() for path in (ROOT / "trainer/cli").rglob("*.py")}
     prints = re.compile(r"^ *print\(|sys\.std(out|err)\.write\(", re.MULTILINE)
     consoles = re.compile(r"^from rich import|rich\.console import .*\bConsole\b", re.MULTILINE)
     printing = {name for name, text in files.items() if prints.search(text)}
     drawing = {name for name, text in files.items() if consoles.search(text) and "Console(" in text}
-    assert printing == {"output.py", "rehearse.py"}
+    assert printing == {"child.py", "output.py", "rehearse.py"}
     assert drawing == {"drawing.py"}, "its console escapes what is drawn"

@@ -173,7 +173,7 @@ def test_the_page_of_a_score_run_has_what_it_scored_and_what_was_decided(closed)
     del cloud.objects.stored[report_key(record.run_id)]
     data = told(report_of(cloud, record, receipt))
     labels = dict(data["asked"])
-    assert labels["scored"] == f"2 models of {trained}, 1 beside the one in production, on newer bars alone"
+    assert labels["scored"] == f"2 models of {trained}, 1 against production, on newer bars alone"
     assert labels["work"] == "score" and not {"training", "machine", "budget"} & set(labels)
     assert "gate" not in data
     of_this, of_another = (

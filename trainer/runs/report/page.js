@@ -287,7 +287,7 @@
       }
       into.append(el("div", { kind: "lane" }, el("span", {}, lane.title), track, lane.why ? el("span", { kind: "why" }, lane.lost ? `lost its machine: ${lane.why}` : lane.why) : ""));
     }
-    if (data.lanes_left_out) into.append(el("p", {}, `without ${whole(data.lanes_left_out)} earlier ones; the table and the events have them`));
+    if (data.lanes_left_out) into.append(el("p", {}, `without ${whole(data.lanes_left_out)} lanes before these; mayfly status --events has all that happened`));
     const phases = Object.entries(data.seconds).filter(([phase, seconds]) => phase !== "total" && seconds > 0);
     into.append(el("div", { kind: "key" }, ...phases.map(([phase, seconds]) => el("span", {}, el("i", { kind: `p-${phase}` }), `${phase} ${duration(seconds)}`))));
     if (data.attempts.length > 1) {

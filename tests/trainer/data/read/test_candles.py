@@ -111,7 +111,7 @@ def test_candles_are_synthetic_when_any_file_is(tmp_path: Path, make_candles) ->
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nowhere", "nowhere does not exist.*--data"), ("caf\udce9", "its path is not UTF-8")],
+    [("nowhere", "nowhere does not exist. Give a folder or a file"), ("caf\udce9", "its path is not UTF-8")],
 )
 def test_a_missing_folder_is_refused(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=said):  # pyarrow can't open a path that is not UTF-8

@@ -127,7 +127,15 @@ def test_the_gates_decision_stands_beside_the_model(browse):
     drawn = browse(page({**none, "lanes_left_out": 3}))  # of a score run, of many machines
     texts = " ".join(drawn.texts)
     assert drawn.console == [] and "can't be drawn" not in texts
-    for words in ("Decided", piece, "crypto/a", "✓ promoted", "+0.0100", "better", "without 3 earlier ones"):
+    for words in (
+        "Decided",
+        piece,
+        "crypto/a",
+        "✓ promoted",
+        "+0.0100",
+        "better",
+        "without 3 lanes before these",
+    ):
         assert words in texts, words
 
 
