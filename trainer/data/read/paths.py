@@ -31,7 +31,7 @@ def check_path(path: str) -> None:
     """Raise DataError if the path does not exist, or if its names can't be those of candle files."""
     scheme, mark, rest = path.partition(":/")
     if mark and scheme in ("s3", "gs", "http", "https"):
-        copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then --data candles/"
+        copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then name candles/"
         do = f"Copy it first: {copied}." if scheme == "s3" else "Download it first."
         raise DataError(f"{scheme}://{rest.lstrip('/')} is not a file or folder on this machine", do=do)
     place = Path(path)
