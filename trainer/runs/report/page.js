@@ -376,15 +376,8 @@
   section("", head, "head");
   section("Asked and answered", (into) => into.append(el("div", { kind: "pair" }, el("div", {}, el("h3", {}, "Asked"), list(data.asked)), el("div", {}, el("h3", {}, "Answered"), list(answers())))));
   section("Models", drawModels, "long");
-  section("Decided", (into) => {
-    if (!decided.size || rows.length) return false;  // of a score run, whose models are another run's
-    into.append(table([
-      { title: "model", of: (one) => one.piece, name: true }, { title: "in production", of: (one) => one.name, name: true },
-      { title: "gate", of: gate }, { title: "over production", beside: "[95 %]", of: gain, number: true },
-      { title: "reason", of: (one) => one.reason, name: true },
-    ], data.gate));
-    return true;
-  }, "long");
+  const ofDecisions = [{ title: "model", of: (one) => one.piece, name: true }, { title: "in production", of: (one) => one.name, name: true }, { title: "gate", of: gate }, { title: "over production", beside: "[95 %]", of: gain, number: true }, { title: "reason", of: (one) => one.reason, name: true }];
+  section("Decided", (into) => rows.length || !decided.size ? false : into.append(table(ofDecisions, data.gate)), "long"); // by a score run, whose models are another run's
   section("Values", drawValues, "long");
   section(curves.some((one) => one.along === "epoch") || !curves.length ? "Learning curves" : "Curves", drawCurves);
   section("Equity", drawEquity);
