@@ -62,7 +62,7 @@ class Sender(Snapshots):
         identity = SimpleNamespace(keys=machine.keys, run_id=RUN, attempt=machine.attempt, spot_zone="")
         node: Any = SimpleNamespace(
             status=SimpleNamespace(identity=identity, phase="train", models=()), uplink=machine,
-            fail=machine.give_up,
+            fail=machine.give_up, work=Path("/"),
         )  # fmt: skip
         super().__init__(node, Path("/"), clock=machine.seconds)
         self.files: dict[str, bytes] = {}

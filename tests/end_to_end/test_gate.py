@@ -21,7 +21,10 @@ from tests.aws.server import CheckedAws
 from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, RETRAINS, SUNDAYS
 from tests.sessions import forget_sessions
+from trainer.base.html import embedded_json
 from trainer.cli.main import main
+from trainer.control.cloud import AwsCloud
+from trainer.control.report import report_of
 from trainer.runs.record import from_iso
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
@@ -200,7 +203,11 @@ def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "done",
         (),
     ) and "0 of 2 go to production; SIG-USD stays" in entry.gate
-    receipt_of(story, entry.score_run_id)
+    scored = receipt_of(story, entry.score_run_id)
+    record, _ = read_record(story.objects, entry.score_run_id)
+    page = json.loads(embedded_json(report_of(AwsCloud(story.access, story.outputs), record, scored)))
+    assert ["scored", f"2 models of {entry.run_id}, 2 against production"] in page["asked"]
+    assert [(one["piece"], one["promote"]) for one in page["gate"]] == [(one, False) for one in SYMBOLS]
     decision = read_decision(story.objects, model)
     assert decision is not None and not decision.promote and decision.challenge == 1
     assert decision.champion is not None and decision.winner == champion.sha256

@@ -57,8 +57,12 @@ class FolderUploads:
                 what = f"The {field.removeprefix('Checksum')} you specified did not match what we received."
                 raise self._refused("BadDigest", 400, "UploadPart", what)
         etag = hashlib.sha256(body).hexdigest()
-        with whole_file(folder / f"{number:05d}-{etag}") as new:
-            new.write_bytes(body)
+        try:
+            with whole_file(folder / f"{number:05d}-{etag}") as new:
+                new.write_bytes(body)
+        except FileNotFoundError:  # it was completed between the folder's making and the file's
+            self.facts(name, "UploadPart")
+            raise
         if not (folder / "upload.json").exists():  # it was completed meanwhile
             shutil.rmtree(folder, ignore_errors=True)
             self.facts(name, "UploadPart")

@@ -16,6 +16,7 @@ EXTRAS = {
     "scripts": ("uv",),
     "fetch": ("ccxt", "yfinance"),
     "cluster": ("ray",),
+    "completion": ("shtab",),
     "track": ("mlflow", "wandb"),
     "search": ("optuna",),
     "infra": ("pulumi", "pulumi_aws", "tzdata"),

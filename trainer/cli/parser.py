@@ -6,6 +6,8 @@ another `verb`.
 
 from __future__ import annotations
 
+import argparse
+
 from trainer import __version__
 from trainer.base.arguments import Parser
 from trainer.cli.flags.data import data_flags
@@ -28,6 +30,7 @@ from trainer.cli.flags.work import agent_flags, launch_flags, plan_flags, predic
 TYPE_CHECKING = False  # typing's own constant, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 def build_parser(prog: str = "mayfly") -> Parser:
@@ -41,10 +44,29 @@ def build_parser(prog: str = "mayfly") -> Parser:
         return parser
     parser = Parser(prog=prog, description="Train models on AWS GPUs that exist only for the run.")
     parser.add_argument("--version", action="version", version=f"mayfly {__version__}")
+    parser.add_argument(
+        "--print-completion",
+        action=PrintCompletion,
+        choices=("bash", "zsh", "fish"),
+        metavar="SHELL",
+        help="print what completes commands in bash, zsh or fish: docs/quick-start.md",
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     for verb, (words, flags) in VERBS.items():
         verbs.add_parser(verb, help=words, flags=flags, add_help=flags is not None)
     return parser
+
+
+class PrintCompletion(argparse.Action):
+    """Print the script of a shell, and exit."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Load shtab and the tables here: no other command needs them."""
+        from trainer.cli.completion import script
+        from trainer.cli.output import say_text
+
+        say_text(f"{script(parser, values)}\n")
+        parser.exit()
 
 
 VERBS: dict[str, tuple[str, Callable[[Parser], None] | None]] = {  # help and flags, in the order of `--help`

@@ -7,19 +7,21 @@ can't be had is left out. Commands make one that is missing, and add what came l
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from trainer.base.errors import TrainerError, UsageError
 from trainer.base.strict_json import Unsound
+from trainer.base.text import counted
 from trainer.control.cloud import Cloud
 from trainer.control.observe import reports
 from trainer.control.reported import at_once
 from trainer.job.job import job_from
+from trainer.launch.work import Score
 from trainer.retrains.entries import retrain_of
-from trainer.runs.manifest import read_manifest
+from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.receipt import Receipt
 from trainer.runs.record import RunRecord, utc_now
 from trainer.runs.report.curves import RunCurves, curves_of
@@ -32,6 +34,7 @@ from trainer.runs.timeline import Reports
 from trainer.store.decisions import GateDecision, read_decisions
 from trainer.store.listing import card_of
 from trainer.store.production import PRODUCTION, file_of, production_name
+from trainer.store.scores import ASKED_FILE, Asked, asked_from
 
 MOST_EVENT_BYTES = 32 * 2**20  # that are folded into curves: control has a gigabyte of memory
 MOST_PARTS = 20_000
@@ -86,8 +89,11 @@ def make_report(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
             missing[part] = f"Not shown: {error}"
             return instead
 
+    manifest = read("manifest", lambda: _manifest(objects, record), None)
+    asked = read("scored", lambda: _scoring(record, manifest), None)
     seen = Seen(
-        manifest=read("manifest", lambda: _manifest(objects, record), None),
+        manifest=manifest,
+        scored=_scored(asked) if asked else "",
         reports=read("reports", lambda: _reports(cloud, record), {}),
         curves=read("curves", lambda: _curves(objects, record), None),
         cards=read("cards", lambda: _cards(objects, receipt), {}),
@@ -102,9 +108,30 @@ def _store(objects: Objects, run_id: str, made: bytes) -> None:
         objects.put(key=report_key(run_id), body=made, create=True)
 
 
-def _manifest(objects: Objects, record: RunRecord) -> Any:
+def _manifest(objects: Objects, record: RunRecord) -> Manifest | None:
     stored = objects.get(key=manifest_key(record.run_id))
     return read_manifest(stored.body) if stored is not None else None
+
+
+def _scoring(record: RunRecord, manifest: Manifest | None) -> Asked | None:
+    """Return what a score run scores; None for other work, or without a manifest. Raises Unsound."""
+    if record.work != Score.name or manifest is None:
+        return None
+    return asked_from(manifest.documents.get(ASKED_FILE))
+
+
+def _scored(asked: Asked) -> str:
+    """Return what is scored as text."""
+    beside = sum(piece.of("champion") is not None for piece in asked.pieces)
+    production = f"{beside or 'none'} against production"
+    newer = ", on newer bars alone" if any(piece.since for piece in asked.pieces) else ""
+    return f"{counted(len(asked.pieces), 'model')} of {_trained(asked)}, {production}{newer}"
+
+
+def _trained(asked: Asked) -> str:
+    """Return the run whose models are scored, by the permanent key of one: '' without any."""
+    keys = (model.key for piece in asked.pieces if (model := piece.of("challenger")))
+    return next((key.split("/")[-2] for key in keys if "/" in key), "")
 
 
 def _reports(cloud: Cloud, record: RunRecord) -> Reports:
@@ -180,13 +207,17 @@ def _production(objects: Objects, record: RunRecord, receipt: Receipt) -> dict[s
 
 
 def _decided(objects: Objects, record: RunRecord) -> dict[str, Any]:
-    """Return the gate's decisions about the models of a scheduled run, as a part of its report's data; {}
-    without any that can be read.
+    """Return the gate's decisions about the models of a scheduled run, or by a score run's scores, as a part
+    of its report's data; {} without any that can be read.
     """
-    made = None
-    with suppress(TrainerError):
-        if record.is_scheduled:
-            made = read_decisions(objects, retrain_of(record.run_id), record.run_id)
+    made: Sequence[GateDecision] = ()
+    with suppress(TrainerError, Unsound):
+        if record.is_scheduled and record.work == Score.name:
+            asked = _scoring(record, _manifest(objects, record))
+            found = read_decisions(objects, retrain_of(record.run_id), _trained(asked)) if asked else None
+            made = [one for one in found or () if one.score_run_id == record.run_id]
+        elif record.is_scheduled:
+            made = read_decisions(objects, retrain_of(record.run_id), record.run_id) or ()
     return {"gate": [_decision(one) for one in made]} if made else {}
 
 

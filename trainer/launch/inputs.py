@@ -131,7 +131,8 @@ def choose(
     frames = sorted({str(item.summary["timeframe"]) for item in known})
     if not timeframe and len(frames) > 1:
         raise DataError(
-            f"{raw} holds several timeframes: {', '.join(frames)}", do="Choose one with --timeframe."
+            f"{raw} holds several timeframes: {', '.join(frames)}",
+            do=f"Choose one: --set data.timeframe={frames[0]}.",
         )
     timeframe = canonical(timeframe) if timeframe else frames[0]
     fitting = [frame for frame in frames if frame == timeframe or can_resample(frame, timeframe)]
@@ -139,7 +140,7 @@ def choose(
         raise DataError(
             f"{raw} holds no {timeframe} bars",
             why=f"it has {', '.join(frames)}",
-            do="Choose with --timeframe.",
+            do=f"Choose --set data.timeframe={frames[0]}.",
         )
     # as the node chooses: this timeframe, else the longest that it can be made from
     base = max(fitting, key=step_of)

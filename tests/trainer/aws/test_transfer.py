@@ -7,9 +7,11 @@ import hashlib
 import json
 import os
 import random
+import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,21 @@ def test_the_other_completes_the_upload_first(s3: Weather, tmp_path: Path) -> No
     s3.before = other
     assert put_file(path, KEY, sha256, s3, bucket="b") == first[1]
     assert stored(s3) == [path.read_bytes()]
+
+
+def test_a_part_that_comes_as_its_upload_is_completed_is_refused(
+    s3: Weather, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = s3.bucket.create_multipart_upload(Bucket="b", Key=KEY)["UploadId"]
+
+    @contextmanager
+    def completed(path: Path) -> Iterator[Path]:
+        shutil.rmtree(path.parent)
+        yield path
+
+    monkeypatch.setattr(folder_uploads, "whole_file", completed)
+    with pytest.raises(ClientError, match="NoSuchUpload"):
+        s3.bucket.upload_part(Bucket="b", Key=KEY, UploadId=upload, PartNumber=1, Body=b"late")
 
 
 def test_parts_grow_with_the_file() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.manifests import manifest
 from tests.records import at
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from trainer.base.errors import ConnectionFailed, PermissionDenied
@@ -17,9 +18,12 @@ from trainer.control import report as module
 from trainer.control.drive import drive as drive_run
 from trainer.control.report import report_of
 from trainer.retrains.entries import retrain_of, run_id_of
-from trainer.runs.store import read_record, report_key
+from trainer.runs.record import RunRecord
+from trainer.runs.record_json import to_json
+from trainer.runs.store import manifest_key, read_record, report_key
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.decisions import GateDecision, ModelVersion, create_decisions
+from trainer.store.scores import ASKED_FILE, Asked, AskedModel, AskedPiece
 
 
 def told(page: bytes) -> Any:
@@ -123,15 +127,19 @@ def test_a_production_model_is_that_of_the_runs_group(closed, monkeypatch):
     assert shown.name.startswith("main/") and shown.metrics["of"].endswith(file)
 
 
+def decision(record: RunRecord, piece: str, *, run_id: str = "", score_run_id: str = "s") -> GateDecision:
+    version = ModelVersion(key="k", version_id="v", sha256="ab" * 32)
+    return GateDecision(
+        piece=piece, name="crypto/a", run_id=run_id or record.run_id, score_run_id=score_run_id,
+        decided_at=record.created_at, gate="test", challenge=1, promote=True, reason="better by far",
+        challenger=version, champion=version, numbers={"champion": {"gain": 0.25, "low": 0.125, "high": "much"}},
+    )  # fmt: skip
+
+
 def test_the_gates_decisions_are_added_when_a_command_draws_the_page(closed):
     cloud, record, receipt = closed
     run_id, piece = record.run_id, receipt["models"][0]["piece"]
-    version = ModelVersion(key="k", version_id="v", sha256="ab" * 32)
-    made = GateDecision(
-        piece=piece, name="crypto/a", run_id=run_id, score_run_id="s", decided_at=record.created_at, gate="test",
-        challenge=1, promote=True, reason="better by far", challenger=version, champion=version,
-        numbers={"champion": {"gain": 0.25, "low": 0.125, "high": "much"}},
-    )  # fmt: skip
+    made = decision(record, piece)
     assert "gate" not in told(report_of(cloud, record, receipt))
     create_decisions(cloud.objects, retrain_of(run_id), run_id, [made])
     assert "gate" not in told(report_of(cloud, record, receipt))  # a run of a desk has none
@@ -144,3 +152,33 @@ def test_the_gates_decisions_are_added_when_a_command_draws_the_page(closed):
 
 def test_a_scheduled_run_names_its_retrain():
     assert retrain_of(run_id_of("two-words", at(0))) == "two-words"
+
+
+def test_the_page_of_a_score_run_has_what_it_scored_and_what_was_decided(closed):
+    cloud, record, receipt = closed
+    record = replace(record, driver="control", handed_over_at=None, work="score")
+    receipt = {**receipt, "work": "score", "models": []}
+    trained, retrain = "20261129-010000-weekly-aaaaaa", retrain_of(record.run_id)
+
+    def model(side: Any, key: str) -> AskedModel:
+        return AskedModel(side=side, path=f"models/{side}", key=key, version_id="v", sha256="ab" * 32)
+
+    ours, theirs = model("challenger", f"models/{trained}/a"), model("champion", "models/production/c/a")
+    asked = Asked(
+        pieces=(AskedPiece(piece="A", models=(ours, theirs)), AskedPiece(piece="B", since=9, models=(ours,))),
+        until=10,
+    )
+    made = manifest(run_id=record.run_id, documents={ASKED_FILE: asked.to_json()})
+    cloud.objects.write(manifest_key(record.run_id), to_json(made))
+    del cloud.objects.stored[report_key(record.run_id)]
+    data = told(report_of(cloud, record, receipt))
+    labels = dict(data["asked"])
+    assert labels["scored"] == f"2 models of {trained}, 1 against production, on newer bars alone"
+    assert labels["work"] == "score" and not {"training", "machine", "budget"} & set(labels)
+    assert "gate" not in data
+    of_this, of_another = (
+        decision(record, piece, run_id=trained, score_run_id=score_run)
+        for piece, score_run in (("A", record.run_id), ("B", "another"))
+    )
+    create_decisions(cloud.objects, retrain, trained, [of_this, of_another])
+    assert [one["piece"] for one in told(report_of(cloud, record, receipt))["gate"]] == ["A"]

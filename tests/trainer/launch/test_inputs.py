@@ -36,7 +36,7 @@ def test_only_files_that_hold_a_wanted_symbol_are_pinned():
 
 
 def test_several_timeframes_are_listed_and_none_is_guessed():
-    with pytest.raises(DataError, match="several timeframes: 1d, 1m. Choose one with --timeframe"):
+    with pytest.raises(DataError, match="several timeframes: 1d, 1m. Choose one: --set data.timeframe=1d"):
         chosen(ETH, DAILY)
 
 

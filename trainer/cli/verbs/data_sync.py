@@ -28,6 +28,7 @@ from trainer.cli.output import counted, say, say_json, warn
 from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.transfer import TransferProgress
+from trainer.data.read.paths import check_path
 from trainer.data.table import DataSettings
 from trainer.launch.data_sets import (
     SetFile,
@@ -50,11 +51,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Push, pull or list. Returns 0, or 2 if files were left out, or left alone because they differ."""
     if arguments.set:
         DataSettings(set=arguments.set)  # raises UsageError for a name that no set has
-    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
+    push = arguments.action == "push"  # which, as a launch does, makes what a rehearsal needs
+    console = Console(plain=arguments.json)
+    with ExitStack() as ends:
+        ends.callback(console.close)
+        if push:
+            check_path(arguments.path)
+        if push and arguments.rehearse:
+            console.update("starting the embedded AWS ...")
+        reached = connected(rehearse=arguments.rehearse, program=push, local=arguments.local)
+        access = ends.enter_context(reached)
         bucket = read_stack(access, stack=arguments.stack).bucket
         objects = open_objects(access, bucket)
-        if arguments.action == "push":
-            return _push(arguments, access, objects, bucket)
+        if push:
+            return _push(arguments, access, objects, bucket, console)
         if arguments.action == "pull":
             return _pull(arguments, access, objects, bucket)
         return _list(arguments, objects)
@@ -63,11 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
 # --- push
 
 
-def _push(arguments: argparse.Namespace, access: Access, objects: Objects, bucket: str) -> int:
+def _push(
+    arguments: argparse.Namespace, access: Access, objects: Objects, bucket: str, console: Console
+) -> int:
     """Check the candles at a path, and upload the files that the set does not have as they are."""
-    data_set, console = arguments.set or DataSettings().set, Console(plain=arguments.json)
+    data_set = arguments.set or DataSettings().set
     with ExitStack() as ends:
-        ends.callback(console.close)
         if not arguments.json:
             console.update(f"checking {arguments.path} ...")
         check = CheckChild(arguments.path)

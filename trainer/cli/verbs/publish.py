@@ -110,6 +110,12 @@ def refuse_k_folds(job: Job) -> None:
         raise UsageError("data.split = kfold in a retrain", why=why, do="Set data.split = walk.")
 
 
+def track_notes(job: Job) -> list[str]:
+    """Return a note on a job's trackers, to which no scheduled run is written."""
+    trackers = "".join(f" --track {tracker}" for tracker in dict.fromkeys(job.track))
+    return [f"no desk tracks a scheduled run; after it: mayfly pull RUN{trackers}"] if trackers else []
+
+
 def publish(
     arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account
 ) -> tuple[PublishedRetrain, PlannedNow]:
@@ -124,7 +130,7 @@ def publish(
     sent = SENT[kind_of(job).command](job, account)
     ready = plan_now(sent.job, sent.bundle, sent.script, schedule, account)
     record = record_of(ready.work, ready.plan, account, preflight_at=now, now=now)
-    notes = [*ready.notes, *check_account(access, outputs, record, sweep=True)]
+    notes = [*ready.notes, *track_notes(job), *check_account(access, outputs, record, sweep=True)]
     if sent.script and schedule.promote != "never":
         notes.append(
             f"promote is {schedule.promote}: a script makes no model of Mayfly's, so nothing of it goes to"

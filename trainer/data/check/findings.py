@@ -171,7 +171,7 @@ def check_symbol(
             findings.append(_error(error))
     return SymbolCheck(
         symbol=symbol,
-        timeframe=timeframe,
+        timeframe=candles.timeframe if candles else timeframe,
         files=tuple(part.file for part in parts),
         rows=sum(len(part.timestamp) for part in parts),
         bars=len(candles) if candles else 0,

@@ -21,6 +21,7 @@ from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
 from trainer.data.timeframes import EVENTS, SECOND, name_of, origin_of, step_of
 
+MOST_VOLUME = 1e100  # of a bar: sums of larger ones pass the largest float64
 MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
 
 
@@ -303,6 +304,7 @@ def impossible_bars(values: np.ndarray, columns: Sequence[str]) -> list[tuple[st
     ]
     checks += [(f"{field} is not above zero", row <= 0) for field, row in zip(FIELDS, prices, strict=False)]
     checks += [("high is below low", values[1] < values[2]), ("volume is negative", volume < 0)]
+    checks += [(f"volume is above {MOST_VOLUME:g}", (volume > MOST_VOLUME) & np.isfinite(volume))]
     off = _spikes(values[3])
     return [*checks, (f"close is more than {MOST_TIMES_OFF} times off the bars before and after", off)]
 

@@ -66,7 +66,7 @@ def _in_folder(path: Path) -> FolderFiles:
         if len(files) > MOST_FILES:
             raise DataError(
                 f"{path} holds more than {MOST_FILES:,} candle files",
-                do="Name one of its subfolders with --data.",
+                do="Name one of its subfolders.",
             )
     if not files:
         raise no_candles(path)

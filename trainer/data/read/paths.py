@@ -31,7 +31,7 @@ def check_path(path: str) -> None:
     """Raise DataError if the path does not exist, or if its names can't be those of candle files."""
     scheme, mark, rest = path.partition(":/")
     if mark and scheme in ("s3", "gs", "http", "https"):
-        copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then --data candles/"
+        copied = f"aws s3 sync s3://{rest.lstrip('/')} candles/, then name candles/"
         do = f"Copy it first: {copied}." if scheme == "s3" else "Download it first."
         raise DataError(f"{scheme}://{rest.lstrip('/')} is not a file or folder on this machine", do=do)
     place = Path(path)
@@ -45,9 +45,9 @@ def check_path(path: str) -> None:
             f"cannot read {path}", why=str(error.strerror), do="Check the path and its permissions."
         ) from error
     if not there:
-        raise DataError(f"data folder {path} does not exist", do="Give --data a folder or a file of candles.")
+        raise DataError(f"data folder {path} does not exist", do="Give a folder or a file of candles.")
     if not place.is_file() and not place.is_dir():
-        raise DataError(f"{path} is no plain file or folder", do="Give --data a folder or a file of candles.")
+        raise DataError(f"{path} is no plain file or folder", do="Give a folder or a file of candles.")
     if place.is_file() and not place.name.lower().endswith(SUFFIXES):
         raise DataError(
             f"{path} is not a candle file",
@@ -66,7 +66,7 @@ def no_candles(folder: Path) -> DataError:
     return DataError(
         f"data folder {folder} holds no candles",
         why=f"no file ends in {', '.join(SUFFIXES)}",
-        do="It has {} files: {}".format(*others[0]) if others else "Give --data a folder that does.",
+        do="It has {} files: {}".format(*others[0]) if others else "Give a folder that does.",
     )
 
 

@@ -66,7 +66,7 @@ def several_timeframes(path: Path, several: Sequence[str]) -> SeveralTimeframes:
     error = SeveralTimeframes(
         f"{path} holds candles of several timeframes: {', '.join(several)}",
         why="a run trains on one",
-        do=f"Choose one, such as --timeframe {several[0]}.",
+        do=f"Choose one: --set data.timeframe={several[0]}.",
     )
     error.timeframes = tuple(several)
     return error
@@ -78,5 +78,5 @@ def no_such_timeframe(path: Path, chosen: str, frames: Iterable[str]) -> OtherTi
     return OtherTimeframe(
         f"{path} holds no candles of timeframe {chosen}",
         why=f"it holds {', '.join(listed)}",
-        do=f"Choose --timeframe {listed[0]}.",
+        do=f"Choose --set data.timeframe={listed[0]}.",
     )

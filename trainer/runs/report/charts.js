@@ -172,5 +172,23 @@ const charts = (() => {
     return made;
   }
 
-  return { lines, forget, parallel, gains, calibration, short, score, chance };
+  // Return a chart with a gap wherever nothing was told for long, as between two machines.
+  function broken({ x, series }) {
+    const steps = x.slice(1).map((one, place) => one - x[place]), usual = [...steps].sort((one, other) => one - other)[steps.length >> 1];
+    const spaced = (column, between) => column.flatMap((one, place) => steps[place] > 8 * usual ? [one, between(place)] : [one]);
+    return { x: spaced(x, (place) => (x[place] + x[place + 1]) / 2), series: series.map((one) => ({ ...one, values: spaced(one.values, () => null) })) };
+  }
+  function overall(columns) {
+    const across = (choose) => columns[0].map((_, place) => {
+      const values = columns.map((one) => one[place]).filter(known);
+      return values.length ? choose(values) : undefined;
+    });
+    return [
+      { label: "highest", values: across((all) => Math.max(...all)), place: 0, width: 1, faint: true },
+      { label: "mean", values: across((all) => all.reduce((sum, one) => sum + one, 0) / all.length), place: 0, width: 2.2 },
+      { label: "lowest", values: across((all) => Math.min(...all)), place: 0, width: 1, faint: true },
+    ];
+  }
+
+  return { lines, broken, overall, forget, parallel, gains, calibration, short, score, chance };
 })();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ class Seen:
     curves: RunCurves | None = None
     cards: Mapping[str, ReadCard] = field(default_factory=dict)  # by the models' keys
     production: Mapping[str, InProduction] = field(default_factory=dict)
+    scored: str = ""  # what a score run scores: its job is that of the training before it
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,7 +58,7 @@ def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, An
         "run": {name: receipt[name] for name in _OF_THE_RUN},
         "error": receipt["error"],
         "verdict": receipt["verdict"],
-        "asked": [[label, value] for label, value in _asked(receipt) if value],
+        "asked": [[label, value] for label, value in _asked(receipt, seen.scored) if value],
         "settings": list(settings_of(receipt["job"]))[:MOST_SETTINGS],
         "seconds": receipt["seconds"],
         "predicted": _predicted(record),
@@ -67,7 +68,7 @@ def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, An
         "instances": receipt["instances"][-MOST_ATTEMPTS:],
         "left": receipt["left"],
         "steps_twice": receipt["steps_twice"],
-        "lanes": lanes(record, seen.reports),
+        **lanes(record, seen.reports),
         "events": events(record, seen.reports),
         "models": models,
         "failed": _some([[one["piece"], one["reason"]] for one in receipt["failed"]], MOST_FAILED),
@@ -81,7 +82,7 @@ def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, An
     return _short(data)
 
 
-def _asked(receipt: Receipt) -> Iterator[tuple[str, str]]:
+def _asked(receipt: Receipt, scored: str) -> Iterator[tuple[str, str]]:
     """Yield what the job asked for, in the order in which people ask."""
     job = receipt["job"]
     table = {name: value for name, value in job.items() if isinstance(value, Mapping)}
@@ -97,6 +98,15 @@ def _asked(receipt: Receipt) -> Iterator[tuple[str, str]]:
     yield "model", f"{model} for {target}" if target else str(model or "")
     yield "symbols", _listed(of("data", "symbols"))
     yield "bars", _joined([of("data", "timeframe"), f"set {of('data', 'set')}" if of("data", "set") else ""])
+    yield "scored", scored
+    if not scored:
+        yield from _training_asked(receipt, of)
+    cause = CAUSES.get(receipt["deadline_cause"], receipt["deadline_cause"])
+    yield "deadline", f"{receipt['deadline']}, set by {cause}"
+
+
+def _training_asked(receipt: Receipt, of: Callable[[str, str], Any]) -> Iterator[tuple[str, str]]:
+    """Yield how long it may train, and on what."""
     epochs, seeds = of("train", "epochs"), of("train", "seeds")
     at_most = f"{counted(epochs, 'epoch')} at most" if isinstance(epochs, int) and epochs else ""
     yield "training", _joined([at_most, f"{seeds} seeds" if seeds and seeds != 1 else ""])
@@ -104,8 +114,6 @@ def _asked(receipt: Receipt) -> Iterator[tuple[str, str]]:
     yield "machine", "" if receipt["host"] else _joined([_listed(of("machine", "instance")), market])
     budget = of("machine", "budget")
     yield "budget", f"${budget:,.2f}" if isinstance(budget, (int, float)) and budget else ""
-    cause = CAUSES.get(receipt["deadline_cause"], receipt["deadline_cause"])
-    yield "deadline", f"{receipt['deadline']}, set by {cause}"
 
 
 def settings_of(job: Mapping[str, Any], above: str = "") -> Iterator[list[str]]:

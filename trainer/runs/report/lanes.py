@@ -16,12 +16,12 @@ MOST_LANES, MOST_EVENTS = 64, 400
 _OF_NODES = {"stage": "stage", "train": "train", "upload": "upload", "end": "terminate"}
 
 
-def lanes(record: RunRecord, reports: Reports) -> list[dict[str, Any]]:
-    """Return a lane for each attempt, or for each of its nodes: phases with their begin and end, in seconds
-    since 1970, and how it ended.
+def lanes(record: RunRecord, reports: Reports) -> dict[str, Any]:
+    """Return as `lanes` one for each attempt, or for each of its nodes: phases with their begin and end, in
+    seconds since 1970, and how it ended; of too many the newest, and as `lanes_left_out` how many more.
     """
     made = [lane for attempt in record.attempts for lane in _of_attempt(record, attempt, reports)]
-    return made[:MOST_LANES]
+    return {"lanes": made[-MOST_LANES:], "lanes_left_out": max(0, len(made) - MOST_LANES)}
 
 
 def events(record: RunRecord, reports: Reports) -> dict[str, Any]:

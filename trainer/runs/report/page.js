@@ -296,6 +296,7 @@
       }
       into.append(el("div", { kind: "lane" }, el("span", {}, lane.title), track, lane.why ? el("span", { kind: "why" }, lane.lost ? `lost its machine: ${lane.why}` : lane.why) : ""));
     }
+    if (data.lanes_left_out) into.append(el("p", {}, `without ${whole(data.lanes_left_out)} lanes before these; mayfly status --events has all that happened`));
     const phases = Object.entries(data.seconds).filter(([phase, seconds]) => phase !== "total" && seconds > 0);
     into.append(el("div", { kind: "key" }, ...phases.map(([phase, seconds]) => el("span", {}, el("i", { kind: `p-${phase}` }), `${phase} ${duration(seconds)}`))));
     if (data.attempts.length > 1) {
@@ -325,7 +326,7 @@
     const plot = (title, chart) => {
       const box = el("div", { kind: "chart-box" });
       plots.append(el("div", { kind: "plot" }, el("h3", {}, title), box));
-      charts.lines(box, { ...broken(chart), time: true, gaps: true, height: 200 });
+      charts.lines(box, { ...charts.broken(chart), time: true, gaps: true, height: 200 });
     };
     if (throughput.buckets.length) {
       plot(`Throughput, ${throughput.unit} a second`, { x: throughput.buckets.map(at), series: [{ label: `${throughput.unit}/s`, values: throughput.rates, place: 0 }] });
@@ -336,29 +337,12 @@
       if (!its.length) continue;
       const [buckets, ...values] = its.length > 1 ? uPlot.join(its.map((one) => [one.buckets, one[key]])) : [its[0].buckets, its[0][key]];
       const scaled = values.map((column) => column.map((one) => known(one) ? one / unit : undefined));
-      const shape = its.length > LINES ? overall(scaled) : scaled.map((column, place) => ({ label: its[place].name, values: column, place }));
+      const shape = its.length > LINES ? charts.overall(scaled) : scaled.map((column, place) => ({ label: its[place].name, values: column, place }));
       plot(title, { x: buckets.map(at), series: shape });
     }
     if (!plots.children.length) return false;
     if (!gpus.length) into.append(el("p", {}, "No GPU reported its use."));
     return true;
-  }
-  // Return a chart with a gap wherever nothing was told for long, as between two machines.
-  function broken({ x, series }) {
-    const steps = x.slice(1).map((one, place) => one - x[place]), usual = [...steps].sort((one, other) => one - other)[steps.length >> 1];
-    const spaced = (column, between) => column.flatMap((one, place) => steps[place] > 8 * usual ? [one, between(place)] : [one]);
-    return { x: spaced(x, (place) => (x[place] + x[place + 1]) / 2), series: series.map((one) => ({ ...one, values: spaced(one.values, () => null) })) };
-  }
-  function overall(columns) {
-    const across = (choose) => columns[0].map((_, place) => {
-      const values = columns.map((one) => one[place]).filter(known);
-      return values.length ? choose(values) : undefined;
-    });
-    return [
-      { label: "highest", values: across((all) => Math.max(...all)), place: 0, width: 1, faint: true },
-      { label: "mean", values: across((all) => all.reduce((sum, one) => sum + one, 0) / all.length), place: 0, width: 2.2 },
-      { label: "lowest", values: across((all) => Math.min(...all)), place: 0, width: 1, faint: true },
-    ];
   }
 
   // --- predicted and actual ---
@@ -384,6 +368,8 @@
   section("", head, "head");
   section("Asked and answered", (into) => into.append(el("div", { kind: "pair" }, el("div", {}, el("h3", {}, "Asked"), list(data.asked)), el("div", {}, el("h3", {}, "Answered"), list(answers())))));
   section("Models", drawModels, "long");
+  const ofDecisions = [{ title: "model", of: (one) => one.piece, name: true }, { title: "in production", of: (one) => one.name, name: true }, { title: "gate", of: gate }, { title: "over production", beside: "[95 %]", of: gain, number: true }, { title: "reason", of: (one) => one.reason, name: true }];
+  section("Decided", (into) => rows.length || !decided.size ? false : into.append(table(ofDecisions, data.gate)), "long"); // by a score run, whose models are another run's
   section(data.values.total && data.values.rows[0].study ? "Search" : "Values", drawValues, "long");
   section(curves.some((one) => one.along === "epoch") || !curves.length ? "Learning curves" : "Curves", drawCurves);
   section("Equity", drawEquity);

@@ -105,6 +105,24 @@ def test_only_what_changed_is_pushed(
     assert len(bucket.versions("raw/main/AAA_1m.parquet")) == 1, "its bytes were there"
 
 
+def test_a_push_alone_makes_the_stack_of_a_rehearsal(
+    bucket: KeptBucket, candles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bool] = []
+
+    @contextmanager
+    def connected(*, program: bool, **_: Any) -> Iterator[Access]:
+        asked.append(program)
+        yield ToBucket(bucket=bucket)
+
+    monkeypatch.setattr(data_sync, "connected", connected)
+    assert main(["data", "push", "nowhere", "--rehearse"]) == 2
+    assert "nowhere does not exist" in capsys.readouterr().err and asked == []
+    for words in (("push", str(candles)), ("ls",), ("pull",)):
+        assert main(["data", *words, "--rehearse"]) == 0
+    assert asked == [True, False, False]
+
+
 def test_what_is_pushed_is_pulled_and_listed(mayfly: Any, candles: Path, tmp_path: Path) -> None:
     mayfly("push", candles, "--set", "coins")
     code, pulled = mayfly("pull", "coins")

@@ -137,6 +137,12 @@ def test_several_timeframes_are_checked_one_after_the_other(tmp_path: Path, writ
     ]
 
 
+def test_bars_that_make_no_longer_one_are_counted_as_they_are(checked):
+    made = checked(bars(30), timeframe="1h")
+    assert found(made) == {"AAA has no whole bar of 1h: its bars are of 1m": (0, REFUSED)}
+    assert [(one.timeframe, one.bars) for one in made.symbols] == [("1m", 30)]
+
+
 def test_holes_are_those_of_the_calendar_that_the_plan_uses(checked):
     rows = bars(600)
     rows = rows[:100] + rows[200:]

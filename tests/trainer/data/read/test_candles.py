@@ -47,7 +47,7 @@ def test_several_timeframes_without_a_choice_are_listed(write_csv, tmp_path: Pat
     write_csv("AAA_1m.csv", HEADER, rows(0, 3))
     write_csv("AAA_1h.csv", HEADER, rows(0, 1))
     write_csv("ES_tick2800.csv", HEADER, rows(0, 3))
-    with pytest.raises(DataError, match="several timeframes: 1h, 1m, tick2800"):
+    with pytest.raises(DataError, match="several timeframes: 1h, 1m, tick2800.*--set data.timeframe=1h"):
         read_candles(tmp_path)
     assert read_candles(tmp_path, timeframe="60min")["AAA"].timeframe == "1h"
 
@@ -111,7 +111,7 @@ def test_candles_are_synthetic_when_any_file_is(tmp_path: Path, make_candles) ->
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nowhere", "nowhere does not exist.*--data"), ("caf\udce9", "its path is not UTF-8")],
+    [("nowhere", "nowhere does not exist. Give a folder or a file"), ("caf\udce9", "its path is not UTF-8")],
 )
 def test_a_missing_folder_is_refused(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=said):  # pyarrow can't open a path that is not UTF-8
@@ -146,6 +146,7 @@ def test_a_malformed_file_is_refused(name: str, content: bytes, said: str, tmp_p
         ("180,1,2,0,1,3", "AAA_1m.csv: low is not above zero in a bar of AAA"),
         ("180,1,1,2,1,3", "AAA_1m.csv: high is below low in a bar of AAA"),
         ("180,1,2,0.5,1,-3", "AAA_1m.csv: volume is negative in a bar of AAA"),
+        ("180,1,2,0.5,1,1e308", r"AAA_1m.csv: volume is above 1e\+100 in a bar of AAA"),
         ("120,1,2,0.5,1,3", "AAA_1m.csv has duplicate bars of AAA"),
     ],
 )

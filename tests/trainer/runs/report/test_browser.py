@@ -122,6 +122,21 @@ def test_the_gates_decision_stands_beside_the_model(browse):
     }
     texts = " ".join(browse(page({**data, "gate": [made]})).texts)
     assert "promoted to crypto/a: better" in texts and "over production" in texts and "+0.0100" in texts
+    assert "Decided" not in texts
+    none = {**data, "models": {**data["models"], "total": 0, "rows": []}, "curves": None, "gate": [made]}
+    drawn = browse(page({**none, "lanes_left_out": 3}))  # of a score run, of many machines
+    texts = " ".join(drawn.texts)
+    assert drawn.console == [] and "can't be drawn" not in texts
+    for words in (
+        "Decided",
+        piece,
+        "crypto/a",
+        "✓ promoted",
+        "+0.0100",
+        "better",
+        "without 3 lanes before these",
+    ):
+        assert words in texts, words
 
 
 def test_hostile_names_are_no_wider_than_a_small_screen(browse):
