@@ -44,9 +44,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    rows = [measured(seed) for seed in range(1 if asked.quick else 10)]
-    for row in rows:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    rows = []
+    for seed in range(1 if asked.quick else 10):
+        rows.append(measured(seed))
+        print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     print(write("search", {"machine": machine(), "rows": rows}, asked.out))
 
 
