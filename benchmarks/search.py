@@ -23,14 +23,14 @@ from benchmarks.rounds import machine, write
 from trainer.data.read.writing import write_candles
 from trainer.train.__main__ import main as train
 
-BARS, EPOCHS = 4_000, 27
+BARS, EPOCHS = 6_000, 27
 RATES = [1e-3, 3e-3, 1e-2, 3e-2, 1e-7, 3e-7, 1e-6, 3e-6]  # the last four can't learn
 SIZES = [8, 16]
 JOB = {
     "data": {"features": ["log_relative_volume_60", "log_return_1"]},
     "model": {"name": "mlp", "lookback": 2, "layers": 1},
     "target": {"name": "direction", "horizon": 1},
-    "train": {"epochs": EPOCHS, "patience": EPOCHS, "checkpoint_seconds": 0},
+    "train": {"epochs": EPOCHS, "patience": EPOCHS, "batch": 32, "checkpoint_seconds": 0},
     "search": {"method": "grid", "over": {"train.learning_rate": RATES, "model.hidden": SIZES}},
 }
 LEAST_REGRET, MOST_COST = 0.01, 0.5  # what a search is to keep to
@@ -44,9 +44,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    rows = [measured(seed) for seed in range(1 if asked.quick else 10)]
-    for row in rows:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    rows = []
+    for seed in range(1 if asked.quick else 10):
+        rows.append(measured(seed))
+        print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     print(write("search", {"machine": machine(), "rows": rows}, asked.out))
 
 

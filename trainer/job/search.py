@@ -267,6 +267,11 @@ def with_trials(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises UsageError.
     """
     given, script = tables.get("search", {}), tables.get("script", {})
+    if given and not given.get("over"):
+        do = (
+            'Set search.over, such as over = { "train.learning_rate" = [1e-3, 1e-2] }, or leave [search] out.'
+        )
+        raise UsageError("a [search] without over", why="there is nothing to search", do=do)
     if not script.get("command") or not given.get("over"):
         return tables
     search = SearchSettings(**read_keys("search", SearchSettings, given))

@@ -87,6 +87,7 @@ def test_a_trial_is_the_job_with_its_values():
         ({"train.warmup_steps": [5], "train.warmup_epochs": [1.0]}, {}, "trial 1"),
         ({"model.hidden": SIZES}, {"within": "soon"}, "not a duration"),
         ([1], {}, "must be a table"),
+        ("", {"trials": 3}, "without over"),
         ({"model.hidden": []}, {}, "1 to 1,000 choices"),
         (
             {"model.hidden": list(range(1, 1000)), "train.patience": list(range(1, 9))},

@@ -81,6 +81,7 @@ def test_the_best_trial_is_the_model_and_alone_is_scored(tmp_path, write_candles
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3000)
 def test_nine_of_ten_pruned_grids_find_what_the_whole_one_does():
     rows = [measured(seed) for seed in range(10)]
     print(rows)

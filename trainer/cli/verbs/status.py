@@ -5,6 +5,7 @@ drives is settled before it is shown.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -288,8 +289,8 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         entries.append(("use", _sample_view(item["sample"])))
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
-        rows = [{noun: name, **_piece(item["pieces"][name])} for name in sorted(item["pieces"])]
-        table = FittedTable(rows, right=("epoch", "step", "loss"), leaving=("step",))
+        rows = [{noun: name, **shown} for name, shown in _pieces(item["pieces"])]
+        table = FittedTable(rows, right=("epoch", "step", "loss", "validation"), leaving=("step",))
         title = f"{noun}s" if noun in ("model", "value") else noun
         entries += [("", ""), (title, table)]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
@@ -302,6 +303,22 @@ def _nodes_view(nodes: list[dict[str, Any]]) -> list[tuple[str, RenderableType]]
     states = Counter(end.state or "at work" for end in ends)
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
     return [("nodes", counts), *(("", styled(end.line, BAD)) for end in ends if end.line)]
+
+
+def _pieces(pieces: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """Return the pieces by name; each model's trials after it, the least validation loss first."""
+    model_of = {name: name.rpartition(" t")[0] for name in pieces if name.rpartition(" t")[2].isdecimal()}
+    trials = {name: model for name, model in model_of.items() if model in pieces}
+
+    def place(name: str) -> tuple[str, bool, float, str]:
+        loss = pieces[name].get("validation_loss")
+        return trials.get(name, name), name in trials, math.inf if loss is None else loss, name
+
+    def validation(name: str) -> dict[str, str]:
+        loss = pieces[name].get("validation_loss")
+        return {"validation": "-" if loss is None else f"{loss:.5f}"} if trials else {}
+
+    return [(name, {**_piece(pieces[name]), **validation(name)}) for name in sorted(pieces, key=place)]
 
 
 def _piece(values: dict[str, Any]) -> dict[str, str]:

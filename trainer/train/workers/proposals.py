@@ -8,6 +8,7 @@ and what it draws does not depend on how a process came here. Trials under way c
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,9 @@ def propose(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space, seed = search.space, hashlib.sha256(f"{search.seed} {study} {trial}".encode()).digest()
-    sampler = optuna.samplers.TPESampler(seed=int.from_bytes(seed[:4], "big"), constant_liar=True)
+    with warnings.catch_warnings():  # that the liar may change: the lock has its version
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(seed=int.from_bytes(seed[:4], "big"), constant_liar=True)
     made = optuna.create_study(sampler=sampler, direction="minimize")
     known: Any = {"distributions": _distributions(space)}
     for one in sorted((one for one in ended if one.values), key=lambda one: one.trial):

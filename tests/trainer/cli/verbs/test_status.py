@@ -15,7 +15,7 @@ from tests.trainer.cli.views.test_watch import NOW
 from trainer.aws.folder_bucket import FolderBucket
 from trainer.cli.main import main
 from trainer.cli.verbs.receipts import _made
-from trainer.cli.verbs.status import _detail, _done, _of_progress
+from trainer.cli.verbs.status import _detail, _done, _of_progress, _pieces
 from trainer.cli.views.drawing import drawn
 from trainer.runs.index import begin_run, read_index, take_out
 from trainer.runs.observation import Observation
@@ -36,6 +36,15 @@ def test_a_scripts_pieces_are_values_a_single_one_the_script():
     )
     shown = drawn(_detail(one, 0), width=80)
     assert _done(one) == "0/1 script" and "  script   script  state\n" in shown and "model" not in shown
+
+
+def test_trials_follow_their_model_the_best_first():
+    losses = {"B": None, "A t2": 0.5, "A": None, "A t10": 0.25, "A t1": None, "X t3": 0.1}
+    pieces = {name: {"state": "done", "validation_loss": loss} for name, loss in losses.items()}
+    rows = _pieces(pieces)
+    assert [name for name, _ in rows] == ["A", "A t10", "A t2", "A t1", "B", "X t3"]
+    assert [row["validation"] for _, row in rows][:3] == ["-", "0.25000", "0.50000"]
+    assert "validation" not in _pieces({"A": pieces["A"]})[0][1]
 
 
 def test_a_script_and_a_prepare_run_made_files():
