@@ -28,7 +28,8 @@ from torch import nn
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.targets.position_account import growth
 from trainer.train.agents.environment import CandleEnvironment, environment_of
 from trainer.train.agents.rollout import Bars, flat_of, follow, grown

@@ -37,7 +37,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.packs.pack import Member, loss_for, new_model
 from trainer.train.packs.strategy import form_pack

@@ -44,9 +44,10 @@ from trainer.data.read.candles import Candles
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import SeriesWork
+from trainer.job.reading import parse_job
 from trainer.store.card import read_card
 from trainer.targets import TARGETS
 from trainer.targets.inference import CellMean

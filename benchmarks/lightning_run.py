@@ -22,7 +22,8 @@ import torch
 
 from benchmarks.contenders import PlainNet, PlainWindows
 from trainer.base.settings import WINDOWS
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import parse_job
 from trainer.train.cpu import keep_freed_memory
 from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.inputs.survey import survey

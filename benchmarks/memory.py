@@ -26,7 +26,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from benchmarks.rounds import half_precision, machine, write
 from trainer.data.features import FEATURES
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import parse_job
 from trainer.machines.memory import STREAM_WORKSPACE, Footprint, footprint
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import OUT_OF_MEMORY, batches, is_out_of_memory, make_members, warm_up

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import machine, write
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import parse_job
 from trainer.train.checkpoint_files import write_tensors
 from trainer.train.packs.pack import Member, Pack
 from trainer.train.packs.strategy import form_pack

@@ -62,7 +62,8 @@ from benchmarks.rounds import half_precision, machine, write
 from trainer.base.errors import DataError
 from trainer.data.features import FEATURES, compute_features
 from trainer.data.read.reading import read_candles
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.machines.kernels import CPU_SLICE
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced

@@ -14,7 +14,8 @@ import torch
 from trainer.data.ranks import ranks
 from trainer.data.read.candles import Candles
 from trainer.data.timeframes import DAY
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import parse_job
 
 FIRST_LAG, LAST_LAG = 20, 40  # bars before a move that it depends on
 FLIPPED = 0.03  # share of the moves in the other direction, which keeps the attainable score below 1

@@ -33,7 +33,8 @@ from benchmarks.planted import planted_panel
 from benchmarks.rounds import machine, write
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import parse_job
 from trainer.store.card import read_card
 from trainer.targets.inference import CellMean
 from trainer.train.inputs.encoder import pinned

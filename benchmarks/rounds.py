@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.train.precision import matmul_dtype
 
 RESULTS = Path(__file__).parent / "results"

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import half_precision, machine, write
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import parse_job
 from trainer.machines.memory import GIB, footprint
 from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.observing.trace import WARM_UP_STEPS, traced

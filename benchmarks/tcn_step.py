@@ -38,8 +38,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.contenders import threads_that_sleep
 from benchmarks.rounds import interleave, machine, median, ratio, write
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.job.reading import job_from
 from trainer.machines.kernels import cpu_slice
 from trainer.models.tcn.network import Block, Tcn
 from trainer.train.cpu import keep_freed_memory, num_cores, use_one_thread

@@ -27,7 +27,8 @@ from typing import Any
 import torch
 
 from benchmarks.rounds import machine, write
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.machines.memory import GIB, footprint
 from trainer.train.packs.strategy import form_pack
 from trainer.train.tuning.timing import batches, make_members

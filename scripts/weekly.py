@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects, open_objects
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs, secrets_path, webhook_parameter
 from trainer.base.environment import rehearsal_environment
@@ -47,7 +48,7 @@ from trainer.rehearsal.world import AwsError, Pool
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import Objects, open_objects, read_record
+from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
 NAME = "sunday"

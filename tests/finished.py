@@ -10,13 +10,14 @@ from typing import Any
 
 from tests.trainer.conftest import weights
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
+from trainer.base.instants import utc_now
 from trainer.rehearsal.account import EmbeddedAccount
 from trainer.rehearsal.nodes import role_credentials
 from trainer.runs.keys import NodeKeys
 from trainer.runs.manifest import read_manifest
-from trainer.runs.record import utc_now
 from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
-from trainer.runs.store import manifest_key, open_objects, read_record
+from trainer.runs.store import manifest_key, read_record
 from trainer.store.scores import ASKED_FILE, SCORES_FILE, asked_from, written_scores
 
 

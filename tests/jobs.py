@@ -9,8 +9,9 @@ from trainer.base.own_file import OwnFile
 from trainer.base.settings import CHUNKS, keys_of
 from trainer.data.table import DataSettings
 from trainer.job.agent import AgentSettings
-from trainer.job.job import Job, job_from, parse_job
+from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
+from trainer.job.reading import job_from, parse_job
 from trainer.job.script import ScriptSettings
 from trainer.job.tables import HOMES, TABLES
 from trainer.job.train import ExpertSettings, TrainSettings

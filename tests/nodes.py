@@ -26,10 +26,11 @@ from tests.records import intent
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.instants import utc_now
 from trainer.base.strict_json import Fields
 from trainer.control.fleet import create_fleet_request
-from trainer.job.job import job_from
 from trainer.job.pieces import pieces_of
+from trainer.job.reading import job_from
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.start import recorded
 from trainer.launch.tasks import Task, refresh_task, script_task, training_task
@@ -39,7 +40,7 @@ from trainer.node.own_user import OwnUser
 from trainer.node.report import Status, ending, result
 from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
-from trainer.runs.record import RunPiece, RunRecord, utc_now
+from trainer.runs.record import RunPiece, RunRecord
 from trainer.runs.reports import NodeResult, read_outputs, read_result
 from trainer.runs.snapshots import SnapshotFile
 from trainer.runs.start_file import CarriedObject, StartFile, start_to_json

@@ -9,11 +9,11 @@ from typing import Any
 from trainer.aws.place import ACCOUNT, Place
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
-from trainer.launch.candidates import weigh
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import LaunchPlan, make_plan
 from trainer.launch.preflight import Offers
 from trainer.launch.prices import table_prices
+from trainer.launch.weighing import weigh
 from trainer.launch.work import timed
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import Workload, profile_on

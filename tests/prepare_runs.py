@@ -14,8 +14,10 @@ import pytest
 from tests.jobs import job_of
 from tests.nodes import node_on
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.stack_outputs import StackOutputs, secrets_path
 from trainer.base.code_files import code_files
+from trainer.base.instants import utc_now
 from trainer.base.own_file import FOLDER
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
@@ -28,8 +30,7 @@ from trainer.launch.start import record_of, register
 from trainer.launch.work import Account, Refresh
 from trainer.node.shared import Node
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import RunRecord, utc_now
-from trainer.runs.store import open_objects
+from trainer.runs.record import RunRecord
 
 SECRET = "s3cret-of-the-exchange"
 CODE = BundleName(sha256="ab" * 32, lock_sha256="cd" * 32)

@@ -7,8 +7,9 @@ from typing import Any
 
 from tests.pieces import named
 from trainer.runs.actions import Store
+from trainer.runs.attempts import Attempt, Launch, Rung
 from trainer.runs.observation import DescribedInstance
-from trainer.runs.record import Attempt, InstanceSeen, Launch, Rung, RunPiece, RunRecord
+from trainer.runs.record import InstanceSeen, RunPiece, RunRecord
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 DEADLINE = NOON + timedelta(hours=1)

@@ -12,9 +12,10 @@ from typing import Any
 from tests.manifests import manifest
 from tests.pieces import named
 from tests.records import RUN, at, created, make_record, piece, rung, seen
+from trainer.runs.attempts import Attempt
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt
-from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.report.curves import RunCurves, curves_of
 from trainer.runs.report.data import Seen, report_data
 from trainer.runs.report.models import InProduction, ReadCard

@@ -12,11 +12,14 @@ from typing import Any
 from tests.records import created
 from tests.trainer.conftest import OPEN_RUN
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects
+from trainer.base.instants import iso, utc_now
+from trainer.runs.attempts import Attempt
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Attempt, RunRecord, iso, utc_now
+from trainer.runs.record import RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.samples import NodeSample
-from trainer.runs.store import Objects, read_record
+from trainer.runs.store import read_record
 
 
 class Running:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.desk import Desk, until
+from trainer.base.instants import utc_now
 from trainer.rehearsal.client import interrupt_run
 from trainer.rehearsal.interruptions import Interruption
 from trainer.runs.capacity import OBJECT, to_bytes
-from trainer.runs.record import RunRecord, utc_now
+from trainer.runs.record import RunRecord
 from trainer.runs.record_json import record_from_json
 from trainer.runs.start_file import StartFile, read_start
 from trainer.runs.store import start_key

@@ -140,7 +140,7 @@ def test_settings_load_the_standard_library_and_ours_alone(home):
 def test_settings_and_the_job_load_without_heavy_libraries():
     script = (
         f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\nimport importlib\nfor name in {list(HOMES)}:"
-        " importlib.import_module(name)\nfrom trainer.job.job import job_from\nfrom trainer.machines.kernels import window_costs\nfrom trainer.models import"
+        " importlib.import_module(name)\nfrom trainer.job.reading import job_from\nfrom trainer.machines.kernels import window_costs\nfrom trainer.models import"
         " MODELS\nfrom trainer.targets import TARGETS\nfor model in MODELS:\n    for target in TARGETS:\n   "
         "     if TARGETS[target].acts and MODELS[model].reads == 'chunks': continue\n"
         "        job = job_from({'model': {'name': model}, 'target': {'name': target}})\n        assert job.model.bars_seen > 1 and"

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("targets.described", "targets.inference", "targets.losses", "targets.marks"),
     },
     "retrains": {
-        *("aws.place", "job", "runs", "targets.described"),
+        *("aws.objects", "aws.place", "job", "runs", "targets.described"),
         *("targets.gate", "targets.inference", "targets.marks"),
     },
     "launch": {
@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "targets",
     },
     "node": {"aws", "cluster", "job", "runs"},
-    "attach": {"runs"},
+    "attach": {"aws.objects", "runs"},
     "rehearsal": {"aws", "retrains.recurrence", "runs"},
     "cli": {"*"},
     "infra": {"aws.stack_outputs", "base.code_files", "base.environment", "retrains.schedule"},

@@ -35,7 +35,7 @@ from trainer.cli.main import _before_command, main
 from trainer.cli.parser import build_parser
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import parse_job
+from trainer.job.reading import parse_job
 from trainer.machines.chips import profiles
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.retrains.schedule import read_schedules

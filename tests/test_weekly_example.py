@@ -20,7 +20,7 @@ from tests.pages import block_of
 from trainer.bars.check import check_data
 from trainer.cli.parser import build_parser
 from trainer.cli.sources.refresh_script import with_refresh_script
-from trainer.job.job import job_from, load_job
+from trainer.job.reading import job_from, load_job
 from trainer.retrains.schedule import read_schedules
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "weekly"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from tests.aws.metrics import COMPARISONS, STATISTICS, Alarm, MetricId
 from tests.aws.queues import depth
 from tests.aws.topics import publish_as_service
+from trainer.base.instants import iso
 from trainer.rehearsal.account import REGION, Rules
 from trainer.rehearsal.wire import Answer, Call, collect
 from trainer.rehearsal.world import AwsError
-from trainer.runs.record import iso
 
 if TYPE_CHECKING:
     from tests.aws.account import CheckedAccount

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tests.aws.iam_policies import Authorization, IamPolicy, decide, lets_service, read_policy
+from trainer.base.instants import utc_now
 from trainer.rehearsal.account import Principal, Rules, refuse
 from trainer.rehearsal.identities import SPOT_ROLE, get_role, principal_of, unknown_key
 from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
 from trainer.rehearsal.world import AwsError
-from trainer.runs.record import utc_now
 
 if TYPE_CHECKING:
     from tests.aws.account import CheckedAccount

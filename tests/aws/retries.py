@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.aws.queues import send_as
 from trainer.aws.access import error_code
+from trainer.base.instants import iso
 from trainer.rehearsal import lambdas, scheduling
 from trainer.rehearsal.account import REGION, EventInvocation, Function
 from trainer.rehearsal.world import AwsError, Firing
-from trainer.runs.record import iso
 
 if TYPE_CHECKING:
     from tests.aws.account import CheckedAccount

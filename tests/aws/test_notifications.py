@@ -23,11 +23,11 @@ from tests.webhook import webhook
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs, webhook_parameter
+from trainer.base.instants import iso, utc_now
 from trainer.control.cloud import schedule_request
 from trainer.rehearsal import lambdas, scheduling
 from trainer.rehearsal.account import EmbeddedAccount, Function
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import iso, utc_now
 
 pytestmark = pytest.mark.nightly  # of a day with everything that may go wrong
 SWEEPER, CONTROL = "mayfly-dev-sweeper", "mayfly-dev-control"

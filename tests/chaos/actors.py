@@ -17,6 +17,7 @@ from tests.chaos.nodes import BEAT, Machine
 from tests.chaos.replaced import Records, simulated
 from tests.chaos.run import PARENT, ROLE, RUN, leave_parent, record_of
 from tests.chaos.schedule import CONTROL_SECONDS, START, SWEEP_SECONDS, NodeLife, Schedule
+from trainer.aws.objects import Conflict
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError
 from trainer.control.cloud import AwsCloud
@@ -28,7 +29,6 @@ from trainer.control.retrain_home import RetrainHome
 from trainer.control.settle import settle_all
 from trainer.control.stop import request_stop
 from trainer.rehearsal.world import Instance
-from trainer.runs import store as store_module
 from trainer.runs.actions import sweep_schedule
 from trainer.runs.deadline import armed_for
 from trainer.runs.index import INDEX_KEY, begin_run, note_shown
@@ -78,7 +78,7 @@ class Desk:
             self.seen = True
         except UsageError:
             return  # killed between index and record: there is no run
-        except (TrainerError, store_module.Conflict) as error:
+        except (TrainerError, Conflict) as error:
             aws.say(f"error: {error}")
             if self.begins:  # a launch that can't write its record ends
                 return
@@ -328,7 +328,7 @@ class Simulation:
                 report = answer(
                     event, home, poll_seconds=5.0, time_is_left=lambda: aws.now < ends, sleep=aws.sleep
                 )
-            except (TrainerError, store_module.Conflict) as error:
+            except (TrainerError, Conflict) as error:
                 failed.append(str(error))
                 return
             failed.extend(report["problems"].values())

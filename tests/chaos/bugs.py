@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from trainer.aws.objects import S3Objects
 from trainer.control import act as act_module
 from trainer.control import carry as carry_module
 from trainer.control import drive as drive_module
@@ -19,13 +20,13 @@ from trainer.control.fleet import FleetAnswer
 from trainer.control.functions import control as control_module
 from trainer.control.functions import sweep as sweep_module
 from trainer.node import snapshots as sender_module
+from trainer.runs import attempts as attempts_module
 from trainer.runs import index as index_module
 from trainer.runs import launching, observation, outcome, receipt, reconcile, recovery, spending
 from trainer.runs import record as record_module
 from trainer.runs.actions import ArmSweep, DeleteSchedule, Store, sweep_schedule
 from trainer.runs.lease import Lease
 from trainer.runs.snapshots import SnapshotObject
-from trainer.runs.store import S3Objects
 
 
 def no_token() -> Iterable[tuple[Any, str, Any]]:
@@ -438,7 +439,7 @@ def no_progress_unnoticed() -> Iterable[tuple[Any, str, Any]]:
 
 
 def waiting_takes_time_from_the_run() -> Iterable[tuple[Any, str, Any]]:
-    yield record_module.Queue, "deadline_at", lambda queue, now: queue.deadline
+    yield attempts_module.Queue, "deadline_at", lambda queue, now: queue.deadline
 
 
 def parent_not_carried() -> Iterable[tuple[Any, str, Any]]:

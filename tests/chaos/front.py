@@ -12,12 +12,13 @@ from typing import Any
 from tests.chaos.aws import Aws
 from tests.chaos.clients import Access
 from tests.chaos.schedule import Schedule
+from trainer.aws.objects import Conflict
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
 from trainer.control.cloud import AwsCloud
 from trainer.control.fleet import create_fleet_request
-from trainer.runs.record import Attempt, Launch, RunRecord
-from trainer.runs.store import Conflict
+from trainer.runs.attempts import Attempt, Launch
+from trainer.runs.record import RunRecord
 
 CODES = ("InsufficientInstanceCapacity", "RequestLimitExceeded", "VcpuLimitExceeded", "UnauthorizedOperation")
 WORDS = (

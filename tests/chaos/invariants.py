@@ -17,9 +17,9 @@ from tests.chaos.ending import SLACK, Ending
 from tests.chaos.kept import KEPT
 from tests.chaos.run import PRICES, RUN
 from tests.chaos.schedule import SWEEP_SECONDS
+from trainer.base.instants import from_iso
 from trainer.runs.observation import FORGOTTEN_AFTER, UNANSWERED
 from trainer.runs.outcome import exit_code
-from trainer.runs.record import from_iso
 from trainer.runs.recovery import MOST_LOST
 from trainer.runs.start_file import read_start
 from trainer.runs.store import start_key

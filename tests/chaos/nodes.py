@@ -20,12 +20,12 @@ from tests.chaos.run import ROLE, RUN, WORKS, checkpoint, done_in, done_of_each,
 from tests.chaos.schedule import BOOT_SECONDS, NodeLife
 from tests.pieces import named
 from trainer.base.errors import TrainerError
+from trainer.base.instants import iso
 from trainer.node.checkpoint_folder import Files, Unit
 from trainer.node.snapshots import Snapshots
 from trainer.rehearsal.world import Instance
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
-from trainer.runs.record import iso
 from trainer.runs.start_file import StartFile, read_start
 from trainer.runs.store import start_key
 

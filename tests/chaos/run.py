@@ -11,9 +11,10 @@ from typing import Any
 from tests.chaos.aws import BUCKET, Bucket
 from tests.chaos.schedule import BOOT_SECONDS, START, Schedule
 from tests.pieces import named
+from trainer.runs.attempts import Attempt, Launch, Rung
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import DESCRIBED
-from trainer.runs.record import Attempt, InstanceSeen, Launch, Leaves, Rung, RunPiece, RunRecord
+from trainer.runs.record import InstanceSeen, Leaves, RunPiece, RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
 from trainer.runs.start_file import StartFile, start_to_json

@@ -14,8 +14,8 @@ import pytest
 
 from tests.desk import QUICK
 from tests.jobs import sets
+from trainer.base.instants import from_iso
 from trainer.runs.deadline import armed_for
-from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
 
 GROUP = "mayfly-dev"

@@ -22,10 +22,10 @@ from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, RETRAINS, SUNDAYS
 from tests.sessions import forget_sessions
 from trainer.base.html import embedded_json
+from trainer.base.instants import from_iso
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.report import report_of
-from trainer.runs.record import from_iso
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.decisions import read_decision, read_decisions

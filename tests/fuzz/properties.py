@@ -37,8 +37,8 @@ from trainer.cli.views.drawing import drawn
 from trainer.cli.views.progress import picture
 from trainer.cli.views.receipt import receipt_view
 from trainer.control.progress import Step, progress_of
-from trainer.job.job import job_from, job_from_json, load_job, parse_job
 from trainer.job.model_names import is_model_file
+from trainer.job.reading import job_from, job_from_json, load_job, parse_job
 from trainer.launch.inputs import Input, choose, read_summary
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry, run_id_of
 from trainer.retrains.summary import scheduled_summary

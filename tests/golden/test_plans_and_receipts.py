@@ -21,17 +21,18 @@ from trainer.cli.verbs import launch as launch_verb
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.plan import plan_view, script_view
 from trainer.cli.views.receipt import receipt_view
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.plan import LaunchPlan
 from trainer.machines.planner import workload
 from trainer.machines.rates import EARLIER_RUN, Rate
 from trainer.machines.storage import storage_cost
+from trainer.runs.attempts import Attempt
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import NodeResult
 from trainer.targets.direction import Direction
 

@@ -25,7 +25,7 @@ from tests.live.runs import SMALL
 from trainer.aws.access import Access, aws_errors, own_access
 from trainer.aws.place import REHEARSAL
 from trainer.base import environment
-from trainer.runs.record import iso
+from trainer.base.instants import iso
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.live.context import Live, require
-from trainer.runs.record import from_iso, iso
+from trainer.base.instants import from_iso, iso
 
 LAG = timedelta(
     hours=20

@@ -23,11 +23,13 @@ from trainer.aws.access import Access, error_code, error_message
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
+from trainer.base.instants import utc_now
 from trainer.control.check_account import requests_of
 from trainer.control.cloud import AwsCloud
 from trainer.control.fleet import create_fleet_request
 from trainer.launch.preflight import find_image
-from trainer.runs.record import Launch, Rung, RunRecord, client_token, new_run_id, utc_now
+from trainer.runs.attempts import Launch, Rung
+from trainer.runs.record import RunRecord, client_token, new_run_id
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE_KEY = "code/live-check.whl"

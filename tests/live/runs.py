@@ -12,10 +12,10 @@ from typing import Any
 from tests.live.context import ROOT, Live, require
 from trainer.aws.access import aws_errors
 from trainer.aws.stack_outputs import secrets_path
+from trainer.base.instants import from_iso
 from trainer.control.observe import reports
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.record import from_iso
 from trainer.runs.reports import Heartbeat
 from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt

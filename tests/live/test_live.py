@@ -23,8 +23,8 @@ from tests.live.context import STANDARD, CheckFailed, Live
 from tests.retrains import CONFIG
 from tests.sessions import forget_sessions
 from trainer.aws.place import ACCOUNT
+from trainer.base.instants import from_iso
 from trainer.rehearsal.world import Delays
-from trainer.runs.record import from_iso
 
 by_name = {check.name: check for check in CHECKS}
 # Those without a run, whose waits end when the embedded AWS's clock is moved. `make nightly` has every check.

@@ -18,16 +18,18 @@ from tests.pieces import named
 from tests.records import NOON, created, launched, rung
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects, open_objects
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.data.read.candles import Candles
 from trainer.data.read.shapes import FIELDS
 from trainer.data.timeframes import step_of
+from trainer.runs.attempts import Rung
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import Rung, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import Objects, create_record, open_objects, receipt_key
+from trainer.runs.store import create_record, receipt_key
 from trainer.store.card import METADATA_KEY, Card, CardSeries
 from trainer.targets.direction import Direction
 

@@ -8,9 +8,9 @@ import base64
 import binascii
 from dataclasses import dataclass
 
+from trainer.aws.objects import Objects, given
 from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.runs.keys import NodeKeys
-from trainer.runs.store import Objects, given
 
 MOST_BYTES = 16 * 1024
 MOST_KEYS = 16

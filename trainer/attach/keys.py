@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from trainer.aws.objects import Objects
 from trainer.base.environment import keys_folder
 from trainer.base.errors import ConfigError, TrainerError
-from trainer.runs.store import Objects, receipt_key
+from trainer.runs.store import receipt_key
 
 LONGEST_LIFE_SECONDS = 8 * 24 * 3600.0  # a stack's cap is seven days at most
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")

@@ -33,7 +33,8 @@ from trainer.data.read.folders import candle_files
 from trainer.data.read.opened import FileRead, side_read
 from trainer.data.read.reading import CandleFolder
 from trainer.data.read.side import open_side, side_errors, side_files
-from trainer.job.job import MOST_JOB_BYTES, Job, job_from_json
+from trainer.job.job import Job
+from trainer.job.reading import MOST_JOB_BYTES, job_from_json
 
 _TRIES = 100  # to remove a folder while files appear in it
 

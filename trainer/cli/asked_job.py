@@ -10,7 +10,8 @@ from pathlib import Path
 from trainer.base.environment import defaults_file
 from trainer.base.errors import UsageError
 from trainer.cli.defaults import under
-from trainer.job.job import MAX_JOB_NAME, Job, load_job, parse_assignments, parse_job
+from trainer.job.job import MAX_JOB_NAME, Job
+from trainer.job.reading import load_job, parse_assignments, parse_job
 from trainer.job.tables import Tables
 
 FLAGS = {  # of the job, with their keys

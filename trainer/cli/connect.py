@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.aws.access import Access, own_access
+from trainer.aws.objects import Objects
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.output import warn
 from trainer.job.job import Job
-from trainer.runs.store import Objects, find_run
+from trainer.runs.store import find_run
 
 
 @contextmanager

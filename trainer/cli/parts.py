@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.aws.objects import Objects, given
 from trainer.base.errors import PermissionDenied
 from trainer.control.cloud import Cloud
 from trainer.control.observe import bootstrap_log
 from trainer.runs.keys import NodeKeys
-from trainer.runs.store import PART_BYTES, Objects, given, read_record
+from trainer.runs.store import PART_BYTES, read_record
 from trainer.runs.training_events import EventReader
 
 Epochs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its event

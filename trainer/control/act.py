@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
+from trainer.aws.objects import Conflict
 from trainer.base.errors import ConnectionFailed, TrainerError
+from trainer.base.instants import iso
 from trainer.control.carry import carry, write_ids
 from trainer.control.cloud import Cloud
 from trainer.control.fleet import create_fleet_request
@@ -34,11 +36,12 @@ from trainer.runs.actions import (
     kill_schedule,
     sweep_schedule,
 )
+from trainer.runs.attempts import Launch
 from trainer.runs.index import take_out
 from trainer.runs.observation import Observation, Remains
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import Launch, RunRecord, iso
-from trainer.runs.store import Conflict, read_record, receipt_key, stop_key, swap_record
+from trainer.runs.record import RunRecord
+from trainer.runs.store import read_record, receipt_key, stop_key, swap_record
 
 # after the instant that is stored before it: a request may arrive five minutes after its signature
 LATEST_CALL = timedelta(seconds=30)

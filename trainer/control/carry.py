@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trainer.aws.objects import Conflict, Objects, SpoiledObject, given
 from trainer.base.strict_json import Unsound
 from trainer.control.observe import left_behind
 from trainer.control.tokens import give_token
@@ -37,16 +38,7 @@ from trainer.runs.snapshots import (
     snapshot_numbers,
 )
 from trainer.runs.start_file import CarriedObject, StartFile, start_to_json, stored_start
-from trainer.runs.store import (
-    Conflict,
-    Objects,
-    RecordMissing,
-    SpoiledObject,
-    carried_key,
-    given,
-    read_record,
-    start_key,
-)
+from trainer.runs.store import RecordMissing, carried_key, read_record, start_key
 
 log = logging.getLogger("trainer.control")
 COPIED_AT_ONCE = 8

@@ -20,8 +20,9 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
 from trainer.control.fleet import create_fleet_request, own_profile
 from trainer.launch.checks import account_checks, ask_all
+from trainer.runs.attempts import Launch
 from trainer.runs.launching import refusal
-from trainer.runs.record import Launch, RunRecord
+from trainer.runs.record import RunRecord
 
 _ANOTHER_MAY = ("next_rung", "other_quota")  # steps after which other rungs of the ladder may still succeed
 _PASSED = "DryRunOperation"

@@ -24,13 +24,13 @@ from trainer.aws.error_codes import (
     PLACEMENT_EXISTS,
     SCHEDULE_EXISTS,
 )
+from trainer.aws.objects import Objects, open_objects
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError
+from trainer.base.instants import utc_now
 from trainer.control.fleet import FleetAnswer, read_answer, read_failure
 from trainer.runs.deadline import armed_for
 from trainer.runs.observation import ENDED, DescribedInstance, Remains
-from trainer.runs.record import utc_now
-from trainer.runs.store import Objects, open_objects
 
 # of volumes, and of spot requests: gone, or about to be
 GOING = ("deleting", "deleted", "closed", "cancelled", "failed")

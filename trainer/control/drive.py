@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from trainer.aws.objects import Conflict
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.control.act import act, give_up_start
 from trainer.control.cloud import Cloud
@@ -33,7 +34,7 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import Driver, RunRecord
-from trainer.runs.store import Conflict, read_record, swap_record
+from trainer.runs.store import read_record, swap_record
 from trainer.runs.stored_receipt import read_receipt
 
 RECEIPT_TRIES = 60  # polls of a closed run's receipt

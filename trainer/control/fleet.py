@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 from trainer.aws.access import error_code, error_message, meaning_of
 from trainer.aws.error_codes import EMPTY_FLEET, PARTIAL_FLEET, NextStep, meaning
-from trainer.runs.record import Launch, Rung, RunRecord, iso
+from trainer.base.instants import iso
+from trainer.runs.attempts import Launch, Rung
+from trainer.runs.record import RunRecord
 
 # CreateFleet of type instant tags all of these in the call itself (EC2 API, looked up 2026-11-20).
 TAGGED = ("instance", "volume", "network-interface", "fleet")

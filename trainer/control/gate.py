@@ -14,12 +14,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from trainer.aws.objects import Objects, Stored
 from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
+from trainer.base.instants import from_iso
 from trainer.base.strict_json import Unsound, instant
 from trainer.control.retrain_home import RetrainHome
 from trainer.data.timeframes import DAY, step_of
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
 from trainer.job.model_names import MODEL_SUFFIX
+from trainer.job.reading import job_from
 from trainer.launch.bundle import BundleName
 from trainer.launch.cpu_run import SCORE, plan_cpu_run
 from trainer.launch.inputs import list_inputs
@@ -30,8 +33,8 @@ from trainer.retrains.decision import refuse_beyond_month
 from trainer.retrains.entries import ScheduledRun, score_run_id_of
 from trainer.retrains.schedule import BETTER, SHADOW, RetrainSchedule
 from trainer.runs.manifest import DATA, GIVEN, Manifest, ManifestInput, read_manifest
-from trainer.runs.record import RunRecord, from_iso
-from trainer.runs.store import Objects, Stored, manifest_key, read_record
+from trainer.runs.record import RunRecord
+from trainer.runs.store import manifest_key, read_record
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.decisions import (
     GateDecision,

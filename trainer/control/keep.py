@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from trainer.runs.store import Objects
+from trainer.aws.objects import Objects
 from trainer.store.production import keep
 
 COPIES_AT_ONCE = 10

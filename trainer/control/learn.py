@@ -10,15 +10,16 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from trainer.aws.objects import Conflict, Objects, put_over
 from trainer.aws.place import place_named
 from trainer.base.errors import TrainerError
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.launch.knowledge import shape_on
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import profile_on
 from trainer.runs import boot, calibration, capacity
-from trainer.runs.record import Rung, RunRecord
-from trainer.runs.store import Conflict, Objects, put_over
+from trainer.runs.attempts import Rung
+from trainer.runs.record import RunRecord
 
 TRIES = 5  # tries of a compare-and-swap, against other runs that end at the same time
 

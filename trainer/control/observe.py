@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
+from trainer.aws.objects import Objects, Stored, given
 from trainer.base.errors import TrainerError
 from trainer.base.symbols import folders_of
 from trainer.control.cloud import Cloud
@@ -32,7 +33,7 @@ from trainer.runs.reports import (
     NodeResult,
 )
 from trainer.runs.start_file import StartFile, check_keys, stored_start
-from trainer.runs.store import Objects, Stored, given, start_key, stop_key
+from trainer.runs.store import start_key, stop_key
 from trainer.store.listing import card_of, stored_models
 
 T = TypeVar("T")

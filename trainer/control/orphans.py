@@ -17,9 +17,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import Access, error_code
+from trainer.aws.objects import Objects
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.runs.index import read_index
-from trainer.runs.store import Objects
 
 PASSED = timedelta(minutes=15)  # after its time: by then Scheduler has called, retried and deleted it
 _RUN_SCHEDULE = re.compile(r"mayfly-(\d{8}-\d{6}-[a-z0-9-]+?)-(sweep|kill-\d+)")

@@ -11,13 +11,14 @@ from typing import Any
 
 from trainer.aws.place import Place, place_named
 from trainer.base.errors import Stopped, TerminationUnconfirmed, TrainerError
+from trainer.base.instants import iso
 from trainer.runs.actions import Action
 from trainer.runs.deadline import Deadline
 from trainer.runs.launching import pool_name
 from trainer.runs.node_ends import NodeEnd, node_ends
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt, make_receipt, seconds
-from trainer.runs.record import InstanceSeen, RunRecord, iso
+from trainer.runs.record import InstanceSeen, RunRecord
 from trainer.runs.recovery import lost_machine
 from trainer.runs.reports import Heartbeat
 from trainer.runs.samples import NodeSample

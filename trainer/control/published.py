@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.aws.objects import Objects
 from trainer.job.job import Job
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import data_now
@@ -11,7 +12,6 @@ from trainer.launch.planning import FoundCandles, FoundScript, choose_from_set, 
 from trainer.launch.uploads import DeskFile
 from trainer.launch.work import Account
 from trainer.retrains.published import PublishedRetrain, PublishedScript, verified_script
-from trainer.runs.store import Objects
 
 
 @dataclass(frozen=True, kw_only=True)

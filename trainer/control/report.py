@@ -12,23 +12,25 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from trainer.aws.objects import Conflict, Objects, Stored, given
 from trainer.base.errors import TrainerError, UsageError
+from trainer.base.instants import utc_now
 from trainer.base.strict_json import Unsound
 from trainer.base.text import counted
 from trainer.control.cloud import Cloud
 from trainer.control.observe import reports
 from trainer.control.reported import at_once
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.launch.work import Score
 from trainer.retrains.entries import retrain_of
 from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.receipt import Receipt
-from trainer.runs.record import RunRecord, utc_now
+from trainer.runs.record import RunRecord
 from trainer.runs.report.curves import RunCurves, curves_of
 from trainer.runs.report.data import Seen, report_data
 from trainer.runs.report.models import InProduction, ReadCard, first, number
 from trainer.runs.report.page import MOST_PAGE_BYTES, data_of, page
-from trainer.runs.store import PART_BYTES, Conflict, Objects, Stored, given, manifest_key, report_key
+from trainer.runs.store import PART_BYTES, manifest_key, report_key
 from trainer.runs.stored_receipt import read_receipt
 from trainer.runs.timeline import Reports
 from trainer.store.decisions import GateDecision, read_decisions

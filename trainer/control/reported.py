@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from trainer.aws.objects import Objects, Stored, given
 from trainer.base.errors import ConnectionFailed, TrainingFailed
 from trainer.base.strict_json import Unsound, read_object
 from trainer.job.model_names import MODEL_SUFFIX
@@ -31,7 +32,7 @@ from trainer.runs.reports import (
     read_scripts,
 )
 from trainer.runs.start_file import stored_start
-from trainer.runs.store import Objects, Stored, given, start_key
+from trainer.runs.store import start_key
 from trainer.store.listing import models_in
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainer.aws.objects import Objects
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import finished_of, has_checkpoints, last_begun
@@ -17,7 +18,7 @@ from trainer.control.observe import left_behind
 from trainer.job.model_settings import model_settings
 from trainer.runs.manifest import Manifest, ManifestInput, read_manifest
 from trainer.runs.record import Counts, RunRecord
-from trainer.runs.store import Objects, find_run, manifest_key, read_record
+from trainer.runs.store import find_run, manifest_key, read_record
 
 NOTHING_LEFT = "it ended done: nothing of it is left to do"
 ANEW = "Launch without --resume to start over."

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from trainer.aws.objects import Conflict
 from trainer.base.errors import BudgetError, ConfigError, ConnectionFailed, DataError, TrainerError
 from trainer.control.gate import after_scoring, begin_scoring, reserved_usd
 from trainer.control.keep import keep_models
@@ -35,7 +36,7 @@ from trainer.retrains.entries import (
 from trainer.retrains.published import PublishedRetrain, other_image, read_published, verified_job
 from trainer.retrains.schedule import BETTER, RetrainSchedule
 from trainer.retrains.summary import run_notes
-from trainer.runs.store import Conflict, UnreadableRecord, read_record
+from trainer.runs.store import UnreadableRecord, read_record
 from trainer.runs.stored_receipt import read_receipt
 
 

@@ -10,8 +10,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trainer.aws.access import Access, aws_errors
+from trainer.aws.objects import Conflict
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError
+from trainer.base.instants import iso
 from trainer.control.retrain import advance
 from trainer.control.retrain_home import RetrainHome
 from trainer.retrains.decision import spent_in_month
@@ -19,8 +21,6 @@ from trainer.retrains.entries import PREFIX, ScheduledRun, begin_entry, change_e
 from trainer.retrains.published import UnreadablePublication, read_published
 from trainer.retrains.schedule import is_name, read_schedules
 from trainer.retrains.summary import PersonMessage, repeated_summary, scheduled_summary
-from trainer.runs.record import iso
-from trainer.runs.store import Conflict
 from trainer.runs.stored_receipt import read_receipt
 
 GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come

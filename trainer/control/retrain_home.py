@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from trainer.aws.access import Access
+from trainer.aws.objects import Conflict
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConnectionFailed
 from trainer.control.check_account import check_account
@@ -19,7 +20,7 @@ from trainer.launch.work import Account
 from trainer.retrains.entries import ScheduledRun, entry_key, entry_keys, read_entry
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 from trainer.retrains.summary import PersonMessage
-from trainer.runs.store import Conflict, record_key
+from trainer.runs.store import record_key
 
 LAST_ENTRIES = 40  # entries of a retrain that each call reads, however old
 ENTRIES_AT_ONCE = 8

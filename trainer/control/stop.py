@@ -12,9 +12,10 @@ from enum import Enum
 from types import FrameType
 from typing import Protocol
 
+from trainer.aws.objects import Conflict
 from trainer.control.cloud import Cloud
 from trainer.runs.record import RunRecord
-from trainer.runs.store import Conflict, read_record, swap_record
+from trainer.runs.store import read_record, swap_record
 
 
 class Wish(Enum):

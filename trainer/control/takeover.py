@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from trainer.aws.objects import Conflict, Objects, Stored, given
 from trainer.base.errors import DataError
 from trainer.data.columns import told_parts
 from trainer.launch.inputs import MOST_INDEX_BYTES, RAW, describes, hash_key, index_key, read_summary
@@ -23,7 +24,7 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.manifest import DATA, ManifestInput, read_manifest
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_ADDED_BYTES, MOST_ADDED_FILES
-from trainer.runs.store import Conflict, Objects, Stored, given, manifest_key
+from trainer.runs.store import manifest_key
 
 # of files that came by other means, without S3's own checksum: control reads these
 MOST_HASHED_BYTES = 2 * 2**30

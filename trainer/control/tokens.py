@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
+from trainer.aws.objects import Conflict, Objects
 from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError
 from trainer.runs.keys import NodeKeys
-from trainer.runs.store import Conflict, Objects
 
 log = logging.getLogger("trainer.control")
 TOKEN = "[0-9a-f]{64}"

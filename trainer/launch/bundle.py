@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
+from trainer.aws.objects import Conflict, Objects
 from trainer.base.code_files import NODE, code_files, home_modules, path_of
 from trainer.base.errors import ConfigError
 from trainer.base.own_file import FOLDER
 from trainer.job.script import FOLDER as SCRIPT_FOLDER
-from trainer.runs.store import Conflict, Objects
 
 LOCK = "trainer/node/requirements.lock"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest instant that a zip can name

@@ -19,7 +19,7 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.launch.preflight import ask_at_once
 from trainer.launch.quotas import quota_note
-from trainer.runs.record import Rung
+from trainer.runs.attempts import Rung
 
 SWEEPER = "the sweeper"
 Checks = Mapping[str, Callable[[], str]]  # by the check's name in errors

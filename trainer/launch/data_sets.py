@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from trainer.aws.access import Access, aws_errors, error_code
 from trainer.aws.error_codes import NO_OBJECT
+from trainer.aws.objects import Objects, Stored, stored_of
 from trainer.aws.parts import Moved
 from trainer.aws.transfer import fetch_file
 from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
@@ -22,7 +23,7 @@ from trainer.base.symbols import file_flaw
 from trainer.base.text import counted
 from trainer.launch.inputs import PARALLEL, RAW, Input, described, hash_of
 from trainer.runs.manifest import read_manifest
-from trainer.runs.store import Objects, Stored, manifest_key, read_record, stored_of
+from trainer.runs.store import manifest_key, read_record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from trainer.aws.access import Access, error_code
 from trainer.aws.error_codes import NO_PARAMETER
 from trainer.aws.stack_outputs import StackOutputs, dead_letters_queue, webhook_parameter
 from trainer.base.errors import ConfigError, QuotaError
+from trainer.base.instants import utc_now
 from trainer.launch import checks
 from trainer.launch.network_reach import network
 from trainer.launch.preflight import find_image, is_baked
@@ -24,7 +25,6 @@ from trainer.launch.quotas import read_quotas
 from trainer.machines.instances import catalogue
 from trainer.machines.storage import EFS_USD_PER_GB_MONTH, GB
 from trainer.runs.launching import QUOTA_CONSOLE
-from trainer.runs.record import utc_now
 
 # AWS drops images of discontinued lines; drivers and fixes are that old by then
 OLD_IMAGE = timedelta(days=180)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trainer.aws.objects import Objects
 from trainer.aws.place import Place
 from trainer.base.errors import TrainerError
 from trainer.job.job import Job
@@ -22,7 +23,6 @@ from trainer.runs.boot import OBJECT as BOOTS
 from trainer.runs.boot import Boots, boots_from
 from trainer.runs.calibration import OBJECT as CALIBRATION
 from trainer.runs.calibration import Calibrated, calibrated, case_of, runs_from
-from trainer.runs.store import Objects
 
 
 def profiles_of(job: Job, machines: Iterable[InstanceType], place: Place) -> tuple[GpuProfile, ...]:

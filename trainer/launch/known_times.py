@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from trainer.aws.objects import Objects
 from trainer.aws.place import Place
 from trainer.base.errors import TrainerError
 from trainer.machines.rates import EARLIER_RUN, Rate
 from trainer.runs.index import read_index
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import Objects
 from trainer.runs.stored_receipt import read_receipt
 
 RECEIPTS_AT_ONCE = 8

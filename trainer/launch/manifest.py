@@ -7,15 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+from trainer.aws.objects import Conflict, Objects
 from trainer.launch.bundle import BundleName
 from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task
 from trainer.machines.instances import InstanceType
 from trainer.machines.scaling import link_of
+from trainer.runs.attempts import Rung
 from trainer.runs.manifest import ExpectedMachine, Manifest
-from trainer.runs.record import Rung, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.record_json import to_json
-from trainer.runs.store import Conflict, Objects, manifest_key, record_key
+from trainer.runs.store import manifest_key, record_key
 
 # age of a manifest without a record whose writer has ended: control is called for ten
 LEFT_BEHIND = timedelta(minutes=15)

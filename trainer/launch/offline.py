@@ -11,6 +11,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from trainer.aws.access import Access
+from trainer.aws.objects import Stored
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.job.job import Job
 from trainer.launch.gpu_table import cheapest_of_each
@@ -26,7 +27,6 @@ from trainer.machines.instances import (
     catalogue,
 )
 from trainer.machines.planner import LONGEST_DEADLINE
-from trainer.runs.store import Stored
 
 # The line of images that a new stack has (Pulumi.yaml); a test compares them.
 IMAGE_LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"

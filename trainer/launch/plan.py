@@ -18,20 +18,21 @@ from trainer.job.job import Job
 from trainer.job.machine import MachineSettings
 from trainer.job.pieces import KINDS
 from trainer.job.pieces.piece import Piece
-from trainer.launch.candidates import PlanCandidate, Timed, Weighed, hours
+from trainer.launch.candidates import PlanCandidate, Timed, hours
 from trainer.launch.checkpoints import CheckpointCost
 from trainer.launch.gpu_table import OnGpus, instead
 from trainer.launch.machines import on_demand_price
 from trainer.launch.preflight import Offers
 from trainer.launch.spot import refuse_unlikely, within_chance
+from trainer.launch.weighing import Weighed
 from trainer.machines.baking import Baking, baking
 from trainer.machines.instances import InstanceType
 from trainer.machines.planner import dollars, three_times_slow
 from trainer.machines.rates import EARLIER_RUN
 from trainer.machines.storage import StorageCost, storage_cost
+from trainer.runs.attempts import Rung
 from trainer.runs.boot import Boots
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit, time_limit
-from trainer.runs.record import Rung
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
+from trainer.aws.objects import Objects
 from trainer.aws.place import HERE
 from trainer.base.errors import DataError, UsageError
 from trainer.job.job import Job
 from trainer.job.pieces import takes_all_devices
 from trainer.job.pieces.fewest import empty_span, too_few
 from trainer.launch.bundle import BundleName
-from trainer.launch.candidates import weigh
 from trainer.launch.inputs import RAW, ChosenCandles, Input, choose, list_inputs
 from trainer.launch.knowledge import known_boots
 from trainer.launch.machines import machines_of, refuse_unfit
@@ -21,11 +21,11 @@ from trainer.launch.plan import LaunchPlan, RunPlan, make_plan
 from trainer.launch.preflight import Offers, query_offers
 from trainer.launch.spot import refuse_without_checkpoints
 from trainer.launch.uploads import DeskFile
+from trainer.launch.weighing import weigh
 from trainer.launch.work import Account, ScriptWork, TrainingWork, WeighedWork, Work
 from trainer.machines.planner import LONGEST_DEADLINE
 from trainer.machines.storage import storage_cost
 from trainer.runs.deadline import TimeLimit
-from trainer.runs.store import Objects
 
 
 def choose_from_set(job: Job, inputs: Sequence[Input]) -> ChosenCandles:

@@ -16,10 +16,10 @@ from trainer.aws.access import Access, aws_error, error_code
 from trainer.aws.error_codes import NO_IMAGE, NO_PARAMETER
 from trainer.aws.stack_outputs import StackOutputs, baked_parameter
 from trainer.base.errors import ConfigError, ConnectionFailed
+from trainer.base.instants import utc_now
 from trainer.launch.prices import PricedTypes, disk_price, list_prices, with_disk
 from trainer.machines.instances import InstanceType
 from trainer.machines.storage import RootDisk
-from trainer.runs.record import utc_now
 
 T = TypeVar("T")
 

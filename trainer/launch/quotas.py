@@ -12,8 +12,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from trainer.aws.access import Access, error_code
 from trainer.base.errors import QuotaError
 from trainer.machines.instances import catalogue
+from trainer.runs.attempts import Rung
 from trainer.runs.launching import QUOTA_CONSOLE
-from trainer.runs.record import Rung
 
 COUNTED = ("pending", "running")  # states of instances that count against a quota
 

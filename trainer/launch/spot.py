@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from trainer.base.errors import BudgetError, UsageError
 from trainer.job.job import Job
-from trainer.launch.candidates import PlanCandidate, hours, restart_seconds
+from trainer.launch.candidates import PlanCandidate, hours
+from trainer.launch.weighing import restart_seconds
 from trainer.machines.spot import INTERRUPTIONS_PER_HOUR, chance_to_finish
 from trainer.runs.deadline import CAUSES, REMEDIES, TimeLimit
 from trainer.runs.recovery import MOST_LOST

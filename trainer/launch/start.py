@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trainer.aws.objects import Objects
 from trainer.job.pieces import takes_all_devices
 from trainer.job.pieces.piece import Piece
 from trainer.launch.bundle import BundleName
@@ -19,10 +20,11 @@ from trainer.launch.planning import Planned
 from trainer.launch.preflight import Offers
 from trainer.launch.tasks import Task
 from trainer.launch.work import Account, Work
+from trainer.runs.attempts import Attempt
 from trainer.runs.index import begin_run
 from trainer.runs.manifest import Manifest
-from trainer.runs.record import Attempt, Driver, RunPiece, RunRecord, new_run_id
-from trainer.runs.store import Objects, bars_plan_key
+from trainer.runs.record import Driver, RunPiece, RunRecord, new_run_id
+from trainer.runs.store import bars_plan_key
 
 # How long a run waits for capacity whose job does not say: at a desk somebody can choose another machine.
 QUEUE: dict[Driver, timedelta] = {"desk": timedelta(0), "control": timedelta(hours=1)}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from trainer.aws.objects import Objects
 from trainer.aws.place import place_named
 from trainer.aws.stack_outputs import script_secrets_path, secrets_path
 from trainer.data.side_names import reads_index, split_sides, symbols_beside
@@ -29,7 +30,7 @@ from trainer.launch.uploads import DeskFile, pinned_start_model
 from trainer.machines.chips import user_tables
 from trainer.runs.manifest import ARRIVING_FILE, DATA, GIVEN, Command, ManifestInput, ManifestPiece
 from trainer.runs.record import RunRecord
-from trainer.runs.store import Objects, bars_plan_key
+from trainer.runs.store import bars_plan_key
 
 PLAN_FILE = "plan.json"
 UNCHECKED_FILE = "unchecked.json"  # of a refresh: the files of the set that no index entry describes

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_errors, error_code
+from trainer.aws.objects import Objects
 from trainer.aws.parts import Moved
 from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, put_file, send_file, several_at_once
 from trainer.base.errors import DataError
 from trainer.job.job import Job
 from trainer.job.start_model import StartModel, start_model_of
 from trainer.launch.inputs import RAW, Input, index_key
-from trainer.runs.store import Objects
 
 DATA_PREFIX = f"{RAW}.files/"
 

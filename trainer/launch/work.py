@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects
 from trainer.aws.place import ACCOUNT, Place
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.job.job import Job
@@ -35,7 +36,6 @@ from trainer.machines.rates import NOT_ESTIMATED, Rate
 from trainer.runs.calibration import Calibrated
 from trainer.runs.manifest import ManifestInput
 from trainer.runs.record import Leaves, RunRecord
-from trainer.runs.store import Objects
 
 
 @dataclass(frozen=True, kw_only=True)

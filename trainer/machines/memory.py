@@ -16,7 +16,8 @@ from typing import Any
 
 from trainer.base.errors import UsageError
 from trainer.base.settings import CHUNKS, CONTEXT, CONTEXT_BYTES, FLOAT, Training
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.machines.chips import REFERENCE, GpuProfile
 from trainer.machines.kernels import half_pays
 

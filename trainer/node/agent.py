@@ -20,6 +20,7 @@ from trainer.aws.access import Access, aws_error
 from trainer.aws.place import ACCOUNT, HERE, REHEARSAL
 from trainer.base import environment
 from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
+from trainer.base.instants import utc_now
 from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
 from trainer.job.machine import MachineSettings
@@ -39,7 +40,6 @@ from trainer.node.stage import read_patiently
 from trainer.node.uplink import AWS_ERRORS, Uplink
 from trainer.runs import store
 from trainer.runs.manifest import Manifest, read_manifest
-from trainer.runs.record import utc_now
 from trainer.runs.reports import UNFINISHED
 
 log = logging.getLogger("trainer.node")

@@ -30,6 +30,7 @@ from trainer.base import environment
 from trainer.base.cluster import MOST_NODES
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.files import whole_file
+from trainer.base.instants import utc_now
 from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
@@ -61,7 +62,6 @@ from trainer.runs.manifest import (
     Command,
     Manifest,
 )
-from trainer.runs.record import utc_now
 from trainer.runs.snapshots import MOST_SECONDS, TRAINING_SECONDS
 from trainer.runs.start_file import StartFile
 

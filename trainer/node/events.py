@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.files import LineFile
+from trainer.base.instants import utc_now
 from trainer.base.strict_json import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.base.text import some_of
 from trainer.node.redaction import Redaction
 from trainer.runs.manifest import Tells
-from trainer.runs.record import utc_now
 from trainer.runs.reports import MOST_COUNT
 from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
 

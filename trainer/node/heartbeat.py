@@ -15,12 +15,12 @@ from functools import partial
 
 from trainer.base.errors import TrainingFailed
 from trainer.base.files import read_block
+from trainer.base.instants import utc_now
 from trainer.base.silence import HALF_MORE
 from trainer.node import report
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
 from trainer.runs import store
-from trainer.runs.record import utc_now
 
 log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0

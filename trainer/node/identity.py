@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from trainer.base.instants import from_iso
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import from_iso
 
 TOKEN_SECONDS = 300  # life of a session's token
 

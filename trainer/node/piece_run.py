@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.instants import iso
 from trainer.base.process_state import state_of, ticks_of
 from trainer.base.silence import FIRST_SECONDS, HALF_MORE, ProgressClock
 from trainer.base.text import counted
@@ -27,7 +28,6 @@ from trainer.node.own_user import OwnUser
 from trainer.node.progress import advance
 from trainer.node.shared import Node
 from trainer.runs.manifest import Command, ManifestPiece
-from trainer.runs.record import iso
 
 log = logging.getLogger("trainer.node")
 LOOK_SECONDS = 5.0  # between two looks at its processes, which reads all of /proc

@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Any, Literal
 
 from trainer.base.errors import BudgetError, Interrupted, Stopped, TrainerError, TrainingFailed, UsageError
+from trainer.base.instants import iso
 from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import MOST_NAME, MOST_NUMBER, MOST_TEXT
 from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
 from trainer.runs.lease import LEASE, LONGEST_BOUND
-from trainer.runs.record import iso
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, NODE_STEPS
 from trainer.runs.samples import NodeSample
 

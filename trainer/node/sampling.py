@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.instants import utc_now
 from trainer.node.devices import NoDriver, nvidia_smi
 from trainer.node.shared import Node
-from trainer.runs.record import utc_now
 from trainer.runs.samples import GPU_FIGURES, CpuSample, GpuSample, NodeSample
 
 log = logging.getLogger("trainer.node")

@@ -12,11 +12,11 @@ from pathlib import Path
 from trainer.aws.place import Place
 from trainer.base.cluster import Cluster
 from trainer.base.errors import TrainerError
+from trainer.base.instants import utc_now
 from trainer.node import report
 from trainer.node.origins import Origins
 from trainer.node.redaction import Redaction
 from trainer.node.uplink import Uplink
-from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 COMMAND = "command"  # the folder of a command, below the work folder

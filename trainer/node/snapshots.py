@@ -31,12 +31,12 @@ from trainer.aws.access import error_code
 from trainer.aws.parts import PART_BYTES
 from trainer.aws.transfer import CHANGED
 from trainer.base.errors import ConnectionFailed, NotVersioned, TrainerError, TrainingFailed
+from trainer.base.instants import iso, utc_now
 from trainer.base.text import counted
 from trainer.node.checkpoint_folder import CheckpointFolder, Files
 from trainer.node.inside import open_inside
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
-from trainer.runs.record import iso, utc_now
 from trainer.runs.reports import MOST_FILES
 from trainer.runs.snapshots import (
     LOOKS,

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Literal
 
 from trainer.base.files import whole_file
+from trainer.base.instants import from_iso, iso, utc_now
 from trainer.node.identity import Metadata
 from trainer.node.inside import entries_inside
 from trainer.node.report import SPOT
 from trainer.node.shared import COMMAND, Node
-from trainer.runs.record import from_iso, iso, utc_now
 
 log = logging.getLogger("trainer.node")
 POLL_SECONDS = 5.0

@@ -17,13 +17,13 @@ from pathlib import Path
 from trainer.aws.access import aws_error
 from trainer.base.cluster import write_cluster
 from trainer.base.errors import DataError, Stopped, TrainingFailed
+from trainer.base.instants import utc_now
 from trainer.base.strict_json import Unsound
 from trainer.base.text import counted
 from trainer.node.shared import Node
 from trainer.node.stage import BLOCK_BYTES, fetch_inputs, read_patiently
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.manifest import DATA, ManifestInput
-from trainer.runs.record import utc_now
 from trainer.runs.snapshots import SnapshotFile
 from trainer.runs.start_file import StartFile, read_start
 from trainer.runs.store import start_key

@@ -29,10 +29,10 @@ from pathlib import Path
 from trainer.base import environment
 from trainer.base.errors import UsageError
 from trainer.base.files import whole_file
+from trainer.base.instants import utc_now
 from trainer.node.own_user import agents_user
 from trainer.node.shared import COMMAND
 from trainer.runs.manifest import ManifestInput
-from trainer.runs.record import utc_now
 
 STATE, LOCK, OUTPUT = "here.json", "lock", "agent.out"
 # Kept from an earlier run: its inputs, which are checked again by hash, and what a run can resume from.

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from trainer.base.instants import utc_now
 from trainer.rehearsal import wire
 from trainer.rehearsal.interruptions import AskedInterruption
 from trainer.rehearsal.kept_bucket import KeptBucket
@@ -23,7 +24,6 @@ from trainer.rehearsal.keys import Credentials, Keyring, Kind
 from trainer.rehearsal.memory import InstanceLog, StoredSettings
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError, Delays, Firing, Instance, Pool, World
-from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 # Functions that an account runs at once. 10 is a new account's quota, far below the documented default of

@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trainer.base.instants import utc_now
 from trainer.rehearsal.keys import REGION
-from trainer.runs.record import utc_now
 
 IMAGE_PARAMETERS = (
     "/aws/service/deeplearning/ami/"  # <architecture>/<line>/latest/ami-id (Deep Learning AMI guide)

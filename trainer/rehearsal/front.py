@@ -20,6 +20,7 @@ from http.client import responses
 
 from botocore.exceptions import ClientError
 
+from trainer.base.instants import utc_now
 from trainer.rehearsal import (
     compute,
     identities,
@@ -35,7 +36,6 @@ from trainer.rehearsal.home import FULL
 from trainer.rehearsal.keys import Keyring
 from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError
-from trainer.runs.record import utc_now
 
 _OWNERS = (storage, compute, scheduling, lambdas, identities, messages)
 RULES: Rules = {key: rule for owner in _OWNERS for key, rule in owner.RULES.items()}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainer.base.instants import utc_now
 from trainer.rehearsal.account import EmbeddedAccount, Principal, Rules
 from trainer.rehearsal.wire import Answer, Call, access_key_of, collect
 from trainer.rehearsal.world import AwsError
-from trainer.runs.record import utc_now
 
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 _LENT = ("NODE", "FUNC", "TIME", "USER")

@@ -22,8 +22,8 @@ from typing import Any
 
 from trainer.aws.folder_bucket import FolderBucket, ObjectVersion
 from trainer.base.files import whole_file
+from trainer.base.instants import from_iso, iso, utc_now
 from trainer.rehearsal.home import reading
-from trainer.runs.record import from_iso, iso, utc_now
 
 _FACTS = ("key", "version_id", "sha256", "size", "metadata", "checksummed")
 UNVERSIONED = "null"  # S3's id of a version in a bucket without versioning

@@ -27,12 +27,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainer.base.instants import utc_now
 from trainer.rehearsal.account import REGION, EmbeddedAccount, EventInvocation, Function, Rules, refuse
 from trainer.rehearsal.applied_program import open_folder
 from trainer.rehearsal.forks import ForkedProcess, start_python
 from trainer.rehearsal.wire import Call, state_of
 from trainer.rehearsal.world import AwsError
-from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 RUNNER = Path(__file__).with_name("lambda_runner.py")

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.files import whole_file
+from trainer.base.instants import from_iso, iso
 from trainer.rehearsal.home import reading
 from trainer.rehearsal.world import Instance, World
-from trainer.runs.record import from_iso, iso
 
 _ID = re.compile(r"i-[0-9a-f]{17}")
 

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from trainer.base.instants import iso
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Rules
 from trainer.rehearsal.wire import Call, state_of
 from trainer.rehearsal.world import AwsError, Instance
-from trainer.runs.record import iso
 
 log = logging.getLogger(__name__)
 EVENTS, TOPICS = "events.amazonaws.com", "sns.amazonaws.com"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from trainer.runs.record import iso
+from trainer.base.instants import iso
 
 MAX_TOKEN_SECONDS = 21_600
 TOKEN_HEADER = "x-aws-ec2-metadata-token"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from trainer.base.instants import utc_now
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Principal
 from trainer.rehearsal.catalogue import gpu_count
 from trainer.rehearsal.forks import ForkServerProcess
@@ -27,7 +28,6 @@ from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore
 from trainer.rehearsal.node_network import NodeNetwork
 from trainer.rehearsal.wire import Answer, Environ
 from trainer.rehearsal.world import TAKEN_BACK, AwsError, Instance
-from trainer.runs.record import utc_now
 
 log = logging.getLogger(__name__)
 CREDENTIALS_LIFE = timedelta(hours=6)

@@ -17,12 +17,12 @@ from typing import Any
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
+from trainer.base.instants import iso
 from trainer.rehearsal import lambdas
 from trainer.rehearsal.account import REGION, EmbeddedAccount, Principal, Rules, refuse
 from trainer.rehearsal.schedule_expressions import parse
 from trainer.rehearsal.wire import Call
 from trainer.rehearsal.world import AwsError, Firing, StoredSchedule
-from trainer.runs.record import iso
 
 log = logging.getLogger(__name__)
 SERVICE = "scheduler.amazonaws.com"

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from botocore import xform_name
 
 from trainer.aws.folder_bucket import checksum
+from trainer.base.instants import utc_now
 from trainer.rehearsal import wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
 from trainer.rehearsal.catalogue import add_image_parameters
@@ -22,7 +23,6 @@ from trainer.rehearsal.home import reading
 from trainer.rehearsal.kept_bucket import UNVERSIONED, KeptBucket
 from trainer.rehearsal.wire import Answer, Call
 from trainer.rehearsal.world import AwsError
-from trainer.runs.record import utc_now
 
 _OBJECT_CALLS = (
     *("PutObject", "GetObject", "HeadObject", "DeleteObject", "DeleteObjects"),

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from trainer.base.errors import BudgetError, ConfigError, Interrupted, TrainerError
+from trainer.base.instants import iso
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.published import PublishedRetrain
 from trainer.retrains.schedule import RetrainSchedule
-from trainer.runs.record import iso
 
 # A desk's clock may be ahead. EventBridge tries a call for an hour, and Lambda each for ten minutes more.
 MOST_AHEAD, MOST_LATE = timedelta(minutes=5), timedelta(hours=2)

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
+from trainer.aws.objects import Conflict, Objects
 from trainer.base.errors import ConfigError, TrainerError
+from trainer.base.instants import iso
 from trainer.base.strict_json import Fields, Unsound
 from trainer.runs.index import TELLING
-from trainer.runs.record import iso, new_run_id
+from trainer.runs.record import new_run_id
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import read_error
-from trainer.runs.store import Conflict, Objects
 
 FORMAT = 3
 MOST_BYTES = 256 * 1024

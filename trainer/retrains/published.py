@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from trainer.aws.objects import Objects
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import path_flaw
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.retrains.schedule import PUBLISHED_FORMAT
 from trainer.runs.record_json import read_value, to_json
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES, SHA256
-from trainer.runs.store import Objects
 
 MOST_BYTES = 64 * 1024
 MOST_SCRIPT_BYTES = 32 * 2**20  # 20,000 files of data take 12 MB

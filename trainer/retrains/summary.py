@@ -10,10 +10,12 @@ from typing import Any
 
 from trainer.aws.place import place_named
 from trainer.base.errors import TrainerError
+from trainer.base.instants import iso
 from trainer.base.text import counted, some_of
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
-from trainer.runs.record import Attempt, RunRecord, iso
+from trainer.runs.attempts import Attempt
+from trainer.runs.record import RunRecord
 from trainer.runs.recovery import lost_machine
 from trainer.targets.described import decided, headline_title
 from trainer.targets.marks import in_order

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from trainer.runs.attempts import Launch
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Launch, RunRecord
+from trainer.runs.record import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)

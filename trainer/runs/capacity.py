@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from trainer.base.instants import iso
 from trainer.base.strict_json import Unsound, read_object
-from trainer.runs.record import Rung, iso
+from trainer.runs.attempts import Rung
 
 OBJECT = "memory/capacity.json"
 FORMAT = 1

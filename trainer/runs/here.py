@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from trainer.base.instants import iso
 from trainer.runs.actions import Action, Close, Wait, WriteStop
 from trainer.runs.lease import LEASE, SLACK
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import STOP_GRACE, Ending, correction, ending_by_result, interrupted, stopped
-from trainer.runs.record import RunRecord, iso
+from trainer.runs.record import RunRecord
 
 AGAIN = "Repeat its command on its machine: a new run resumes from the checkpoints of this one."
 LATE = timedelta(minutes=15)  # past its deadline: it may still be uploading

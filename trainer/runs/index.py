@@ -21,10 +21,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainer.aws.objects import Conflict, Objects, Stored, put_over
 from trainer.base.errors import ConnectionFailed, PermissionDenied, TrainerError
+from trainer.base.instants import iso
 from trainer.base.strict_json import Fields, Unsound, read_object
-from trainer.runs.record import RunRecord, iso
-from trainer.runs.store import Conflict, Objects, Stored, create_record, put_over
+from trainer.runs.record import RunRecord
+from trainer.runs.store import create_record
 
 INDEX_KEY = "runs/index.json"
 FORMAT = 1

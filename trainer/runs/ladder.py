@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Container
 
 from trainer.base.errors import CapacityError
+from trainer.runs.attempts import Launch, Rung
 from trainer.runs.capacity import pool_of
-from trainer.runs.record import Launch, Rung, RunRecord
+from trainer.runs.record import RunRecord
 
 
 def next_rung(record: RunRecord, full: Container[str] = ()) -> int | None:

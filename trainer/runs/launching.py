@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 
 from trainer.aws.error_codes import NO_CLEAR_ANSWER, QUOTA, ErrorClass, meaning
 from trainer.base.errors import BudgetError, TrainerError
+from trainer.base.instants import iso
 from trainer.runs.actions import (
     Action,
     ArmSweep,
@@ -26,6 +27,7 @@ from trainer.runs.actions import (
     Wait,
     sweep_schedule,
 )
+from trainer.runs.attempts import Launch, Queue, Rung
 from trainer.runs.capacity import FULL_FOR
 from trainer.runs.deadline import (
     REMEDIES,
@@ -37,7 +39,7 @@ from trainer.runs.deadline import (
 )
 from trainer.runs.ladder import next_rung
 from trainer.runs.observation import UNANSWERED, Observation, may_still_appear, unnamed
-from trainer.runs.record import Launch, Queue, Rung, RunRecord, client_token, iso
+from trainer.runs.record import RunRecord, client_token
 from trainer.runs.spending import budget_left, worked_seconds
 
 SHORTEST_ATTEMPT = timedelta(seconds=5)

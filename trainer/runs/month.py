@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from trainer.aws.objects import Objects
 from trainer.base.errors import TrainerError
-from trainer.runs.store import Objects, read_record
+from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
 _PARALLEL = 8

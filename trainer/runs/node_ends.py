@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainer.base.instants import iso
 from trainer.runs.nodes import is_unfinished
 from trainer.runs.observation import ENDED, NodeSeen, Observation
 from trainer.runs.outcome import (
@@ -22,7 +23,7 @@ from trainer.runs.outcome import (
     is_silent,
     silent_node,
 )
-from trainer.runs.record import InstanceSeen, RunRecord, iso
+from trainer.runs.record import InstanceSeen, RunRecord
 from trainer.runs.reports import NODE_STATES
 
 # Without a report while other nodes were heard, by S3's clock: a node reports every three seconds, and an S3

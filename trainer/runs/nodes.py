@@ -14,9 +14,10 @@ from typing import Any
 from trainer.base.errors import TrainingFailed
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.actions import DeleteTokens
+from trainer.runs.attempts import Launch
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import NodeSeen, Observation
-from trainer.runs.record import Launch, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import CHECKPOINT_COUNTS, INPUT_COUNTS, UNFINISHED, Heartbeat, NodeResult
 
 PROGRESS = ("waiting", "training", "scoring", "failed", "done")  # states of a piece, the furthest last

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer.runs.record import InstanceSeen, Launch, Rung, RunRecord
+from trainer.runs.attempts import Launch, Rung
+from trainer.runs.record import InstanceSeen, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.start_file import StartFile
 

@@ -21,13 +21,15 @@ from trainer.base.errors import (
     TrainerError,
     TrainingFailed,
 )
+from trainer.base.instants import iso
 from trainer.base.strict_json import MOST_NAME
 from trainer.base.text import some_of
 from trainer.runs.actions import Store
+from trainer.runs.attempts import Launch
 from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
 from trainer.runs.observation import ENDED, UNANSWERED, Observation
-from trainer.runs.record import InstanceSeen, Launch, Outcome, RunRecord, iso
+from trainer.runs.record import InstanceSeen, Outcome, RunRecord
 from trainer.runs.reports import NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models

@@ -13,13 +13,15 @@ from datetime import datetime
 from typing import Any
 
 from trainer.aws.place import place_named
+from trainer.base.instants import iso
 from trainer.base.symbols import folders_of
 from trainer.job.model_names import MODEL_SUFFIX, read_name
+from trainer.runs.attempts import Attempt
 from trainer.runs.boot import boot_steps
 from trainer.runs.node_ends import node_ends
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
-from trainer.runs.record import Attempt, InstanceSeen, Outcome, RunPiece, RunRecord, iso
+from trainer.runs.record import InstanceSeen, Outcome, RunPiece, RunRecord
 from trainer.runs.repeated import steps_twice
 from trainer.runs.reports import LAST_LINES, MOST_LINE
 from trainer.runs.spending import billed_seconds, checkpoints_sent, price_of, spent, spot_saved

@@ -15,9 +15,10 @@ from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trainer.aws.place import PLACES
+from trainer.base.instants import from_iso, iso
 from trainer.base.strict_json import MOST_NUMBER, MOST_WHOLE, Fields, Unsound, read_object
 from trainer.runs.lease import LONGEST_BOOT
-from trainer.runs.record import RUN_ID, WORK, RunRecord, from_iso, iso
+from trainer.runs.record import RUN_ID, WORK, RunRecord
 
 MOST_ATTEMPTS = 1_000
 MOST_ANCESTORS = 1_000

@@ -18,11 +18,12 @@ from typing import Any
 from trainer.base.errors import Interrupted, TrainingFailed
 from trainer.base.text import counted
 from trainer.runs.actions import Action, DeleteSchedule, Store, Terminate, Wait, kill_schedule
+from trainer.runs.attempts import Attempt, Reached
 from trainer.runs.launching import attempt_deadline
 from trainer.runs.nodes import tokens_of
 from trainer.runs.observation import Observation, all_gone
 from trainer.runs.outcome import LAUNCHER_SILENT, Ending, ending_by_result, stopped
-from trainer.runs.record import Attempt, InstanceSeen, Outcome, Reached, RunRecord
+from trainer.runs.record import InstanceSeen, Outcome, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 
 POWER_OFF_GRACE = timedelta(seconds=45)  # for a node that reported, before it is terminated

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from trainer.base.instants import iso
 from trainer.base.strict_json import MOST_TEXT, Fields
-from trainer.runs.record import iso
 
 GPU_FIGURES = ("use_percent", "memory_used_mib", "memory_mib", "power_watts", "temperature_celsius")
 MOST_GPUS, MOST_CORES = 1024, 65_536

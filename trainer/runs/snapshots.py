@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from trainer.base.instants import iso
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import folders_of, path_flaw
-from trainer.runs.record import iso
 from trainer.runs.reports import MOST_FILE_SIZE, MOST_FILES
 
 FORMAT = 2

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainer.runs.attempts import Rung
 from trainer.runs.observation import FORGOTTEN_AFTER, Observation
-from trainer.runs.record import InstanceSeen, Rung, RunRecord
+from trainer.runs.record import InstanceSeen, RunRecord
 from trainer.runs.reports import CHECKPOINT_COUNTS
 from trainer.runs.snapshots import snapshot_usd
 from trainer.runs.spot_saving import SpotBill, saved_usd

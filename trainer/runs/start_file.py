@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trainer.aws.objects import Stored
 from trainer.base.cluster import MOST_NODES, Cluster, private_address
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Fields, Unsound, read_object
@@ -31,7 +32,7 @@ from trainer.runs.reports import (
     script_entry,
 )
 from trainer.runs.snapshots import SnapshotFile, StoredObject, flaws_of, read_file
-from trainer.runs.store import Stored, carried_key, start_key
+from trainer.runs.store import carried_key, start_key
 
 FORMAT = 1
 MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, get_args
 
+from trainer.aws.objects import Objects
 from trainer.base.cluster import MOST_NODES
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.job.model_names import is_model_file
+from trainer.runs.attempts import AttemptEnd
 from trainer.runs.boot import STEPS
 from trainer.runs.keys import of_experiment
 from trainer.runs.node_ends import STATES as NODE_ENDS
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.receipt import FORMAT, PHASES, Receipt
-from trainer.runs.record import RUN_ID, WORK, AttemptEnd
+from trainer.runs.record import RUN_ID, WORK
 from trainer.runs.record_json import MOST_ANCESTORS, MOST_ATTEMPTS
 from trainer.runs.reports import (
     MOST_COUNT,
@@ -34,7 +36,7 @@ from trainer.runs.reports import (
     read_outputs,
     read_scripts,
 )
-from trainer.runs.store import Objects, receipt_key
+from trainer.runs.store import receipt_key
 from trainer.targets.marks import judged, verdict
 
 MOST_RECEIPT_BYTES = 128 * 1024 * 1024  # a model with its metrics takes 4 KB

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from trainer.base.instants import iso
 from trainer.base.text import counted
+from trainer.runs.attempts import Attempt, Launch
 from trainer.runs.launching import pool_name
 from trainer.runs.node_ends import node_ends
 from trainer.runs.observation import Observation
-from trainer.runs.record import Attempt, InstanceSeen, Launch, RunRecord, iso
+from trainer.runs.record import InstanceSeen, RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 
 NODE, AWS = "node", "aws"

@@ -19,12 +19,12 @@ from typing import Any
 
 from trainer.aws.access import Access, aws_error, error_code
 from trainer.aws.error_codes import NO_OBJECT
+from trainer.aws.objects import Conflict, Objects
 from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, fetch_file, put_file
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.base.files import open_plain
 from trainer.base.strict_json import Unsound, read_object
 from trainer.base.symbols import path_flaw
-from trainer.runs.store import Conflict, Objects
 
 INDEX, FILES = "backup/index.json", "backup/files/"
 FORMAT = 1

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from trainer.aws.objects import Conflict, Objects
 from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.record_json import read_value, to_json
-from trainer.runs.store import Conflict, Objects
 from trainer.store.production import PRODUCTION, RETRAINS
 
 FORMAT = 1

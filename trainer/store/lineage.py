@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.aws.objects import Objects
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.base.strict_json import Unsound
 from trainer.base.text import counted, some_of
 from trainer.runs.manifest import Manifest, ManifestInput, read_manifest
 from trainer.runs.record import RunRecord
-from trainer.runs.store import Objects, find_run, manifest_key, read_record, run_ids
+from trainer.runs.store import find_run, manifest_key, read_record, run_ids
 from trainer.store.card import Card
 from trainer.store.listing import FETCHED_AT_ONCE, Model, card_of, find_model, models_of_run
 from trainer.store.trained import trained_of

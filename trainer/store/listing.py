@@ -15,14 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.aws.objects import Objects, Stored, given
 from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
 from trainer.base.files import whole_file
+from trainer.base.instants import from_iso
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.runs.keys import NodeKeys
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.record import RunRecord, from_iso
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
-from trainer.runs.store import Objects, Stored, find_run, given, read_record, run_ids
+from trainer.runs.store import find_run, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.store.comparison import Side

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from trainer.aws.objects import Conflict, Objects, Stored
 from trainer.base.errors import ConfigError, DataError, UsageError, nearest
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
-from trainer.runs.store import Conflict, Objects, Stored
 from trainer.store.card import read_card
 
 PRODUCTION, RETRAINS = "models/production/", "models/retrains/"

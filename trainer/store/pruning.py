@@ -16,18 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trainer.aws.objects import Objects, Stored, given
 from trainer.base.errors import TrainerError
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.store import (
-    Objects,
-    Stored,
-    given,
-    manifest_key,
-    receipt_key,
-    record_key,
-    run_ids,
-)
+from trainer.runs.store import manifest_key, receipt_key, record_key, run_ids
 from trainer.store.card import MOST_HEADER_BYTES
 from trainer.store.listing import FETCHED_AT_ONCE, Model, headed, models_of_run
 from trainer.store.production import PRODUCTION, RETRAINS, production_name

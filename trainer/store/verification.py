@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from trainer.aws.objects import Objects
 from trainer.base.errors import ConfigError, DataError
 from trainer.job.model_names import MODEL_SUFFIX
-from trainer.runs.store import Objects
 from trainer.store.card import read_card
 from trainer.store.decisions import BY_HAND, GateDecision, read_decision
 from trainer.store.production import MOST_PROMOTED_BYTES, production_versions

@@ -33,8 +33,9 @@ from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.base.text import printable
 from trainer.data.read.paths import check_path
-from trainer.job.job import MOST_JOB_BYTES, Job, load_job, parse_job, refuse_script
+from trainer.job.job import Job, refuse_script
 from trainer.job.pieces import takes_all_devices
+from trainer.job.reading import MOST_JOB_BYTES, load_job, parse_job
 from trainer.models import DEFAULT, MODELS
 from trainer.targets import TARGETS
 

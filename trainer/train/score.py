@@ -28,8 +28,9 @@ from trainer.base.signs import tell_signs
 from trainer.data.columns import told_of
 from trainer.data.read.candles import time_text
 from trainer.data.side_names import reads_index, split_sides
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.job.reading import job_from
 from trainer.job.start_model import start_model_of
 from trainer.store.card import Card, read_card
 from trainer.store.scores import (

@@ -71,7 +71,7 @@ def smoke(device: str) -> dict[str, Any]:
     """Train a small default model on a learnable signal; return {"ok", "first_loss", ...}."""
     import torch  # loads after the arguments are parsed
 
-    from trainer.job.job import job_from
+    from trainer.job.reading import job_from
     from trainer.train.cpu import use_one_thread
     from trainer.train.packs.adamw import AdamW
     from trainer.train.packs.pack import Member, loss_for, new_model

@@ -16,10 +16,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import Access, error_code
+from trainer.aws.objects import Conflict, open_objects
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file, put_file
 from trainer.base.errors import ConfigError
-from trainer.runs.store import Conflict, open_objects
 
 
 @pytest.fixture

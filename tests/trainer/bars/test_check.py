@@ -16,7 +16,7 @@ from trainer.bars.check import main
 from trainer.bars.document import read_plan
 from trainer.base.errors import DataError
 from trainer.data.read.writing import write_candles
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.train.inputs.rows import prepare
 
 

@@ -13,7 +13,8 @@ from tests.jobs import job_keys, job_of, with_settings
 from trainer.base import own_file
 from trainer.base.errors import UsageError
 from trainer.base.own_file import in_bundle, load_class, read_file, reference
-from trainer.job.job import Job, job_from, job_from_json, load_job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import job_from, job_from_json, load_job, parse_job
 
 
 def refusal(make) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects
 from trainer.aws.place import ACCOUNT
 from trainer.cli.main import main
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.runs.store import Objects
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer.cli.connect import folder_of_run, local_candles
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 
 
 def test_the_local_folder_has_candles_by_set_and_models_by_run(

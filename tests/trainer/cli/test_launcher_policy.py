@@ -18,10 +18,12 @@ from tests.iam import assert_allowed_is_needed
 from tests.retrains import CONFIG, JOB
 from tests.sessions import forget_sessions, sign_in
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
+from trainer.base.instants import from_iso, utc_now
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.launch.checks import spot_role
@@ -29,8 +31,7 @@ from trainer.launch.preflight import query_offers
 from trainer.launch.prices import list_prices
 from trainer.machines.instances import instance_type
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import from_iso, utc_now
-from trainer.runs.store import open_objects, read_record
+from trainer.runs.store import read_record
 
 pytestmark = pytest.mark.slow  # each begins with a stack in which runs have been
 

@@ -16,10 +16,10 @@ from tests.trainer.conftest import OPEN_RUN
 from tests.trainer.node.test_sampling import A10G, CPU
 from tests.trainer.runs.test_training_events import EPOCH
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects
+from trainer.base.instants import utc_now
 from trainer.cli.verbs import pull, status
-from trainer.runs.record import utc_now
 from trainer.runs.samples import NodeSample
-from trainer.runs.store import Objects
 
 pytestmark = pytest.mark.slow  # an account in which a machine is up
 

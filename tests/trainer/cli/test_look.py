@@ -13,9 +13,9 @@ import pytest
 from tests.pieces import named
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from tests.trainer.store.test_verification import decision
+from trainer.aws.objects import S3Objects
 from trainer.cli.verbs import receipts
 from trainer.runs.receipt import FORMAT
-from trainer.runs.store import S3Objects
 from trainer.store.decisions import write_decision
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been

@@ -15,17 +15,19 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
+from trainer.aws.objects import Conflict, Stored
 from trainer.base.errors import ConfigError
+from trainer.base.instants import iso
 from trainer.control.fleet import FleetAnswer, read_answer
 from trainer.runs.deadline import armed_for
 from trainer.runs.index import begin_run
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
 from trainer.runs.observation import DescribedInstance, Remains
-from trainer.runs.record import RunRecord, iso
+from trainer.runs.record import RunRecord
 from trainer.runs.snapshots import SnapshotObject, StoredContent, snapshot_of, snapshot_to_json
 from trainer.runs.start_file import StartFile, read_start
-from trainer.runs.store import Conflict, Stored, start_key, stop_key
+from trainer.runs.store import start_key, stop_key
 
 SHA256 = "ab" * 32
 PENDING, SHUTTING_DOWN = timedelta(seconds=20), timedelta(seconds=40)

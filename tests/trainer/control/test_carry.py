@@ -12,13 +12,16 @@ import pytest
 from tests.pieces import named
 from tests.records import at, created, piece, seen
 from tests.trainer.control.conftest import SHA256, MemoryObjects, write_snapshot
+from trainer.aws.objects import Conflict, SpoiledObject
 from trainer.base.errors import ConfigError
+from trainer.base.instants import iso
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import carry, write_ids
+from trainer.runs.attempts import Attempt
 from trainer.runs.keys import NodeKeys
-from trainer.runs.record import Attempt, RunRecord, iso
+from trainer.runs.record import RunRecord
 from trainer.runs.start_file import StartFile, read_start, start_to_json
-from trainer.runs.store import Conflict, RecordMissing, SpoiledObject, carried_key, start_key
+from trainer.runs.store import RecordMissing, carried_key, start_key
 
 OLD, NEW = b"weights after an hour", b"weights after two hours"
 

@@ -8,13 +8,15 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.records import intent
+from trainer.aws.objects import open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError
 from trainer.control.cloud import AwsCloud, schedule_request
 from trainer.control.drive import drive, start
 from trainer.control.fleet import create_fleet_request
-from trainer.runs.record import Attempt, new_run_id
-from trainer.runs.store import create_record, open_objects
+from trainer.runs.attempts import Attempt
+from trainer.runs.record import new_run_id
+from trainer.runs.store import create_record
 
 AT = datetime(2030, 1, 2, 3, 4, tzinfo=timezone.utc)
 

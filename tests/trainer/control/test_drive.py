@@ -10,6 +10,7 @@ import pytest
 
 from tests.pieces import named
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, Stopped, UsageError
+from trainer.base.instants import from_iso
 from trainer.control.drive import drive as drive_run
 from trainer.control.drive import start, step
 from trainer.control.fleet import FleetAnswer
@@ -20,7 +21,6 @@ from trainer.control.stop import StopSignal, Wish
 from trainer.runs import capacity
 from trainer.runs.capacity import full_from, to_bytes, with_full
 from trainer.runs.observation import Remains
-from trainer.runs.record import from_iso
 from trainer.runs.store import read_record
 from trainer.runs.timeline import timeline
 

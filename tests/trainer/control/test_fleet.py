@@ -21,7 +21,7 @@ from botocore.validate import ParamValidator
 from tests.records import at, intent, make_record, rung
 from trainer.control.check_account import requests_of
 from trainer.control.fleet import create_fleet_request, read_answer, read_failure
-from trainer.runs.record import Attempt
+from trainer.runs.attempts import Attempt
 
 RUNG = rung("g6.12xlarge", "us-east-1b", subnet_id="subnet-b")
 LAUNCH = intent(token="token-1", deadline=at(3600.999999))

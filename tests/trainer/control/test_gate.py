@@ -22,6 +22,7 @@ from tests.trainer.conftest import weights
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import SUNDAY, WEEK
 from trainer.aws.place import ACCOUNT
+from trainer.base.instants import iso
 from trainer.control import gate, retrain_home
 from trainer.control.retrain import advance
 from trainer.control.retrain_home import RetrainHome
@@ -31,7 +32,7 @@ from trainer.runs.deadline import TimeLimit
 from trainer.runs.manifest import ManifestInput, read_manifest
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import RunRecord, iso
+from trainer.runs.record import RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import manifest_key, read_record, receipt_key, record_key

@@ -12,12 +12,14 @@ import pytest
 from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
 from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.base.instants import iso
 from trainer.control.drive import drive
 from trainer.control.settle import close_last, settle_all
 from trainer.control.stop import StopSignal, Wish
+from trainer.runs.attempts import Attempt
 from trainer.runs.index import read_index
 from trainer.runs.keys import own_keys
-from trainer.runs.record import Attempt, RunRecord, iso
+from trainer.runs.record import RunRecord
 from trainer.runs.store import read_record, receipt_key
 
 USER = "AIDAEXAMPLE"

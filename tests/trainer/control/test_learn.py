@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.records import created, rung
+from trainer.aws.objects import Conflict
 from trainer.base.errors import PermissionDenied
 from trainer.control.drive import drive as drive_run
 from trainer.control.learn import learn_boot, learn_time
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.machines.shapes import shape_of
 from trainer.runs import boot, calibration
 from trainer.runs.boot import boots_from
-from trainer.runs.store import Conflict
 
 
 @pytest.fixture

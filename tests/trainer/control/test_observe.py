@@ -12,6 +12,7 @@ import pytest
 from tests.pieces import named
 from tests.records import at, created, described, launched, piece
 from tests.trainer.control.conftest import SHA256
+from trainer.aws.objects import SpoiledObject
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.cli.parts import LogReader
 from trainer.control import observe as observe_module
@@ -21,15 +22,7 @@ from trainer.control.observe import left_behind, observe, outputs_seen
 from trainer.runs.receipt import models_of, scripts_of
 from trainer.runs.reports import NodeResult
 from trainer.runs.start_file import StartFile, start_to_json
-from trainer.runs.store import (
-    SpoiledObject,
-    create_record,
-    read_record,
-    receipt_key,
-    record_key,
-    start_key,
-    swap_record,
-)
+from trainer.runs.store import create_record, read_record, receipt_key, record_key, start_key, swap_record
 from trainer.runs.stored_receipt import receipt_from_json
 
 

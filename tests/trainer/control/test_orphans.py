@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import Stopped
+from trainer.base.instants import utc_now
 from trainer.cli.main import main
 from trainer.cli.verbs import doctor
 from trainer.control.orphans import KINDS, orphans, orphans_note
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.index import begin_run
-from trainer.runs.record import RunRecord, utc_now
-from trainer.runs.store import open_objects
+from trainer.runs.record import RunRecord
 
 OPEN, ENDED = "20261120-100000-open-aaaa", "20261119-100000-ended-bbbb"
 

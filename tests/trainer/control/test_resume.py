@@ -15,6 +15,7 @@ from tests.manifests import command, manifest
 from tests.records import at, seen
 from tests.trainer.control.conftest import MemoryObjects, write_snapshot
 from tests.trainer.control.test_carry import OLD, attempt, digest, start_of, write_model
+from trainer.aws.objects import Stored
 from trainer.base.errors import UsageError
 from trainer.control.carry import carry
 from trainer.control.drive import drive
@@ -25,7 +26,7 @@ from trainer.runs.manifest import Manifest, ManifestInput
 from trainer.runs.record import RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.start_file import StartFile
-from trainer.runs.store import Stored, carried_key, manifest_key, start_key, swap_record
+from trainer.runs.store import carried_key, manifest_key, start_key, swap_record
 from trainer.runs.stored_receipt import receipt_from_json
 
 CHILD = "20261121-120000-crypto-n3w1"

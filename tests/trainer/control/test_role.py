@@ -29,10 +29,12 @@ from tests.sessions import forget_sessions, sign_in
 from tests.trainer.cli.test_launcher_policy import fleet, refusal
 from tests.trainer.conftest import METRICS, weights
 from trainer.aws.access import Access
+from trainer.aws.objects import Conflict, Objects, open_objects
 from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs, parameter_name, webhook_parameter
 from trainer.base.errors import ConfigError
+from trainer.base.instants import iso, utc_now
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.functions import control as function
@@ -48,9 +50,8 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import AwsError
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry
 from trainer.retrains.published import read_published, write_published
-from trainer.runs.record import iso, utc_now
 from trainer.runs.start_file import stored_start
-from trainer.runs.store import Conflict, Objects, open_objects, read_record, start_key
+from trainer.runs.store import read_record, start_key
 from trainer.runs.stored_receipt import read_receipt
 
 pytestmark = pytest.mark.nightly  # tests/live checks what each role may: tests/live/test_live.py

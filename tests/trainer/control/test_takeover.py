@@ -22,9 +22,10 @@ from trainer.control import takeover
 from trainer.control.settle import Settled, settle_run
 from trainer.control.takeover import take_over
 from trainer.launch.inputs import list_inputs
+from trainer.runs.attempts import Attempt
 from trainer.runs.keys import NodeKeys
 from trainer.runs.manifest import ManifestInput
-from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.reports import read_result
 from trainer.runs.store import manifest_key

@@ -15,11 +15,11 @@ from tests.iam import instance_policy
 from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
 from trainer.aws.access import Access, error_code
+from trainer.aws.objects import open_objects
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.control.tokens import TOKEN, delete_tokens, give_token
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.keys import NodeKeys
-from trainer.runs.store import open_objects
 
 NODES = tuple(NodeKeys(role_id="AROA1", instance_id=f"i-{n}", run_id="r", attempt=1) for n in (3, 1, 2))
 

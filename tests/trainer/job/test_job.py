@@ -14,8 +14,9 @@ from trainer import models, targets
 from trainer.base.errors import UsageError
 from trainer.base.settings import MOST_TOML_BYTES, keys_of
 from trainer.data.table import DataSettings
-from trainer.job.job import Job, job_from, job_from_json, load_job, parse_assignments, parse_job
+from trainer.job.job import Job
 from trainer.job.machine import MachineSettings, parse_duration
+from trainer.job.reading import job_from, job_from_json, load_job, parse_assignments, parse_job
 from trainer.job.train import ExpertSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parents[3]

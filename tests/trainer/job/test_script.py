@@ -7,8 +7,9 @@ import pytest
 from tests.jobs import job_of, with_settings
 from trainer.base.errors import UsageError
 from trainer.base.symbols import path_flaw
-from trainer.job.job import Job, job_from, load_job, refuse_script
+from trainer.job.job import Job, refuse_script
 from trainer.job.pieces import kind_of, pieces_of
+from trainer.job.reading import job_from, load_job
 from trainer.job.script import replaced
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,8 +8,8 @@ from tests.jobs import with_settings
 from tests.trainer.job.test_script import script_job
 from trainer.base.errors import UsageError
 from trainer.base.symbols import path_flaw
-from trainer.job.job import job_from, load_job, parse_job
 from trainer.job.pieces import pieces_of
+from trainer.job.reading import job_from, load_job, parse_job
 from trainer.job.script_values import MOST_NAME_BYTES, combinations, read_rows
 
 

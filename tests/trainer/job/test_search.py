@@ -11,9 +11,10 @@ import pytest
 
 from tests.jobs import job_of
 from trainer.base.errors import UsageError
-from trainer.job.job import Job, job_from, job_from_json, parse_job
+from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import SeriesWork
+from trainer.job.reading import job_from, job_from_json, parse_job
 from trainer.job.search import SearchSettings, dearest, values_in
 from trainer.job.search import job_of as job_of_trial
 

@@ -11,7 +11,8 @@ from tests.jobs import job_of
 from tests.planned import offers_of, plan_of, plan_script
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.plan import plan_view, script_view
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.launch.checkpoints import CheckpointCost
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.known_times import KnownTimes

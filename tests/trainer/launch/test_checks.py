@@ -23,7 +23,7 @@ from trainer.launch.checks import account_checks, ask_all, spot_role, sweeper, v
 from trainer.launch.quotas import counted, quota_note
 from trainer.machines.instances import instance_type
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import Rung
+from trainer.runs.attempts import Rung
 
 Applied = tuple[Access, StackOutputs]
 PATIENT = replace(ACCOUNT, answer_seconds=500.0, function_seconds=500.0)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tests.jobs import job_of
 from tests.trainer.launch.test_start import NOW, OFFERS, memory, record_and_plan
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.job.script import METRICS
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import ChosenCandles, Input

@@ -6,6 +6,8 @@ import pytest
 
 from tests.jobs import job_of
 from tests.manifests import command
+from trainer.aws.objects import open_objects
+from trainer.base.instants import utc_now
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import drive
 from trainer.job.pieces.piece import Piece
@@ -17,8 +19,6 @@ from trainer.launch.tasks import Task
 from trainer.launch.work import Account, WeighedWork, timed
 from trainer.machines.planner import Workload
 from trainer.runs.manifest import ManifestPiece
-from trainer.runs.record import utc_now
-from trainer.runs.store import open_objects
 from trainer.runs.stored_receipt import read_receipt
 
 PIECE = Piece(name="score_m", title="m", kind="score", series=(), source="m", estimate=1.0)

@@ -12,9 +12,11 @@ from tests.jobs import job_of, with_settings
 from tests.planned import offers_of, plan_of
 from tests.trainer.control.conftest import MemoryCloud, MemoryObjects
 from trainer.aws.access import Access
+from trainer.aws.objects import Conflict
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import DataError
+from trainer.base.instants import from_iso
 from trainer.launch.bundle import Bundle, build_bundle, upload_bundle
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.prices import PricedTypes
@@ -25,9 +27,8 @@ from trainer.machines.instances import instance_type
 from trainer.machines.planner import dollars, workload
 from trainer.runs.index import INDEX_KEY
 from trainer.runs.manifest import ManifestInput, read_manifest
-from trainer.runs.record import from_iso
 from trainer.runs.record_json import record_from_json
-from trainer.runs.store import Conflict, bars_plan_key, manifest_key, record_key
+from trainer.runs.store import bars_plan_key, manifest_key, record_key
 
 NOW = from_iso("2026-11-20T12:00:00Z")
 JOB = job_of(

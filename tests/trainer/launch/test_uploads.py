@@ -12,6 +12,7 @@ from tests.candles import fewest
 from tests.jobs import job_of
 from trainer.aws import parts, transfer
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.place import REHEARSAL
 from trainer.bars.check import describe, join
 from trainer.base.errors import DataError, NotVersioned
@@ -24,7 +25,6 @@ from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import ChosenCandles, choose, described, list_inputs, overlapping, read_summary
 from trainer.launch.uploads import DeskFile, upload_candles, upload_data
 from trainer.launch.work import ScriptWork, TrainingWork
-from trainer.runs.store import open_objects
 
 CODE = BundleName(sha256="c", lock_sha256="l")
 

@@ -44,7 +44,7 @@ def test_the_reference_has_the_features_of_today():
 
 PEAK = r"""
 import re, sys, torch
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.models.lstm.network import build
 torch.set_num_threads(1)
 model = build(job_from({'model': {'dropout': 0.0}}).model.architecture(features=37, outputs=1))

@@ -32,7 +32,9 @@ from tests.manifests import MACHINE, manifest
 from tests.nodes import put_start_file
 from tests.pieces import named
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects, open_objects
 from trainer.base.code_files import code_files
+from trainer.base.instants import iso
 from trainer.job.job import Job
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.tasks import training_task
@@ -41,9 +43,7 @@ from trainer.rehearsal.instance import NodeProcess, start_node
 from trainer.rehearsal.keys import Credentials
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.runs.manifest import ExpectedMachine, Manifest
-from trainer.runs.record import iso
 from trainer.runs.record_json import to_json
-from trainer.runs.store import Objects, open_objects
 
 if TYPE_CHECKING:
     from trainer.rehearsal.forks import ForkServerProcess

@@ -12,9 +12,9 @@ from tests.iam import assert_allowed_is_needed
 from tests.jobs import job_of
 from tests.pieces import named
 from tests.trainer.node.conftest import model_done, started
+from trainer.base.instants import from_iso
 from trainer.node.uplink import Uplink
 from trainer.runs.lease import MOST_LEASE_BYTES
-from trainer.runs.record import from_iso
 
 RUN = "20261120-235912-test-k3v9"
 NODE = f"attempts/AROA1:i-1/{RUN}/1/0/"

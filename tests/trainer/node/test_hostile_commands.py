@@ -27,9 +27,11 @@ from tests.planned import plan_script
 from tests.prepare_runs import CODE
 from tests.processes import alive
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError, DataError, Stopped, TrainerError, TrainingFailed
-from trainer.job.job import job_from
+from trainer.base.instants import utc_now
+from trainer.job.reading import job_from
 from trainer.job.script import CONTRACT
 from trainer.launch.cpu_run import PREPARE, plan_cpu_run
 from trainer.launch.known_times import KnownTimes
@@ -46,8 +48,6 @@ from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.rehearsal.metadata import MetadataView, RoleCredentials, TokenStore, respond
 from trainer.runs.manifest import ManifestInput
-from trainer.runs.record import utc_now
-from trainer.runs.store import open_objects
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws

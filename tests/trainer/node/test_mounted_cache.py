@@ -22,6 +22,7 @@ from tests.retrains import CONFIG
 from tests.trainer.node.conftest import bundle, launch_tags, model_done, started, training_manifest
 from tests.trainer.rehearsal.conftest import FleetCaller
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.launch.inputs import Input
@@ -29,7 +30,6 @@ from trainer.rehearsal.account import EmbeddedAccount, Principal
 from trainer.rehearsal.nodes import mount
 from trainer.rehearsal.world import AwsError
 from trainer.runs.record_json import to_json
-from trainer.runs.store import open_objects
 
 if TYPE_CHECKING:
     from trainer.rehearsal.forks import ForkServerProcess

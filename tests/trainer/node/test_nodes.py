@@ -15,12 +15,12 @@ from tests.jobs import job_of
 from tests.nodes import bundle, listed, node, start, started_by
 from trainer.base.cluster import Cluster, read_cluster
 from trainer.base.errors import TrainingFailed
+from trainer.base.instants import utc_now
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.tasks import training_task
 from trainer.node import command, stage
 from trainer.node.shared import COMMAND, Node
 from trainer.node.start import await_own_id, read_start_file, write_down_nodes
-from trainer.runs.record import utc_now
 from trainer.runs.store import start_key
 
 __all__ = ["bundle", "node", "start"]  # fixtures

@@ -19,11 +19,11 @@ from tests.nodes import bundle, node, start
 from trainer.aws.place import HERE
 from trainer.base.environment import temporary_folder
 from trainer.base.errors import UsageError
+from trainer.base.instants import utc_now
 from trainer.node.command import machine_document
 from trainer.node.devices import Devices
 from trainer.node.identity import own_identity
 from trainer.node.work_folder import WorkFolder, make_scratch, open_work, prune, remove_scratch
-from trainer.runs.record import utc_now
 from trainer.train.machine_file import MachineFacts, read_machine
 
 __all__ = ["bundle", "node", "start"]  # fixtures

@@ -23,6 +23,7 @@ from tests.manifests import manifest
 from tests.nodes import node, silence_of
 from tests.prepare_runs import FIRST, SECRET, PreparedStack, prepared, unpacked
 from tests.processes import alive
+from trainer.aws.objects import open_objects
 from trainer.bars import check
 from trainer.base import code_files
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
@@ -41,7 +42,7 @@ from trainer.node.command import run_command
 from trainer.node.shared import Node
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.reports import read_result
-from trainer.runs.store import open_objects, stop_key
+from trainer.runs.store import stop_key
 
 __all__ = ["node", "prepared", "silence_of"]  # fixtures
 

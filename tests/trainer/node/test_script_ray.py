@@ -13,7 +13,7 @@ import pytest
 from tests.nodes import bundle, listed, node, start, started_by
 from trainer.base.cluster import Cluster
 from trainer.base.errors import Stopped, UsageError
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.node import command as module
 from trainer.node import script_ray
 from trainer.runs.store import start_key

@@ -20,9 +20,11 @@ from tests.iam import assert_allowed_is_needed
 from tests.nodes import bundle, node_on
 from tests.planned import plan_script
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.stack_outputs import StackOutputs, script_secrets_path, secrets_path
 from trainer.base.errors import ConfigError
-from trainer.job.job import job_from
+from trainer.base.instants import utc_now
+from trainer.job.reading import job_from
 from trainer.launch.bundle import BundleName
 from trainer.launch.known_times import KnownTimes
 from trainer.launch.preflight import query_offers
@@ -37,8 +39,7 @@ from trainer.node.redaction import RedactedStream, Redaction
 from trainer.node.shared import Node
 from trainer.node.stack_secrets import read_secrets
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import utc_now
-from trainer.runs.store import manifest_key, open_objects, stop_key
+from trainer.runs.store import manifest_key, stop_key
 
 __all__ = ["bundle"]  # a fixture
 SECRET = "k3y/of+the=tracker"

@@ -16,11 +16,11 @@ import pytest
 from tests.nodes import bundle, node, reported, run_task, silence_of, start, task_of
 from tests.processes import alive
 from trainer.base.errors import TrainingFailed
+from trainer.base.instants import utc_now
 from trainer.node import piece_run
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.report import lease
 from trainer.runs.lease import read_lease
-from trainer.runs.record import utc_now
 
 __all__ = ["bundle", "node", "silence_of", "start"]  # fixtures
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

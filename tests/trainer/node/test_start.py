@@ -16,11 +16,11 @@ from tests.nodes import bundle, listed, node, reported, start, started_by
 from tests.pieces import named
 from trainer.aws.place import HERE
 from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
+from trainer.base.instants import utc_now
 from trainer.node import stage
 from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.start import await_own_id, lay_out_checkpoints, read_start_file
-from trainer.runs.record import utc_now
 from trainer.runs.snapshots import Snapshot, SnapshotFile, read_snapshot
 from trainer.runs.start_file import CarriedObject, StartFile
 from trainer.runs.store import carried_key, start_key

@@ -17,6 +17,7 @@ from botocore.exceptions import ConnectTimeoutError
 from tests.pieces import named
 from trainer.aws import folder_uploads, parts
 from trainer.aws.access import Access
+from trainer.aws.objects import S3Objects
 from trainer.aws.place import REHEARSAL
 from trainer.base.errors import TrainingFailed
 from trainer.base.files import read_block
@@ -28,7 +29,6 @@ from trainer.node.report import Status
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts, Uplink
 from trainer.rehearsal.kept_bucket import KeptBucket
-from trainer.runs.store import S3Objects
 
 KEY = "models/experiments/r/1/lstm_A_1m.safetensors"
 CONTENT = b"weights"

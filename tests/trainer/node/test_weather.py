@@ -22,6 +22,7 @@ from tests.manifests import PIECE, command, manifest
 from tests.nodes import bundle, node, put_start_file
 from tests.processes import await_end_of
 from trainer.aws.access import Access
+from trainer.base.instants import utc_now
 from trainer.node import agent, heartbeat
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.node_log import NodeLog
@@ -29,7 +30,6 @@ from trainer.node.report import lease
 from trainer.node.shared import Node
 from trainer.node.uplink import Uplink
 from trainer.runs.lease import read_lease, silent
-from trainer.runs.record import utc_now
 from trainer.runs.record_json import to_json
 from trainer.runs.store import manifest_key
 

@@ -27,6 +27,7 @@ from tests.records import rung
 from tests.sessions import forget_sessions
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, parameter_name
+from trainer.base.instants import iso, utc_now
 from trainer.cli.main import main
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import start
@@ -37,7 +38,6 @@ from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.deadline import armed_for
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
-from trainer.runs.record import iso, utc_now
 from trainer.runs.store import create_record
 
 # `make test` has the same of tests/live, without an OS timer, which test_bootstrap.py has alone.

@@ -7,14 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.stack_outputs import StackOutputs
+from trainer.base.instants import utc_now
 from trainer.control.cloud import AwsCloud
 from trainer.control.drive import start
 from trainer.rehearsal.scheduling import wait_for_deliveries
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.runs.index import begin_run
-from trainer.runs.record import new_run_id, utc_now
-from trainer.runs.store import open_objects
+from trainer.runs.record import new_run_id
 from trainer.runs.stored_receipt import read_receipt
 
 

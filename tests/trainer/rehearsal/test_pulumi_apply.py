@@ -21,6 +21,7 @@ import pytest
 from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs, baked_parameter, parameter_name
 from trainer.base.errors import ConfigError, UsageError
+from trainer.base.instants import utc_now
 from trainer.launch import health
 from trainer.launch.preflight import find_image
 from trainer.machines.storage import RootDisk
@@ -28,7 +29,6 @@ from trainer.rehearsal import pulumi_apply
 from trainer.rehearsal.applied_program import AppliedProgram, from_json, replay, to_json
 from trainer.rehearsal.pulumi_resources import Resources
 from trainer.rehearsal.pulumi_shapes import zip_archive
-from trainer.runs.record import utc_now
 
 if TYPE_CHECKING:
     from trainer.rehearsal.server import EmbeddedAws

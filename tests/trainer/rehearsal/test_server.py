@@ -22,11 +22,11 @@ from trainer.aws.access import Access
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.base.files import whole_file
+from trainer.base.instants import from_iso, iso
 from trainer.rehearsal import kept_bucket
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import StoredSchedule
-from trainer.runs.record import from_iso, iso
 
 SLEEPER = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
 UNTIL_TOLD = b"#!/bin/sh\ntouch $MAYFLY_ROOT/up\nuntil [ -e $MAYFLY_ROOT/go ]; do sleep 0.1; done\npoweroff\n"

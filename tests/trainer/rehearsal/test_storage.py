@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from infra.policies import document
 from tests.trainer.rehearsal.conftest import IMAGE_PARAMETER
 from trainer.aws.access import Access
-from trainer.runs.store import open_objects
+from trainer.aws.objects import open_objects
 
 
 @pytest.fixture

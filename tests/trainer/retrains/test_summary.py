@@ -14,7 +14,7 @@ from tests.trainer.retrains.test_decision import SUNDAY, WEEKLY, entry
 from trainer.base.errors import Interrupted
 from trainer.retrains.entries import is_scheduled, prepare_run_id_of, run_id_of
 from trainer.retrains.summary import MOST_LINES, end_summary, run_notes, scheduled_summary
-from trainer.runs.record import Attempt, Queue
+from trainer.runs.attempts import Attempt, Queue
 from trainer.targets.marks import judged, verdict
 
 HOUR = timedelta(hours=1)

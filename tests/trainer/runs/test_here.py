@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trainer.runs.actions import Close, Store, Wait, WriteStop
+from trainer.runs.attempts import Attempt
 from trainer.runs.here import LATE
 from trainer.runs.keys import own_keys
 from trainer.runs.lease import LEASE, SLACK
@@ -17,7 +18,7 @@ from trainer.runs.observation import Observation
 from trainer.runs.outcome import STOP_GRACE
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Attempt, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.stored_receipt import receipt_from_json

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 
 import pytest
 
+from trainer.aws.objects import Conflict, open_objects
 from trainer.base.errors import ConnectionFailed
 from trainer.runs.index import (
     INDEX_KEY,
@@ -23,7 +24,7 @@ from trainer.runs.index import (
     read_index,
     take_out,
 )
-from trainer.runs.store import Conflict, create_record, open_objects, receipt_key
+from trainer.runs.store import create_record, receipt_key
 
 START = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 OLD, NEW = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"

@@ -11,11 +11,11 @@ import pytest
 from tests.records import DEADLINE, NOON, at, intent, only_store, starting
 from trainer.base.strict_json import Unsound
 from trainer.runs.actions import ArmSweep, Create, Store, Wait
+from trainer.runs.attempts import Launch, Rung
 from trainer.runs.capacity import pool_of
 from trainer.runs.launching import FIRST_WAIT, LONGEST_PAUSE, PATIENCE, attempt_deadline, pause_after, refusal
 from trainer.runs.observation import UNANSWERED, Observation
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Launch, Rung
 from trainer.runs.record_json import record_from_json, to_json
 
 SWEEP = "mayfly-20261120-120000-crypto-k3v9-sweep"

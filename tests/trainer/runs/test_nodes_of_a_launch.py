@@ -17,11 +17,12 @@ from trainer.runs.actions import (
     Terminate,
     Wait,
 )
+from trainer.runs.attempts import Launch
 from trainer.runs.launching import attempt_deadline
 from trainer.runs.observation import UNANSWERED, DescribedInstance, Observation
 from trainer.runs.outcome import ending_of
 from trainer.runs.reconcile import LONGEST_IN_USE, reconcile
-from trainer.runs.record import InstanceSeen, Launch, RunRecord
+from trainer.runs.record import InstanceSeen, RunRecord
 
 THREE = {"num_nodes": 3}
 

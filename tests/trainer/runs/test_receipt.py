@@ -15,10 +15,11 @@ from tests.pieces import named
 from tests.records import at, launched, piece, seen
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
+from trainer.runs.attempts import Reached
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
-from trainer.runs.record import Reached, RunPiece
+from trainer.runs.record import RunPiece
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.stored_receipt import receipt_from_json
 

@@ -13,10 +13,11 @@ from tests.pieces import named
 from tests.records import DEADLINE, at, intent, only_store, starting
 from tests.records import described as instance
 from trainer.runs.actions import ArmKill, Close, DeleteSchedule, Store, Terminate, Wait, WriteIds, WriteStop
+from trainer.runs.attempts import Attempt, Launch
 from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, SLACK
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Attempt, Launch, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 
 SWEEP, KILL = "mayfly-20261120-120000-crypto-k3v9-sweep", "mayfly-20261120-120000-crypto-k3v9-kill-1"

@@ -6,8 +6,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.records import intent, launched, seen
+from trainer.base.instants import from_iso, iso
+from trainer.runs.attempts import Attempt
 from trainer.runs.deadline import Deadline
-from trainer.runs.record import Attempt, client_token, from_iso, iso, new_run_id
+from trainer.runs.record import client_token, new_run_id
 
 NOW = datetime(2026, 11, 20, 23, 59, 12, tzinfo=timezone.utc)
 

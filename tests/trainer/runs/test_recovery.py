@@ -11,11 +11,12 @@ import pytest
 from tests.records import DEADLINE, at, created, described, intent, make_record, only_store, rung, seen
 from trainer.base.errors import TrainingFailed
 from trainer.runs.actions import Carry, Close, DeleteSchedule, Store, Terminate, Wait
+from trainer.runs.attempts import Attempt, Reached
 from trainer.runs.lease import LEASE
 from trainer.runs.observation import Observation
 from trainer.runs.outcome import LAUNCHER_SILENT
 from trainer.runs.reconcile import reconcile
-from trainer.runs.record import Attempt, InstanceSeen, Reached, RunRecord
+from trainer.runs.record import InstanceSeen, RunRecord
 from trainer.runs.record_json import record_from_json, to_json
 from trainer.runs.recovery import MOST_LOST
 from trainer.runs.reports import Heartbeat, NodeResult

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.records import at, created, intent, launched, make_record, seen
+from trainer.runs.attempts import Attempt
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import Attempt
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.snapshots import snapshot_usd
 from trainer.runs.spending import checkpoints_sent, spent

@@ -10,20 +10,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.sessions import forget_sessions
+from trainer.aws.objects import Conflict, S3Objects, SpoiledObject, given, open_objects
 from trainer.base.errors import ConfigError, ConnectionFailed, NotVersioned, PermissionDenied, UsageError
-from trainer.runs.store import (
-    Conflict,
-    RecordMissing,
-    S3Objects,
-    SpoiledObject,
-    create_record,
-    find_run,
-    given,
-    open_objects,
-    read_record,
-    run_ids,
-    swap_record,
-)
+from trainer.runs.store import RecordMissing, create_record, find_run, read_record, run_ids, swap_record
 
 
 @pytest.fixture

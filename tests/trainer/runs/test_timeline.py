@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 from tests.records import NOON, at, created, described, intent, make_record, seen
+from trainer.runs.attempts import Attempt, Queue
 from trainer.runs.observation import Observation
-from trainer.runs.record import Attempt, Queue, RunRecord
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.start_file import StartFile
 from trainer.runs.timeline import as_rows, timeline

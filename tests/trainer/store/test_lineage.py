@@ -15,11 +15,11 @@ import pytest
 from tests.trainer.store.test_listing import CLOSED_RUN
 from tests.trainer.store.test_reproduction import TRAINING
 from tests.trainer.store.test_weights import CARD
+from trainer.aws.objects import Stored
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.cli.views.drawing import UNLIMITED, drawn
 from trainer.cli.views.lineage import lineage_view
 from trainer.runs.manifest import ManifestInput
-from trainer.runs.store import Stored
 from trainer.store.lineage import LOCK, code_of, lineage_of, lock_of, past_run, refuse_deleted
 
 NOW = datetime(2026, 11, 27, tzinfo=timezone.utc)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.records import created, piece
 from trainer.base.errors import ConfigError, UsageError
-from trainer.runs.record import Attempt
+from trainer.runs.attempts import Attempt
 from trainer.runs.store import create_record
 from trainer.store.listing import fetch_models, find_model, list_models, models_of_run, save_model
 

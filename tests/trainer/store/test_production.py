@@ -12,8 +12,8 @@ import pytest
 from tests.trainer.conftest import weights
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import SUNDAY
+from trainer.aws.objects import Conflict, Objects
 from trainer.base.errors import ConfigError, UsageError
-from trainer.runs.store import Conflict, Objects
 from trainer.store import production
 from trainer.store.production import PRODUCTION, keep, production_names, production_versions, roll_back
 

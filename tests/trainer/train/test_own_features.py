@@ -19,7 +19,8 @@ from trainer.base.errors import DataError, UsageError
 from trainer.data.feature_names import FEATURES, is_version_of, label_of
 from trainer.data.features import compute_each, compute_inputs
 from trainer.data.table import DataSettings
-from trainer.job.job import Job, job_from, job_from_json, load_job
+from trainer.job.job import Job
+from trainer.job.reading import job_from, job_from_json, load_job
 from trainer.store.card import read_card
 from trainer.train.own.check import contents, copied, portable
 from trainer.train.own.probe_features import measure_features

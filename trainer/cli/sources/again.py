@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.aws.access import Access
+from trainer.aws.objects import open_objects
 from trainer.aws.place import HERE
 from trainer.aws.transfer import several_at_once
 from trainer.base import environment
 from trainer.base.errors import TrainingFailed
+from trainer.base.instants import iso, utc_now
 from trainer.cli.terminal import Console
 from trainer.cli.verbs.agent import LOCAL_USER
 from trainer.cli.views.transfer import TransferProgress
 from trainer.launch.data_sets import fetch_version
-from trainer.runs.record import iso, utc_now
-from trainer.runs.store import manifest_key, open_objects
+from trainer.runs.store import manifest_key
 from trainer.store.lineage import PastRun
 
 if TYPE_CHECKING:

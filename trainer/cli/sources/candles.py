@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainer.aws.objects import Objects
 from trainer.aws.place import Place
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.base.files import HeldFolder
@@ -20,7 +21,6 @@ from trainer.job.job import Job
 from trainer.launch.inputs import RAW, ChosenCandles, list_inputs
 from trainer.launch.planning import FoundCandles, choose_from_set
 from trainer.launch.uploads import DeskFile
-from trainer.runs.store import Objects
 
 DEMO_SYMBOLS = ("BTC-USD", "ETH-USD", "SOL-USD")
 DEMO_BARS = 20_000

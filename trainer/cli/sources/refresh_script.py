@@ -13,12 +13,12 @@ from io import BytesIO
 from pathlib import Path
 
 import trainer
+from trainer.aws.objects import Objects
 from trainer.base.errors import UsageError
 from trainer.base.own_file import as_usage_error, read_file
 from trainer.data.table import FETCH
 from trainer.job.job import Job
 from trainer.launch.inputs import RAW
-from trainer.runs.store import Objects
 
 LOCK = "node/prepare.lock"
 _MODULES = {"python-dateutil": "dateutil"}  # distributions whose module has another name

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainer.aws.objects import Objects
 from trainer.base.errors import DataError, renaming
 from trainer.base.files import HeldFolder
 from trainer.cli.sources.check_child import INDEXED, CheckChild
 from trainer.data.columns import told_parts
 from trainer.data.table import SUFFIXES
 from trainer.launch.inputs import INDEX, ChosenCandles, Input, overlapping, write_index
-from trainer.runs.store import Objects
 
 MOST_BYTES = 1 << 30  # fetched by one launch
 

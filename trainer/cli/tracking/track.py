@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import trainer
+from trainer.aws.objects import Objects
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, UsageError
 from trainer.base.extras import needs
@@ -26,7 +27,7 @@ from trainer.cli.tracking.reading import TrackedRun, tracked_run
 from trainer.control.cloud import Cloud
 from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.receipt import Receipt
-from trainer.runs.store import Objects, manifest_key, read_record
+from trainer.runs.store import manifest_key, read_record
 
 SECONDS = 1800.0  # for all of a run: 400,000 points take MLflow's server about a minute
 NOT_TRACKED = "the run is not tracked in {}"

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error
+from trainer.aws.objects import open_objects
 from trainer.aws.place import HERE
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
+from trainer.base.instants import iso, utc_now
 from trainer.cli.asked_job import asked_job
 from trainer.cli.connect import connected, local_root
 from trainer.cli.defaults import notes
@@ -41,9 +43,7 @@ from trainer.launch.bundle import upload_bundle
 from trainer.launch.planning import plan_here, resolve
 from trainer.launch.start import record_here, record_of, write_task
 from trainer.launch.work import Account, work_sha256
-from trainer.runs.record import iso, utc_now
 from trainer.runs.record_json import USER_ID
-from trainer.runs.store import open_objects
 
 DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
 LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all there is

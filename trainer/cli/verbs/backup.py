@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import argparse
 
+from trainer.aws.objects import open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.errors import UsageError
 from trainer.cli.connect import connected, local_root
 from trainer.cli.output import counted, say, say_json, warn
-from trainer.runs.store import open_objects
 from trainer.store.backup import BackupReport, back_up, restore
 
 

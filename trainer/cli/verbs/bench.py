@@ -12,7 +12,8 @@ from trainer.base.errors import UsageError
 from trainer.cli.output import duration, money, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import parse_job
 from trainer.machines.choice import Device, profile_of
 from trainer.machines.instances import InstanceType, catalogue
 from trainer.models import chunk_models

@@ -21,7 +21,8 @@ from trainer.cli.output import say_json, warn
 from trainer.cli.terminal import Console, show
 from trainer.data.read.paths import check_path
 from trainer.data.table import DataSettings
-from trainer.job.job import load_job, parse_job, refuse_script
+from trainer.job.job import refuse_script
+from trainer.job.reading import load_job, parse_job
 
 if TYPE_CHECKING:
     from trainer.data.check.findings import SymbolCheck

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects, open_objects
 from trainer.aws.parts import Moved
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import several_at_once
@@ -23,6 +24,7 @@ from trainer.base import environment
 from trainer.base.arguments import check_folder
 from trainer.base.errors import DataError, TrainerError, UsageError, file_error
 from trainer.base.files import open_plain
+from trainer.base.instants import iso
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import counted, say, say_json, warn
 from trainer.cli.sources.check_child import INDEXED, CheckChild
@@ -41,8 +43,6 @@ from trainer.launch.data_sets import (
 )
 from trainer.launch.inputs import Input, hash_of, list_inputs
 from trainer.launch.uploads import DeskFile, upload_candles
-from trainer.runs.record import iso
-from trainer.runs.store import Objects, open_objects
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 

@@ -18,10 +18,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.attach.ssm import check_tools
 from trainer.aws.access import Access, aws_error
+from trainer.aws.objects import open_objects
 from trainer.aws.stack import read_stack, require_sign_in
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import PermissionDenied, Stopped, TerminationUnconfirmed, TrainerError, UsageError
 from trainer.base.extras import needs
+from trainer.base.instants import utc_now
 from trainer.base.text import counted
 from trainer.cli.connect import connected
 from trainer.cli.output import agrees, refuse_unasked, say, say_json, warn
@@ -30,8 +32,6 @@ from trainer.cli.views.table import FittedTable
 from trainer.control.functions.sweep import Clients, SweepSettings, sweep
 from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
 from trainer.launch.health import stack_checks
-from trainer.runs.record import utc_now
-from trainer.runs.store import open_objects
 
 OK, NOTE, UNKNOWN, FAILED = "ok", "note", "unknown", "failed"
 MARKS = {OK: "✓", NOTE: "!", UNKNOWN: "?", FAILED: "✗"}

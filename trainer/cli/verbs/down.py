@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from trainer.aws.access import own_access
+from trainer.aws.objects import open_objects
 from trainer.aws.place import REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.base import environment
@@ -18,7 +19,6 @@ from trainer.cli.output import say_json, warn
 from trainer.control.settle import settle_unwatched
 from trainer.rehearsal.pulumi_apply import program_folder
 from trainer.runs.index import enter_missing
-from trainer.runs.store import open_objects
 
 CLI = "https://www.pulumi.com/docs/install/"
 

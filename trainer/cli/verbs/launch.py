@@ -18,10 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainer.attach.keys import forget_ended, make_key
+from trainer.aws.objects import open_objects
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, Stopped, TrainerError, UsageError
 from trainer.base.extras import needs
+from trainer.base.instants import iso, utc_now
 from trainer.cli.asked_job import asked_job
 from trainer.cli.connect import connected
 from trainer.cli.defaults import notes
@@ -37,20 +39,20 @@ from trainer.control.resume import continued, read_parent
 from trainer.control.settle import Settling, settle_unwatched
 from trainer.control.stop import StopSignal
 from trainer.launch.bundle import upload_bundle
-from trainer.launch.candidates import UNPROVEN
 from trainer.launch.machines import machines_of
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import Planned, offers_for, plan_work, resolve
 from trainer.launch.preflight import Offers
 from trainer.launch.start import manifest_of, record_of, register
+from trainer.launch.weighing import UNPROVEN
 from trainer.launch.work import Account, ScriptWork, TrainingWork, Work
 from trainer.runs.deadline import CAUSES
 from trainer.runs.index import note_shown
 from trainer.runs.launching import waiting_words
 from trainer.runs.month import month_of_runs
 from trainer.runs.receipt import Receipt
-from trainer.runs.record import RunRecord, iso, utc_now
-from trainer.runs.store import open_objects, read_record
+from trainer.runs.record import RunRecord
+from trainer.runs.store import read_record
 from trainer.runs.stored_receipt import read_receipt
 
 if TYPE_CHECKING:

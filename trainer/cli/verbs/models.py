@@ -8,9 +8,11 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
+from trainer.aws.objects import Objects, Stored, open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
 from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
+from trainer.base.instants import iso, utc_now
 from trainer.cli.connect import connected
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
@@ -26,10 +28,9 @@ from trainer.cli.views.models import (
 from trainer.cli.views.table import FittedTable
 from trainer.cli.views.trading import traded_json
 from trainer.data.read.paths import check_path
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.runs.outcome import EXIT_CODES
-from trainer.runs.record import iso, utc_now
-from trainer.runs.store import Objects, Stored, open_objects, read_record
+from trainer.runs.store import read_record
 from trainer.store.comparison import Side, TooFewShared, compare_sides, returns_by_day
 from trainer.store.decisions import decisions_about, note_by_hand
 from trainer.store.differences import differences

@@ -16,6 +16,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
+from trainer.aws.objects import Objects, open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, TrainingFailed, UsageError
 from trainer.base.strict_json import Unsound
@@ -25,7 +26,6 @@ from trainer.cli.output import say_json
 from trainer.cli.sources.again import AgainHere, fetch_inputs, folder_for
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.reproduction import document_of, reproduction_view
-from trainer.runs.store import Objects, open_objects
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.lineage import PastRun, card_of_model, code_of, lock_of, past_run, refuse_deleted
 from trainer.store.reproduction import (

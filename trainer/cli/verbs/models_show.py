@@ -7,12 +7,12 @@ import hashlib
 from pathlib import Path
 
 import trainer
+from trainer.aws.objects import open_objects
 from trainer.aws.stack import read_stack
 from trainer.cli.connect import connected
 from trainer.cli.output import say_json
 from trainer.cli.terminal import show
 from trainer.cli.views.lineage import lineage_view
-from trainer.runs.store import open_objects
 from trainer.store.lineage import LOCK, card_of_model, lineage_of, past_run
 
 

@@ -20,6 +20,7 @@ from trainer.aws.access import Access, own_access
 from trainer.aws.place import ACCOUNT
 from trainer.base import environment
 from trainer.base.errors import UsageError
+from trainer.base.instants import utc_now
 from trainer.cli.asked_job import asked_job
 from trainer.cli.defaults import notes
 from trainer.cli.output import say, say_json, say_text
@@ -27,7 +28,7 @@ from trainer.cli.terminal import show
 from trainer.job.job import Job
 from trainer.job.machine import MARKETS, parse_duration
 from trainer.launch.bundle import BundleName
-from trainer.launch.candidates import PlanCandidate, weigh
+from trainer.launch.candidates import PlanCandidate
 from trainer.launch.commitment_prices import account_commitments
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.offline import age_notes, list_offers, machines_to_weigh, no_account, priced_outside
@@ -36,6 +37,7 @@ from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import plan_work, with_candles
 from trainer.launch.preflight import Offers, query_offers
 from trainer.launch.recommend import Recommendation, recommend
+from trainer.launch.weighing import weigh
 from trainer.launch.work import Account, ScriptWork, TrainingWork
 from trainer.machines.commitments import Commitment, commitments_of
 from trainer.machines.instances import TABLE_REGION, InstanceType
@@ -43,7 +45,6 @@ from trainer.machines.outside import DESK, desk_machines, outside_machines
 from trainer.machines.planner import BYTES_OF_A_BAR
 from trainer.runs import calibration
 from trainer.runs.month import month_of_runs
-from trainer.runs.record import utc_now
 
 NO_CODE = BundleName(sha256="", lock_sha256="")  # a plan has no use for it
 MOST_BARS = 10**9
@@ -227,8 +228,8 @@ def _offered(arguments: argparse.Namespace, job: Job) -> tuple[Account, Offers]:
 
 
 def _account(access: Access, stack: str) -> Account:
+    from trainer.aws.objects import open_objects
     from trainer.aws.stack import read_stack
-    from trainer.runs.store import open_objects
 
     outputs = read_stack(access, stack=stack)
     return Account(access=access, outputs=outputs, objects=open_objects(access, outputs.bucket))

@@ -238,9 +238,10 @@ def model_files(request: PredictionRequest) -> Iterator[tuple[list[Path], dict[s
         yield _distinct([path for paths in local.values() for path in paths]), {}
         return
     # Late: only a model in a bucket needs AWS.
+    from trainer.aws.objects import open_objects
     from trainer.aws.stack import read_stack
     from trainer.cli.connect import connected, is_rehearsal, named_run
-    from trainer.runs.store import open_objects, read_record
+    from trainer.runs.store import read_record
     from trainer.store.listing import fetch_models, find_model, models_of_run
 
     with HeldFolder("predict") as folder:

@@ -12,7 +12,8 @@ from trainer.base.errors import UsageError
 from trainer.cli.output import counted, duration, say, say_json
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, lines
-from trainer.job.job import Job, load_job, parse_job, refuse_script
+from trainer.job.job import Job, refuse_script
+from trainer.job.reading import load_job, parse_job
 from trainer.machines.chips import REFERENCE, GpuProfile, profiles, user_file
 from trainer.machines.choice import Choice, Device, choose, gpus_here
 from trainer.machines.memory import (

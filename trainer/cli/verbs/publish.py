@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import trainer
+from trainer.aws.objects import Conflict, Objects
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
+from trainer.base.instants import utc_now
 from trainer.cli.sources.candles import find_candles
 from trainer.cli.sources.desk import desk_of
 from trainer.cli.sources.refresh_script import refuse_unfetched, with_refresh_script
@@ -25,8 +27,9 @@ from trainer.cli.terminal import Console
 from trainer.control.check_account import check_account
 from trainer.control.published import Publication
 from trainer.data.table import FETCH, K_FOLD
-from trainer.job.job import Job, load_job, parse_job
+from trainer.job.job import Job
 from trainer.job.pieces import kind_of
+from trainer.job.reading import load_job, parse_job
 from trainer.launch.bundle import Bundle, BundleName, build_bundle, upload_bundle
 from trainer.launch.cpu_run import PREPARE, SCORE, CpuRun
 from trainer.launch.inputs import data_set_of
@@ -57,8 +60,6 @@ from trainer.retrains.published import (
     write_published,
 )
 from trainer.retrains.schedule import BETTER, PUBLISHED_FORMAT, RetrainSchedule
-from trainer.runs.record import utc_now
-from trainer.runs.store import Conflict, Objects
 from trainer.train.inputs.encoder import check_inputs, pinned
 from trainer.train.inputs.encoder import portable as portable_start
 from trainer.train.own.check import checked, contents, portable

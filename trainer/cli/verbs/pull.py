@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.aws.access import Access, aws_error
+from trainer.aws.objects import given
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file
 from trainer.base.arguments import check_folder
@@ -36,7 +37,7 @@ from trainer.control.observe import files_so_far
 from trainer.control.report import report_of
 from trainer.control.settle import Settled, settle_run
 from trainer.runs.reports import MOST_RESULT_BYTES
-from trainer.runs.store import REPORT, given
+from trainer.runs.store import REPORT
 from trainer.store.listing import FETCHED_AT_ONCE, Model, models_of_run, save_model
 
 LOG, RESULTS = "log.txt", "training_results.json"

@@ -13,10 +13,12 @@ from itertools import islice
 from typing import Any
 
 from trainer.aws.access import aws_error
+from trainer.aws.objects import Objects, open_objects
 from trainer.aws.place import Place
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import TrainerError, UsageError, nearest
+from trainer.base.instants import iso, utc_now
 from trainer.cli.connect import connected
 from trainer.cli.output import money, say, say_json, warn
 from trainer.cli.terminal import show
@@ -28,8 +30,6 @@ from trainer.launch.work import Account
 from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
 from trainer.retrains.published import PublishedRetrain, read_published, verified_job
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
-from trainer.runs.record import iso, utc_now
-from trainer.runs.store import Objects, open_objects
 
 SHOWN_TIMES = 3
 UTC = "UTC"  # a time of such a schedule is told once

@@ -17,6 +17,7 @@ from rich.console import RenderableType
 from trainer.attach.keys import forget_ended
 from trainer.aws.stack import read_stack
 from trainer.base.errors import TrainerError, UsageError
+from trainer.base.instants import from_iso, iso
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.terminal import Console, show
@@ -30,7 +31,6 @@ from trainer.control.progress import RunProgress, progress_of
 from trainer.control.settle import Settled, settle_all, settle_run
 from trainer.runs.index import note_shown
 from trainer.runs.node_ends import NodeEnd
-from trainer.runs.record import from_iso, iso
 from trainer.runs.reports import share_done
 from trainer.runs.samples import NodeSample
 from trainer.runs.store import read_record

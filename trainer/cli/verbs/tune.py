@@ -14,7 +14,8 @@ from trainer.base.files import HeldFolder
 from trainer.cli.output import counted, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.table import FittedTable, lines
-from trainer.job.job import Job, load_job, parse_job, refuse_script
+from trainer.job.job import Job, refuse_script
+from trainer.job.reading import load_job, parse_job
 
 if TYPE_CHECKING:  # torch takes a second to load, and a wrong setting should not wait for it
     from trainer.machines.choice import Choice

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from trainer.base.instants import from_iso
 from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.views.models import judged_table, legend
 from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
@@ -18,7 +19,6 @@ from trainer.cli.views.trials import trials_view
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
 from trainer.runs.receipt import ranked, winner
-from trainer.runs.record import from_iso
 from trainer.store.listing import expiry
 from trainer.targets.marks import in_order
 

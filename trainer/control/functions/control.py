@@ -21,6 +21,7 @@ from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import metrics_namespace, parameter_name
 from trainer.base.environment import function_environment
 from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError, UsageError
+from trainer.base.instants import from_iso, iso
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.retrain import advance
 from trainer.control.retrain_calls import begin, overdue, publisher, tell, unfinished
@@ -31,7 +32,6 @@ from trainer.retrains.entries import ScheduledRun, is_scheduled
 from trainer.retrains.schedule import is_name
 from trainer.retrains.summary import PersonMessage, end_summary, unread_end_summary, untimely_summary
 from trainer.runs.index import INDEX_KEY, claim_messages, note_told, read_index
-from trainer.runs.record import from_iso, iso
 from trainer.runs.store import UnreadableRecord, read_record
 from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.base.instants import iso
 from trainer.base.text import counted
 from trainer.runs.calibration import PHASES
 from trainer.runs.deadline import CAUSES
 from trainer.runs.manifest import Manifest
 from trainer.runs.receipt import Receipt, ranked
-from trainer.runs.record import RunRecord, iso
+from trainer.runs.record import RunRecord
 from trainer.runs.report.curves import RunCurves
 from trainer.runs.report.lanes import events, lanes
 from trainer.runs.report.models import InProduction, ReadCard, model_rows

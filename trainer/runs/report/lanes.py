@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from trainer.base.instants import iso
+from trainer.runs.attempts import Attempt
 from trainer.runs.observation import Observation
-from trainer.runs.record import Attempt, RunRecord, iso
+from trainer.runs.record import RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.timeline import Reports, timeline
 

@@ -30,7 +30,8 @@ from trainer.base.files import HeldFolder
 from trainer.base.settings import CHUNKS
 from trainer.base.text import some_of
 from trainer.data.read.candles import Candles, time_text
-from trainer.job.job import Job, load_job, parse_job
+from trainer.job.job import Job
+from trainer.job.reading import load_job, parse_job
 from trainer.targets.position_account import Terms, follows, growth, ruined
 from trainer.train.inputs.rows import SymbolData, prepare
 from trainer.train.predict.readers import INPUT_LIMIT

@@ -25,7 +25,8 @@ from typing import Any
 from trainer.base.errors import ConfigError, UsageError
 from trainer.base.files import whole_file
 from trainer.base.own_file import OwnFile, in_bundle, read_file
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 
 LIMIT_SECONDS = 300.0  # once torch is loaded: a large model takes a while on a laptop
 LOAD_SECONDS = 600.0  # for Python and torch to load on a busy machine

@@ -19,7 +19,7 @@ from typing import Any
 from trainer.base.code_files import NODE, code_files, home_modules
 from trainer.base.errors import TrainerError, UsageError
 from trainer.base.own_file import restrict_imports
-from trainer.job.job import job_from_json
+from trainer.job.reading import job_from_json
 from trainer.train.child_processes import end_with_stdin
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import faulthandler
 import sys
+import threading
+import traceback
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -68,15 +70,18 @@ RECORDERS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
 
 
 def dump(rank: int) -> None:
-    """Write the stacks of all threads of this rank and its unfinished collectives to standard error, which is
-    logged.
+    """Write the stacks of this rank's threads, the main one first, and its unfinished collectives to standard
+    error, which is logged.
 
     Flight recorders are written as JSON: their own files are pickles. One that can't be read is named: a rank
     that fails to answer would count as hung.
     """
     from torch._C import _distributed_c10d  # late: the supervisor needs no torch
 
-    print(f"rank {rank} was asked for its stacks; all threads:", file=sys.stderr, flush=True)
+    print(f"rank {rank} was asked for its stacks; its main thread, then others:", file=sys.stderr)
+    main = sys._current_frames().get(threading.main_thread().ident or 0)  # faulthandler shows 100, the newest
+    traceback.print_stack(main, file=sys.stderr)
+    sys.stderr.flush()
     faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     for backend, name in RECORDERS.items():
         if recorder := getattr(_distributed_c10d, name, None):

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from trainer.base.settings import CHUNKS, CONTEXT, WINDOWS
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.machines.memory import GIB
 from trainer.machines.shapes import OPEN
 from trainer.train.packs.pack import Member

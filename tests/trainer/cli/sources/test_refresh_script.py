@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from tests.jobs import job_of
+from trainer.aws.objects import Objects
 from trainer.base.errors import UsageError
 from trainer.cli.sources.refresh_script import locked_modules, refuse_unfetched, with_refresh_script
 from trainer.data.read.fetch_record import FETCHED_KEY
 from trainer.data.read.writing import write_candles
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import job_from, load_job
-from trainer.runs.store import Objects
+from trainer.job.reading import job_from, load_job
 
 
 def test_a_refresh_script_is_sent_under_its_hash(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trainer.cli.sources.script_packages import (
     target_of,
     with_packages,
 )
-from trainer.job.job import job_from
+from trainer.job.reading import job_from
 from trainer.launch.script_needs import PackageList, read_list, versions_here
 
 pytestmark = pytest.mark.slow

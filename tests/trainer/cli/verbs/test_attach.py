@@ -31,6 +31,7 @@ from trainer.attach import by_ssh
 from trainer.attach.keys import find_key, make_key
 from trainer.attach.ssh import connection
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects
 from trainer.aws.place import ACCOUNT
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConfigError, ConnectionFailed
@@ -38,7 +39,6 @@ from trainer.cli.main import main
 from trainer.cli.verbs.attach import address_of
 from trainer.cli.verbs.doctor import attach_checks, finding
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.store import Objects
 
 pytestmark = pytest.mark.slow  # an account in which a machine is up
 ROLE = "mayfly-dev-us-east-1-instance"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from trainer.aws.access import Access
+from trainer.aws.objects import Conflict, Objects
 from trainer.base.errors import ConfigError
 from trainer.base.symbols import path_flaw
 from trainer.cli.main import main
-from trainer.runs.store import Conflict, Objects
 from trainer.store import backup
 from trainer.store.backup import MOST_PATH, BackedUp, add_to_index, read_index
 

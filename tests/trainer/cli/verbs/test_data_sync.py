@@ -17,12 +17,12 @@ import pytest
 from tests.manifests import manifest
 from trainer.aws.access import Access
 from trainer.bars.check import describe
+from trainer.base.instants import iso
 from trainer.cli.main import main
 from trainer.cli.verbs import data_sync
 from trainer.data.read.writing import write_candles
 from trainer.rehearsal.kept_bucket import KeptBucket
 from trainer.runs.manifest import ManifestInput
-from trainer.runs.record import iso
 from trainer.runs.record_json import to_json
 
 RUN = "20261120-120000-crypto-k3v9"

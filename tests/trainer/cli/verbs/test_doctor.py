@@ -18,12 +18,12 @@ from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import ALARMS, dead_letters_queue, messages_topic
 from trainer.base.errors import ConfigError
+from trainer.base.instants import utc_now
 from trainer.cli.main import main
 from trainer.cli.verbs import doctor as doctor_module
 from trainer.cli.verbs.doctor import examine
 from trainer.launch import health
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import utc_now
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from trainer.aws.access import Access, own_access
+from trainer.aws.objects import Objects
 from trainer.aws.place import ACCOUNT, REHEARSAL
+from trainer.base.instants import utc_now
 from trainer.cli.main import main
-from trainer.runs.record import RunRecord, utc_now
-from trainer.runs.store import Objects, create_record
+from trainer.runs.record import RunRecord
+from trainer.runs.store import create_record
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 NEW_RUN = "20261122-120000-crypto-new1"

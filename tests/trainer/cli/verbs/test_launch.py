@@ -12,13 +12,16 @@ import pytest
 from tests.records import DEADLINE, at, intent, make_record, starting
 from tests.sessions import forget_sessions
 from tests.trainer.cli.conftest import Terminal
+from trainer.aws.objects import Objects, open_objects
 from trainer.aws.stack import read_stack
+from trainer.base.instants import utc_now
 from trainer.cli.main import main
 from trainer.cli.verbs.launch import going_on
-from trainer.runs.record import Queue, RunRecord, utc_now
+from trainer.runs.attempts import Queue
+from trainer.runs.record import RunRecord
 from trainer.runs.snapshots import SnapshotFile
 from trainer.runs.start_file import CarriedObject, StartFile, start_to_json
-from trainer.runs.store import Objects, carried_key, open_objects, read_record, start_key, swap_record
+from trainer.runs.store import carried_key, read_record, start_key, swap_record
 
 
 def launch(*words: object) -> int:
@@ -321,7 +324,7 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
 
 def test_the_example_shows_every_key_of_a_job_with_its_help():
     from tests.jobs import job_keys
-    from trainer.job.job import job_from, load_job
+    from trainer.job.reading import job_from, load_job
     from trainer.job.tables import TABLES, TOP
 
     path = Path(__file__).parents[4] / "examples" / "crypto-lstm.toml"

@@ -14,11 +14,11 @@ from tests.iam import assert_allowed_is_needed
 from tests.models import make_model
 from tests.retrains import CONFIG
 from tests.sessions import forget_sessions, sign_in
+from trainer.aws.objects import Objects
 from trainer.aws.stack import read_stack
+from trainer.base.instants import utc_now
 from trainer.cli.main import main
 from trainer.rehearsal.server import EmbeddedAws
-from trainer.runs.record import utc_now
-from trainer.runs.store import Objects
 
 RUN = "20261120-120000-crypto-k3v9"
 EXPERIMENT = f"models/experiments/AROA1:i-1/{RUN}/1/lstm_BTC-USD_1m"

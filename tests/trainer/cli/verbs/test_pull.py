@@ -14,6 +14,7 @@ import pytest
 
 from tests.records import NOON, created, launched, make_record
 from trainer.aws.access import Access
+from trainer.aws.objects import Objects
 from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.cli.parts import LogReader, PartReader
 from trainer.cli.tracking.reading import TrackedRun
@@ -23,7 +24,7 @@ from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reports import NodeResult
-from trainer.runs.store import Objects, create_record, receipt_key
+from trainer.runs.store import create_record, receipt_key
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 RUN = "20261120-130000-sweep-a1b2"

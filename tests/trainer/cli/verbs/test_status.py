@@ -13,16 +13,17 @@ from tests.records import NOON, RUN, make_record
 from tests.trainer.cli.views.test_progress import TRAIN
 from tests.trainer.cli.views.test_watch import NOW
 from trainer.aws.folder_bucket import FolderBucket
+from trainer.aws.objects import S3Objects
 from trainer.cli.main import main
 from trainer.cli.verbs.receipts import _made
 from trainer.cli.verbs.status import _detail, _done, _of_progress, _pieces
 from trainer.cli.views.drawing import drawn
+from trainer.runs.attempts import Attempt
 from trainer.runs.index import begin_run, read_index, take_out
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
-from trainer.runs.record import Attempt
 from trainer.runs.record_json import to_json
-from trainer.runs.store import S3Objects, receipt_key, record_key
+from trainer.runs.store import receipt_key, record_key
 
 
 def test_a_scripts_pieces_are_values_a_single_one_the_script():

@@ -14,6 +14,7 @@ from tests.trainer.retrains.test_decision import PUBLISHED, SUNDAY, WEEKLY
 from trainer.aws.access import Access
 from trainer.aws.place import REHEARSAL
 from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.base.instants import iso
 from trainer.control.drive import drive, start, step
 from trainer.control.functions import control
 from trainer.control.functions.control import answer
@@ -30,7 +31,6 @@ from trainer.retrains.entries import (
 )
 from trainer.retrains.published import published_key, write_published
 from trainer.runs.index import TELLING, begin_run, note_shown, read_index
-from trainer.runs.record import iso
 from trainer.runs.record_json import to_json
 from trainer.runs.store import read_record, receipt_key, record_key
 

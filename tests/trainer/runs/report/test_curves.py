@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.records import at
 from tests.trainer.runs.test_training_events import EPOCH, GPU, PROGRESS
-from trainer.runs.record import iso
+from trainer.base.instants import iso
 from trainer.runs.report import curves
 from trainer.runs.report.curves import RunCurves
 

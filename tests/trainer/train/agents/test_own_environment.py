@@ -16,7 +16,8 @@ from tests.jobs import job_of, with_settings
 from tests.trainer.train.rosters import Roster, WorkerKilled, always
 from trainer.base.errors import TrainerError, TrainingFailed, UsageError
 from trainer.data.synthetic import synthetic_candles
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.agents.lanes import HereLanes, LanePlace, Processes
 from trainer.train.evaluate.scores import outputs_by_span, score_series

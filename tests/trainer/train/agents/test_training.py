@@ -12,7 +12,8 @@ from tests.trainer.train.packs.test_agents import JOB, member_of
 from tests.trainer.train.rosters import Roster, WorkerKilled, always
 from trainer.bars.symbol_plan import refuse_large_batch
 from trainer.base.errors import DataError, UsageError
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.train.packs.agents import Agents
 from trainer.train.piece import episodes_of
 from trainer.train.run import Run, rate_of, steps_of

@@ -18,7 +18,8 @@ from tests.models import SETTINGS, make_model
 from tests.pieces import piece_of
 from tests.predictions import predict_file
 from trainer.base.errors import DataError, UsageError
-from trainer.job.job import Job, load_job
+from trainer.job.job import Job
+from trainer.job.reading import load_job
 from trainer.models.pretrained import stage_of
 from trainer.store.card import Card, CardSeries, card_from_json, read_card
 from trainer.store.weights import load, save

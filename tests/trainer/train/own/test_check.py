@@ -275,9 +275,7 @@ def test_the_child_ends_with_its_parent(tmp_path):
         " pass\n"
     )
     job = job_with(tmp_path, text)
-    script = (
-        "import sys\nfrom trainer.job.job import job_from_json\nfrom trainer.train.own.check import checked\n"
-    )
+    script = "import sys\nfrom trainer.job.reading import job_from_json\nfrom trainer.train.own.check import checked\n"
     script += "checked(job_from_json(sys.argv[1]))\n"
     parent = subprocess.Popen([sys.executable, "-c", script, json.dumps(job.to_dict())], cwd=ROOT)
     pid = int(

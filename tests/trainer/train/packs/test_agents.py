@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.trainer.train.agents.plain_ppo import PlainAgent
-from trainer.job.job import Job, job_from
+from trainer.job.job import Job
+from trainer.job.reading import job_from
 from trainer.train.packs.agents import Agents
 from trainer.train.packs.pack import Member
 from trainer.train.piece import episodes_of

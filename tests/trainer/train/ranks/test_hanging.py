@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,14 @@ def test_a_dump_has_the_collectives_of_each_backend_and_survives_a_broken_record
 
     monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace_json", recorded, raising=False)
     monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace_json", broken)
+    ended = threading.Event()
+    others = [threading.Thread(target=ended.wait) for _ in range(120)]  # more than faulthandler shows
+    for other in others:
+        other.start()
     dump(3)
+    ended.set()
+    for other in others:
+        other.join()
     said = capfd.readouterr().err
     assert "rank 3 was asked for its stacks" in said and "test_hanging.py" in said
     assert 'rank 3, unfinished nccl collectives: {"entries": [7]}' in said

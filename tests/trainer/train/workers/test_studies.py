@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.pieces import piece
-from trainer.job.job import Job, parse_job
+from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
+from trainer.job.reading import parse_job
 from trainer.job.trials import TrialEnd
 from trainer.train.workers.proposals import propose
 from trainer.train.workers.studies import StudyPieces, failed_trial, trial_done
