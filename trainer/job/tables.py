@@ -1,7 +1,7 @@
 """The tables of a job: a model and a target by their homes, keys by their tables, and errors for unknown
 ones.
 
-A job as TOML or JSON has it is a dictionary of tables; `trainer.job.job` builds a `Job` from it. Standard
+A job as TOML or JSON has it is a dictionary of tables; `trainer.job.reading` builds a `Job` from it. Standard
 library only.
 """
 
