@@ -42,7 +42,8 @@ def test_a_wheel_from_the_sdist_rehearses_outside_the_checkout(tmp_path: Path) -
     venv.create(tmp_path / "venv", with_pip=True)
     (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
     for package in Path(sysconfig.get_path("purelib")).iterdir():  # the tests' own, but for the checkout
-        if package.suffix != ".pth" and not package.name.startswith("mayfly-"):
+        ours = package.name == "trainer" or package.name.startswith("mayfly-")  # pip writes through a link
+        if package.suffix != ".pth" and not ours:
             with suppress(FileExistsError):  # pip
                 (site / package.name).symlink_to(package)
     run(python, "-m", "pip", "install", *offline, wheel)

@@ -270,7 +270,7 @@
       { title: studies[0] ? "trial" : "value", of: (one) => one.piece, key: (one) => one.piece, name: true },
       { title: "end", of: (one) => one.done && (one.end || "done") === "done" ? el("span", { kind: "good" }, "✓ done") : el("span", { kind: one.end ? "dim" : "bad" }, `${one.end ? "–" : "✗"} ${ends(one)}`), key: (one) => one.done ? one.end || "" : "~" },
       { title: score, of: (one) => charts.short(one.best), key: (one) => one.best, number: true },
-      ...names.map((title) => ({ title, of: (one) => one.values[title] ?? "–", key: (one) => isNaN(one.values[title]) ? one.values[title] : Number(one.values[title]) })),
+      ...names.map((title) => ({ title, of: (one) => one.values[title] ?? "–", number: !values.some((one) => isNaN(one.values[title] ?? 0)), key: (one) => isNaN(one.values[title]) ? one.values[title] : Number(one.values[title]) })),
       studies[0] ? { title: "epochs", of: (one) => whole(one.epochs), key: (one) => one.epochs, number: true, less: true } : { title: "time", of: (one) => duration(one.seconds), key: (one) => one.seconds, number: true, less: true },
     ];
     const words = (one) => [one.piece, ...Object.values(one.values)].join(" ");
