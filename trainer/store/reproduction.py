@@ -8,7 +8,7 @@ TOLERANCE.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -174,15 +174,22 @@ def grouped(models: Sequence[Trained]) -> list[list[Trained]]:
     groups: dict[object, list[Trained]] = {}
     for one in models:
         expert = (one.strategy, one.pack, one.micro_batch, one.activation_checkpointing, one.threads)
-        groups.setdefault((one.device, one.ranks, one.batch, expert), []).append(one)
+        values = tuple(sorted(one.values.items()))
+        groups.setdefault((one.device, one.ranks, one.batch, expert, values), []).append(one)
     return list(groups.values())
 
 
 def trained_again(
-    manifest: Mapping[str, Any], group: Sequence[Trained], pieces: Mapping[str, str], *, cores: int
+    manifest: Mapping[str, Any],
+    group: Sequence[Trained],
+    pieces: Mapping[str, str],
+    *,
+    cores: int,
+    values: Iterable[tuple[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the manifest of a run that trains a group of its models again on this machine; `pieces` are all
-    of the run, model -> title. What a trial, the machine or the memory chose is fixed to what was chosen.
+    models of the run, model -> title. What a trial, the machine or the memory chose is fixed to what was
+    chosen, and keys that a search chose to their `values`, without the search.
     """
     first = group[0]
     mates = [name for one in group if one.depends_on_its_pack for name in one.mates]
@@ -197,6 +204,10 @@ def trained_again(
     }
     again = _alone(manifest)
     again["job"]["expert"] |= chosen
+    for key, value in values:
+        table, _, name = key.partition(".")
+        again["job"][table] |= {name: value}
+    again["job"].pop("search", None)
     again["job"]["train"] |= {"batch": first.batch}
     to_train = {*mates, *(one.model for one in group)}
     others = [title for model, title in pieces.items() if model not in to_train]

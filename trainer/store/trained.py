@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Fields, Unsound, Value
 from trainer.store.card import Card
 
-MOST_FITS, MOST_EPOCHS, MOST_FIRST, MOST_MATES = 2_000, 100_000, 1_000, 4_096
+MOST_FITS, MOST_EPOCHS, MOST_FIRST, MOST_MATES, MOST_KEYS = 2_000, 100_000, 1_000, 4_096, 8
 LOSSES = ("train_loss", "validation_loss")
 
 
@@ -59,6 +59,7 @@ class Trained:
     batch: int
     steps_of_epoch: int
     losses: Losses
+    values: Mapping[str, str] = field(default_factory=dict)  # keys that its search chose, as texts
 
     @property
     def depends_on_its_pack(self) -> bool:
@@ -97,7 +98,15 @@ def _trained(card: Card, fields: Fields) -> Trained:
         batch=fields.whole("batch"),
         steps_of_epoch=max(1, steps // max(1, epochs)),
         losses=dict(_losses(fits)),
+        values=_searched(fields),
     )
+
+
+def _searched(fields: Fields) -> dict[str, str]:
+    if "search" not in fields.values:
+        return {}
+    named = fields.table("search").table("values", most=MOST_KEYS).entries()
+    return {name: item.text() for name, item in named.items()}
 
 
 def _losses(fits: list[Fields]) -> Iterator[tuple[LossPlace, float | None]]:

@@ -186,6 +186,18 @@ def test_the_command_is_fixed_to_what_was_chosen_then() -> None:
     assert packed["job"]["expert"]["pack"] == 8 and packed["documents"][OTHERS] == ["C"]
 
 
+def test_a_searched_model_is_trained_again_with_its_values_and_without_the_search() -> None:
+    search = {"values": {"model.hidden": "8"}, "tried": 3}
+    one, other = trained(search=search), trained(search={**search, "values": {"model.hidden": "16"}})
+    assert one.values == {"model.hidden": "8"} and len(grouped([one, other])) == 2
+    job = {"name": "j", "model": {"hidden": 64}, "search": {"over": {"model": {"hidden": [8, 16]}}}}
+    manifest = {"job": job, "command": {"words": [], "devices": "tested"}, "documents": {}}
+    again = trained_again(manifest, [one], {"m": "A"}, cores=8, values=[("model.hidden", 8)])
+    assert again["job"]["model"] == {"hidden": 8} and "search" not in again["job"]
+    with pytest.raises(DataError, match="does not say how it was trained"):
+        trained(search={"values": ["model.hidden"]})
+
+
 def test_models_are_trained_together_that_one_training_can_train() -> None:
     one, two, other = trained(), trained(), trained(threads=2)
     assert grouped([one, other, two]) == [[one, two], [other]]

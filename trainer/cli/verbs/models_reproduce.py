@@ -26,6 +26,8 @@ from trainer.cli.output import say_json
 from trainer.cli.sources.again import AgainHere, fetch_inputs, folder_for
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.reproduction import document_of, reproduction_view
+from trainer.job.reading import job_from
+from trainer.job.search import values_in
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.lineage import PastRun, card_of_model, code_of, lock_of, past_run, refuse_deleted
 from trainer.store.reproduction import (
@@ -148,12 +150,14 @@ class _Models:
     def carried_out(self, again: AgainHere, console: Console) -> Sequence[ComparedModel]:
         """Train the models again, and return their losses beside the recorded ones."""
         document, cores = self._past.document, self._here.cores
-        pieces = {piece.model: piece.piece for piece in self._past.record.pieces}
+        pieces = {piece.model: piece.piece for piece in self._past.record.pieces if not piece.is_trial}
         made = list[ComparedModel]()
         for group in grouped(self._models):
             level, here = _level(group[0], self._here)
             heard = _Heard(group, self._steps, console)
-            again.run(trained_again(document, group, pieces, cores=cores), variables=level, heard=heard)
+            values = values_in(job_from(document["job"]).search, group[0].values) if group[0].values else ()
+            manifest = trained_again(document, group, pieces, cores=cores, values=values)
+            again.run(manifest, variables=level, heard=heard)
             made += [
                 compared(
                     one,

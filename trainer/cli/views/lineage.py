@@ -35,6 +35,8 @@ def _blocks(lineage: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     if lineage["own_files"]:
         yield "own files", Inline(f"{table} {_short(sha)}" for table, sha in lineage["own_files"].items())
     yield "job", Inline(_settings(lineage["job"]))
+    if chosen := (lineage["trained"] or {}).get("values"):  # by its search
+        yield "search", Inline(f"{key} {_value(value)}" for key, value in chosen.items())
     yield "data", _data(lineage["data"])
     if lineage["parent"]:
         yield "starts from", Inline([lineage["parent"]["model"], _short(lineage["parent"]["sha256"])])
