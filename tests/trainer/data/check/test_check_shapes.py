@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,11 @@ def test_a_repair_writes_the_rows_that_are_left_of_any_shape(shape: Shape, tmp_p
     data = laid(shape, tmp_path / "data")
     candles = read_candles(data)[shape.symbol]
     repair = Repair(path=data, out=tmp_path / "fixed", data=DataSettings())
-    repair._refused = {shape.symbol: candles.timestamp[:1]}  # as if its first bar were bad
-    repair.write(check_folder(data, DataSettings()))
+    made = check_folder(data, DataSettings())
+    for one in made.symbols:
+        if one.symbol == shape.symbol:  # as if its first bar were bad
+            repair.add(replace(one, refused_times=candles.timestamp[:1]))
+    repair.write(made)
     left = read_candles(tmp_path / "fixed")[shape.symbol]
     for name in ("timestamp", "open", "high", "low", "close", "volume"):
         assert np.array_equal(getattr(left, name), getattr(candles, name)[1:])
