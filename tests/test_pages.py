@@ -62,7 +62,9 @@ NO_DRY_RUN = {
         "it needs a run: tests/end_to_end/test_docs.py",
     ),
 }
-NO_INDEX = {  # jobs whose packages come from an index: tests/end_to_end/test_script_examples.py runs them
+# Jobs whose packages come from an index; test_script_examples.py and test_agents_sb3.py in end_to_end run them.
+NO_INDEX = {
+    "examples/agents-sb3/job.toml",
     "examples/scripts/lightning/job.toml",
     "examples/scripts/huggingface/job.toml",
 }
@@ -168,6 +170,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (desk / "job.toml").write_text(block_of("docs/quick-start.md", "toml", 'set = "main"'))
     (desk / "my_target.py").write_text(block_of("docs/models.md", "python", "my_target.py"))
     (desk / "my_net.py").write_text(block_of("docs/models.md", "python", "my_net.py"))
+    shutil.copy(desk / "train.py", desk / "go.py")
     monkeypatch.chdir(desk)
     monkeypatch.setenv("MAYFLY_HOME", str(tmp_path / "home"))
     return desk
@@ -224,15 +227,27 @@ def test_jobs_profiles_and_schedules_in_the_text_are_taken(
 @pytest.fixture(scope="module")
 def used(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> Access:
     """An account with the stack, in which somebody has uploaded a data set, and others have a bucket."""
-    access, folder = aws_server.account(), tmp_path_factory.mktemp("candles")
-    bucket = aws_server.apply_program(access)["bucket"]
+    return made_account(aws_server, tmp_path_factory.mktemp("candles"))
+
+
+@pytest.fixture(scope="module")
+def clustered(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> Access:
+    """The same, whose machines reach one another."""
+    return made_account(aws_server, tmp_path_factory.mktemp("candles"), {"cluster": "true"}, theirs="theirs2")
+
+
+def made_account(
+    aws_server: EmbeddedAws, folder: Path, config: dict[str, str] | None = None, theirs: str = "theirs"
+) -> Access:
+    access = aws_server.account()
+    bucket = aws_server.apply_program(access, config)["bucket"]
     s3 = access.client("s3")
-    s3.create_bucket(Bucket="theirs")
-    s3.put_object(Bucket="theirs", Key="points/points.csv", Body=b"x,y,side\n0,1,0\n")
+    s3.create_bucket(Bucket=theirs)
+    s3.put_object(Bucket=theirs, Key="points/points.csv", Body=b"x,y,side\n0,1,0\n")
     for symbol in ("BTC-USD", "ETH-USD", "SOL-USD"):
         file = folder / f"{symbol}_1m.parquet"
         write_candles(file, [synthetic_candles(symbol, bars=3_000)], synthetic=True)
-        for place, prefix in ((bucket, "raw/main"), ("theirs", "candles")):
+        for place, prefix in ((bucket, "raw/main"), (theirs, "candles")):
             s3.put_object(Bucket=place, Key=f"{prefix}/{file.name}", Body=file.read_bytes())
     return access
 
@@ -248,11 +263,15 @@ def used(aws_server: EmbeddedAws, tmp_path_factory: pytest.TempPathFactory) -> A
 def test_a_launch_of_the_docs_has_a_plan(
     command: Command,
     candles: None,
-    used: Access,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     desk_python: Path,
 ) -> None:
+    if "track=mlflow" in command.words:
+        pytest.importorskip("mlflow")
+    nodes = any(word.startswith("machine.nodes=") for word in command.words)
+    used = request.getfixturevalue("clustered" if nodes else "used")
     place = REHEARSAL if "--rehearse" in command.words else ACCOUNT
 
     @contextmanager
