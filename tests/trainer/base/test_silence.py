@@ -84,7 +84,12 @@ def test_a_sign_is_told_at_most_every_few_seconds(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stopped_process_shows_its_state_and_writes_its_stacks():
-    text = "import faulthandler, sys\nfaulthandler.enable()\nprint(flush=True)\nsys.stdin.read()"
+    busy = (
+        "while time.process_time() < 0.05: pass"  # some ticks of the kernel's clock, however fast it starts
+    )
+    text = (
+        f"import faulthandler, sys, time\nfaulthandler.enable()\n{busy}\nprint(flush=True)\nsys.stdin.read()"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
