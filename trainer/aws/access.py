@@ -47,7 +47,7 @@ class Access:
             from trainer.aws.folder_bucket import FolderBucket  # late: an account's commands need none
 
             return FolderBucket(self.folder) if service == "s3" else NoService(service)
-        with _session_lock, _loading():  # a session makes one client at a time
+        with _session_lock:  # a session makes one client at a time
             return _client(self, service, total_max_attempts, timeout_seconds)
 
 
@@ -108,6 +108,11 @@ _session_lock = threading.Lock()
 
 @lru_cache(maxsize=64)  # a process speaks to one account, but for an embedded AWS and its tests
 def _client(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
+    with _loading():
+        return _made(access, service, total_max_attempts, timeout_seconds)
+
+
+def _made(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
     from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
 
     direct = not access.place.has_proxy or (access.endpoint_url or "").startswith(_LOOPBACK)

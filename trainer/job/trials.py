@@ -1,4 +1,4 @@
-"""What trials of a search end with: as events tell it, as a card keeps it, and the order of the best.
+"""Ends of a search's trials: read from events, ranked, and summed up for a model's card.
 
 Standard library only.
 """

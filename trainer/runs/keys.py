@@ -14,6 +14,7 @@ LEASES, ATTEMPTS, EXPERIMENTS = "live/", "attempts/", "models/experiments/"
 CHECKPOINTS = "checkpoints/"
 TOKENS = "tokens/"  # of attempts of several nodes: callers write them, and each node reads its own alone
 RESUMED = "resumed/"  # copies of checkpoints for a later attempt, which callers make and nodes only read
+LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all there is
 OWN_PREFIXES = (LEASES, ATTEMPTS, EXPERIMENTS, CHECKPOINTS)
 
 

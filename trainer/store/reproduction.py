@@ -1,5 +1,5 @@
-"""Train a model again as its run did, and compare the losses: what has to be the same, what the run's command
-becomes here, and the verdict. Pure, standard library only.
+"""Reproduce a model: check that this machine can, turn its run's manifest into one for it, and compare the
+losses. Pure, standard library only.
 
 Losses are equal to the bit where everything that their last digits depend on is the same; elsewhere within
 TOLERANCE.
@@ -26,7 +26,7 @@ CARRIERS = {"boto3", "botocore", "jmespath", "s3transfer", "urllib3", "nvidia-ml
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """What this machine has of what losses depend on."""
+    """This machine's processor, GPUs and torch, on which losses depend."""
 
     processor: str
     instructions: str

@@ -1,5 +1,4 @@
-"""How a model was trained, as its card has it: the hardware and settings that its losses depend on, and those
-losses.
+"""A training as a model's card records it: hardware and settings that its losses depend on, and the losses.
 
 Read strictly: a card is untrusted. Standard library only.
 """
@@ -21,7 +20,7 @@ LOSSES = ("train_loss", "validation_loss")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LossPlace:
-    """What a loss is of: a step of a training, or an epoch, counted over all trainings of the model."""
+    """The step or epoch that a recorded loss belongs to, counted over all trainings of the model."""
 
     fit: int  # number of the training among the model's, from 1 on; 0: there is one
     unit: Literal["step", "epoch"]
@@ -38,7 +37,7 @@ Losses = Mapping[LossPlace, float | None]  # None: not finite
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """How a model was trained."""
+    """A training as its model's card records it."""
 
     model: str
     piece: str

@@ -202,7 +202,7 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
     batches = [_next_batch(run, job) for run in runs]
     for number, run in enumerate(runs):
         if run.active:
-            pack.set_learning_rate(number, rate_of(run, run.job or job))
+            pack.set_learning_rate(number, rate_of(run, run.member.job or job))
     losses_M = pack.step(active, batches)
     for run, batch in zip(runs, batches, strict=True):
         run.position += len(batch)
@@ -212,7 +212,7 @@ def _step(pack: Pack, runs: Sequence[Run], job: Job) -> _Losses:
 def _next_batch(run: Run, job: Job) -> torch.Tensor:
     if not run.active:
         return run.order[:0]
-    return run.order[run.position : run.position + (run.job or job).reads_of_step]
+    return run.order[run.position : run.position + (run.member.job or job).reads_of_step]
 
 
 class _Unread:
@@ -334,7 +334,7 @@ def _end_epoch(
     if validated.loss < run.best_loss:
         run.best_loss, run.best_epoch, run.best_weights = validated.loss, run.epoch, tensors_of(model)
         run.best_outputs = validated.outputs_NO
-    job = run.job or job
+    job = run.member.job or job
     last_epoch = run.last_epoch or job.train.epochs
     if run.epoch >= last_epoch or run.epoch - run.best_epoch >= job.train.patience:
         run.active = False

@@ -133,7 +133,6 @@ def run_of(
         reads=data.reads,
         validation=validation_of(data, job, evaluate),
         learning_rate=base_rate(job),
-        job=job,
         most_reads=job.reads_of_epoch(len(data.reads)),
         episodes=episodes_of(job),
         epochs_asked=job.train.epochs,

@@ -32,7 +32,6 @@ class Run:
     reads: torch.Tensor  # int64: the first row of each window, or chunk, that an epoch visits
     validation: Validation | None  # of a network, after an epoch; None: of a refit, and of a run to be sent
     learning_rate: float
-    job: Job | None = None  # its own, of a trial; None: that of the training
     most_reads: int = 0  # of an epoch; 0: all
     episodes: Episodes | None = None  # of an agent, which visits windows in turn
     last_epoch: int = 0  # 0: the job's

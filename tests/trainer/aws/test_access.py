@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
@@ -32,6 +33,15 @@ def test_a_rehearsal_ignores_the_users_aws_settings(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     client = EMBEDDED.client("ec2")
     assert (client.meta.region_name, client.meta.endpoint_url) == ("us-east-1", "http://127.0.0.1:1")
+
+
+def test_a_client_that_is_there_leaves_garbage_to_the_collector():
+    """What is alive as a client is made stays; frozen at each request for it, all later garbage would stay, too."""
+    EMBEDDED.client("s3")
+    frozen = gc.get_freeze_count()
+    kept = [[] for _ in range(1000)]
+    EMBEDDED.client("s3")
+    assert gc.get_freeze_count() <= frozen and gc.isenabled() and kept
 
 
 def test_many_threads_may_ask_for_clients_at_once():

@@ -25,9 +25,9 @@ from trainer.base import environment
 from trainer.base.errors import TrainingFailed
 from trainer.base.instants import iso, utc_now
 from trainer.cli.terminal import Console
-from trainer.cli.verbs.agent import LOCAL_USER
 from trainer.cli.views.transfer import TransferProgress
 from trainer.launch.data_sets import fetch_version
+from trainer.runs.keys import LOCAL_USER
 from trainer.runs.store import manifest_key
 from trainer.store.lineage import PastRun
 

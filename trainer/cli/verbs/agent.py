@@ -43,10 +43,10 @@ from trainer.launch.bundle import upload_bundle
 from trainer.launch.planning import plan_here, resolve
 from trainer.launch.start import record_here, record_of, write_task
 from trainer.launch.work import Account, work_sha256
+from trainer.runs.keys import LOCAL_USER
 from trainer.runs.record_json import USER_ID
 
 DEFAULT_DURATION = "12h"  # of a script, whose job has to name one
-LOCAL_USER = "LOCALUSER"  # instead of an `aws:userid`, where a folder is all there is
 
 
 def run(arguments: argparse.Namespace) -> int:

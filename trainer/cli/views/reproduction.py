@@ -1,4 +1,4 @@
-"""What a reproduction shows: recorded and computed losses, or files, with the verdict on each."""
+"""Draws a reproduction: recorded losses, or files, beside those computed here, with the verdict on each."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def report_progress(
     """Report the progress of the runs whose turn it is."""
     under_way = [run for run in runs if run.active]
     for run in pace.turn(under_way):
-        report(_progress(run, run.job or job, pace.rate, training=len(under_way)))
+        report(_progress(run, run.member.job or job, pace.rate, training=len(under_way)))
 
 
 def _progress(run: Run, job: Job, rate: float, *, training: int) -> dict[str, Any]:

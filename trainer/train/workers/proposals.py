@@ -1,8 +1,8 @@
-"""What optuna's TPE proposes for the next trial of a study, from what the others ended with, or are.
+"""Proposes values for a study's next trial by optuna's TPE, from the ends of the others.
 
-A function of the table, the study's name, the trial's number and the other trials: optuna is in memory only,
-and what it draws does not depend on how a process came here. Trials under way count as bad ones that are near
-(its constant liar), so that parallel proposals differ.
+The proposal is a function of the table, the study's name, the trial's number and the other trials: optuna's
+study is made anew each time, in memory. Trials under way count as bad ones nearby (its constant liar), so
+that parallel proposals differ.
 """
 
 from __future__ import annotations
