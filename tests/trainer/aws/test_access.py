@@ -4,6 +4,7 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
+import botocore
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import (
@@ -15,6 +16,7 @@ from botocore.exceptions import (
 )
 
 from tests.sessions import forget_sessions
+from trainer import __version__
 from trainer.aws.access import Access, aws_error, own_access, user_session
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
@@ -33,6 +35,20 @@ def test_a_rehearsal_ignores_the_users_aws_settings(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     client = EMBEDDED.client("ec2")
     assert (client.meta.region_name, client.meta.endpoint_url) == ("us-east-1", "http://127.0.0.1:1")
+
+
+def test_requests_say_that_mayfly_sends_them():
+    client = Access(region="us-east-1", access_key="AKIA", secret_key="secret").client("sts")
+    sent = []
+
+    def answer(request, **_):
+        sent.append(request.headers["User-Agent"].decode())
+        return AWSResponse(request.url, 200, {}, RawResponse(b""))
+
+    client.meta.events.register_first("before-send.sts", answer)
+    with pytest.raises(HTTPClientError):  # for the answer has no body
+        client.get_caller_identity()
+    assert sent[0] == f"Mayfly/{__version__} Botocore/{botocore.__version__}"
 
 
 def test_a_client_that_is_there_leaves_garbage_to_the_collector():
