@@ -2,6 +2,7 @@
 
     python -m benchmarks.whole_run                        3 and 20 symbols of 20,000 minutes, one epoch
     python -m benchmarks.whole_run --symbols 200 --free   steps that cost nothing: all the rest
+    python -m benchmarks.whole_run --data FOLDER          every bar of the minute files there
     python -m benchmarks.whole_run --quick                3 of 5,000 minutes
 
 Trains as `mayfly train` does, an LSTM a symbol (hidden 64, batch 256), with timers around the parts of each
@@ -23,6 +24,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyarrow.parquet import read_metadata
 
 from benchmarks.rounds import machine, write
 from trainer.train.evaluate.epoch_scores import Validation
@@ -114,6 +117,7 @@ def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--symbols", default="3,20", help="numbers of symbols (default: 3,20)")
     parse.add_argument("--bars", type=int, default=20_000, help="minutes of each (default: 20,000)")
+    parse.add_argument("--data", type=Path, help="real candles of a minute, instead of generated ones")
     parse.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parse.add_argument("--free", action="store_true", help="steps cost nothing")
     parse.add_argument("--quick", action="store_true", help="3 symbols of 5,000 minutes")
@@ -121,35 +125,52 @@ def main() -> None:
     asked = parse.parse_args()
     if asked.quick:
         asked.symbols, asked.bars = "3", 5_000
+    if asked.data is not None:
+        asked.symbols = "0"
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # to see what servers of workers took
     found: dict[str, Any] = {"import": round(_measured([sys.executable, "-c", LOADED])[1], 2)}
+    bars_of = {}
     print(f"import: {found['import']} CPU-seconds a process that nothing forks")
     for number in (int(word) for word in asked.symbols.split(",")):
-        found[str(number)] = _compare(number, asked)
-    figures = {"machine": machine(), "free": asked.free, "bars": asked.bars, "symbols": found}
+        with tempfile.TemporaryDirectory(prefix="whole-run-") as place:
+            names, bars = _laid_out(Path(place) / "data", number, asked)
+            found[str(len(names))] = _compare(Path(place), names, bars, asked)
+            bars_of[str(len(names))] = bars
+    figures = {"machine": machine(), "free": asked.free, "bars": bars_of, "symbols": found}
     print(write("whole_run", figures, asked.out))
 
 
-def _compare(number: int, asked: argparse.Namespace) -> dict[str, Any]:
-    names = [f"S{place:03d}" for place in range(number)]
-    with tempfile.TemporaryDirectory(prefix="whole-run-") as place:
-        folder = Path(place)
+def _laid_out(data: Path, number: int, asked: argparse.Namespace) -> tuple[list[str], int]:
+    """Put files of minutes into a folder; return their symbols, and their bars in all."""
+    if asked.data is None:
+        names = [f"S{place:03d}" for place in range(number)]
         words = ("--symbols", ",".join(names), "--bars", str(asked.bars), "--timeframe", "1m")
-        command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(folder / "data"), *words]
+        command = [sys.executable, "-m", "trainer.data.synthetic", "--out", str(data), *words]
         subprocess.run(command, check=True, capture_output=True)
-        ours = _ours(folder, asked)
-        made = {"ours": ours}
-        if not asked.free:
-            trained = [["trainer.train", *_words(folder, name, "--symbols", name)] for name in names]
-            alone = [[*words, "--workers", "1"] for words in trained]
-            made["a process a model"] = _processes(alone, asked.workers)
-        if not asked.free and find_spec("pytorch_lightning"):
-            made["Lightning"] = _processes([_lightning(folder, names)], 1)
-            shares = [names[first :: asked.workers] for first in range(asked.workers)]
-            as_ours = [[*_lightning(folder, share), "--our-set-up"] for share in shares if share]
-            made["Lightning, our set-up"] = _processes(as_ours, asked.workers)
-    millions = number * asked.bars / 1e6
-    print(f"\n{number} symbols of {asked.bars:,} bars, {asked.workers} workers")
+        return names, number * asked.bars
+    data.mkdir()
+    files = sorted(asked.data.glob("*_1m_*.parquet"))
+    for file in files:
+        shutil.copy(file, data)
+    return [file.name.partition("_")[0] for file in files], sum(
+        read_metadata(file).num_rows for file in files
+    )
+
+
+def _compare(folder: Path, names: list[str], bars: int, asked: argparse.Namespace) -> dict[str, Any]:
+    ours = _ours(folder, asked)
+    made = {"ours": ours}
+    if not asked.free:
+        trained = [["trainer.train", *_words(folder, name, "--symbols", name)] for name in names]
+        alone = [[*words, "--workers", "1"] for words in trained]
+        made["a process a model"] = _processes(alone, asked.workers)
+    if not asked.free and find_spec("pytorch_lightning"):
+        made["Lightning"] = _processes([_lightning(folder, names)], 1)
+        shares = [names[first :: asked.workers] for first in range(asked.workers)]
+        as_ours = [[*_lightning(folder, share), "--our-set-up"] for share in shares if share]
+        made["Lightning, our set-up"] = _processes(as_ours, asked.workers)
+    millions = bars / 1e6
+    print(f"\n{len(names)} symbols, {bars:,} bars in all, {asked.workers} workers")
     for name, its in made.items():
         each = its["cpu"] / millions
         print(f"  {name:22}{its['wall']:8.1f} s   {its['cpu']:8.1f} CPU-s   {each:8.1f} a million bars")
