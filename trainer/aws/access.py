@@ -23,7 +23,7 @@ from trainer.base.errors import ConfigError, EmbeddedAwsGone, NotVersioned, Trai
 
 # Keys of an embedded AWS (`rehearsal.keys`), which accepts no others; Amazon's have no 0, 1, 8 or 9.
 EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
-MOST_CONNECTIONS = 32  # of a client: more threads than these wait for none, but connect anew each time
+MOST_CONNECTIONS = 64  # of a client: more threads than these wait for none, but connect anew each time
 _LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, never through a proxy
 
 
