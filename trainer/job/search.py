@@ -2,7 +2,7 @@
 random search.
 
 These are functions of the table alone: a plan, a node and a later attempt draw the same trials. What TPE
-proposes is in `trainer.train.workers.proposals`. Standard library only.
+proposes is in `trainer.cluster.proposals`. Standard library only.
 """
 
 from __future__ import annotations

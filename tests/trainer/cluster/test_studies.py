@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.pieces import piece
+from trainer.cluster.proposals import propose
+from trainer.cluster.studies import StudyPieces, failed_trial, trial_done
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.reading import parse_job
 from trainer.job.trials import TrialEnd
-from trainer.train.workers.proposals import propose
-from trainer.train.workers.studies import StudyPieces, failed_trial, trial_done
 
 ANY: dict[str, Any] = {"held": (), "staged": (), "elsewhere": ()}
 SIZES = {"model.hidden": [4, 8], "train.learning_rate": [0.1, 0.2]}

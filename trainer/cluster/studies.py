@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from trainer.base.errors import DataError, UsageError
+from trainer.base.errors import UsageError
 from trainer.base.extras import needs
-from trainer.base.files import read_plain
-from trainer.base.strict_json import Unsound, read_object
 from trainer.base.text import counted
+from trainer.cluster.proposals import propose
 from trainer.cluster.waiting import OwnPieces
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.job.search import SearchSettings, Values, job_of
-from trainer.job.trials import TrialEnd, read_end, told_of
-from trainer.train.inputs.source import JobData, made_of
-from trainer.train.machine_file import MachineFacts
-from trainer.train.observing.meter import Meter
-from trainer.train.workers.proposals import propose
+from trainer.job.trials import TrialEnd, told_of
 
 ETA = 3  # of successive halving (Li and others 2020, https://arxiv.org/abs/1810.05934): 1 of 3 goes on
-MOST_OBSERVED_BYTES = 64 << 20  # of the events of a trial
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -46,50 +39,28 @@ def failed_trial(piece: Piece, failure: Mapping[str, Any]) -> dict[str, Any]:
     return trial_done(piece, TrialEnd(trial=piece.trial, values=piece.values, end="failed"), **more)
 
 
-def check_bounds(search: SearchSettings, machine: MachineFacts) -> None:
+def check_bounds(search: SearchSettings, *, usd_per_hour: float | None) -> None:
     """Raise UsageError for a bound that this machine can't keep, and ConfigError without optuna."""
-    if search.over and search.dollars and machine.usd_per_hour is None:
+    if search.over and search.dollars and usd_per_hour is None:
         why, do = "it has no price here", "Leave it out, or set search.within."
         raise UsageError(f"search.dollars is {search.dollars:g}, and the machine is yours", why=why, do=do)
     if search.over and not search.is_planned:
         needs("optuna")
 
 
-def bounds_of(search: SearchSettings, meter: Meter) -> Callable[[], bool]:
-    """Return whether a further trial may begin on a machine at this moment."""
+def bounds_of(
+    search: SearchSettings, *, seconds: Callable[[], float], usd_per_hour: float | None
+) -> Callable[[], bool]:
+    """Return whether a further trial may begin on a machine at this moment. `seconds`: that it has cost so
+    far.
+    """
 
     def may_begin() -> bool:
-        seconds = meter.paid_seconds + meter.clock() - meter.began
-        return seconds < search.within_seconds and not 0 < search.dollars <= (meter.usd or 0.0)
+        paid = seconds()
+        usd = (usd_per_hour or 0.0) * paid / 3600
+        return paid < search.within_seconds and not 0 < search.dollars <= usd
 
     return may_begin
-
-
-def ends_observed(pieces: Iterable[Piece], job: Job, data: JobData, folder: Path) -> dict[str, TrialEnd]:
-    """Return the ends of trials, by name, that an earlier training of the same bars, settings and code left
-    in OUT's files of events. One that was left out then may begin now.
-    """
-    found = {}
-    for piece in pieces:
-        try:
-            body = read_plain(folder / f"{piece.name}.jsonl", most_bytes=MOST_OBSERVED_BYTES)
-        except OSError:
-            continue
-        for line in reversed(body.splitlines()):
-            if b'"trial_done"' not in line:
-                continue
-            try:
-                fields = read_object(line, most_bytes=MOST_OBSERVED_BYTES, name="the event")
-                end = read_end(fields, job.search)
-                made = made_of(replace(piece, values=end.values), job, data).fingerprint
-            except (Unsound, DataError):
-                break
-            same = end.trial == piece.trial and end.values == (piece.values or end.values)
-            told = (fields.values.get("epochs_asked"), fields.values.get("fingerprint"))
-            if same and end.end in ("done", "pruned") and told == (job.train.epochs, made):
-                found[piece.name] = end
-            break
-    return found
 
 
 @dataclass(kw_only=True)
