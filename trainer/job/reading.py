@@ -19,7 +19,7 @@ from trainer.data.own_features import OwnFeatures, own_item
 from trainer.data.table import FETCH
 from trainer.job.job import Job
 from trainer.job.script_values import read_rows
-from trainer.job.search import check_search, with_trials
+from trainer.job.search import check_search
 from trainer.job.tables import (
     HOMES,
     TOP,
@@ -125,7 +125,6 @@ def job_from(tables: Tables) -> Job:
     homes = {table: home_of(tables, table) for table in HOMES}
     made: dict[str, Any] = {}
     check_script(tables)
-    tables = dict(with_trials(tables))
     for table, cls in {**plain_tables(tables), **homes}.items():
         values = dict(tables.get(table, {}))
         if table in homes:
