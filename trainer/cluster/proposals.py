@@ -35,7 +35,7 @@ def propose(
     with warnings.catch_warnings():  # that the liar may change: the lock has its version
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=int.from_bytes(seed[:4], "big"), constant_liar=True)
-    made = optuna.create_study(sampler=sampler, direction="minimize")
+    made = optuna.create_study(sampler=sampler, direction=f"{search.better}imize")
     known: Any = {"distributions": _distributions(space)}
     for one in sorted((one for one in ended if one.values), key=lambda one: one.trial):
         known["params"] = _indices(space, one.values)

@@ -65,15 +65,23 @@ def bounds_of(
 
 @dataclass(kw_only=True)
 class _Study:
-    """The trials of one model."""
+    """The trials of one model, or of a script."""
 
-    model: Piece
+    model: Piece | None = None  # None of a script's
     left: set[str] = field(default_factory=set)  # names of those that are not over
     running: dict[int, Values] = field(default_factory=dict)
     ended: list[TrialEnd] = field(default_factory=list)
-    # of this attempt: the least until an epoch
+    # of this attempt: the least until an epoch, or until a score of a script, negative if more is better
     losses: dict[str, dict[int, float]] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)  # of trials that failed
+
+    @property
+    def flaw(self) -> str:
+        """Return that none of its trials has a score, with the first reason; '' if one has."""
+        if any(one.score is not None for one in self.ended):
+            return ""
+        first = f": {self.reasons[0]}" if self.reasons else ""
+        return f"none of its {counted(len(self.ended), 'trial')} has a score{first}"
 
     def is_behind(self, name: str, epoch: int) -> bool:
         """Return whether a trial is not among the best third of those that have reached its epoch, if that is
@@ -110,14 +118,14 @@ class StudyPieces(OwnPieces):
         self.ahead = lambda count, **places: PieceQueue(self._waiting()).ahead(count, **places)
 
     def open(self, pieces: list[Piece]) -> None:
-        self._studies = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
+        models = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
+        self._studies = models or {"": _Study(ended=list(self._known.values()))}  # "": of a script
         for piece in sorted((piece for piece in pieces if piece.trial), key=lambda piece: piece.trial):
             if (study := self._studies.get(piece.study)) is None:  # its model is finished
                 continue
             if piece.name in self._known:
                 study.ended.append(self._known[piece.name])
             else:
-                study.left.add(piece.name)
                 self.put(piece)
         for study in self._studies.values():
             self._release(study)
@@ -148,6 +156,11 @@ class StudyPieces(OwnPieces):
 
     def put(self, piece: Piece) -> None:
         self._sources[piece.source] += 1
+        if piece.trial:
+            study = self._studies[piece.study]
+            study.left.add(piece.name)
+            # that of a device which is out of service since
+            study.ended = [one for one in study.ended if one.trial != piece.trial]
         if piece.trial and not piece.values:
             self._unknown.append(piece)
         else:
@@ -160,13 +173,18 @@ class StudyPieces(OwnPieces):
         if event["event"] == "trial_done":
             del self._begun[piece.name]
             self._over(study, piece, event)
-        elif event["event"] == "epoch" and self._job.search.prunes:
-            epoch, loss = event["epoch"], event.get("validation_loss")
+        elif self._job.search.prunes and (at := _reported(event, self._job.search)):
+            epoch, loss = at
             losses = study.losses.setdefault(piece.name, {})
             loss = loss if loss is not None and math.isfinite(loss) else math.inf
             losses[epoch] = min([loss, *losses.values()])
             return (piece.name,) if study.is_behind(piece.name, epoch) else ()
         return ()
+
+    @property
+    def flaw(self) -> str:
+        """Return why a script's search that is over has failed; '' if it has not."""
+        return self._studies[""].flaw
 
     def look(self, *, is_busy: bool) -> list[tuple[Piece, str]]:
         failed, self._failed = self._failed, []
@@ -228,13 +246,23 @@ class StudyPieces(OwnPieces):
 
     def _release(self, study: _Study) -> None:
         """Let the model of a study begin with the values of its best trial, once its last one is over."""
-        if study.left:
+        if study.left or study.model is None:
             return
         ended = tuple(sorted(study.ended, key=lambda one: one.rank))
         model = replace(study.model, values=ended[0].values if ended else (), trials=ended)
-        if not ended or ended[0].score is None:
-            first = f": {study.reasons[0]}" if study.reasons else ""
-            self._failed.append((model, f"none of its {counted(len(ended), 'trial')} has a score{first}"))
+        if study.flaw:
+            self._failed.append((model, study.flaw))
             return
         self._emit({"event": "searched", **model.identity, **told_of(ended)})
         self.put(model)
+
+
+def _reported(event: Mapping[str, Any], search: SearchSettings) -> tuple[int, float | None] | None:
+    """Return the epoch of an event with its validation loss, or which report of a script's score it is with
+    that, negative if more is better; None if it is neither.
+    """
+    if not search.score:
+        return (event["epoch"], event.get("validation_loss")) if event["event"] == "epoch" else None
+    if event["event"] != "script" or "report" not in event:
+        return None
+    return event["report"], event["score"] if search.better == "min" else -event["score"]

@@ -123,11 +123,12 @@ class BestMetric:
     """Best value of a piece's metric: the first of `metrics`, name -> min or max, that it reports."""
 
     metrics: Mapping[str, str]
+    key: str = "script.best"  # of the job, that names its metric
     _values: dict[str, float] = field(default_factory=dict)
     _others: dict[str, None] = field(default_factory=dict)  # names of the first of its other numbers
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Take in one event as `CommandEvents` yields it."""
+    def add(self, event: Mapping[str, Any]) -> bool:
+        """Take in one event as `CommandEvents` yields it; return whether it has one of the metrics."""
         numbers = {**event["values"], **({"loss": event["loss"]} if event["loss"] is not None else {})}
         for name, value in numbers.items():
             if name in self.metrics:
@@ -135,6 +136,7 @@ class BestMetric:
                 self._values[name] = pick(self._values.get(name, value), value)
             elif len(self._others) < MOST_KEPT:
                 self._others[name] = None
+        return not self.metrics.keys().isdisjoint(numbers)
 
     def to_dict(self) -> dict[str, Any]:
         """Return its name, value and better end; {} if it reported none."""
@@ -149,7 +151,7 @@ class BestMetric:
         named = some_of(list(self._others), MOST_NAMED)
         told = f"its events have {named}" if named else "it has no events"
         if is_named:
-            return f"script.best names {next(iter(self.metrics))}, and {told}"
+            return f"{self.key} names {next(iter(self.metrics))}, and {told}"
         name = next(iter(self._others))
         return (
             f"{told}, and none is known to be its score: name it in script.best, as {name}:min or {name}:max"

@@ -6,6 +6,7 @@ do not name. Wheels among the script's files replace the package index, and the 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -99,6 +100,7 @@ def _install_locked(node: Node, title: str, name: str, *, do: str) -> None:
         _run(node, f"install {title}", words, for_script({}, path=os.defpath))
     except TrainingFailed as error:
         raise TrainingFailed(error.what, why=error.why, do=f"Launch again; {do}.") from error
+    importlib.invalidate_caches()  # this process may import it
     node.status.message = ""
 
 
