@@ -199,8 +199,8 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             fetches = Fetches(others, answers=folders.given / CARRIED_FILE)
             open_until_the_end.callback(fetches.close)
             if any(piece.is_one_of_several for piece in manifest.pieces):  # that the agent starts
-                shared = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
-                open_until_the_end.enter_context(shared)
+                of_all = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
+                shared = open_until_the_end.enter_context(of_all)
                 queue = SharedPieces(shared, tell, fetches, most_carried=len(places))
         if asks_optuna(manifest.job):
             install_optuna(node)

@@ -1,6 +1,4 @@
-"""A piece of a command before it runs, and what all pieces of a command share: its node, its outputs, the file
-of its events.
-"""
+"""A piece of a command before it runs, and what all of its pieces share: node, outputs, file of events."""
 
 from __future__ import annotations
 

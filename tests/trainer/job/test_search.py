@@ -11,12 +11,14 @@ import pytest
 
 from tests.jobs import job_of
 from trainer.base.errors import UsageError
+from trainer.base.strict_json import Fields, Unsound
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import SeriesWork
 from trainer.job.reading import job_from, job_from_json, parse_job
 from trainer.job.search import SearchSettings, dearest, values_in
 from trainer.job.search import job_of as job_of_trial
+from trainer.job.trials import TrialEnd, read_end
 
 RATES = {"low": 1e-4, "high": 1e-1, "log": True}
 SIZES = [16, 64]
@@ -112,6 +114,14 @@ def test_values_of_a_report_must_be_of_the_search():
             values_in(one, {**sound, **wrong})
     with pytest.raises(UsageError):
         values_in(one, {"train.learning_rate": "0.001"})
+
+
+def test_a_trial_that_was_left_out_may_have_no_values():
+    one = search({"train.learning_rate": RATES}, method="tpe")
+    left = {"trial": 2, "values": {}, "end": "left_out", "score": None, "epochs": 0}
+    assert read_end(Fields(left, "it"), one) == TrialEnd(trial=2, values=(), end="left_out")
+    with pytest.raises(Unsound):
+        read_end(Fields({**left, "end": "done"}, "it"), one)
 
 
 def _pieces(job: Job) -> Mapping[str, Any]:
