@@ -220,7 +220,9 @@ class PieceRun:
         self._clock = ProgressClock(began=self._now(), first=allowed, least=allowed)
         work.node.moved()
         self.tell("model_started", worker=self.place)
-        log.info("started%s: %s", f" {piece.title}" if work.several else "", " ".join(self._words))
+        named = f" {piece.title}" if work.several else ""
+        tried = f" with {shown_values(piece.values)}" if self._trial else ""
+        log.info("started%s%s: %s", named, tried, " ".join(self._words))
         return True
 
     def _decide(self) -> None:
