@@ -20,7 +20,7 @@ from trainer.base.silence import FIRST_SECONDS
 from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.pieces.piece import Piece
 from trainer.node.command_work import CommandWork, PieceToRun
-from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
+from trainer.node.device_service import IN_A_ROW, QUICK_SECONDS, Devices, DeviceService
 from trainer.node.devices import tried
 from trainer.node.other_nodes import Fetches
 from trainer.node.outputs import Outputs
@@ -66,6 +66,7 @@ class CommandRun:
         self._service = DeviceService(places)
         self._again: dict[str, PieceRun] = {}  # title -> its failed try on a device that is out of service
         self._hopeless = False
+        self._unscored: list[PieceRun] = []  # trials that came to their end without a score
         self._broken: dict[Devices, str] = {}  # devices that failed the smoke test -> how
         self._queued = {piece.title: _queued(piece) for piece in pieces}  # as last taken
         self._unsaid: list[str] = []  # models that failed, until nothing can begin them again
@@ -184,6 +185,10 @@ class CommandRun:
                 log.info("%s is back in service: %s failed on %s, too", _named(back), title, _named(devices))
                 self._set_out_of_service(back, "")
         run.leave()
+        if run.done and run.end == "failed":
+            self._unscored.append(run)
+            has_score = any(one["best"] for one in self._node.status.progress.trials)
+            self._hopeless = self._hopeless or (len(self._unscored) >= IN_A_ROW and not has_score)
         model = str(run.piece.identity.get("model", ""))
         if run.done and not self._node.is_stopping():
             self._queue.done(model)
@@ -254,6 +259,10 @@ class CommandRun:
         failed = [run for run in self._begun if run.failure]
         before = [f"{entry['piece']}: {entry['reason']}" for entry in self._node.status.failed_before]
         before += self._lost
+        if len(self._unscored) >= IN_A_ROW and self._hopeless and self._node.may_begin():
+            what = f"the first {len(self._unscored)} trials came to their end without a score"
+            do = "Name a number of the script's events in search.score."
+            raise TrainingFailed(f"{what}, and no other began", why=self._unscored[0].flaw, do=do)
         if self._hopeless and self._node.may_begin():
             within = f"within {QUICK_SECONDS:.0f} s each"
             what = f"the first {len(failed)} values failed {within}, and no other began"

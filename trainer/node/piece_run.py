@@ -84,6 +84,11 @@ class PieceRun:
         """Start it; one that can't be started has failed. Return whether it runs."""
         return self._has_files() and self._start()
 
+    @property
+    def flaw(self) -> str:
+        """Return why it has no score; '' if it has."""
+        return self._best.note()
+
     def end_early(self) -> None:
         """Have it end, since it fell behind other trials."""
         self._is_behind = True
@@ -235,8 +240,8 @@ class PieceRun:
             return
         if self._exit_code == 0 and not (self._late or self._silent_for):
             self.done = True
-            if self._trial and (note := self._best.note()):
-                self._tell_end("failed", reason=note)
+            if self._trial and self.flaw:
+                self._tell_end("failed", reason=self.flaw)
             else:
                 self._tell_end("done")
             return

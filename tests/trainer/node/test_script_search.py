@@ -110,14 +110,14 @@ def test_dollars_need_a_price(start):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (SCORES.replace("error", "mse"), "none of its 3 trials has a score: search.score names error, and"
+        (SCORES.replace("error", "mse"), "none of its 2 trials has a score: search.score names error, and"
                                          " its events have mse"),
-        ("echo no data; exit 1", "none of its 3 trials has a score: it ended with exit code 1: no data"),
+        ("echo no data; exit 1", "none of its 2 trials has a score: it ended with exit code 1: no data"),
     ],
 )  # fmt: skip
 def test_a_search_without_any_score_fails_with_the_first_reason(node, start, text, why):
     with pytest.raises(TrainingFailed) as failed:
-        start(text, search=GRID)
+        start(text, search={**GRID, "over": {"rate": [0.1, 0.2]}})
     assert failed.value.why == why and reported(node, failed.value).state == "failed"
 
 
@@ -147,6 +147,13 @@ def test_a_later_attempt_goes_on_as_if_no_machine_had_been_lost(node, start):
     assert next_attempt(*over[:11]) == whole[11:] and list(ends(node)) == ["t12", "t13"]
     left_out = {**over[11], "values": {}, "end": "left_out", "best": {}}
     assert len(next_attempt(*over[:11], left_out)) == 1 and list(ends(node)) == ["t13"]
+
+
+def test_a_score_that_no_trial_tells_ends_the_search_early(node, start):
+    told = "the first 3 trials came to their end without a score, and no other began .search.score names mse"
+    with pytest.raises(TrainingFailed, match=told) as failed:
+        start(SCORES, search={**RANGE, "score": "mse:min"})
+    assert len(begun(node)) == 3 and len(reported(node, failed.value, unfinished="it").failed) == 3
 
 
 BROKEN_GPU = """

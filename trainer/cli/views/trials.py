@@ -44,6 +44,8 @@ def trials_view(trials: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Rend
     counts = {end: sum(one.get("end") == end for one in trials) for end in ENDS}
     told = ", ".join(f"{number} {end.replace('_', ' ')}" for end, number in counts.items() if number)
     best = "the best of each model by validation has its values; it alone was scored on test"
-    if not of_models:
+    if not of_models and not trials[0]["best"]:
+        best = "none has a score"
+    elif not of_models:
         best = f"the {'most' if trials[0]['best'].get('better') == 'max' else 'least'} {metric} is the best"
     yield "", styled(f"{counted(len(trials), 'trial')}: {told}; {best}", "dim")
