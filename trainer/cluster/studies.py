@@ -15,15 +15,13 @@ from typing import Any
 from trainer.base.errors import UsageError
 from trainer.base.extras import needs
 from trainer.base.text import counted
-from trainer.cluster.proposals import propose
+from trainer.cluster.proposals import Pruner, propose
 from trainer.cluster.waiting import OwnPieces
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.job.search import SearchSettings, Values, job_of
 from trainer.job.trials import TrialEnd, told_of
-
-ETA = 3  # of successive halving (Li and others 2020, https://arxiv.org/abs/1810.05934): 1 of 3 goes on
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -44,7 +42,7 @@ def check_bounds(search: SearchSettings, *, usd_per_hour: float | None) -> None:
     if search.over and search.dollars and usd_per_hour is None:
         why, do = "it has no price here", "Leave it out, or set search.within."
         raise UsageError(f"search.dollars is {search.dollars:g}, and the machine is yours", why=why, do=do)
-    if search.over and not search.is_planned:
+    if search.asks_optuna:
         needs("optuna")
 
 
@@ -71,8 +69,7 @@ class _Study:
     left: set[str] = field(default_factory=set)  # names of those that are not over
     running: dict[int, Values] = field(default_factory=dict)
     ended: list[TrialEnd] = field(default_factory=list)
-    # of this attempt: the least until an epoch, or until a score of a script, negative if more is better
-    losses: dict[str, dict[int, float]] = field(default_factory=dict)
+    pruner: Pruner | None = None  # None if none of them ends early
     reasons: list[str] = field(default_factory=list)  # of trials that failed
 
     @property
@@ -82,15 +79,6 @@ class _Study:
             return ""
         first = f": {self.reasons[0]}" if self.reasons else ""
         return f"none of its {counted(len(self.ended), 'trial')} has a score{first}"
-
-    def is_behind(self, name: str, epoch: int) -> bool:
-        """Return whether a trial is not among the best third of those that have reached its epoch, if that is
-        one of 1, 3, 9, ...
-        """
-        if epoch != ETA ** round(math.log(epoch, ETA)):
-            return False
-        reached = sorted(its[epoch] for its in self.losses.values() if epoch in its)
-        return self.losses[name][epoch] > reached[max(1, len(reached) // ETA) - 1]
 
 
 class StudyPieces(OwnPieces):
@@ -120,6 +108,8 @@ class StudyPieces(OwnPieces):
     def open(self, pieces: list[Piece]) -> None:
         models = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
         self._studies = models or {"": _Study(ended=list(self._known.values()))}  # "": of a script
+        for one in self._studies.values() if self._job.search.prunes else ():
+            one.pruner = Pruner(self._job.search.better)
         for piece in sorted((piece for piece in pieces if piece.trial), key=lambda piece: piece.trial):
             if (study := self._studies.get(piece.study)) is None:  # its model is finished
                 continue
@@ -173,12 +163,9 @@ class StudyPieces(OwnPieces):
         if event["event"] == "trial_done":
             del self._begun[piece.name]
             self._over(study, piece, event)
-        elif self._job.search.prunes and (at := _reported(event, self._job.search)):
-            epoch, loss = at
-            losses = study.losses.setdefault(piece.name, {})
-            loss = loss if loss is not None and math.isfinite(loss) else math.inf
-            losses[epoch] = min([loss, *losses.values()])
-            return (piece.name,) if study.is_behind(piece.name, epoch) else ()
+        elif study.pruner and (at := _reported(event, self._job.search)):
+            report, score = at
+            return (piece.name,) if study.pruner.is_behind(piece.name, report=report, score=score) else ()
         return ()
 
     @property
@@ -257,12 +244,13 @@ class StudyPieces(OwnPieces):
         self.put(model)
 
 
-def _reported(event: Mapping[str, Any], search: SearchSettings) -> tuple[int, float | None] | None:
+def _reported(event: Mapping[str, Any], search: SearchSettings) -> tuple[int, float] | None:
     """Return the epoch of an event with its validation loss, or which report of a script's score it is with
-    that, negative if more is better; None if it is neither.
+    that; None if it is neither.
     """
-    if not search.score:
-        return (event["epoch"], event.get("validation_loss")) if event["event"] == "epoch" else None
-    if event["event"] != "script" or "report" not in event:
+    if search.score:
+        return (event["report"], event["score"]) if event["event"] == "script" and "report" in event else None
+    if event["event"] != "epoch":
         return None
-    return event["report"], event["score"] if search.better == "min" else -event["score"]
+    loss = event.get("validation_loss")
+    return event["epoch"], loss if loss is not None and math.isfinite(loss) else math.inf

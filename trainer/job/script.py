@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -18,6 +18,7 @@ from trainer.job.script_values import Combination, check_gpus, combinations, var
 from trainer.job.variables import NAME, SECRET, read_variables
 
 Better = Literal["min", "max"]
+PICK: Mapping[str, Callable[[float, float], float]] = {"min": min, "max": max}  # the better of two
 KIND = "script"  # of its pieces, and of the work of its run
 FOLDER = "script_files"  # of the bundle, in the package
 # Variables that every script gets: docs/scripts-and-machines.md.

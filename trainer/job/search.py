@@ -19,7 +19,6 @@ from trainer.base.own_file import OwnFile
 from trainer.base.settings import bad_value, brief, check_limits, keys_of, read_keys, setting
 from trainer.job.machine import parse_duration
 from trainer.job.script import Better, named_metric
-from trainer.job.script_values import texts_of
 
 J = TypeVar("J")  # a `Job`, whose module imports this one
 
@@ -158,6 +157,11 @@ class SearchSettings:
         return self.prune == "halving" or (self.prune == "auto" and self.method != "grid" and not self.score)
 
     @property
+    def asks_optuna(self) -> bool:
+        """Return whether optuna proposes its trials, or ends some early."""
+        return bool(self.over) and (self.prunes or not self.is_planned)
+
+    @property
     def metrics(self) -> dict[str, Better]:
         """Return the number of a script's events that decides, and its better end; {} for models."""
         return named_metric("search.score", self.score)
@@ -254,8 +258,7 @@ def check_search(job: Any) -> None:
             do = f"Set search.over, such as {example}, or leave [search] out."
             raise UsageError("a [search] without over", why="there is nothing to search", do=do)
         return
-    if job.script.command:
-        _check_script(job)
+    if job.script.command:  # `script_search`
         return
     if search.score:
         do = "Leave search.score out: the validation loss decides, of which the least is the best."
@@ -276,31 +279,6 @@ def check_search(job: Any) -> None:
         except UsageError as error:
             named = ", ".join(f"{key} = {value}" for key, value in planned)
             raise UsageError(f"trial {number} ({named}): {error.what}", why=error.why, do=error.do) from error
-
-
-def _check_script(job: Any) -> None:
-    """Raise UsageError for a search of a script's values that makes no sense."""
-    search, script = job.search, job.script
-    if script.over:
-        why, do = "its values are the search's", "Leave one of them out."
-        raise UsageError("script.over with [search]", why=why, do=do)
-    if not search.score:
-        do = 'Set search.score: a number of its events and the better end, such as "loss:min".'
-        raise UsageError("a script's [search] without score", why="nothing says which trial is best", do=do)
-    if script.best not in ("", search.score):
-        raise UsageError("script.best and search.score differ", do="Leave script.best out.")
-    listed = {key: () if isinstance(its, Range) else its for key, its in search.space.items()}
-    texts_of(listed, key="search.over")
-    alone = {
-        "method = tpe": not search.is_planned,
-        "prune = halving": search.prunes,
-        "within": search.within,
-        "dollars": search.dollars,
-    }
-    if job.machine.nodes > 1 and (asked := next(filter(alone.get, alone), "")):
-        why = "its machines share trials that are known before, and none sees the scores of another"
-        do = "Set machine.nodes = 1, or leave it out."
-        raise UsageError(f"search.{asked} of a script on several machines", why=why, do=do)
 
 
 def values_in(search: SearchSettings, texts: Mapping[str, str]) -> Values:

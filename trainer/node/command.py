@@ -202,7 +202,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
                 of_all = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
                 shared = open_until_the_end.enter_context(of_all)
                 queue = SharedPieces(shared, tell, fetches, most_carried=len(places))
-        if asks_optuna(manifest.job):
+        if asks_optuna(manifest):
             install_optuna(node)
         if node.cluster is None and any(piece.trial for piece in manifest.pieces):
             studies = studies_of(node, manifest, start, tell, machine=machine_document(node, manifest))
@@ -313,9 +313,9 @@ def _pieces(manifest: Manifest, folders: CommandFolders, *, over: Collection[str
         if name:
             events = folders.events_of_pieces / f"{name}.jsonl"
             copy, prefix = folders.copies / name, f"{name}/"
-            made.append(
-                PieceToRun(piece=piece, events=events, folder=copy, copy_of=folders.files, prefix=prefix)
-            )
+            known: Any = {"copy_of": folders.files, "prefix": prefix}
+            known["goes_on"] = any((folders.checkpoints / name).iterdir())
+            made.append(PieceToRun(piece=piece, events=events, folder=copy, **known))
         else:
             made.append(PieceToRun(piece=piece, events=folders.own / "events.jsonl", folder=folders.files))
     return made

@@ -26,6 +26,7 @@ class PieceToRun:
     copy_of: Path | None = None  # copied to `folder` when it begins; None if `folder` exists already
     prefix: str = ""  # of its files in OUT: its name and a slash, or nothing
     events: Path
+    goes_on: bool = False  # from checkpoints of an earlier attempt
 
     @property
     def title(self) -> str:

@@ -25,6 +25,7 @@ from trainer.base.files import LineFile
 from trainer.base.instants import utc_now
 from trainer.base.strict_json import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.base.text import some_of
+from trainer.job.script import PICK
 from trainer.node.redaction import Redaction
 from trainer.runs.manifest import Tells
 from trainer.runs.reports import MOST_COUNT
@@ -35,7 +36,6 @@ MOST_LINE_BYTES = {"numbers": 16 * 1024, "events": 16 * 2**20}
 MOST_BLOCK = 1 << 20  # read at a time
 MOST_BYTES = {"numbers": 64 * 2**20, "events": 2**30}  # of a run's events, as they are passed on
 COUNTS = ("step", "steps", "epoch", "epochs")
-PICK: Mapping[str, Callable[[float, float], float]] = {"min": min, "max": max}
 MOST_KEPT, MOST_NAMED = 100, 6  # other numbers' names, and those in a note
 
 

@@ -327,7 +327,9 @@ class PieceRun:
         numbers: dict[str, Any] = {"unit": "steps", "loss": event["loss"], "values": values}
         if self._best.add(event) and self._trial:
             self._reports += 1
-            numbers |= {"report": self._reports, "score": self._best.to_dict()["value"]}
+            numbers["score"] = self._best.to_dict()["value"]
+            if not self.piece.goes_on:  # its first score here is not the first of its training
+                numbers["report"] = self._reports
         if "steps" in counts or "epochs" in counts:  # a progress bar needs both; a missing one counts as one
             counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
         rate = self._rate.update(counts["step"]) if "step" in event["counts"] else self._rate.value

@@ -80,10 +80,11 @@ def install_ray(node: Node) -> None:
 
 
 def install_optuna(node: Node) -> None:
-    """Install optuna, which proposes the trials of a search by TPE; 6 MB. Raises Stopped and
+    """Install optuna, which proposes the trials of a search by TPE and prunes; 6 MB. Raises Stopped and
     TrainingFailed.
     """
-    _install_locked(node, "optuna", "search", do="a search by tpe needs PyPI, or an image that has optuna")
+    do = "a search by tpe or with pruning needs PyPI, or an image that has optuna"
+    _install_locked(node, "optuna", "search", do=do)
 
 
 def _install_locked(node: Node, title: str, name: str, *, do: str) -> None:

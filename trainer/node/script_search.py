@@ -6,19 +6,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.settings import read_keys
 from trainer.base.strict_json import Fields, Unsound
 from trainer.cluster.studies import StudyPieces, bounds_of, check_bounds
 from trainer.job.reading import job_from
+from trainer.job.search import SearchSettings
 from trainer.job.trials import read_end
 from trainer.node.shared import Node
 from trainer.runs.manifest import Manifest
 from trainer.runs.start_file import StartFile
 
 
-def asks_optuna(job: Mapping[str, Any]) -> bool:
-    """Return whether the search of a job, if it has one, asks optuna."""
-    table = job.get("search")
-    return isinstance(table, Mapping) and table.get("method") == "tpe"
+def asks_optuna(manifest: Manifest) -> bool:
+    """Return whether the command is a training, or a script, whose search asks optuna. Raises UsageError for
+    another table than a search may have.
+    """
+    table, command = manifest.job.get("search"), manifest.command
+    if not isinstance(table, Mapping) or not (manifest.pieces or command.leaves == "models"):
+        return False
+    return SearchSettings(**read_keys("search", SearchSettings, table)).asks_optuna
 
 
 def studies_of(

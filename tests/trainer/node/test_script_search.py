@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -21,7 +20,6 @@ from trainer.runs.reports import heartbeat
 from trainer.runs.store import start_key
 
 __all__ = ["bundle", "node", "own_user", "start", "stop_when"]  # fixtures
-needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna")
 SCORES = """
 echo $MAYFLY_VALUE_RATE >> ../../begun
 echo '{"step": 1, "error": '$MAYFLY_VALUE_RATE'}' >> $MAYFLY_EVENTS
@@ -121,7 +119,6 @@ def test_a_search_without_any_score_fails_with_the_first_reason(node, start, tex
     assert failed.value.why == why and reported(node, failed.value).state == "failed"
 
 
-@needs_optuna
 def test_tpe_gives_a_trial_its_values_as_it_begins(node, start):
     start(SCORES, search={**RANGE, "method": "tpe", "trials": 12, "score": "error:max"})
     ended = ends(node)
@@ -130,7 +127,6 @@ def test_tpe_gives_a_trial_its_values_as_it_begins(node, start):
                for name, one in ended.items())  # fmt: skip
 
 
-@needs_optuna
 def test_a_later_attempt_goes_on_as_if_no_machine_had_been_lost(node, start):
     search = {**RANGE, "method": "tpe", "trials": 13}  # the first ten are random
 
