@@ -202,7 +202,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
                 of_all = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
                 shared = open_until_the_end.enter_context(of_all)
                 queue = SharedPieces(shared, tell, fetches, most_carried=len(places))
-        if asks_optuna(manifest):
+        if asks_optuna(manifest) and node.place.has_instances:  # the owner of another installs it
             install_optuna(node)
         if node.cluster is None and any(piece.trial for piece in manifest.pieces):
             studies = studies_of(node, manifest, start, tell, machine=machine_document(node, manifest))
@@ -308,6 +308,8 @@ def _pieces(manifest: Manifest, folders: CommandFolders, *, over: Collection[str
         if piece and piece.piece in over:  # by an earlier attempt
             continue
         name = piece.piece if piece and piece.is_one_of_several else ""
+        if piece and piece.trial and not piece.values:  # whose values are proposed anew
+            shutil.rmtree(folders.checkpoints / name, ignore_errors=True)
         for folder in (folders.out / name, folders.checkpoints / name):
             folder.mkdir(exist_ok=True)
         if name:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.nodes import NOW, bundle, listed, node, own_user, reported, start, started_by, stop_when
-from trainer.base.errors import TrainingFailed, UsageError
+from trainer.aws.place import HERE
+from trainer.base import extras
+from trainer.base.errors import ConfigError, TrainingFailed, UsageError
 from trainer.base.instants import utc_now
 from trainer.node.devices import Devices
 from trainer.node.progress import Progress
@@ -105,6 +107,16 @@ def test_dollars_need_a_price(start):
         start(SCORES, search={**RANGE, "dollars": 2.0})
 
 
+def test_without_optuna_the_owner_of_a_machine_is_told_what_to_install(node, start, monkeypatch):
+    node.place = HERE
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    for keys in ({"method": "tpe"}, {"prune": "halving"}):
+        with pytest.raises(ConfigError, match=r"this needs optuna.*pip install .mayfly.search.'"):
+            start(SCORES, search={**RANGE, **keys})
+        shutil.rmtree(node.work / "command")
+    start(SCORES, search=RANGE)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -143,6 +155,26 @@ def test_a_later_attempt_goes_on_as_if_no_machine_had_been_lost(node, start):
     assert next_attempt(*over[:11]) == whole[11:] and list(ends(node)) == ["t12", "t13"]
     left_out = {**over[11], "values": {}, "end": "left_out", "best": {}}
     assert len(next_attempt(*over[:11], left_out)) == 1 and list(ends(node)) == ["t13"]
+
+
+GOES_ON = """
+ls $MAYFLY_CHECKPOINTS > $MAYFLY_OUT/seen
+echo '{"error": 1}' >> $MAYFLY_EVENTS
+"""
+
+
+@pytest.mark.parametrize(("method", "seen", "is_judged"), [("random", "epoch\n", False), ("tpe", "", True)])
+def test_a_trial_goes_on_from_its_checkpoints_where_its_values_are_known(
+    node, start, method, seen, is_judged
+):
+    earlier = node.work / "command" / "checkpoints" / "t2"
+    earlier.mkdir(parents=True)
+    (earlier / "epoch").write_text("1")
+    start(GOES_ON, search={**RANGE, "method": method, "trials": 2, "prune": "halving"})
+    assert (listed(node)["t1/seen"], listed(node)["t2/seen"]) == ("", seen)
+    lines = (node.work / "events" / "events.jsonl").read_text().splitlines()
+    told = {one["piece"]: one for one in map(json.loads, lines) if one["event"] == "script"}
+    assert "report" in told["t1"] and ("report" in told["t2"]) == is_judged and told["t2"]["score"] == 1
 
 
 def test_a_score_that_no_trial_tells_ends_the_search_early(node, start):

@@ -289,9 +289,10 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         entries.append(("use", _sample_view(item["sample"])))
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
+        noun = "trial" if any("score" in values for values in item["pieces"].values()) else noun
         rows = [{noun: name, **shown} for name, shown in _pieces(item["pieces"])]
         table = FittedTable(rows, right=("epoch", "step", "loss", "validation", "score"), leaving=("step",))
-        title = f"{noun}s" if noun in ("model", "value") else noun
+        title = f"{noun}s" if noun in ("model", "value", "trial") else noun
         entries += [("", ""), (title, table)]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])
