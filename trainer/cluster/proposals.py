@@ -73,8 +73,8 @@ class Pruner:
         """Return whether a trial is not among the best third, by the best of its scores so far, of those that
         have come as far as report 1, 3, 9, ...; reports count from 1 on.
         """
-        if report == 1:
-            self._trials.setdefault(name, self._study.ask())
+        if report == 1 and name not in self._trials:
+            self._trials[name] = self._study.ask()
         if (trial := self._trials.get(name)) is None:
             return False
         self._best[name] = self._pick(score, self._best.get(name, score))
