@@ -41,7 +41,7 @@ MACHINE = ExpectedMachine(
     spot_usd_per_hour={"us-east-1a": 0.3},
     smoke_seconds=180,
 )
-PIECE = ManifestPiece(model="script_s", piece="s", kind="script", series=(), values={}, estimate=1.0)
+PIECE = ManifestPiece(model="script_s", piece="s", kind="script", series=(), values={}, trial=0, estimate=1.0)
 
 
 def command(**changed: Any) -> Command:

@@ -143,11 +143,12 @@ def start(node: Node, bundle: Path) -> Callable[..., None]:
     names.
     """
 
-    def run_it(text: str, **keys: Any) -> None:
+    def run_it(text: str, *, search: Any = None, **keys: Any) -> None:
         (bundle / "run.sh").write_text(text)
         (node.work / "node.log").write_text("the agent's own")
         script = {"command": "sh run.sh", "env": ["A=1"], **keys}
-        job = job_from({"name": "s", "script": script, "machine": {"max_duration": "1h"}})
+        tables = {"script": script, "machine": {"max_duration": "1h"}, "search": search or {}}
+        job = job_from({"name": "s", **tables})
         pieces = recorded(pieces_of(job, (), timeframe=""))
         record = SimpleNamespace(project="mayfly", stack="dev", run_id="r", pieces=pieces)
         task = script_task(cast(Any, record), job, {"run.sh": ""}, inputs(node), sha256="")

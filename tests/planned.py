@@ -83,7 +83,7 @@ def plan_of(
 
 def plan_script(job: Job, offers: Offers, *, known: KnownTimes, input_bytes: int, **more: Any) -> LaunchPlan:
     """Return the plan of a script's job with these known times; `more` as of `plan_of`."""
-    pieces = Workload(pieces=pieces_of(job, (), timeframe=""), gpus=job.script.gpus_each)
+    pieces = Workload(pieces=pieces_of(job, (), timeframe=""), gpus=job.gpus_each)
     load = timed(pieces, known, offers)
     storage = storage_cost("s3", throughput="", input_bytes=input_bytes)
     return plan_of(job, load.work, offers, rates=load.rates, storage=storage, **more)

@@ -31,6 +31,29 @@ Path(os.environ["MAYFLY_OUT"], "made.txt").write_text(value)
 (gate / f"done-{{value}}-{{os.getpid()}}").touch()
 """
 
+HELD, FAR = (
+    4,
+    1.0,
+)  # trials that are done when the machine is taken; error from which a trial ends by a signal alone
+TRIES = 24
+TPE = """
+import json, math, os, time
+from pathlib import Path
+
+gate, value = Path({gate!r}), os.environ["MAYFLY_VALUE_RATE"]
+error = abs(math.log10(float(value)) + 2)
+while len(list(gate.glob("done-*"))) >= {held} and not (gate / "go").exists():
+    time.sleep(0.1)
+report = 0
+while error > {far} or report < 30:
+    report += 1
+    with open(os.environ["MAYFLY_EVENTS"], "a") as events:
+        events.write(json.dumps({{"epoch": report, "error": error + 1 / report}}) + chr(10))
+    time.sleep(0.1 if error > {far} else 0.01)
+Path(os.environ["MAYFLY_OUT"], "made.txt").write_text(value)
+(gate / f"done-{{value}}-{{os.getpid()}}").touch()
+"""
+
 
 def listed(run: TakenRun, attempt: int) -> list[dict[str, Any]]:
     """Return the pieces that S3 knows to have ended on an attempt's machine."""
@@ -73,6 +96,44 @@ def test_50_trials_of_a_script_on_machines_that_are_killed_end_once(desk: Desk) 
     scores = [one["best"]["value"] for one in ends]
     assert scores == sorted(scores) and len(receipt["files"]) == TRIALS
     assert len(list(gate.glob("done-*"))) == TRIALS, "each ran to its end once"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+def test_a_scripts_tpe_search_with_pruning_goes_on_where_its_machine_was_lost(desk: Desk) -> None:
+    gate, script = desk.folder / "gate", desk.folder / "mine" / "train.py"
+    gate.mkdir()
+    script.parent.mkdir()
+    script.write_text(TPE.format(gate=str(gate), held=HELD, far=FAR))
+    words = sets(
+        "search.over={rate={low=1e-4,high=1.0,log=true}}",
+        f"search.trials={TRIES}",
+        "search.method=tpe",
+        "search.prune=halving",
+        "search.score=error:min",
+        "search.within=2h",
+        "script.gpus=0.25",
+        "machine.spot_without_checkpoints=true",
+    )
+    run = TakenRun(desk, "--script", str(script), *words, "--instance", ONE_GPU)
+    run.await_(lambda: len(list(gate.glob("done-*"))) >= HELD)
+    run.await_(lambda: len(listed(run, 1)) >= HELD)
+    run.take(1, notice=False)
+    run.await_(lambda: len(run.record().attempts) > 1)
+    (gate / "go").touch()
+    receipt = run.receipt()
+    adds_up(receipt, ONE_GPU, ONE_GPU, causes=("lost", ""))
+    known = {str(one["piece"]) for one in run.start_file(2).trials}
+    begun = [str(one["piece"]) for one in run.events(2, "model_started")]
+    assert len(known) >= HELD and not known & {*begun} and len(begun) == len({*begun})
+    assert known | {*begun} == {f"t{number}" for number in range(1, TRIES + 1)}
+    ends = receipt["scripts"]
+    assert len(ends) == TRIES == len({one["piece"] for one in ends}) and all(one["done"] for one in ends)
+    assert {one["end"] for one in ends} == {"done", "pruned"}, "a pruned trial fails no run"
+    whole = [one for one in ends if one["end"] == "done"]
+    scores = [one["best"]["value"] for one in whole]
+    assert scores == sorted(scores) and ends[: len(whole)] == whole
+    assert {one["file"] for one in receipt["files"]} >= {f"{one['piece']}/made.txt" for one in whole}
 
 
 @pytest.mark.nightly

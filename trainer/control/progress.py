@@ -66,6 +66,7 @@ class RunProgress:
     models_total: int = 0
     models_done: int = 0
     work: str = "train"  # as in the record; a script's pieces are its values
+    better: str = "min"  # end of the scores of its trials
     rate: float | None = None  # in `unit` a second
     unit: str = "windows"
     parent: str = ""  # the run that it continues
@@ -125,6 +126,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         deadline=record.effective_deadline,
         instances=record.instances,
         work=record.work,
+        better=_better(record.job),
         parent=record.parent,
         attempt=record.next_number,
         lost=tuple(map(lost_machine, record.lost)),
@@ -136,6 +138,13 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         waiting=_waiting(record),
         warning=str(_unconfirmed(look)) if late else "",
     )
+
+
+def _better(job: Mapping[str, Any]) -> str:
+    """Return the better end of the scores of a job's trials: least losses, or what a script's search says."""
+    table = job.get("search")
+    score = table.get("score") if isinstance(table, Mapping) else ""
+    return "max" if str(score).endswith(":max") else "min"
 
 
 def _waiting(record: RunRecord) -> dict[str, Any] | None:

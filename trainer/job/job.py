@@ -28,6 +28,7 @@ from trainer.data.table import WALK, DataSettings
 from trainer.job.agent import AgentSettings
 from trainer.job.machine import MachineSettings
 from trainer.job.script import ScriptSettings
+from trainer.job.script_values import columns_of
 from trainer.job.search import SearchSettings
 from trainer.job.tables import (
     DATA_OF_A_SCRIPT,
@@ -66,6 +67,8 @@ class Job:
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.script.command:
+            self.script.check_columns(self.columns, "search.over" if self.search.over else "script.over")
         if self.script.command and not self.machine.max_duration:
             why = "how long it takes is not known, and the machine has to end"
             raise UsageError(
@@ -216,6 +219,16 @@ class Job:
         """Return what training its model takes, with its inputs and outputs."""
         features = self.target.features(len(self.data.inputs))
         return self.model.cost(features=features, outputs=self.target.outputs)
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the values that its script runs over; [] if it runs once."""
+        return list(self.search.space) if self.search.over else columns_of(self.script.over)
+
+    @property
+    def gpus_each(self) -> float:
+        """Return the GPUs of each piece of its script; 0: all, since it runs once."""
+        return self.script.gpus or 1.0 if self.columns else 0.0
 
     @property
     def may_lack_gpus(self) -> bool:

@@ -18,8 +18,9 @@ from trainer.base.strict_json import MOST_NUMBER, Unsound, check_values
 from trainer.data.own_features import OwnFeatures, own_item
 from trainer.data.table import FETCH
 from trainer.job.job import Job
+from trainer.job.script_search import check_script_search
 from trainer.job.script_values import read_rows
-from trainer.job.search import check_search, with_trials
+from trainer.job.search import check_search
 from trainer.job.tables import (
     HOMES,
     TOP,
@@ -125,7 +126,6 @@ def job_from(tables: Tables) -> Job:
     homes = {table: home_of(tables, table) for table in HOMES}
     made: dict[str, Any] = {}
     check_script(tables)
-    tables = dict(with_trials(tables))
     for table, cls in {**plain_tables(tables), **homes}.items():
         values = dict(tables.get(table, {}))
         if table in homes:
@@ -145,6 +145,7 @@ def job_from(tables: Tables) -> Job:
     job = Job(**made, given=frozenset(given | tables.keys() & TOP.keys()))
     _check_readable(job)
     check_search(job)
+    check_script_search(job)
     return job
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from trainer.base.errors import UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
-from trainer.job.script_values import Combination, check_gpus, columns_of, combinations, variables_of
+from trainer.job.script_values import Combination, check_gpus, combinations, variables_of
 from trainer.job.variables import NAME, SECRET, read_variables
 
 Better = Literal["min", "max"]
+PICK: Mapping[str, Callable[[float, float], float]] = {"min": min, "max": max}  # the better of two
 KIND = "script"  # of its pieces, and of the work of its run
 FOLDER = "script_files"  # of the bundle, in the package
 # Variables that every script gets: docs/scripts-and-machines.md.
@@ -99,26 +100,31 @@ class ScriptSettings:
 
     def __post_init__(self) -> None:
         check_limits("script", self)
-        if self.best and not _BEST.fullmatch(self.best):
-            raise bad_value("script.best", self.best, "a metric with min or max, such as mse:min or auc:max")
+        named_metric("script.best", self.best)
         if self.python and not _PYTHON.fullmatch(self.python):
             raise bad_value("script.python", self.python, "a version such as 3.13")
         self._check_secrets()
         check_gpus(self.gpus)
-        if self.gpus and not self.over:
-            why, do = "one script gets all GPUs", "Leave it out, or set script.over."
+        self._refuse_secret_words()
+
+    def check_columns(self, columns: Sequence[str], key: str) -> None:
+        """Raise UsageError for what does not fit the names of the values that it runs over, [] if it runs
+        once. `key` has them.
+        """
+        made = tuple(variables_of(dict.fromkeys(columns, "")))
+        if self.gpus and not made:
+            why, do = "one script gets all GPUs", "Leave it out, or set script.over or search.over."
             raise UsageError("script.gpus without script.over", why=why, do=do)
-        if self.ray and self.over:
-            why, do = "Ray serves one script on all machines", "Leave script.over out, or script.ray."
-            raise UsageError("script.ray with script.over", why=why, do=do)
-        if self.over and VISIBLE in self.variables:
+        if self.ray and made:
+            why, do = "Ray serves one script on all machines", f"Leave {key} out, or script.ray."
+            raise UsageError(f"script.ray with {key}", why=why, do=do)
+        if made and VISIBLE in self.variables:
             do = "Leave it out; script.gpus says how many."
             raise UsageError(f"script.env sets {VISIBLE}", why="each value gets its own", do=do)
-        if secret := next((name for name in self.value_variables if SECRET.search(name)), ""):
+        if secret := next((name for name in made if SECRET.search(name)), ""):
             do = "Rename it, or leave it out: anyone who can read the bucket can read the manifest."
-            raise UsageError(f"script.over makes {secret}", why="its name is that of a secret", do=do)
-        self._refuse_secret_words()
-        known = (*CONTRACT, *self.value_variables, *self.variables)
+            raise UsageError(f"{key} makes {secret}", why="its name is that of a secret", do=do)
+        known = (*CONTRACT, *made, *self.variables)
         for name in (name for word in self.words for name in variables_in(word)):
             if name not in known:
                 do = nearest(name, known) or f"There are {', '.join(known)}."
@@ -155,22 +161,11 @@ class ScriptSettings:
         return combinations(self.over)
 
     @property
-    def value_variables(self) -> tuple[str, ...]:
-        """Return the variables that hold a script's values."""
-        return tuple(variables_of(dict.fromkeys(columns_of(self.over), "")))
-
-    @property
     def metrics(self) -> dict[str, Better]:
         """Return the metrics that it may be judged by, the first of them that it reports, with the better
         end.
         """
-        named = _BEST.fullmatch(self.best)
-        return {named[1]: cast(Better, named[2])} if named else dict(METRICS)
-
-    @property
-    def gpus_each(self) -> float:
-        """Return the GPUs of each of its pieces; 0: all, since it runs once."""
-        return self.gpus or 1.0 if self.over else 0.0
+        return named_metric("script.best", self.best) or dict(METRICS)
 
     @property
     def words(self) -> list[str]:
@@ -200,6 +195,13 @@ class ScriptSettings:
             ours="Leave it out: docs/scripts-and-machines.md has the variables that a script gets.",
             secrets=f"Name it in script.secrets instead (docs/scripts-and-machines.md): {reason}.",
         )
+
+
+def named_metric(key: str, text: str) -> dict[str, Better]:
+    """Return the metric that a key names, and its better end; {} if it names none. Raises UsageError."""
+    if (named := _BEST.fullmatch(text)) is None and text:
+        raise bad_value(key, text, "a metric with min or max, such as mse:min or auc:max")
+    return {named[1]: cast(Better, named[2])} if named else {}
 
 
 def variables_in(word: str) -> list[str]:

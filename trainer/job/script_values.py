@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,14 @@ def read_rows(path: Path) -> list[Combination]:
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
+def texts_of(over: Mapping[str, Sequence[Any]], *, key: str = "script.over") -> dict[str, list[str]]:
+    """Return the values of each column as variables have them. Raises UsageError for those that none can
+    have. `key` of the job has them.
+    """
+    _check_columns(list(over), key)
+    return {column: [_text(column, value, key) for value in values] for column, values in over.items()}
+
+
 def _product(over: Mapping[str, Any]) -> list[Combination]:
     """Return every combination of lists of values, the last column changing fastest."""
     for column, values in over.items():
@@ -117,8 +125,7 @@ def _product(over: Mapping[str, Any]) -> list[Combination]:
             raise UsageError(f"script.over.{column} is {brief(values)}", why=why, do=_do())
     lengths = [len(values) for values in over.values()]
     _refuse_many(math.prod(lengths), " x ".join(map(str, lengths)))
-    _check_columns(list(over))
-    texts = {column: [_text(column, value) for value in values] for column, values in over.items()}
+    texts = texts_of(over)
     return [dict(zip(texts, row, strict=True)) for row in product(*texts.values())]
 
 
@@ -128,7 +135,7 @@ def _rows(over: Any) -> list[Combination]:
         raise UsageError(f"job key 'script.over' is {brief(over)}", why=why, do=_do())
     _refuse_many(len(over), "its rows")
     first = list(over[0])
-    _check_columns(first)
+    _check_columns(first, "script.over")
     for number, row in enumerate(over, 1):
         if set(row) != set(first):
             what = f"row {number} of script.over has {', '.join(map(str, row)) or 'nothing'}"
@@ -142,25 +149,25 @@ def _refuse_many(count: int, how: str) -> None:
         raise UsageError(what, why=why, do="Split it into several launches.")
 
 
-def _check_columns(columns: list[str]) -> None:
+def _check_columns(columns: list[str], key: str) -> None:
     if not columns or len(columns) > MOST_COLUMNS:
         why = f"it takes 1 to {MOST_COLUMNS}"
-        raise UsageError(f"script.over has {len(columns)} columns", why=why, do=_do())
+        raise UsageError(f"{key} has {len(columns)} columns", why=why, do=_do())
     for column in columns:
         if not _COLUMN.fullmatch(column):
             why = "it becomes a variable: a letter first, then letters, digits and _, 32 at most"
-            raise UsageError(f"script.over has a column {brief(column)}", why=why, do="Rename it.")
+            raise UsageError(f"{key} has a column {brief(column)}", why=why, do="Rename it.")
     if len({column.upper() for column in columns}) < len(columns):
-        what = f"script.over has columns {', '.join(columns)}"
+        what = f"{key} has columns {', '.join(columns)}"
         raise UsageError(what, why="two make one variable", do="Rename one.")
 
 
-def _text(column: str, value: Any) -> str:
+def _text(column: str, value: Any, key: str = "script.over") -> str:
     """Return a value as its variable has it."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     sound = isinstance(value, (str, int, float)) and text.isprintable() and text == text.strip()
     if not sound or not 1 <= len(text.encode(errors="replace")) <= MOST_VALUE_BYTES:
-        what = f"script.over.{column} has {brief(value)}"
+        what = f"{key}.{column} has {brief(value)}"
         why = f"a value is a number or 1 to {MOST_VALUE_BYTES} bytes of printable text"
         raise UsageError(what, why=why, do="Correct it, or leave it out.")
     return text

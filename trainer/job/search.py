@@ -2,7 +2,7 @@
 random search.
 
 These are functions of the table alone: a plan, a node and a later attempt draw the same trials. What TPE
-proposes is in `trainer.train.workers.proposals`. Standard library only.
+proposes is in `trainer.cluster.proposals`. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.base.errors import UsageError
 from trainer.base.own_file import OwnFile
 from trainer.base.settings import bad_value, brief, check_limits, keys_of, read_keys, setting
 from trainer.job.machine import parse_duration
-from trainer.job.script_values import Combination
+from trainer.job.script import Better, named_metric
 
 J = TypeVar("J")  # a `Job`, whose module imports this one
 
@@ -96,7 +96,8 @@ class SearchSettings:
         "auto",
         "Early end of trials that fall behind: "
         + ", ".join(PRUNING)
-        + " (halving: after 1, 3, 9, ... epochs only the best third goes on; auto: not of a grid).",
+        + " (halving: after 1, 3, 9, ... epochs, or a script's scores, only the best third goes on; auto: of"
+        " models, but not of a grid).",
         choices=PRUNING,
     )
     within: str = setting(
@@ -109,7 +110,7 @@ class SearchSettings:
         most=10_000_000,
     )
     score: str = setting(
-        "", "Of a script: the number of its events that decides, and which end is better, such as loss:min."
+        "", "Of a script: the number of its events that decides, and the better end, such as loss:min."
     )
     seed: int = setting(0, "Seed of the trials that are drawn.", least=0, most=4_294_967_295)
 
@@ -117,6 +118,7 @@ class SearchSettings:
         check_limits("search", self)
         if self.within:
             parse_duration(self.within)
+        named_metric("search.score", self.score)
         if not self.over:
             return
         space = self.space
@@ -143,7 +145,7 @@ class SearchSettings:
             raise UsageError(f"job key 'search.over' is {brief(self.over)}", why="it must be a table", do=do)
         flat: dict[str, Any] = {}
         for key, values in self.over.items():  # TOML reads model.hidden as a table of a table
-            if key in TABLES and isinstance(values, Mapping):
+            if key in TABLES and isinstance(values, Mapping) and "low" not in values:
                 flat |= {f"{key}.{name}": its for name, its in values.items()}
             else:
                 flat[key] = values
@@ -152,7 +154,22 @@ class SearchSettings:
     @property
     def prunes(self) -> bool:
         """Return whether trials that fall behind end early."""
-        return self.prune == "halving" or (self.prune == "auto" and self.method != "grid")
+        return self.prune == "halving" or (self.prune == "auto" and self.method != "grid" and not self.score)
+
+    @property
+    def asks_optuna(self) -> bool:
+        """Return whether optuna proposes its trials, or ends some early."""
+        return bool(self.over) and (self.prunes or not self.is_planned)
+
+    @property
+    def metrics(self) -> dict[str, Better]:
+        """Return the number of a script's events that decides, and its better end; {} for models."""
+        return named_metric("search.score", self.score)
+
+    @property
+    def better(self) -> Better:
+        """Return the better end of scores: of models that of validation losses."""
+        return next(iter(self.metrics.values()), "min")
 
     @property
     def is_planned(self) -> bool:
@@ -189,16 +206,12 @@ class SearchSettings:
             return [tuple(_at(place, named)) for place in places]
         return [tuple(_drawn(space, draws)) for _ in range(count)]
 
-    def rows(self) -> list[Combination]:
-        """Return the values of a script's trials, as rows of `script.over`."""
-        return [dict(values) for values in self.trial_values]
-
 
 def job_of(job: J, values: Values) -> J:
-    """Return the job of a trial, or of the model that has its values. Raises UsageError for values that make
-    no sense, together or with the job.
+    """Return the job of a trial, or of the model that has its values; a script's values are no keys of it.
+    Raises UsageError for values that make no sense, together or with the job.
     """
-    if not values:
+    if not values or getattr(job, "script").command:  # noqa: B009
         return job
     changed: dict[str, Any] = {}
     for table in TABLES:
@@ -239,7 +252,13 @@ def check_search(job: Any) -> None:
     makes no sense.
     """
     search = job.search
-    if not search.over or job.script.command:
+    if not search.over:
+        if any(key.startswith("search.") and key != "search.over" for key in job.given):
+            example = 'over = { "train.learning_rate" = [1e-3, 1e-2] }'
+            do = f"Set search.over, such as {example}, or leave [search] out."
+            raise UsageError("a [search] without over", why="there is nothing to search", do=do)
+        return
+    if job.script.command:  # `script_search`
         return
     if search.score:
         do = "Leave search.score out: the validation loss decides, of which the least is the best."
@@ -260,37 +279,6 @@ def check_search(job: Any) -> None:
         except UsageError as error:
             named = ", ".join(f"{key} = {value}" for key, value in planned)
             raise UsageError(f"trial {number} ({named}): {error.what}", why=error.why, do=error.do) from error
-
-
-def with_trials(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tables of a job, a script's with the trials of its search as the values that it runs over.
-    Raises UsageError.
-    """
-    given, script = tables.get("search", {}), tables.get("script", {})
-    if given and not given.get("over"):
-        do = (
-            'Set search.over, such as over = { "train.learning_rate" = [1e-3, 1e-2] }, or leave [search] out.'
-        )
-        raise UsageError("a [search] without over", why="there is nothing to search", do=do)
-    if not script.get("command") or not given.get("over"):
-        return tables
-    search = SearchSettings(**read_keys("search", SearchSettings, given))
-    if not search.is_planned or search.prune == "halving":
-        what = "search.method = tpe" if not search.is_planned else "search.prune = halving"
-        why = "all values of a script are known before the first begins, and none is ended early"
-        raise UsageError(f"{what} with a script", why=why, do="Set search.method = random, or leave it out.")
-    if search.within or search.dollars:
-        what = f"search.{'within' if search.within else 'dollars'} with a script"
-        why = "a script's run is bounded as a whole"
-        raise UsageError(what, why=why, do="Set machine.max_duration, or machine.budget.")
-    rows = search.rows()
-    if script.get("over") not in (None, "", rows):
-        why, do = "its values are the search's", "Leave one of them out."
-        raise UsageError("script.over with [search]", why=why, do=do)
-    best = {"best": search.score} if search.score else {}
-    if best and script.get("best") not in (None, "", search.score):
-        raise UsageError("script.best and search.score differ", do="Leave script.best out.")
-    return {**tables, "script": {**script, "over": rows, **best}}
 
 
 def values_in(search: SearchSettings, texts: Mapping[str, str]) -> Values:

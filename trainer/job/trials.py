@@ -22,7 +22,9 @@ MOST_TOLD = 200  # trials that a card lists, the best first
 
 @dataclass(frozen=True, kw_only=True)
 class TrialEnd:
-    """The end of a trial. `score`: its least validation loss; None if it has none."""
+    """The end of a trial. `score`: its least validation loss, or a script's best; None if it has none.
+    `epochs`: of a script, how often it told its score.
+    """
 
     trial: int
     values: Values
@@ -45,17 +47,18 @@ class TrialEnd:
 
 def read_end(fields: Fields, search: SearchSettings) -> TrialEnd:
     """Return the end of a trial as `to_dict` has it. Raises Unsound, also for values that are not of the
-    search.
+    search; one that was left out may have none.
     """
-    named = fields.table("values", most=MOST_KEYS).entries()
+    named, end = fields.table("values", most=MOST_KEYS).entries(), fields.choice("end", ENDS)
     try:
-        values = values_in(search, {name: item.text() for name, item in named.items()})
+        texts = {name: item.text() for name, item in named.items()}
+        values = values_in(search, texts) if texts or end != "left_out" else ()
     except UsageError as error:
         raise Unsound(f"{fields.name}: {error}") from error
     return TrialEnd(
         trial=fields.whole("trial", least=1),
         values=values,
-        end=fields.choice("end", ENDS),
+        end=end,
         score=fields.number("score"),
         epochs=fields.whole("epochs", most=MOST_EPOCHS),
     )

@@ -64,7 +64,7 @@ def _seconds_of(receipt: Receipt, sha256: str) -> dict[str, float]:
     return {
         item["piece"]: max(1.0, item["seconds"])
         for item in receipt["scripts"]
-        if item["done"] and item["sha256"] == sha256
+        if item["done"] and item.get("end", "done") == "done" and item["sha256"] == sha256
     }
 
 

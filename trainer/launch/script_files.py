@@ -20,7 +20,9 @@ from pathlib import Path
 from trainer.base.errors import DataError, UsageError
 from trainer.base.files import open_plain, read_plain
 from trainer.base.symbols import path_flaw
+from trainer.job.job import Job
 from trainer.job.script import MOST_DATA_FILES, MOST_FILE_BYTES, MOST_FILES, ScriptSettings
+from trainer.job.script_values import variables_of
 from trainer.launch.uploads import DeskFile, refuse_large
 
 _LEFT_OUT = ("__pycache__",)  # folders, besides names that begin with a dot
@@ -76,15 +78,15 @@ def script_files(script: ScriptSettings) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def script_sha256(script: ScriptSettings, files: Mapping[str, str], data: Iterable[DeskFile]) -> str:
-    """Return the hash of what a script's duration depends on: command, variables, files and data, each by
-    path and sha256.
+def script_sha256(job: Job, files: Mapping[str, str], data: Iterable[DeskFile]) -> str:
+    """Return the hash of what a job's script's duration depends on: command, variables, files and data, each
+    by path and sha256.
 
     Of a script over values, the variables' names and the GPUs of a value count: another value changes no
     value's duration.
     """
-    read = sorted((file.path, file.sha256) for file in data)
-    over = [script.value_variables, script.gpus] if script.over else []
+    script, read = job.script, sorted((file.path, file.sha256) for file in data)
+    over = [list(variables_of(dict.fromkeys(job.columns, ""))), script.gpus] if job.columns else []
     known = (
         script.words,
         sorted(script.variables.items()),

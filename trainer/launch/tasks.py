@@ -19,9 +19,10 @@ from trainer.aws.stack_outputs import script_secrets_path, secrets_path
 from trainer.data.side_names import reads_index, split_sides, symbols_beside
 from trainer.data.table import FETCH, SUFFIXES
 from trainer.job.job import Job
-from trainer.job.pieces import kind_of
+from trainer.job.pieces import kind_of, pieces_of
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND
+from trainer.job.search import text_of
 from trainer.job.start_model import start_model_of
 from trainer.launch.inputs import ChosenCandles, Input
 from trainer.launch.knowledge import own_profiles, profiles_of
@@ -151,17 +152,18 @@ def script_task(
         files=dict(files),
         requirements=script.requirements,
         devices=devices,
-        gpus=script.gpus_each,
+        gpus=job.gpus_each,
         seconds=0.0,
         restarts=script.restarts,
-        metrics=script.metrics,
+        metrics=job.search.metrics or script.metrics,
         tells="numbers",
         leaves="files",
         out_bytes=int(script.out_gib * 2**30),
         beside=(),
         sha256=sha256,
     )
-    values, estimates = script.combinations, {piece.title: piece.estimate for piece in planned}
+    made = {piece.title: piece for piece in pieces_of(job, (), timeframe="")}
+    estimates = {piece.title: piece.estimate for piece in planned}
     return Task(
         job=job.without_desk(),
         command=command,
@@ -169,7 +171,8 @@ def script_task(
         pieces=tuple(
             ManifestPiece(
                 **vars(piece),
-                values=values[piece.piece] if values else {},
+                trial=made[piece.piece].trial,
+                values={key: text_of(value) for key, value in made[piece.piece].values},
                 estimate=estimates.get(piece.piece, 1.0),
             )
             for piece in record.pieces

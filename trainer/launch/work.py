@@ -253,7 +253,7 @@ class ScriptWork(WeighedWork):
         if place.binding and self.job.machine.instance:
             refuse_retired(machines, None)
         refuse_small_disks(machines, self.input_bytes, volume_gib=offers.disk.gib)
-        gpus, nodes = self.job.script.gpus_each, self.job.machine.nodes
+        gpus, nodes = self.job.gpus_each, self.job.machine.nodes
         work = Workload(pieces=self.pieces(), gpus=gpus, nodes=nodes)
 
         def known(at: Place) -> KnownTimes:

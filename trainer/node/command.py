@@ -32,20 +32,22 @@ from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.files import whole_file
 from trainer.base.instants import utc_now
 from trainer.cluster.shared_queue import SharedQueue
+from trainer.cluster.waiting import SharedPieces
 from trainer.job.pieces.queue import places_on
 from trainer.job.script import FOLDER, VISIBLE, replaced, variables_in
 from trainer.job.script_values import variables_of
 from trainer.node.arriving import ArrivingInputs
 from trainer.node.command_run import CommandRun
+from trainer.node.command_work import PieceToRun
 from trainer.node.device_service import Devices
 from trainer.node.firewall import admit_only
 from trainer.node.other_nodes import Fetches, OtherNodes
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
-from trainer.node.piece_run import PieceToRun
 from trainer.node.redaction import Redaction
 from trainer.node.script_packages import install, install_optuna, install_ray, make_venv
 from trainer.node.script_ray import ray_of_script, ray_variables, serve, token_for
+from trainer.node.script_search import asks_optuna, studies_of
 from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
 from trainer.node.stack_secrets import own_secrets, read_secrets
@@ -174,10 +176,13 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             variables = environment.for_program(variables, profiles=folders.given / "gpu_profiles.json")
         return words_of(command, {**of_agent, **contract}), variables
 
+    def tell(event: Mapping[str, Any]) -> None:
+        run.tell(event)
+
     outputs = Outputs(folder=folders.out, node=node, command=command)
     with ExitStack() as open_until_the_end:
         open_until_the_end.enter_context(_snapshots(node, manifest, folders))
-        shared, fetches = None, None
+        queue, studies, fetches = None, None, None
         if node.cluster is not None and has_ray(node, manifest):
             of_ray |= ray_variables(node, token_for(node, own_user, folders.own))
             serving = ray_of_script(
@@ -193,30 +198,25 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             others = OtherNodes(node, start, folders.checkpoints, leaves=command.leaves, own_user=own_user)
             fetches = Fetches(others, answers=folders.given / CARRIED_FILE)
             open_until_the_end.callback(fetches.close)
-            if any(piece.values for piece in manifest.pieces):  # that the agent starts
-                queue = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
-                shared = open_until_the_end.enter_context(queue)
-        if asks_optuna(manifest):
+            if any(piece.is_one_of_several for piece in manifest.pieces):  # that the agent starts
+                of_all = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
+                shared = open_until_the_end.enter_context(of_all)
+                queue = SharedPieces(shared, tell, fetches, most_carried=len(places))
+        if asks_optuna(manifest) and node.place.has_instances:  # the owner of another installs it
             install_optuna(node)
-        run = CommandRun(
-            *(node, command, pieces, places, start_of, outputs),
-            own_user=own_user,
-            shared=shared,
-            fetches=fetches,
-        )
+        if node.cluster is None and any(piece.trial for piece in manifest.pieces):
+            studies = studies_of(node, manifest, start, tell, machine=machine_document(node, manifest))
+        known: Any = {"own_user": own_user, "queue": queue or studies, "fetches": fetches}
+        run = CommandRun(node, command, pieces, places, start_of, outputs, **known)
         run.to_the_end()
+        if studies and studies.flaw:
+            raise TrainingFailed("its search found nothing", why=studies.flaw, do="Read `mayfly logs`.")
 
 
 def has_ray(node: Node, manifest: Manifest) -> bool:
     """Return whether the command is a script that Ray serves on all nodes."""
     table = manifest.job.get("script")
     return node.cluster is not None and isinstance(table, Mapping) and table.get("ray") is True
-
-
-def asks_optuna(manifest: Manifest) -> bool:
-    """Return whether the command is a training whose search asks optuna."""
-    table = manifest.job.get("search")
-    return manifest.command.leaves == "models" and isinstance(table, Mapping) and table.get("method") == "tpe"
 
 
 def _cluster_variables(node: Node) -> dict[str, str]:
@@ -246,7 +246,7 @@ def _snapshots(node: Node, manifest: Manifest, folders: CommandFolders) -> Abstr
         node,
         folders.checkpoints,
         whole_with="manifest.json" if manifest.command.leaves == "models" else "",
-        folders=[piece.piece for piece in manifest.pieces if piece.values],
+        folders=[piece.piece for piece in manifest.pieces if piece.is_one_of_several],
         usd_per_hour=machine.get("usd_per_hour"),
         tell=tell,
     )
@@ -307,15 +307,17 @@ def _pieces(manifest: Manifest, folders: CommandFolders, *, over: Collection[str
     for piece in manifest.pieces or (None,):
         if piece and piece.piece in over:  # by an earlier attempt
             continue
-        name = piece.piece if piece and piece.values else ""
+        name = piece.piece if piece and piece.is_one_of_several else ""
+        if piece and piece.trial and not piece.values:  # whose values are proposed anew
+            shutil.rmtree(folders.checkpoints / name, ignore_errors=True)
         for folder in (folders.out / name, folders.checkpoints / name):
             folder.mkdir(exist_ok=True)
         if name:
             events = folders.events_of_pieces / f"{name}.jsonl"
             copy, prefix = folders.copies / name, f"{name}/"
-            made.append(
-                PieceToRun(piece=piece, events=events, folder=copy, copy_of=folders.files, prefix=prefix)
-            )
+            known: Any = {"copy_of": folders.files, "prefix": prefix}
+            known["goes_on"] = any((folders.checkpoints / name).iterdir())
+            made.append(PieceToRun(piece=piece, events=events, folder=copy, **known))
         else:
             made.append(PieceToRun(piece=piece, events=folders.own / "events.jsonl", folder=folders.files))
     return made

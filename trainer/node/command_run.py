@@ -13,18 +13,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.silence import FIRST_SECONDS
-from trainer.cluster.shared_queue import SharedQueue
-from trainer.cluster.waiting import OwnPieces, SharedPieces, Waiting
+from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.pieces.piece import Piece
-from trainer.node.device_service import QUICK_SECONDS, Devices, DeviceService
+from trainer.node.command_work import CommandWork, PieceToRun
+from trainer.node.device_service import IN_A_ROW, QUICK_SECONDS, Devices, DeviceService
 from trainer.node.devices import tried
 from trainer.node.other_nodes import Fetches
 from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser
-from trainer.node.piece_run import CommandWork, PieceRun, PieceToRun
+from trainer.node.piece_run import PieceRun
 from trainer.node.report import failed_models
 from trainer.node.shared import Node
 from trainer.runs.manifest import Command
@@ -50,25 +51,41 @@ class CommandRun:
         outputs: Outputs,
         *,
         own_user: OwnUser | None,
-        shared: SharedQueue | None = None,
+        queue: Waiting | None = None,
         fetches: Fetches | None = None,
     ) -> None:
-        """`shared` has the pieces of all nodes, if there are several; `fetches` what other nodes left."""
+        """`queue` has the pieces that wait, of all nodes if there are several, or the trials of a search;
+        `fetches` what other nodes left.
+        """
         self._node, self._command, self._outputs, self._own_user = node, command, outputs, own_user
         self._pieces = {piece.title: piece for piece in pieces}
         self._places, self._start_of = places, start_of
-        self._work = CommandWork(node, command, outputs, own_user, pieces=len(pieces), fetches=fetches)
+        self._queue: Waiting = queue or OwnPieces()
+        by: Any = {"pieces": len(pieces), "fetches": fetches, "hear": self._hear}
+        self._work = CommandWork(node, command, outputs, own_user, **by)
         self._service = DeviceService(places)
         self._again: dict[str, PieceRun] = {}  # title -> its failed try on a device that is out of service
         self._hopeless = False
+        self._unscored: list[PieceRun] = []  # trials that came to their end without a score
         self._broken: dict[Devices, str] = {}  # devices that failed the smoke test -> how
-        self._queue: Waiting = OwnPieces()
-        if shared is not None and fetches is not None:
-            self._queue = SharedPieces(shared, self._work.tell, fetches, most_carried=len(places))
+        self._queued = {piece.title: _queued(piece) for piece in pieces}  # as last taken
         self._unsaid: list[str] = []  # models that failed, until nothing can begin them again
         self._lost: list[str] = []  # pieces that failed with the nodes that had them, and why
         self._running: dict[int, PieceRun] = {}  # by place
         self._begun: list[PieceRun] = []
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Record an event of the queue, such as the end of a trial that has not begun."""
+        self._work.tell(event)
+        if event["event"] == "trial_done":
+            self._outputs.trial_done(self._work.trial_of(event))
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        """Let the queue hear an event, and end the trials that have fallen behind."""
+        for model in self._queue.hear(event):
+            for run in self._running.values():
+                if run.piece.identity.get("model") == model:
+                    run.end_early()
 
     def to_the_end(self) -> None:
         """Run every piece and upload what it leaves. Raises TrainingFailed or Stopped."""
@@ -91,12 +108,14 @@ class CommandRun:
             node.enter("upload")
             self._outputs.finish()
             node.status.scripts = [
-                run.result(piece) for run in self._begun if run.starts and (piece := run.piece.piece)
+                run.result(piece)
+                for run in self._begun
+                if run.starts and (piece := run.piece.piece) and (run.end or not piece.trial)
             ]
         self._judge()
 
     def _run(self) -> None:
-        self._queue.open([_queued(piece) for piece in self._pieces.values()])
+        self._queue.open(list(self._queued.values()))
         while True:
             for place, devices in enumerate(self._places):
                 if place in self._running and self._running[place].has_ended():
@@ -105,7 +124,8 @@ class CommandRun:
                 while place not in self._running and self._may_begin(devices):
                     if (piece := self._queue.take(held=(), staged=(), elsewhere=())) is None:
                         break
-                    self._begin(self._pieces[piece.title], place)
+                    self._queued[piece.title] = piece
+                    self._begin(self._pieces[piece.title].with_values(piece.values), place)
             self._look_at_devices()
             self._look_at_others()
             bounds = [run.progress_bound for run in self._running.values()]
@@ -165,12 +185,16 @@ class CommandRun:
                 log.info("%s is back in service: %s failed on %s, too", _named(back), title, _named(devices))
                 self._set_out_of_service(back, "")
         run.leave()
+        if run.done and run.end == "failed":
+            self._unscored.append(run)
+            has_score = any(one["best"] for one in self._node.status.progress.trials)
+            self._hopeless = self._hopeless or (len(self._unscored) >= IN_A_ROW and not has_score)
         model = str(run.piece.identity.get("model", ""))
         if run.done and not self._node.is_stopping():
             self._queue.done(model)
         elif run.failure:
             self._unsaid.append(model)
-        if run.done and (piece := run.piece.piece) and not self._node.is_stopping():
+        if (run.done or run.end) and (piece := run.piece.piece) and not self._node.is_stopping():
             self._outputs.piece_done(run.piece.prefix, partial(run.result, piece))
 
     def _look_at_devices(self) -> None:
@@ -205,7 +229,8 @@ class CommandRun:
             reason = f"it failed on {_named(devices)}, which is out of service"
             run.tell("retry", worker=run.place, reason=reason, charged=False)
             self._unsaid.remove(str(run.piece.identity.get("model", "")))
-            self._queue.put(_queued(run.piece))
+            self._outputs.begun_again(run.piece.prefix)
+            self._queue.put(self._queued[title])
 
     def _set_out_of_service(self, devices: Devices, line: str) -> None:
         """Record a device that is out of service in the receipt; an empty line removes it."""
@@ -230,10 +255,14 @@ class CommandRun:
 
     def _judge(self) -> None:
         """Raise TrainingFailed or Stopped unless everything is done and was sent."""
-        title, done = self._command.title, sum(run.done for run in self._begun)
+        title, trials = self._command.title, self._node.status.progress.trials
         failed = [run for run in self._begun if run.failure]
         before = [f"{entry['piece']}: {entry['reason']}" for entry in self._node.status.failed_before]
         before += self._lost
+        if len(self._unscored) >= IN_A_ROW and self._hopeless and self._node.may_begin():
+            what = f"the first {len(self._unscored)} trials came to their end without a score"
+            do = "Name a number of the script's events in search.score."
+            raise TrainingFailed(f"{what}, and no other began", why=self._unscored[0].flaw, do=do)
         if self._hopeless and self._node.may_begin():
             within = f"within {QUICK_SECONDS:.0f} s each"
             what = f"the first {len(failed)} values failed {within}, and no other began"
@@ -243,8 +272,10 @@ class CommandRun:
         if self._service.none_left and waits and not self._node.is_stopping():
             why = "; ".join(f"{_named(devices)}: {reason}" for devices, reason in self._broken.items())
             raise TrainingFailed("no device is left", why=why, do="Launch again, on another machine.")
-        if done + len(failed) + len(self._lost) < len(self._pieces):
+        over = {run.piece.title for run in self._begun if run.done or run.failure}
+        if len(over.union(str(one["piece"]) for one in trials)) + len(self._lost) < len(self._pieces):
             raise Stopped(f"{title} was stopped")
+        failed = [run for run in failed if not run.end]  # a trial that failed fails no run
         if self._command.tells == "events":
             self._judge_told(failed)
         elif len(self._pieces) == 1 and failed and failed[0].failure:
@@ -277,8 +308,10 @@ class CommandRun:
 
 def _queued(piece: PieceToRun) -> Piece:
     name = str(piece.identity.get("model", ""))
-    estimate = piece.piece.estimate if piece.piece else 1.0
-    return Piece(name=name, title=piece.title, kind="", series=(), source=name, estimate=estimate)
+    known: Any = {"kind": "", "series": (), "source": name, "estimate": 1.0}
+    if piece.piece:
+        known |= {"estimate": piece.piece.estimate, "trial": piece.piece.trial}
+    return Piece(name=name, title=piece.title, values=tuple(piece.values.items()), **known)
 
 
 def _reason(run: PieceRun) -> str:

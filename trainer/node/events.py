@@ -25,6 +25,7 @@ from trainer.base.files import LineFile
 from trainer.base.instants import utc_now
 from trainer.base.strict_json import MOST_NUMBER, Fields, Unsound, read_object
 from trainer.base.text import some_of
+from trainer.job.script import PICK
 from trainer.node.redaction import Redaction
 from trainer.runs.manifest import Tells
 from trainer.runs.reports import MOST_COUNT
@@ -35,7 +36,6 @@ MOST_LINE_BYTES = {"numbers": 16 * 1024, "events": 16 * 2**20}
 MOST_BLOCK = 1 << 20  # read at a time
 MOST_BYTES = {"numbers": 64 * 2**20, "events": 2**30}  # of a run's events, as they are passed on
 COUNTS = ("step", "steps", "epoch", "epochs")
-PICK: Mapping[str, Callable[[float, float], float]] = {"min": min, "max": max}
 MOST_KEPT, MOST_NAMED = 100, 6  # other numbers' names, and those in a note
 
 
@@ -123,11 +123,12 @@ class BestMetric:
     """Best value of a piece's metric: the first of `metrics`, name -> min or max, that it reports."""
 
     metrics: Mapping[str, str]
+    key: str = "script.best"  # of the job, that names its metric
     _values: dict[str, float] = field(default_factory=dict)
     _others: dict[str, None] = field(default_factory=dict)  # names of the first of its other numbers
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Take in one event as `CommandEvents` yields it."""
+    def add(self, event: Mapping[str, Any]) -> bool:
+        """Take in one event as `CommandEvents` yields it; return whether it has one of the metrics."""
         numbers = {**event["values"], **({"loss": event["loss"]} if event["loss"] is not None else {})}
         for name, value in numbers.items():
             if name in self.metrics:
@@ -135,6 +136,7 @@ class BestMetric:
                 self._values[name] = pick(self._values.get(name, value), value)
             elif len(self._others) < MOST_KEPT:
                 self._others[name] = None
+        return not self.metrics.keys().isdisjoint(numbers)
 
     def to_dict(self) -> dict[str, Any]:
         """Return its name, value and better end; {} if it reported none."""
@@ -149,7 +151,7 @@ class BestMetric:
         named = some_of(list(self._others), MOST_NAMED)
         told = f"its events have {named}" if named else "it has no events"
         if is_named:
-            return f"script.best names {next(iter(self.metrics))}, and {told}"
+            return f"{self.key} names {next(iter(self.metrics))}, and {told}"
         name = next(iter(self._others))
         return (
             f"{told}, and none is known to be its score: name it in script.best, as {name}:min or {name}:max"

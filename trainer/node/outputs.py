@@ -91,6 +91,11 @@ class Outputs:
         """List how a piece ended, once the files below its prefix are sent: a later attempt leaves it out."""
         self._over = {**self._over, prefix: end}  # a new one: the other thread may be reading the old one
 
+    def begun_again(self, prefix: str) -> None:
+        """List a piece that ended no more: it is begun once more, on another device."""
+        self._over = {name: end for name, end in self._over.items() if name != prefix}
+        self._ends.pop(prefix, None)
+
     def trial_done(self, end: dict[str, Any]) -> None:
         """List how a trial ended, which leaves no file: a later attempt leaves it out."""
         self._ends = {**self._ends, str(end["piece"]): end}
@@ -148,7 +153,7 @@ class Outputs:
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             self.sent = {path: entry for path, entry in self.sent.items() if path in there}
         for prefix, end in over.items():
-            if all(path in self.sent for path in there if path.startswith(prefix)):
+            if prefix in self._over and all(path in self.sent for path in there if path.startswith(prefix)):
                 self._ends.setdefault(prefix, end())
         return self._send_index() and complete
 

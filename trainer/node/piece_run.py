@@ -11,8 +11,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from trainer.base.errors import TrainingFailed
@@ -20,80 +18,16 @@ from trainer.base.instants import iso
 from trainer.base.process_state import state_of, ticks_of
 from trainer.base.silence import FIRST_SECONDS, HALF_MORE, ProgressClock
 from trainer.base.text import counted
+from trainer.job.trials import TrialEnd
 from trainer.node.command_process import CommandProcess
-from trainer.node.events import MOST_BYTES, BestMetric, CommandEvents, EventFile, StepRate
-from trainer.node.other_nodes import Fetches
-from trainer.node.outputs import Outputs
-from trainer.node.own_user import OwnUser
-from trainer.node.progress import advance
-from trainer.node.shared import Node
-from trainer.runs.manifest import Command, ManifestPiece
+from trainer.node.command_work import CommandWork, PieceToRun
+from trainer.node.events import BestMetric, CommandEvents, StepRate
+from trainer.runs.manifest import ManifestPiece
 
 log = logging.getLogger("trainer.node")
 LOOK_SECONDS = 5.0  # between two looks at its processes, which reads all of /proc
 MOST_SHOWN = 64  # processes of a silent piece, in the log
 MOST_LAST_BLOCKS = 15  # of an ended piece's events: it may have left a file without end
-
-
-@dataclass(frozen=True, kw_only=True)
-class PieceToRun:
-    """A process to start: its piece, if the agent tells it, and its folders and file."""
-
-    piece: ManifestPiece | None
-    folder: Path  # to run in
-    copy_of: Path | None = None  # copied to `folder` when it begins; None if `folder` exists already
-    prefix: str = ""  # of its files in OUT: its name and a slash, or nothing
-    events: Path
-
-    @property
-    def title(self) -> str:
-        """Return its display name, '' without a piece."""
-        return self.piece.piece if self.piece else ""
-
-    @property
-    def values(self) -> Mapping[str, str]:
-        """Return the values that it runs over."""
-        return self.piece.values if self.piece else {}
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Return its piece in events."""
-        return {"model": self.piece.model, **self.piece.identity} if self.piece else {}
-
-
-class CommandWork:
-    """The parts that all pieces of a command share; `several` is whether there is more than one."""
-
-    def __init__(
-        self,
-        node: Node,
-        command: Command,
-        outputs: Outputs,
-        own_user: OwnUser | None,
-        *,
-        pieces: int,
-        fetches: Fetches | None = None,
-    ) -> None:
-        self.fetches = fetches
-        self.node, self.command, self.outputs, self.own_user = node, command, outputs, own_user
-        self.several, self.log_share = pieces > 1, 1 / pieces
-        self._told = EventFile(node.work / "events" / "events.jsonl", most_bytes=MOST_BYTES[command.tells])
-
-    def tell(self, event: Mapping[str, Any]) -> None:
-        """Add an event to the progress and to the file that the agent uploads."""
-        self.node.status.progress = advance(self.node.status.progress, event)
-        self._told.write(event)
-
-    def trial_of(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Return how the trial of an event ended."""
-        trials = reversed(self.node.status.progress.trials)
-        return dict(next(one for one in trials if one["piece"] == event["piece"]))
-
-    def note_devices(self) -> None:
-        """Name in the result the devices that the command itself set aside."""
-        status = self.node.status
-        if (known := status.devices) and (lines := status.progress.out_of_service):
-            status.devices = replace(known, out_of_service=lines)
 
 
 class PieceRun:
@@ -115,7 +49,12 @@ class PieceRun:
         self.failure: TrainingFailed | None = None
         self._work, self._words, self._variables, self._note = work, words, variables, note
         self._events = CommandEvents(piece.events, work.node.redaction, tells=work.command.tells)
-        self._rate, self._best = StepRate(), BestMetric(metrics=work.command.metrics)
+        self._trial = piece.piece.trial if piece.piece else 0
+        key = "search.score" if self._trial else "script.best"
+        self._rate, self._best = StepRate(), BestMetric(metrics=work.command.metrics, key=key)
+        self.end = ""  # of a trial that is over, one of ENDS
+        self._reports = 0  # of its score
+        self._is_behind = self._pruned = False
         self._began, self._started, self._seconds = time.monotonic(), 0.0, 0.0
         self._open = ExitStack()
         self._process: CommandProcess | None = None
@@ -145,6 +84,15 @@ class PieceRun:
         """Start it; one that can't be started has failed. Return whether it runs."""
         return self._has_files() and self._start()
 
+    @property
+    def flaw(self) -> str:
+        """Return why it has no score; '' if it has."""
+        return self._best.note()
+
+    def end_early(self) -> None:
+        """Have it end, since it fell behind other trials."""
+        self._is_behind = True
+
     def close(self) -> None:
         """Kill what is left of it."""
         self._open.close()
@@ -162,10 +110,11 @@ class PieceRun:
         if (code := self._process.poll()) is None:
             self._late = self._late or 0 < command.seconds < self.seconds_at_work
             self.asked_to_end = self.asked_to_end or stopping
-            if self._late or self.asked_to_end:
+            self._pruned = self._is_behind
+            if self._late or self.asked_to_end or self._pruned:
                 self._process.stop()
             self.follow()
-            if not (self._silent_for or self._late or self.asked_to_end):
+            if not (self._silent_for or self._late or self.asked_to_end or self._pruned):
                 self._look_at_progress()
             return False
         self.close()
@@ -180,7 +129,7 @@ class PieceRun:
         if self._events.unsound and not self.piece.piece:
             log.warning("%d lines of its events could not be read", self._events.unsound)
         again = self._silences == 1 if self._silent_for else code < 0 and self.starts <= command.restarts
-        if again and not (self._late or stopping or self.asked_to_end):
+        if again and not (self._late or stopping or self.asked_to_end or self._pruned):
             reason = _still(self._silent_for) if self._silent_for else f"was {_killed(code)}"
             self.tell("retry", worker=self.place, reason=f"it {reason}")
             return not self._start()
@@ -222,13 +171,14 @@ class PieceRun:
             **piece.identity,
             "values": dict(piece.values),
             "sha256": self._work.command.sha256,
-            "done": self.done,
+            "done": self.done or bool(self.end),
             "exit_code": self._exit_code,
             "starts": self.starts,
             "best": self._best.to_dict(),
             "seconds": round(self._seconds or time.monotonic() - self._began, 3),
             "last_lines": self._last_lines,
             "notes": notes,
+            **({"trial": self._trial, "end": self.end, "epochs": self._reports} if self._trial else {}),
         }
 
     def _has_files(self) -> bool:
@@ -275,16 +225,25 @@ class PieceRun:
         self._clock = ProgressClock(began=self._now(), first=allowed, least=allowed)
         work.node.moved()
         self.tell("model_started", worker=self.place)
-        log.info("started%s: %s", f" {piece.title}" if work.several else "", " ".join(self._words))
+        named = f" {piece.title}" if work.several else ""
+        tried = f" with {shown_values(piece.values)}" if self._trial else ""
+        log.info("started%s%s: %s", named, tried, " ".join(self._words))
         return True
 
     def _decide(self) -> None:
         """Record the outcome, once it is not restarted."""
+        if self._pruned:
+            self.done = True
+            self._tell_end("pruned")
+            return
         if self.asked_to_end and self.piece.piece:  # not done, even if it exits with 0
             return
         if self._exit_code == 0 and not (self._late or self._silent_for):
             self.done = True
-            self.tell("script_done", worker=self.place)
+            if self._trial and self.flaw:
+                self._tell_end("failed", reason=self.flaw)
+            else:
+                self._tell_end("done")
             return
         command = self._work.command
         how = f"ended with exit code {self._exit_code}"
@@ -296,7 +255,7 @@ class PieceRun:
             how = f"was {_killed(self._exit_code)}"
         why = self._last_lines[-1] if self._last_lines else "it printed nothing"
         failure = TrainingFailed(f"{command.title} {how}", why=why, do="Read `mayfly logs`.")
-        self._fail(failure, f"it {how}: {why}", worker=self.place)
+        self._fail(failure, f"it {how}: {why}")
 
     def _sign(self) -> None:
         """Note a sign of its progress."""
@@ -341,21 +300,48 @@ class PieceRun:
         self._process.abort()
         self._work.node.moved()  # this node has acted
 
-    def _fail(self, failure: TrainingFailed, reason: str, **more: Any) -> None:
+    def _fail(self, failure: TrainingFailed, reason: str) -> None:
         self.failure = failure
-        self.tell("model_failed", reason=reason, **more)
+        self._tell_end("failed", reason=reason)
+
+    def _tell_end(self, end: str, **why: Any) -> None:
+        """Record how it ended: a trial with its values and its score."""
+        if not self._trial:
+            self.tell("script_done" if end == "done" else "model_failed", worker=self.place, **why)
+            return
+        self.end, best, values = end, self._best.to_dict(), dict(self.piece.values)
+        told = TrialEnd(
+            trial=self._trial,
+            values=tuple(values.items()),
+            end=end,
+            score=best.get("value"),
+            epochs=self._reports,
+        )
+        score = f", the best {best['metric']} {best['value']:.6g}" if best else ""
+        after = counted(self._reports, "score")
+        log.info("%s %s after %s%s: %s", self.piece.title, end, after, score, shown_values(values))
+        self.tell("trial_done", study="", worker=self.place, **told.to_dict(), **why, best=best)
 
     def _tell_numbers(self, event: Mapping[str, Any]) -> None:
         counts, values = event["counts"], event["values"]
-        self._best.add(event)
+        numbers: dict[str, Any] = {"unit": "steps", "loss": event["loss"], "values": values}
+        if self._best.add(event) and self._trial:
+            self._reports += 1
+            numbers["score"] = self._best.to_dict()["value"]
+            if not self.piece.goes_on:  # its first score here is not the first of its training
+                numbers["report"] = self._reports
         if "steps" in counts or "epochs" in counts:  # a progress bar needs both; a missing one counts as one
             counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
         rate = self._rate.update(counts["step"]) if "step" in event["counts"] else self._rate.value
-        numbers = {"rate": round(rate, 3), "unit": "steps", "loss": event["loss"], "values": values}
-        self.tell("script", **counts, worker=self.place, **numbers)
+        self.tell("script", **counts, worker=self.place, rate=round(rate, 3), **numbers)
         losses = {key: values[key] for key in ("train_loss", "validation_loss") if key in values}
         if losses and "epoch" in event["counts"]:
             self.tell("epoch", epoch=counts["epoch"], **losses)
+
+
+def shown_values(values: Mapping[str, Any]) -> str:
+    """Return the values of a trial as text."""
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
 def _still(seconds: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 MOST_DEVICES, MOST_LINE = 64, 400  # that a result names, and the characters of each line
 COUNTS = ("epoch", "epochs", "step", "steps")
+OVER = ("script_done", "trial_done", "retry", "model_failed", "model_stopped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
     """Return the state after an event of a planned model."""
     kind, model = event["event"], progress.models[event["model"]]
     piece = str(model["piece"])
-    if kind in ("script_done", "retry", "model_failed", "model_stopped"):  # nothing of it is at work any more
+    if kind in OVER:  # nothing of it is at work any more
         others = {place: rate for place, rate in progress.rates.items() if place != event.get("worker")}
         progress = replace(progress, rates=others)
     if kind == "model_started":
@@ -98,7 +99,7 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
     if kind == "resumed" and event.get("lost_steps") is None:  # those before were taken on another machine
         return _with_piece(progress, piece, began=event["step"])
     if kind in ("progress", "script"):  # of a training, of a script's numbers
-        shown = {key: event[key] for key in (*COUNTS, "loss") if event.get(key) is not None}
+        shown = {key: event[key] for key in (*COUNTS, "loss", "score") if event.get(key) is not None}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
         progress = replace(progress, rates=rates, unit=event.get("unit", progress.unit))
         return _with_piece(progress, piece, state="training", **shown)
@@ -119,7 +120,8 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
             entry for entry in progress.failed if entry["piece"] != piece
         )  # a value, tried elsewhere
         charged = int(event.get("charged", True))  # not for a broken device, or memory
-        progress = replace(progress, failed=kept, retries=progress.retries + charged)
+        ended = tuple(one for one in progress.trials if one["piece"] != piece)
+        progress = replace(progress, failed=kept, trials=ended, retries=progress.retries + charged)
         return _with_piece(progress, piece, state="waiting")
     if kind == "model_stopped":
         return _with_piece(progress, piece, state="waiting")
@@ -132,7 +134,8 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
 def _trial(model: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a trial ended, in the form of a piece that the agent started."""
     score, known = event["score"], {key: event[key] for key in ("trial", "values", "end", "epochs")}
-    best = {} if score is None else {"metric": "validation_loss", "value": score, "better": "min"}
+    if (best := event.get("best")) is None:  # of a model
+        best = {} if score is None else {"metric": "validation_loss", "value": score, "better": "min"}
     return {
         **model,
         **known,

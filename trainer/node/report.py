@@ -146,7 +146,8 @@ def result(
     """Return the content of result.json; `unfinished` is the reason for models that were neither done nor
     failed.
     """
-    state, exit_code, error = ended
+    (state, exit_code, error), told = ended, {one["piece"] for one in status.scripts}
+    others = [one for one in status.progress.trials if one["piece"] not in told]
     return {
         **_header(status.identity),
         "state": state,
@@ -163,7 +164,7 @@ def result(
         "devices": status.devices.to_dict() if status.devices else {},
         "python_packages": (status.python_packages or python_packages)[:MOST_NAME],
         "files": status.files,
-        "scripts": _plain([*status.scripts, *status.progress.trials]),
+        "scripts": _plain([*status.scripts, *others]),
         "checkpoints": status.checkpoints,
     }
 

@@ -6,6 +6,7 @@ do not name. Wheels among the script's files replace the package index, and the 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -79,10 +80,11 @@ def install_ray(node: Node) -> None:
 
 
 def install_optuna(node: Node) -> None:
-    """Install optuna, which proposes the trials of a search by TPE; 6 MB. Raises Stopped and
+    """Install optuna, which proposes the trials of a search by TPE and prunes; 6 MB. Raises Stopped and
     TrainingFailed.
     """
-    _install_locked(node, "optuna", "search", do="a search by tpe needs PyPI, or an image that has optuna")
+    do = "a search by tpe or with pruning needs PyPI, or an image that has optuna"
+    _install_locked(node, "optuna", "search", do=do)
 
 
 def _install_locked(node: Node, title: str, name: str, *, do: str) -> None:
@@ -99,6 +101,7 @@ def _install_locked(node: Node, title: str, name: str, *, do: str) -> None:
         _run(node, f"install {title}", words, for_script({}, path=os.defpath))
     except TrainingFailed as error:
         raise TrainingFailed(error.what, why=error.why, do=f"Launch again; {do}.") from error
+    importlib.invalidate_caches()  # this process may import it
     node.status.message = ""
 
 

@@ -15,6 +15,7 @@ from trainer.base.text import counted, some_of
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import RetrainSchedule
 from trainer.runs.attempts import Attempt
+from trainer.runs.receipt import is_whole
 from trainer.runs.record import RunRecord
 from trainer.runs.recovery import lost_machine
 from trainer.targets.described import decided, headline_title
@@ -158,18 +159,20 @@ def _of_model(model: Mapping[str, Any], before: Mapping[str, Any] | None) -> str
 
 def _of_scripts(scripts: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the best metric of each piece of a script that is done, and the last lines of a single piece."""
-    last = {str(script["piece"]): script["best"] for script in before}
-    done = [script for script in scripts if script["done"]]
+    is_search = any("trial" in script for script in scripts)  # whose trials have other values each time
+    last = {} if is_search else {str(script["piece"]): script["best"] for script in before}
+    done = [script for script in scripts if is_whole(script)]
     if len(scripts) > 1:
         again = sum(script["starts"] > 1 for script in scripts)
-        yield f"{len(done)} of {len(scripts)} values done{f', {again} started again' if again else ''}"
+        noun = "trials" if is_search else "values"
+        yield f"{len(done)} of {len(scripts)} {noun} done{f', {again} started again' if again else ''}"
     for script in done[:MOST_MODELS]:
         best, then = script["best"], last.get(str(script["piece"]), {})
         beside = f" (last time {then['value']:.4g})" if best and then.get("metric") == best["metric"] else ""
         outcome = f"best {best['metric']} {best['value']:.4g}{beside}" if best else "done"
         yield f"{script['piece']}: {outcome}"
     if len(done) > MOST_MODELS:
-        yield f"and {counted(len(done) - MOST_MODELS, 'more value')}"
+        yield f"and {counted(len(done) - MOST_MODELS, 'more trial' if is_search else 'more value')}"
     if len(scripts) == 1:
         yield from (f"| {line}" for line in scripts[0]["last_lines"][-MOST_LAST_LINES:])
 

@@ -17,7 +17,7 @@ from trainer.base.symbols import path_flaw
 from trainer.runs.record import WORK, Leaves, RunPiece
 from trainer.runs.record_json import read_value
 
-FORMAT = 5
+FORMAT = 6
 # What a command writes to EVENTS: the events of Mayfly's own programs, or the contract's numbers
 # (docs/scripts-and-machines.md) of one piece, which the agent starts.
 Better = Literal["min", "max"]  # end of a metric
@@ -114,12 +114,18 @@ class ManifestInput:
 class ManifestPiece(RunPiece):
     """A piece that the agent starts as a process of its own."""
 
-    values: dict[str, str]  # of what its command runs over, by column; {}: it runs once
+    trial: int  # its number in a search, from 1 on; 0: it is none
+    values: dict[str, str]  # of what its command runs over, by column; {}: it runs once, or they come later
     estimate: float  # of its duration, in any unit: the longest begins first
 
     def __post_init__(self) -> None:
-        if self.values and ("/" in self.piece or path_flaw(self.piece)):  # it names folders
+        if self.is_one_of_several and ("/" in self.piece or path_flaw(self.piece)):  # it names folders
             raise Unsound(f"the manifest has the piece {self.piece[:80]!r}")
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Return whether its command runs over values, so that it has folders of its own."""
+        return bool(self.values or self.trial)
 
 
 @dataclass(frozen=True, kw_only=True)

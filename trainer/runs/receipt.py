@@ -142,7 +142,7 @@ def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:
 
 def _has_its_files(script: Mapping[str, Any], observed: Observation) -> bool:
     """Return whether S3 holds every file that was listed below a piece's folder of MAYFLY_OUT."""
-    folder = f"{script['piece']}/" if script.get("values") else ""
+    folder = f"{script['piece']}/" if script.get("values") or "trial" in script else ""
     return not any(not path or path.startswith(folder) for path in observed.missing)
 
 
@@ -157,12 +157,17 @@ def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     def place(item: Mapping[str, Any]) -> tuple[Any, ...]:
         best, study = item["best"], [item.get(name) for name in ("series", "fold", "seed") if "trial" in item]
-        is_part = item.get("end", "done") != "done"  # a trial that did not train to its end
+        is_part = not is_whole(item)  # a trial that did not train to its end
         if not item["done"] or not metric or best.get("metric") != metric:
             return *study, not item["done"], True, is_part, 0.0
         return *study, False, False, is_part, best["value"] if best["better"] == "min" else -best["value"]
 
     return [dict(item) for item in sorted(scripts, key=place)]
+
+
+def is_whole(script: Mapping[str, Any]) -> bool:
+    """Return whether a script's value, or a trial, came to its end."""
+    return bool(script["done"]) and script.get("end", "done") == "done"
 
 
 def winner(scripts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

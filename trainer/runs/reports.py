@@ -393,7 +393,7 @@ def _model_progress(fields: Fields) -> dict[str, Any]:
     for key in ("epoch", "epochs", "step", "steps", "began"):
         if fields.values.get(key) is not None:
             progress[key] = fields.whole(key, most=MOST_COUNT)
-    for key in ("loss", "train_loss", "validation_loss"):
+    for key in ("loss", "train_loss", "validation_loss", "score"):
         if (value := fields.number(key)) is not None:
             progress[key] = value
     return progress

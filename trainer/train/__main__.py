@@ -162,11 +162,12 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
     from trainer.base.cluster import read_cluster
     from trainer.base.environment import notice_file, ray_token_file
+    from trainer.cluster.studies import StudyPieces, bounds_of, check_bounds
     from trainer.cluster.waiting import SharedPieces
     from trainer.machines.host_memory import host_gib
     from trainer.train.inputs.encoder import check_inputs, pinned
     from trainer.train.inputs.source import open_data, plan_and_open
-    from trainer.train.inputs.survey import read_finished, survey
+    from trainer.train.inputs.survey import ends_observed, read_finished, survey
     from trainer.train.machine_file import read_machine
     from trainer.train.observing.meter import Repeats, meter_for
     from trainer.train.observing.observe import Observed
@@ -182,11 +183,10 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     from trainer.train.workers.carried import Carried
     from trainer.train.workers.devices import choose_device, default_workers
     from trainer.train.workers.processes import worker_context
-    from trainer.train.workers.studies import StudyPieces, bounds_of, check_bounds, ends_observed
     from trainer.train.workers.supervisor import Supervisor
 
     job, machine = pinned(checked(job)), read_machine(options.machine)
-    check_bounds(job.search, machine)
+    check_bounds(job.search, usd_per_hour=machine.usd_per_hour)
     kind, choice = choose_device(job, options.device)
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
@@ -260,7 +260,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     supervisor: Supervisor | RankSupervisor
     studies = None
     if job.search.over:
-        studies = StudyPieces(job, emit, known=tried, is_open=bounds_of(job.search, meter))
+        bounds: Any = {"seconds": lambda: meter.seconds, "usd_per_hour": machine.usd_per_hour}
+        studies = StudyPieces(job, emit, known=tried, is_open=bounds_of(job.search, **bounds))
     if together:
         meeting = None
         if cluster is not None:

@@ -11,12 +11,14 @@ import pytest
 
 from tests.jobs import job_of
 from trainer.base.errors import UsageError
+from trainer.base.strict_json import Fields, Unsound
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import SeriesWork
 from trainer.job.reading import job_from, job_from_json, parse_job
 from trainer.job.search import SearchSettings, dearest, values_in
 from trainer.job.search import job_of as job_of_trial
+from trainer.job.trials import TrialEnd, read_end
 
 RATES = {"low": 1e-4, "high": 1e-1, "log": True}
 SIZES = [16, 64]
@@ -114,6 +116,14 @@ def test_values_of_a_report_must_be_of_the_search():
         values_in(one, {"train.learning_rate": "0.001"})
 
 
+def test_a_trial_that_was_left_out_may_have_no_values():
+    one = search({"train.learning_rate": RATES}, method="tpe")
+    left = {"trial": 2, "values": {}, "end": "left_out", "score": None, "epochs": 0}
+    assert read_end(Fields(left, "it"), one) == TrialEnd(trial=2, values=(), end="left_out")
+    with pytest.raises(Unsound):
+        read_end(Fields({**left, "end": "done"}, "it"), one)
+
+
 def _pieces(job: Job) -> Mapping[str, Any]:
     work = SeriesWork(symbol="A", bars=100, windows=(50, 60), visits=(60.0, 70.0))
     return {piece.title: piece for piece in pieces_of(job, [work], timeframe="1m")}
@@ -130,22 +140,53 @@ def test_a_model_has_its_trials_before_it():
     assert model.tried == 2 and model.values == () != first.values
 
 
-def test_a_script_runs_over_the_trials_of_its_search():
-    tables = {"script": {"command": "python t.py $MAYFLY_VALUE_LR"}, "machine": {"max_duration": "1h"}}
-    over = {"over": {"lr": RATES}, "trials": 3, "score": "mse:min"}
-    job = parse_job({**tables, "search": over}, {})
-    assert [row["lr"] for row in job.script.combinations.values()] == [
-        str(dict(values)["lr"]) for values in job.search.trial_values
+SCRIPT = {"script": {"command": "python t.py $MAYFLY_VALUE_LR"}, "machine": {"max_duration": "1h"}}
+OF_A_SCRIPT = {"over": {"lr": RATES}, "trials": 3, "score": "mse:min"}
+
+
+def test_pieces_of_a_scripts_search_are_its_trials():
+    job = parse_job({**SCRIPT, "search": OF_A_SCRIPT}, {})
+    made = pieces_of(job, (), timeframe="")
+    assert [(one.title, one.name, one.trial, one.study) for one in made] == [
+        (f"t{number}", f"script_mayfly_t{number}", number, "") for number in (1, 2, 3)
     ]
-    assert job.script.metrics == {"mse": "min"} and job_from(job.to_dict()) == job
-    for more, what in (
-        ({"method": "tpe"}, "tpe with a script"),
-        ({"prune": "halving"}, "halving with a script"),
-    ):
-        with pytest.raises(UsageError, match=what):
-            parse_job({**tables, "search": {**over, **more}}, {})
-    for bound in ({"within": "1h"}, {"dollars": 5.0}):
-        with pytest.raises(UsageError, match="with a script"):
-            parse_job({**tables, "search": {**over, **bound}}, {})
-    with pytest.raises(UsageError, match="script.over with"):
-        parse_job({**tables, "script": {**tables["script"], "over": {"lr": [1]}}, "search": over}, {})
+    assert [one.values for one in made] == job.search.trial_values and job.columns == ["lr"]
+    assert (job.search.metrics, job.search.better, job.search.prunes) == ({"mse": "min"}, "min", False)
+    assert (
+        job.gpus_each == 1.0 and job_from(job.to_dict()) == job and job_of_trial(job, made[0].values) == job
+    )
+    bounds = {"method": "tpe", "prune": "halving", "within": "1h", "dollars": 2.0, "score": "auc:max"}
+    tpe = parse_job({**SCRIPT, "search": {**OF_A_SCRIPT, **bounds}}, {})
+    assert [one.values for one in pieces_of(tpe, (), timeframe="")] == [()] * 3
+    assert (tpe.search.better, tpe.search.prunes) == ("max", True)
+
+
+@pytest.mark.parametrize(
+    ("script", "keys", "what"),
+    [
+        ({}, {"score": ""}, "a script's [search] without score (nothing says which trial is best)"),
+        ({}, {"score": "mse"}, "job key 'search.score' is 'mse' (it must be a metric with min or max"),
+        ({"over": {"lr": [1]}}, {}, "script.over with [search]"),
+        ({"best": "mse:max"}, {}, "script.best and search.score differ"),
+        ({"ray": True}, {}, "script.ray with search.over"),
+        ({}, {"over": {"lr": RATES, "api_key": [1]}}, "search.over makes MAYFLY_VALUE_API_KEY"),
+        ({}, {"over": {"lr": [" x"]}}, "search.over.lr has ' x' (a value is a number or 1 to 200 bytes"),
+        ({}, {"over": {"lr": RATES, "l-r": [1]}}, "search.over has a column 'l-r'"),
+        ({}, {"over": {"rate": RATES}}, "script.command uses $MAYFLY_VALUE_LR (no such variable)"),
+        ({"nodes": 2}, {"method": "tpe"}, "search.method = tpe of a script on several machines"),
+        ({"nodes": 2}, {"prune": "halving"}, "search.prune = halving of a script on several machines"),
+        ({"nodes": 2}, {"within": "1h"}, "search.within of a script on several machines"),
+        ({"nodes": 2}, {"dollars": 3.0}, "search.dollars of a script on several machines"),
+    ],
+)
+def test_a_scripts_search_that_makes_no_sense_is_one_line(script, keys, what):
+    script, nodes = dict(script), {"nodes": script.get("nodes", 1)}
+    script.pop("nodes", None)
+    tables = {
+        "script": {**SCRIPT["script"], **script},
+        "machine": {**SCRIPT["machine"], **nodes},
+        "search": {**OF_A_SCRIPT, **keys},
+    }
+    with pytest.raises(UsageError) as refused:
+        parse_job(tables, {})
+    assert what in str(refused.value) and refused.value.do and "\n" not in str(refused.value)

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests.jobs import job_of
 from trainer.base.errors import DataError, UsageError
 from trainer.job.script import ScriptSettings
 from trainer.launch import script_files as module
@@ -39,9 +40,9 @@ def test_a_script_goes_with_the_modules_beside_it(tmp_path):
     ]
     assert set(script_files(settings(tmp_path, files=("net.py",)))) == {"net.py"}
     hashes = dict.fromkeys(files, "0")
-    assert script_sha256(settings(tmp_path), hashes, ()) != script_sha256(
-        settings(tmp_path, "python train.py"), hashes, ()
-    )
+    of = {command: script_sha256(job_of(**{"script.command": command, "machine.max_duration": "1h"}), hashes, ())
+          for command in ("python train.py", "python train.py --lr 3e-4")}  # fmt: skip
+    assert len({*of.values()}) == 2
 
 
 def test_the_files_are_in_the_bundle_under_their_paths(tmp_path):

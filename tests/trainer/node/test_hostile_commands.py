@@ -41,7 +41,7 @@ from trainer.launch.start import record_of
 from trainer.launch.work import Account, Refresh, ScriptWork, Work
 from trainer.machines.instances import instance_type
 from trainer.node import command as module
-from trainer.node import command_process, events, piece_run, stage
+from trainer.node import command_process, command_work, events, stage
 from trainer.node import own_user as own_user_module
 from trainer.node.own_user import OwnUser
 from trainer.node.report import progress
@@ -241,7 +241,7 @@ def test_its_output_and_its_events_are_bounded(
 ) -> None:
     monkeypatch.setattr(command_process, "MOST_LOG_BYTES", 10_000)
     monkeypatch.setattr(command_process, "LEAST_LOG_BYTES", 10_000)
-    monkeypatch.setattr(piece_run, "MOST_BYTES", dict.fromkeys(events.MOST_BYTES, 10_000))
+    monkeypatch.setattr(command_work, "MOST_BYTES", dict.fromkeys(events.MOST_BYTES, 10_000))
     tells = 'tell(*({"event": "x", "step": n} for n in range(1000)))'
     with caplog.at_level(logging.INFO):
         run(name, f"for n in range(1000): print('x' * 100)\nprint('y' * (9 << 20))\n{tells}")

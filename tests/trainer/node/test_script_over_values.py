@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.jobs import job_of
 from tests.nodes import NOW, bundle, listed, node, own_user, reported, start, stop_when
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.job.pieces.queue import places_on
-from trainer.job.script import ScriptSettings
 from trainer.node import command as module
 from trainer.node import command_run, piece_run
 from trainer.node.devices import Devices
@@ -112,8 +112,8 @@ def test_of_24_values_on_8_gpus_one_fails_and_one_is_restarted(eight, start, mon
     ],
 )
 def test_a_value_gets_a_share_of_a_gpu_or_several(gpus, expected):
-    script = ScriptSettings(command="x", over={"a": [1]}, gpus=gpus)
-    assert places_on(8, script.gpus_each) == expected
+    keys = {"script.command": "x", "script.over": {"a": [1]}, "script.gpus": gpus}
+    assert places_on(8, job_of(**keys, **{"machine.max_duration": "1h"}).gpus_each) == expected
 
 
 def test_more_gpus_than_the_machine_has_is_one_line(eight, start):

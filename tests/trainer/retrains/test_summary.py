@@ -94,6 +94,11 @@ def test_a_script_is_told_by_its_best_metric_and_its_last_lines() -> None:
     assert len(told) <= MOST_LINES
     assert told[1] == "5 of 6 values done, 1 started again"
     assert told[2:6] == ["S0: done", "S1: done", "S2: done", "and 2 more values"]
+    trials = [script(f"t{number}", trial=number, end=end) for number, end in enumerate(("done", "pruned"), 1)]
+    told = scheduled_summary(
+        done, WEEKLY, receipt(models=[], scripts=trials), several, 0.14
+    ).text.splitlines()
+    assert told[1:3] == ["1 of 2 trials done", "t1: best validation_loss 0.25"], "its values were others"
 
 
 def test_a_failed_run_has_cause_and_remedy_in_its_message() -> None:

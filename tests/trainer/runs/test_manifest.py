@@ -41,7 +41,7 @@ def changed(path: str, value: Any) -> bytes:
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("format", 4, "format 4, this version reads 5"),
+        ("format", 4, "format 4, this version reads 6"),
         ("command", ..., "has no field 'command'"),
         *((f"command.{name}", ..., f"has no field '{name}'") for name in SCRIPT),
         *((f"command.{name}", [3.5], "not a valid value") for name in ("user", "words", "variables", "gpus")),

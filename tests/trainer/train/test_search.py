@@ -15,16 +15,15 @@ from benchmarks.search import keeps, measured
 from tests.jobs import job_of, sets
 from tests.trainer.train.conftest import SMALL
 from trainer.base.errors import UsageError
+from trainer.cluster.studies import bounds_of, check_bounds, trial_done
 from trainer.job.pieces.piece import Piece
 from trainer.job.search import SearchSettings
 from trainer.job.trials import TrialEnd
 from trainer.store.card import Card, read_card
 from trainer.train.__main__ import main
 from trainer.train.inputs.source import made_of, plan_and_open
-from trainer.train.inputs.survey import survey
-from trainer.train.machine_file import MachineFacts
+from trainer.train.inputs.survey import ends_observed, survey
 from trainer.train.observing.meter import Meter
-from trainer.train.workers.studies import bounds_of, check_bounds, ends_observed, trial_done
 
 RATES = (0.003, 0.01, 90.0)
 GRID = sets(f"search.over={{train={{learning_rate={list(RATES)}}}}}", "search.method=grid", "train.epochs=3")
@@ -131,7 +130,10 @@ def test_no_trial_begins_after_the_time_or_the_dollars():
         (200.0, (False, False)),
     ):
         now[0] = at
-        assert (bounds_of(timed, meter)(), bounds_of(paid, meter)()) == expected
+        assert (
+            tuple(bounds_of(one, seconds=lambda: meter.seconds, usd_per_hour=36.0)() for one in (timed, paid))
+            == expected
+        )
     with pytest.raises(UsageError, match="search.dollars is 2"):
-        check_bounds(paid, MachineFacts())
-    check_bounds(paid, MachineFacts(usd_per_hour=1.0))
+        check_bounds(paid, usd_per_hour=None)
+    check_bounds(paid, usd_per_hour=1.0)

@@ -181,7 +181,7 @@ class ScriptDesk(JobAtDesk):
         """Return the script with its packages, resolved for the stack's image."""
         self._resolve_packages(account.place, account.outputs.image_line)
         job, hashes = self.job, hashes_of(self.files)
-        sha256 = script_sha256(job.script, hashes, self.data)
+        sha256 = script_sha256(job, hashes, self.data)
         keeps = names_checkpoints(job.script, self.files)
         return FoundScript(
             job=job,

@@ -207,7 +207,7 @@ def _of_progress(progress: RunProgress, now: datetime) -> dict[str, Any]:
         "instances": [{name: getattr(seen, name) for name in MACHINE} for seen in progress.instances],
         "lost": list(progress.lost),
         "nodes": [node.to_dict() for node in progress.nodes],
-        "pieces": {piece: dict(values) for piece, values in progress.pieces.items()},
+        "pieces": _ordered(progress),
         "elapsed_seconds": round(progress.elapsed_seconds, 3),
         "spent_usd": round(progress.spent_usd, 6),
         "deadline": iso(progress.deadline.at),
@@ -289,9 +289,10 @@ def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
         entries.append(("use", _sample_view(item["sample"])))
     if item["pieces"]:
         noun = piece_noun(max(item["models_total"], len(item["pieces"])), item["work"])
+        noun = "trial" if any("score" in values for values in item["pieces"].values()) else noun
         rows = [{noun: name, **shown} for name, shown in _pieces(item["pieces"])]
-        table = FittedTable(rows, right=("epoch", "step", "loss", "validation"), leaving=("step",))
-        title = f"{noun}s" if noun in ("model", "value") else noun
+        table = FittedTable(rows, right=("epoch", "step", "loss", "validation", "score"), leaving=("step",))
+        title = f"{noun}s" if noun in ("model", "value", "trial") else noun
         entries += [("", ""), (title, table)]
     notes = [styled(item[key], style) for key, style in (("message", ""), ("warning", BAD)) if item[key]]
     return Blocks([*entries, *(("note", note) for note in notes)])
@@ -305,8 +306,27 @@ def _nodes_view(nodes: list[dict[str, Any]]) -> list[tuple[str, RenderableType]]
     return [("nodes", counts), *(("", styled(end.line, BAD)) for end in ends if end.line)]
 
 
+def _ordered(progress: RunProgress) -> dict[str, dict[str, Any]]:
+    """Return the pieces of a run, the trials of a script with the best scores first."""
+    sign = -1 if progress.better == "max" else 1
+
+    def rank(name: str) -> tuple[float, int, str]:
+        score = progress.pieces[name].get("score")
+        return math.inf if score is None else sign * score, len(name), name
+
+    has_scores = any("score" in values for values in progress.pieces.values())
+    names = sorted(progress.pieces, key=rank) if has_scores else progress.pieces
+    return {name: dict(progress.pieces[name]) for name in names}
+
+
 def _pieces(pieces: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return the pieces by name; each model's trials after it, the least validation loss first."""
+    """Return the pieces by name; each model's trials after it, the least validation loss first. Those of a
+    script's search stay in their order.
+    """
+    if any("score" in values for values in pieces.values()):
+        scores = {name: values.get("score") for name, values in pieces.items()}
+        shown = {name: "-" if score is None else f"{score:.6g}" for name, score in scores.items()}
+        return [(name, {**_piece(pieces[name]), "score": shown[name]}) for name in pieces]
     model_of = {name: name.rpartition(" t")[0] for name in pieces if name.rpartition(" t")[2].isdecimal()}
     trials = {name: model for name, model in model_of.items() if model in pieces}
 

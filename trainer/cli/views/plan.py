@@ -13,6 +13,7 @@ from trainer.cli.views.table import DIM, STRONG, Cell, FittedTable, Inline, line
 from trainer.data.side_names import split_sides
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
+from trainer.job.search import Range, text_of
 from trainer.job.start_model import start_model_of
 from trainer.launch.candidates import PlanCandidate
 from trainer.launch.checkpoints import CheckpointCost
@@ -56,7 +57,7 @@ def training(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> tuple[str, I
 def script_view(plan: LaunchPlan, job: Job, data: Mapping[str, Any]) -> RenderableType:
     """Return a script's plan: its command, files and data, the candidates, and the hard stop."""
     script = job.script
-    about = [Inline(_values(plan, job))] if script.over else []
+    about = [Inline(_values(plan, job))] if job.columns else []
     about.append(
         Inline(
             [
@@ -97,13 +98,28 @@ def _packages(packages: Mapping[str, Any]) -> Inline:
 
 
 def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
-    """Yield the number of values that a script runs over, their names, and the GPUs of each."""
-    combinations = list(job.script.combinations.values())
-    yield counted(len(plan.pieces), "run")
-    for column in combinations[0]:
-        values = dict.fromkeys(row[column] for row in combinations)
-        yield f"{column}: {', '.join(values) if len(values) <= MOST_NAMES else counted(len(values), 'value')}"
+    """Yield the number of values that a script runs over, or of trials, what they are, and the GPUs of
+    each.
+    """
+    search, rows = job.search, list(job.script.combinations.values())
+    its: dict[str, Range | Sequence[Any]]
+    if search.over:
+        pruned = ", none pruned: the most it takes" if search.prunes else ""
+        yield f"{counted(len(plan.pieces), 'trial')} by {search.method}{pruned}"
+        its = dict(search.space)
+    else:
+        yield counted(len(plan.pieces), "run")
+        its = {column: list(dict.fromkeys(row[column] for row in rows)) for column in rows[0]}
+    for column, values in its.items():
+        yield f"{column}: {_shown(values)}"
     yield f"{job.script.gpus or 1:g} GPU{'s' if job.script.gpus > 1 else ''} each"
+
+
+def _shown(values: Range | Sequence[Any]) -> str:
+    """Return the values of a name as text."""
+    if isinstance(values, Range):
+        return f"{values.low:g} to {values.high:g}{' by logarithm' if values.log else ''}"
+    return ", ".join(map(text_of, values)) if len(values) <= MOST_NAMES else counted(len(values), "value")
 
 
 def _models(plan: LaunchPlan, job: Job, candles: ChosenCandles) -> str:

@@ -15,10 +15,10 @@ from trainer.cli.output import bars_are, counted, duration, money
 from trainer.cli.views.models import judged_table, legend
 from trainer.cli.views.table import BAD, GOOD, STRONG, Blocks, Cell, FittedTable, Inline, lines, styled
 from trainer.cli.views.trading import TradedTable
-from trainer.cli.views.trials import trials_view
+from trainer.cli.views.trials import is_search, trials_view
 from trainer.runs.boot import STEPS
 from trainer.runs.deadline import CAUSES
-from trainer.runs.receipt import ranked, winner
+from trainer.runs.receipt import is_whole, ranked, winner
 from trainer.store.listing import expiry
 from trainer.targets.marks import in_order
 
@@ -97,8 +97,8 @@ def _made(receipt: dict[str, Any]) -> list[str]:
         return [f"{made} of {counted(made + failed, 'model')}" if failed else counted(made, "model")]
     if receipt["work"] == "score":
         return ["scores of a gate"]
-    done = sum(script["done"] for script in scripts)
-    values = [f"{done} of {counted(len(scripts), 'value')}"] if len(scripts) > 1 else []
+    done, noun = sum(map(is_whole, scripts)), "trial" if is_search(scripts) else "value"
+    values = [f"{done} of {counted(len(scripts), noun)}"] if len(scripts) > 1 else []
     return [*values, counted(len(receipt["files"]), "file")]
 
 
@@ -293,9 +293,15 @@ def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 
 def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield a script's exit, its last lines, and its output files."""
-    if len(receipt["scripts"]) > 1:
-        yield from _values(receipt["scripts"])
-    for script in receipt["scripts"] if len(receipt["scripts"]) == 1 else ():
+    scripts = receipt["scripts"]
+    if is_search(scripts):
+        yield from trials_view(ranked(scripts))
+        yield from _last_lines([one for one in scripts if one["end"] == "failed"])
+        scripts = []
+    elif len(scripts) > 1:
+        yield from _values(scripts)
+        scripts = []
+    for script in scripts:
         starts = f"started {script['starts']} times" if script["starts"] > 1 else ""
         took = duration(script["seconds"])
         yield "script", Inline([script["piece"], _ended(script), took, starts, _best(script)])
@@ -326,7 +332,12 @@ def _values(scripts: list[dict[str, Any]]) -> Iterator[tuple[str, RenderableType
     notes = Counter(note for script in scripts if script["done"] for note in script["notes"])
     for note, number in notes.most_common(MOST_SHOWN_NOTES):
         yield "", f"{counted(number, 'value')}: {note}"
-    for script in [script for script in scripts if not script["done"]][:MOST_LAST_LINES]:
+    yield from _last_lines([script for script in scripts if not script["done"]])
+
+
+def _last_lines(failed: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the notes and last lines of the first of a script's values that failed."""
+    for script in failed[:MOST_LAST_LINES]:
         told = [*script["notes"], *script["last_lines"]]
         yield "", ""
         yield "last lines", lines(f"of {script['piece']}:", *(told or ["it printed nothing"]))

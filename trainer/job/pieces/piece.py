@@ -49,8 +49,8 @@ class Piece:
     members: int = 1  # networks, with consecutive seeds from `seed` on, whose mean it forecasts
     tried: int = 1  # models of its run: all that were scored on test, and every trial of a search
     trial: int = 0  # its number in the study of a model, from 1 on; 0: it is that model
-    study: str = ""  # the name of the model that its search is for; empty: there is no search
-    values: Values = ()  # of a trial, and of the model that won; (): not known yet
+    study: str = ""  # the name of the model that its search is for; empty: a script's, or no search
+    values: Values = ()  # of a trial, the model that won, a script's piece; (): none, or not known yet
     trials: tuple[TrialEnd, ...] = ()  # of a study whose model may begin, the best first
     refit: bool = False  # whether it is trained again on all bars once it is scored
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer.base.instants import iso
 from trainer.base.text import counted
+from trainer.job.model_names import TRIAL
 from trainer.runs.calibration import PHASES
 from trainer.runs.deadline import CAUSES
 from trainer.runs.manifest import Manifest
@@ -150,9 +151,18 @@ def _value(script: Mapping[str, Any]) -> dict[str, Any]:
         "better": best.get("better", ""),
         "seconds": script["seconds"],
         "starts": script["starts"],
-        **({"epochs": script["epochs"]} if "trial" in script else {}),
+        **(_of_trial(script) if "trial" in script else {"study": ""}),
         "end": script.get("end", "").replace("_", " "),
-        "study": str(script["piece"]).rpartition(" ")[0] if "trial" in script else "",
+    }
+
+
+def _of_trial(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a trial has besides: the model that it is for, or the kind of a script, and its length."""
+    study = str(trial["piece"]).rpartition(" ")[0] or trial["kind"]
+    return {
+        "study": study,
+        "epochs": trial["epochs"],
+        "length": "epochs" if trial["kind"] == TRIAL else "scores",
     }
 
 

@@ -271,7 +271,7 @@
       { title: "end", of: (one) => one.done && (one.end || "done") === "done" ? el("span", { kind: "good" }, "✓ done") : el("span", { kind: one.end ? "dim" : "bad" }, `${one.end ? "–" : "✗"} ${ends(one)}`), key: (one) => one.done ? one.end || "" : "~" },
       { title: score, of: (one) => charts.short(one.best), key: (one) => one.best, number: true },
       ...names.map((title) => ({ title, of: (one) => one.values[title] ?? "–", number: !values.some((one) => isNaN(one.values[title] ?? 0)), key: (one) => isNaN(one.values[title]) ? one.values[title] : Number(one.values[title]) })),
-      studies[0] ? { title: "epochs", of: (one) => whole(one.epochs), key: (one) => one.epochs, number: true, less: true } : { title: "time", of: (one) => duration(one.seconds), key: (one) => one.seconds, number: true, less: true },
+      studies[0] ? { title: values[0].length, of: (one) => whole(one.epochs), key: (one) => one.epochs, number: true, less: true } : { title: "time", of: (one) => duration(one.seconds), key: (one) => one.seconds, number: true, less: true },
     ];
     const words = (one) => [one.piece, ...Object.values(one.values)].join(" ");
     into.append(browser(columns, values, { words }).made, more(data.values, studies[0] ? "trials" : "values") || "");

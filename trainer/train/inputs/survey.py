@@ -6,21 +6,22 @@ Symbols that planning refused keep their pieces: the worker that gets one report
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.bars.document import DataPlan, FoldPlan
-from trainer.base.errors import UsageError
+from trainer.base.errors import DataError, UsageError
 from trainer.base.files import read_plain
-from trainer.base.strict_json import MOST_TEXT, Unsound, Value, check_values
+from trainer.base.strict_json import MOST_TEXT, Unsound, Value, check_values, read_object
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece, SeriesWork
 from trainer.job.search import SearchSettings
 from trainer.job.trials import TrialEnd, read_end
 from trainer.machines.host_memory import source_gib
+from trainer.train.inputs.source import JobData, made_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ def survey(job: Job, plan: DataPlan) -> Survey:
 
 
 MOST_FINISHED_BYTES = 64 << 20
+MOST_OBSERVED_BYTES = 64 << 20  # of the events of a trial
 
 
 def read_finished(
@@ -71,6 +73,33 @@ def read_finished(
         why = f"{unknown[0][:80]!r} is no piece of this job"
         raise UsageError(f"finished pieces in {path}", why=why, do="Give those of the same job and data.")
     return {known[title].name: end for title, end in read.items()}
+
+
+def ends_observed(pieces: Iterable[Piece], job: Job, data: JobData, folder: Path) -> dict[str, TrialEnd]:
+    """Return the ends of trials, by name, that an earlier training of the same bars, settings and code left
+    in OUT's files of events. One that was left out then may begin now.
+    """
+    found = {}
+    for piece in pieces:
+        try:
+            body = read_plain(folder / f"{piece.name}.jsonl", most_bytes=MOST_OBSERVED_BYTES)
+        except OSError:
+            continue
+        for line in reversed(body.splitlines()):
+            if b'"trial_done"' not in line:
+                continue
+            try:
+                fields = read_object(line, most_bytes=MOST_OBSERVED_BYTES, name="the event")
+                end = read_end(fields, job.search)
+                made = made_of(replace(piece, values=end.values), job, data).fingerprint
+            except (Unsound, DataError):
+                break
+            same = end.trial == piece.trial and end.values == (piece.values or end.values)
+            told = (fields.values.get("epochs_asked"), fields.values.get("fingerprint"))
+            if same and end.end in ("done", "pruned") and told == (job.train.epochs, made):
+                found[piece.name] = end
+            break
+    return found
 
 
 def _finished(item: Value, search: SearchSettings) -> tuple[str, TrialEnd | None]:

@@ -38,11 +38,16 @@ class Meter:
     clock: Callable[[], float] = time.monotonic
 
     @property
+    def seconds(self) -> float:
+        """Return the seconds of the machine that were paid for until now."""
+        return self.paid_seconds + self.clock() - self.began
+
+    @property
     def usd(self) -> float | None:
         """Return the cost of the machine until now at the price of its launch; None without a price."""
         if self.usd_per_hour is None:
             return None
-        return self.usd_per_hour * (self.paid_seconds + self.clock() - self.began) / 3600
+        return self.usd_per_hour * self.seconds / 3600
 
     def read(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return a progress event with `mfu` and `usd`, if known; any other event unchanged."""

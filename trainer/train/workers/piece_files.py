@@ -13,6 +13,7 @@ from torch import nn
 
 from trainer.base.errors import DataError
 from trainer.base.strict_json import Unsound
+from trainer.cluster.studies import trial_done
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.search import job_of
@@ -39,7 +40,6 @@ from trainer.train.predict.readers import Evaluate, outputs_of
 from trainer.train.run import Run, steps_of
 from trainer.train.stages import Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.studies import trial_done
 
 
 class PieceFiles:

@@ -17,6 +17,7 @@ from typing import Any
 
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
 from trainer.base.silence import ProgressClock
+from trainer.cluster.studies import failed_trial
 from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.pieces.piece import Piece
 from trainer.train.checkpoint import forget
@@ -32,7 +33,6 @@ from trainer.train.workers.helpers import STAGE_GIB, helpers_of
 from trainer.train.workers.processes import WorkerProcess, start_helpers, worker_context
 from trainer.train.workers.smaller import smaller, smallest, with_job
 from trainer.train.workers.station import Station, threads_of
-from trainer.train.workers.studies import failed_trial
 from trainer.train.workers.worker import Drop, ReadAhead, work
 
 Emit = Callable[[dict[str, Any]], None]

@@ -39,6 +39,16 @@ def test_a_scripts_pieces_are_values_a_single_one_the_script():
     assert _done(one) == "0/1 script" and "  script   script  state\n" in shown and "model" not in shown
 
 
+def test_trials_of_a_script_have_their_best_scores_the_best_first():
+    pieces = {"t1": {"score": 0.5}, "t2": {}, "t10": {"score": 0.75}, "t3": {}}
+    least = _of_progress(replace(TRAIN, work="script", pieces=pieces), NOW)["pieces"]
+    assert list(least) == ["t1", "t10", "t2", "t3"]
+    most = _of_progress(replace(TRAIN, work="script", pieces=pieces, better="max"), NOW)["pieces"]
+    assert [(name, row["score"]) for name, row in _pieces(most)] == [
+        *(("t10", "0.75"), ("t1", "0.5"), ("t2", "-"), ("t3", "-")),
+    ]
+
+
 def test_trials_follow_their_model_the_best_first():
     losses = {"B": None, "A t2": 0.5, "A": None, "A t10": 0.25, "A t1": None, "X t3": 0.1}
     pieces = {name: {"state": "done", "validation_loss": loss} for name, loss in losses.items()}

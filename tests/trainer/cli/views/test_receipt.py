@@ -340,12 +340,32 @@ def test_values_are_sorted_with_a_winner_and_notes():
 def test_trials_are_a_table_with_what_was_searched_as_columns():
     values = {"train.learning_rate": "0.003", "model.hidden": "8"}
     best = {"metric": "validation_loss", "value": 0.5, "better": "min"}
-    trial = {"piece": "BTC-USD t2", "values": values, "best": best, "epochs": 9, "end": "done"}
-    trials = [trial, {**trial, "piece": "BTC-USD t1", "best": {}, "epochs": 0, "end": "left_out"}]
+    ended = {"kind": "trial", "trial": 2, "epochs": 9, "end": "done"}
+    trial = {"piece": "BTC-USD t2", "values": values, "best": best, **ended}
+    trials = [
+        trial,
+        {**trial, "piece": "BTC-USD t1", "values": {}, "best": {}, "epochs": 0, "end": "left_out"},
+    ]
     text = " ".join(text_of({**RECEIPT, "trials": trials}).split())
     assert "trial learning_rate hidden validation epochs end BTC-USD t2 0.003 8 0.50000 9 done" in text
-    assert "BTC-USD t1 0.003 8 - 0 left out" in text and "2 trials: 1 done, 1 left out" in text
+    assert "BTC-USD t1 - - - 0 left out" in text and "2 trials: 1 done, 1 left out" in text
     assert "trials" not in text_of(RECEIPT)
+
+
+def test_trials_of_a_script_are_sorted_by_the_score_that_it_names():
+    best = {"metric": "auc", "better": "max"}
+    ended = {"kind": "script", "series": [], "fold": 1, "seed": 0, "done": True, "exit_code": 0, "epochs": 3}
+    ended |= {"values": {"rate": "0.1"}, "last_lines": [], "notes": [], "starts": 1, "seconds": 2.0}
+    scripts = [
+        {**ended, "piece": "t1", "trial": 1, "end": "pruned", "best": {**best, "value": 0.9}},
+        {**ended, "piece": "t2", "trial": 2, "end": "done", "best": {**best, "value": 0.6}},
+        {**ended, "piece": "t3", "trial": 3, "end": "done", "best": {**best, "value": 0.7}},
+        {**ended, "piece": "t4", "trial": 4, "end": "failed", "best": {}, "last_lines": ["diverged"]},
+    ]
+    text = " ".join(text_of({**RECEIPT, "work": "script", "models": [], "scripts": scripts}).split())
+    assert "2 of 4 trials" in text and "trial rate auc scores end t3 0.1 0.70000 3 done t2" in text
+    assert "4 trials: 2 done, 1 pruned, 1 failed; the most auc is the best" in text
+    assert "last lines of t4: diverged" in text and "winner" not in text
 
 
 def test_the_log_of_a_boot_that_failed_is_shown():

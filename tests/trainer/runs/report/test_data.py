@@ -101,6 +101,13 @@ def test_trials_stand_where_a_scripts_values_do():
     values = report_data(receipt, planted_record([]), Seen())["values"]
     assert [row["piece"] for row in values["rows"]] == ["A t4", "A t1", "A t2", "A t3"]
     assert {row["study"] for row in values["rows"]} == {"A"} and values["rows"][2]["end"] == "pruned"
+    of_script = [{**one, "piece": f"t{one['trial']}", "kind": "script"} for one in trials]
+    shown = report_data({**planted_receipt([]), "scripts": of_script}, planted_record([]), Seen())["values"][
+        "rows"
+    ]
+    assert [(row["piece"], row["study"], row["length"]) for row in shown][:2] == [
+        *(("t4", "script", "scores"), ("t1", "script", "scores")),
+    ]
 
 
 def test_metrics_that_are_no_numbers_are_no_scores():

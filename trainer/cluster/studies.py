@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from trainer.base.errors import DataError, UsageError
+from trainer.base.errors import UsageError
 from trainer.base.extras import needs
-from trainer.base.files import read_plain
-from trainer.base.strict_json import Unsound, read_object
 from trainer.base.text import counted
+from trainer.cluster.proposals import Pruner, propose
 from trainer.cluster.waiting import OwnPieces
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
 from trainer.job.search import SearchSettings, Values, job_of
-from trainer.job.trials import TrialEnd, read_end, told_of
-from trainer.train.inputs.source import JobData, made_of
-from trainer.train.machine_file import MachineFacts
-from trainer.train.observing.meter import Meter
-from trainer.train.workers.proposals import propose
-
-ETA = 3  # of successive halving (Li and others 2020, https://arxiv.org/abs/1810.05934): 1 of 3 goes on
-MOST_OBSERVED_BYTES = 64 << 20  # of the events of a trial
+from trainer.job.trials import TrialEnd, told_of
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -46,72 +37,48 @@ def failed_trial(piece: Piece, failure: Mapping[str, Any]) -> dict[str, Any]:
     return trial_done(piece, TrialEnd(trial=piece.trial, values=piece.values, end="failed"), **more)
 
 
-def check_bounds(search: SearchSettings, machine: MachineFacts) -> None:
+def check_bounds(search: SearchSettings, *, usd_per_hour: float | None) -> None:
     """Raise UsageError for a bound that this machine can't keep, and ConfigError without optuna."""
-    if search.over and search.dollars and machine.usd_per_hour is None:
+    if search.over and search.dollars and usd_per_hour is None:
         why, do = "it has no price here", "Leave it out, or set search.within."
         raise UsageError(f"search.dollars is {search.dollars:g}, and the machine is yours", why=why, do=do)
-    if search.over and not search.is_planned:
+    if search.asks_optuna:
         needs("optuna")
 
 
-def bounds_of(search: SearchSettings, meter: Meter) -> Callable[[], bool]:
-    """Return whether a further trial may begin on a machine at this moment."""
+def bounds_of(
+    search: SearchSettings, *, seconds: Callable[[], float], usd_per_hour: float | None
+) -> Callable[[], bool]:
+    """Return whether a further trial may begin on a machine at this moment. `seconds`: that it has cost so
+    far.
+    """
 
     def may_begin() -> bool:
-        seconds = meter.paid_seconds + meter.clock() - meter.began
-        return seconds < search.within_seconds and not 0 < search.dollars <= (meter.usd or 0.0)
+        paid = seconds()
+        usd = (usd_per_hour or 0.0) * paid / 3600
+        return paid < search.within_seconds and not 0 < search.dollars <= usd
 
     return may_begin
 
 
-def ends_observed(pieces: Iterable[Piece], job: Job, data: JobData, folder: Path) -> dict[str, TrialEnd]:
-    """Return the ends of trials, by name, that an earlier training of the same bars, settings and code left
-    in OUT's files of events. One that was left out then may begin now.
-    """
-    found = {}
-    for piece in pieces:
-        try:
-            body = read_plain(folder / f"{piece.name}.jsonl", most_bytes=MOST_OBSERVED_BYTES)
-        except OSError:
-            continue
-        for line in reversed(body.splitlines()):
-            if b'"trial_done"' not in line:
-                continue
-            try:
-                fields = read_object(line, most_bytes=MOST_OBSERVED_BYTES, name="the event")
-                end = read_end(fields, job.search)
-                made = made_of(replace(piece, values=end.values), job, data).fingerprint
-            except (Unsound, DataError):
-                break
-            same = end.trial == piece.trial and end.values == (piece.values or end.values)
-            told = (fields.values.get("epochs_asked"), fields.values.get("fingerprint"))
-            if same and end.end in ("done", "pruned") and told == (job.train.epochs, made):
-                found[piece.name] = end
-            break
-    return found
-
-
 @dataclass(kw_only=True)
 class _Study:
-    """The trials of one model."""
+    """The trials of one model, or of a script."""
 
-    model: Piece
+    model: Piece | None = None  # None of a script's
     left: set[str] = field(default_factory=set)  # names of those that are not over
     running: dict[int, Values] = field(default_factory=dict)
     ended: list[TrialEnd] = field(default_factory=list)
-    # of this attempt: the least until an epoch
-    losses: dict[str, dict[int, float]] = field(default_factory=dict)
+    pruner: Pruner | None = None  # None if none of them ends early
     reasons: list[str] = field(default_factory=list)  # of trials that failed
 
-    def is_behind(self, name: str, epoch: int) -> bool:
-        """Return whether a trial is not among the best third of those that have reached its epoch, if that is
-        one of 1, 3, 9, ...
-        """
-        if epoch != ETA ** round(math.log(epoch, ETA)):
-            return False
-        reached = sorted(its[epoch] for its in self.losses.values() if epoch in its)
-        return self.losses[name][epoch] > reached[max(1, len(reached) // ETA) - 1]
+    @property
+    def flaw(self) -> str:
+        """Return that none of its trials has a score, with the first reason; '' if one has."""
+        if any(one.score is not None for one in self.ended):
+            return ""
+        first = f": {self.reasons[0]}" if self.reasons else ""
+        return f"none of its {counted(len(self.ended), 'trial')} has a score{first}"
 
 
 class StudyPieces(OwnPieces):
@@ -139,14 +106,16 @@ class StudyPieces(OwnPieces):
         self.ahead = lambda count, **places: PieceQueue(self._waiting()).ahead(count, **places)
 
     def open(self, pieces: list[Piece]) -> None:
-        self._studies = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
+        models = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
+        self._studies = models or {"": _Study(ended=list(self._known.values()))}  # "": of a script
+        for one in self._studies.values() if self._job.search.prunes else ():
+            one.pruner = Pruner(self._job.search.better)
         for piece in sorted((piece for piece in pieces if piece.trial), key=lambda piece: piece.trial):
             if (study := self._studies.get(piece.study)) is None:  # its model is finished
                 continue
             if piece.name in self._known:
                 study.ended.append(self._known[piece.name])
             else:
-                study.left.add(piece.name)
                 self.put(piece)
         for study in self._studies.values():
             self._release(study)
@@ -177,6 +146,11 @@ class StudyPieces(OwnPieces):
 
     def put(self, piece: Piece) -> None:
         self._sources[piece.source] += 1
+        if piece.trial:
+            study = self._studies[piece.study]
+            study.left.add(piece.name)
+            # that of a device which is out of service since
+            study.ended = [one for one in study.ended if one.trial != piece.trial]
         if piece.trial and not piece.values:
             self._unknown.append(piece)
         else:
@@ -189,13 +163,15 @@ class StudyPieces(OwnPieces):
         if event["event"] == "trial_done":
             del self._begun[piece.name]
             self._over(study, piece, event)
-        elif event["event"] == "epoch" and self._job.search.prunes:
-            epoch, loss = event["epoch"], event.get("validation_loss")
-            losses = study.losses.setdefault(piece.name, {})
-            loss = loss if loss is not None and math.isfinite(loss) else math.inf
-            losses[epoch] = min([loss, *losses.values()])
-            return (piece.name,) if study.is_behind(piece.name, epoch) else ()
+        elif study.pruner and (at := _reported(event, self._job.search)):
+            report, score = at
+            return (piece.name,) if study.pruner.is_behind(piece.name, report=report, score=score) else ()
         return ()
+
+    @property
+    def flaw(self) -> str:
+        """Return why a script's search that is over has failed; '' if it has not."""
+        return self._studies[""].flaw
 
     def look(self, *, is_busy: bool) -> list[tuple[Piece, str]]:
         failed, self._failed = self._failed, []
@@ -257,13 +233,24 @@ class StudyPieces(OwnPieces):
 
     def _release(self, study: _Study) -> None:
         """Let the model of a study begin with the values of its best trial, once its last one is over."""
-        if study.left:
+        if study.left or study.model is None:
             return
         ended = tuple(sorted(study.ended, key=lambda one: one.rank))
         model = replace(study.model, values=ended[0].values if ended else (), trials=ended)
-        if not ended or ended[0].score is None:
-            first = f": {study.reasons[0]}" if study.reasons else ""
-            self._failed.append((model, f"none of its {counted(len(ended), 'trial')} has a score{first}"))
+        if study.flaw:
+            self._failed.append((model, study.flaw))
             return
         self._emit({"event": "searched", **model.identity, **told_of(ended)})
         self.put(model)
+
+
+def _reported(event: Mapping[str, Any], search: SearchSettings) -> tuple[int, float] | None:
+    """Return the epoch of an event with its validation loss, or which report of a script's score it is with
+    that; None if it is neither.
+    """
+    if search.score:
+        return (event["report"], event["score"]) if event["event"] == "script" and "report" in event else None
+    if event["event"] != "epoch":
+        return None
+    loss = event.get("validation_loss")
+    return event["epoch"], loss if loss is not None and math.isfinite(loss) else math.inf

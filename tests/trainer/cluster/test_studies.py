@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.pieces import piece
+from trainer.cluster.proposals import propose
+from trainer.cluster.studies import StudyPieces, failed_trial, trial_done
 from trainer.job.job import Job
+from trainer.job.pieces import pieces_of as job_pieces
 from trainer.job.pieces.piece import Piece
 from trainer.job.reading import parse_job
 from trainer.job.trials import TrialEnd
-from trainer.train.workers.proposals import propose
-from trainer.train.workers.studies import StudyPieces, failed_trial, trial_done
 
 ANY: dict[str, Any] = {"held": (), "staged": (), "elsewhere": ()}
 SIZES = {"model.hidden": [4, 8], "train.learning_rate": [0.1, 0.2]}
@@ -111,6 +112,87 @@ def test_after_1_3_and_9_epochs_only_the_best_third_goes_on():
     assert not stage.epoch(trials[5], 3, 3.0) and stage.epoch(trials[0], 3, 7.0), "the least loss until then"
     calm = Stage(job_over(method="grid"))
     assert not any(calm.epoch(calm.take(), 1, loss) for loss in (1.0, 9.0))
+
+
+def test_a_trial_from_a_checkpoint_is_not_judged_and_sets_no_bar():
+    stage = Stage(job_over(RATE, trials=3))
+    first, second, third = (stage.take() for _ in range(3))
+    assert not stage.epoch(first, 1, 5.0) and not stage.epoch(first, 2, 4.0)
+    assert not stage.epoch(second, 5, 0.1) and not stage.epoch(second, 9, 9.0)
+    assert not stage.epoch(third, 1, 4.5), "0.1 was no first epoch's"
+    assert not stage.epoch(first, 2, 4.0) and stage.epoch(first, 3, float("nan")) is False
+
+
+SCRIPT = {"script": {"command": "run"}, "machine": {"max_duration": "1h"}}
+OF_SCRIPT = {"over": {"rate": {"low": 0.1, "high": 0.9}}, "trials": 4, "score": "auc:max"}
+
+
+def of_a_script(known: Any = None, **keys: Any) -> tuple[StudyPieces, list[Piece]]:
+    job = parse_job({**SCRIPT, "search": {**OF_SCRIPT, **keys}}, {})
+    pieces = list(job_pieces(job, (), timeframe=""))
+    studies = StudyPieces(job, lambda event: None, known=known or {})
+    studies.open([one for one in pieces if one.name not in (known or {})])
+    return studies, pieces
+
+
+def taken(studies: StudyPieces) -> Piece:
+    one = studies.take(**ANY)
+    assert one is not None
+    return one
+
+
+def ended(studies: StudyPieces, one: Piece, end: str, score: float | None = None, **why: Any) -> None:
+    studies.hear(trial_done(one, TrialEnd(trial=one.trial, values=one.values, end=end, score=score), **why))
+
+
+def test_a_script_has_one_study_without_a_model_and_its_score_decides():
+    studies, pieces = of_a_script(prune="halving")
+    assert [taken(studies) for _ in range(4)] == pieces and studies.is_over(has_devices=True)
+
+    def report(one: Piece, number: int, score: float) -> bool:
+        told = {"event": "script", "model": one.name, "report": number, "score": score}
+        assert not studies.hear(
+            {"event": "epoch", "model": one.name, "epoch": number, "validation_loss": 9.0}
+        )
+        return list(studies.hear(told)) == [one.name]
+
+    assert [report(one, 1, score) for one, score in zip(pieces, (0.5, 0.4, 0.6, 0.55), strict=True)] == [
+        *(False, True, False, True),
+    ]
+    assert not studies.hear({"event": "script", "model": pieces[0].name, "score": 0.0}), (
+        "of no training's first"
+    )
+    for one in pieces:
+        ended(studies, one, "done", 0.5)
+    assert studies.is_over(has_devices=True) and not studies.flaw and studies.look(is_busy=False) == []
+
+
+def test_a_scripts_search_without_a_score_has_the_first_reason():
+    studies, _ = of_a_script(trials=2)
+    ended(studies, taken(studies), "failed", reason="no data")
+    again = taken(studies)
+    ended(studies, again, "failed")
+    assert studies.flaw == "none of its 2 trials has a score: no data"
+    studies.put(again)
+    assert taken(studies) == again, "its device is out of service"
+    ended(studies, again, "done", 0.1)
+    assert not studies.flaw
+
+
+def test_ends_of_earlier_attempts_count_for_a_scripts_proposals():
+    _, pieces = of_a_script(method="tpe", trials=12)
+    known = {
+        one.name: TrialEnd(
+            trial=one.trial, values=(("rate", 0.1 + one.trial / 20),), end="done", score=one.trial
+        )
+        for one in pieces[:11]
+    }
+    proposed = [
+        taken(of_a_script(known, method="tpe", trials=12, score=f"auc:{end}")[0]) for end in ("max", "min")
+    ]
+    assert {one.title for one in proposed} == {"t12"}
+    most, least = (dict(one.values)["rate"] for one in proposed)
+    assert most > least, "towards the better end"
 
 
 def test_trials_that_may_not_begin_any_more_are_left_out():
