@@ -46,6 +46,14 @@ learning_rate = 1e-2
 instance = ["g6.xlarge"]
 """
 REFIT_JOB = JOB.replace("epochs = 2\n", "epochs = 2\nrefit = true\n")
+# Rates and sizes are searched, and each symbol reads the other one and the index of both.
+SEARCH_JOB = JOB.replace("epochs = 2\n", "epochs = 2\nrefit = true\n") + """
+[data]
+columns = ["log_return_5 of SIG-USD", "log_return_1 of index"]
+[search]
+method = "grid"
+over = { "train.learning_rate" = [1e-2, 1e-5], "model.hidden" = [8, 16] }
+"""
 # An agent of each symbol, at costs that six hours of a trend pay.
 AGENTS_JOB = """
 name = "signal"
@@ -146,9 +154,14 @@ def receipt_of(story: Weeks, run_id: str) -> Any:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("job", [JOB, OWN_JOB, REFIT_JOB, AGENTS_JOB], ids=["ours", "own", "refit", "agents"])
+@pytest.mark.parametrize(
+    ("job", "tried"),
+    [(JOB, 1), (OWN_JOB, 1), (REFIT_JOB, 1), (SEARCH_JOB, 4), (AGENTS_JOB, 1)],
+    ids=["ours", "own", "refit", "search", "agents"],
+)
 def test_a_challenger_is_scored_on_a_machine_of_its_own(
     job: str,
+    tried: int,
     begin: Begin,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -158,11 +171,15 @@ def test_a_challenger_is_scored_on_a_machine_of_its_own(
     for name, text in {"job.toml": job, **OWN_FILES}.items():
         (tmp_path / name).write_text(text)
     with begin(CONFIG, NAME) as story:
-        two_sundays(story, tmp_path, capsys)
+        two_sundays(story, tmp_path, capsys, tried=tried)
 
 
-def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first model of each symbol is promoted, and stays beside one that is as good."""
+def two_sundays(
+    story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, tried: int
+) -> None:
+    """The first model of each symbol, the best of so many trials, is promoted, and stays beside one that is as
+    good.
+    """
     for symbol in SYMBOLS:
         bring_hours(story, tmp_path, "2025-01-01T00:00", 12_000, symbol)
     assert main(["retrains", "publish", NAME, "--job", "job.toml", "--json"]) == 0
@@ -194,6 +211,8 @@ def two_sundays(story: Weeks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert decision is not None and decision.promote and decision.champion is None
     assert (decision.winner, decision.run_id) == (champion.sha256, entry.run_id)
     assert decision.numbers["cells"] >= 60 and decision.numbers["baselines"]["mark"] == "better"
+    assert decision.numbers["tried"] == tried == trained["models"][0]["metrics"]["about"].get("tried", 1)
+    assert len(trained.get("trials", ())) == (len(SYMBOLS) * tried if tried > 1 else 0)
 
     # The next Sunday there are no new bars: the challenger is as good as its champion, which stays.
     second = story.next_sunday()
