@@ -22,6 +22,7 @@ from trainer.job.job import Job
 from trainer.job.pieces import pieces_of
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND as SCRIPT
+from trainer.job.search import check_machines
 from trainer.launch.bundle import BundleName
 from trainer.launch.inputs import RAW, ChosenCandles, Input
 from trainer.launch.knowledge import known_calibration, known_rates
@@ -162,6 +163,7 @@ class TrainingWork(WeighedWork):
     def weighed(self, offers: Offers, account: Account) -> Load:
         job, machines, place = self.job, offers.priced.machines, account.place
         work = with_bytes(workload(job, self.candles.bars), job, input_bytes=self.input_bytes)
+        check_machines(job, models=sum(not piece.trial for piece in work.pieces))
         if place.binding and job.machine.instance:
             refuse_retired(machines, work)
 

@@ -103,11 +103,14 @@ def test_a_training_reads_the_answers_in_a_file(node, tmp_path):
     leave(node, tmp_path / "theirs", m__1__data=b"one")
     fetches = Fetches(others_of(node, tmp_path / "ours"), answers=tmp_path / "carried.json")
     for model in ("m", "n"):
-        fetches.answer({"event": "taken_over", "model": model, "node": 1})
+        fetches.answer({"event": "taken_over", "model": model, "node": 1}, {})
     fetches.close(wait=True)
-    assert json.loads((tmp_path / "carried.json").read_text()) == {"m": CHECKPOINT, "n": NOTHING}
+    assert json.loads((tmp_path / "carried.json").read_text()) == {
+        "m": {"left": CHECKPOINT, "ended": []},
+        "n": {"left": NOTHING, "ended": []},
+    }
     with pytest.raises(ValueError, match="no node 2"):
-        fetches.answer({"event": "taken_over", "model": "m", "node": 2})
+        fetches.answer({"event": "taken_over", "model": "m", "node": 2}, {})
 
 
 VALUES = ["A", "B", "C", "D", "E", "F"]

@@ -18,7 +18,7 @@ from trainer.base.extras import needs
 from trainer.base.files import read_plain
 from trainer.base.strict_json import Unsound, read_object
 from trainer.base.text import counted
-from trainer.cluster.waiting import OwnPieces
+from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
@@ -55,12 +55,12 @@ def check_bounds(search: SearchSettings, machine: MachineFacts) -> None:
         needs("optuna")
 
 
-def bounds_of(search: SearchSettings, meter: Meter) -> Callable[[], bool]:
-    """Return whether a further trial may begin on a machine at this moment."""
+def bounds_of(search: SearchSettings, meter: Meter, *, machines: int = 1) -> Callable[[], bool]:
+    """Return whether a further trial may begin on one of so many equal machines at this moment."""
 
     def may_begin() -> bool:
         seconds = meter.paid_seconds + meter.clock() - meter.began
-        return seconds < search.within_seconds and not 0 < search.dollars <= (meter.usd or 0.0)
+        return seconds < search.within_seconds and not 0 < search.dollars <= machines * (meter.usd or 0.0)
 
     return may_begin
 
@@ -115,7 +115,9 @@ class _Study:
 
 
 class StudyPieces(OwnPieces):
-    """The pieces of a job that searches, on a single machine."""
+    """The pieces of a job that searches. Machines share whole studies: the trials of one begin, end early and
+    are compared on the machine that takes it.
+    """
 
     def __init__(
         self,
@@ -124,10 +126,16 @@ class StudyPieces(OwnPieces):
         *,
         known: Mapping[str, TrialEnd],
         is_open: Callable[[], bool] = lambda: True,
+        shared: Waiting | None = None,
     ) -> None:
-        """`known`: what trials ended with before, by name; `is_open`: whether another may begin."""
+        """`known`: what trials ended with before, by name; `is_open`: whether another may begin; `shared`:
+        the studies of several machines, each by its model.
+        """
         super().__init__()
-        self._job, self._emit, self._known, self._is_open = job, emit, known, is_open
+        self._job, self._emit, self._known, self._is_open = job, emit, dict(known), is_open
+        self._shared, self.handles = shared, shared.handles if shared else ()
+        self._pieces: dict[str, list[Piece]] = {}  # of each study, by the name of its model
+        self._all: set[str] = set()  # names of those that this attempt has to end
         self._studies: dict[str, _Study] = {}  # by the name of their model
         self._begun: dict[str, Piece] = {}  # trials under way, by name
         self._queues: dict[str, PieceQueue] = {}  # by shape
@@ -139,17 +147,49 @@ class StudyPieces(OwnPieces):
         self.ahead = lambda count, **places: PieceQueue(self._waiting()).ahead(count, **places)
 
     def open(self, pieces: list[Piece]) -> None:
-        self._studies = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
+        self._pieces = {piece.name: [] for piece in pieces if not piece.trial}
+        left = [piece for piece in pieces if piece.study in self._pieces]  # the models of others are finished
+        for piece in left:
+            self._pieces[piece.study].append(piece)
+        self._all = {piece.name for piece in left} - self._known.keys()
+        if self._shared is None:
+            self._begin(left)
+        else:
+            self._shared.open([self._whole(name) for name in self._pieces])
+
+    def _whole(self, name: str) -> Piece:
+        """Return a study as machines deal it: its model, with the estimate of all of its pieces."""
+        model = next(piece for piece in self._pieces[name] if not piece.trial)
+        return replace(model, estimate=sum(piece.estimate for piece in self._pieces[name]))
+
+    def _begin(self, pieces: list[Piece]) -> None:
+        """Let the pieces of studies begin here."""
+        begun = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
+        self._studies |= begun
         for piece in sorted((piece for piece in pieces if piece.trial), key=lambda piece: piece.trial):
-            if (study := self._studies.get(piece.study)) is None:  # its model is finished
-                continue
+            study = begun[piece.study]
             if piece.name in self._known:
                 study.ended.append(self._known[piece.name])
             else:
                 study.left.add(piece.name)
                 self.put(piece)
-        for study in self._studies.values():
+        for study in begun.values():
             self._release(study)
+
+    def _deal(self, **asked: Any) -> bool:
+        """Begin a study that machines share; return whether there was one. What its trials ended with on a
+        machine that is lost counts.
+        """
+        study = self._shared.take(**asked) if self._shared else None
+        if study is None:
+            return False
+        ended = {one.trial: one for one in study.trials}
+        for piece in self._pieces[study.name]:
+            end = ended.get(piece.trial)
+            if end is not None and end.values == (piece.values or end.values):
+                self._known.setdefault(piece.name, end)
+        self._begin(self._pieces[study.name])
+        return True
 
     def take(
         self,
@@ -159,6 +199,8 @@ class StudyPieces(OwnPieces):
         elsewhere: Collection[str],
         shape: str = "",
     ) -> Piece | None:
+        if not (self._unknown or self._waits):  # machines share the others
+            self._deal(held=held, staged=staged, elsewhere=elsewhere, shape=shape)
         if not self._is_open():
             self._leave_out()
         waiting = [queue for name, queue in self._queues.items() if len(queue) and shape in ("", name)]
@@ -197,12 +239,30 @@ class StudyPieces(OwnPieces):
             return (piece.name,) if study.is_behind(piece.name, epoch) else ()
         return ()
 
+    def done(self, model: str) -> None:
+        self._studies.pop(model, None)
+        if self._shared and model in self._pieces:
+            self._shared.done(model)
+
     def look(self, *, is_busy: bool) -> list[tuple[Piece, str]]:
         failed, self._failed = self._failed, []
-        return failed
+        return failed + (self._shared.look(is_busy=is_busy) if self._shared else [])
+
+    def leave_to_others(self, pieces: Collection[Piece]) -> bool:
+        whole = [self._whole(name) for name in self._studies]
+        if not (self._shared and self._shared.leave_to_others(whole)):
+            return False
+        for waiting in (self._studies, self._queues, self._unknown, self._begun, self._sources):
+            waiting.clear()
+        return True
 
     def is_over(self, *, has_devices: bool) -> bool:
-        return not has_devices or not (self._unknown or self._waits or self._failed)
+        if has_devices and (self._unknown or self._waits or self._failed):
+            return False
+        return self._shared is None or self._shared.is_over(has_devices=has_devices)
+
+    def elsewhere(self, here: Collection[str]) -> set[str]:
+        return self._all - set(here) - self.unbegun if self._shared else set()
 
     @property
     def _waits(self) -> bool:
