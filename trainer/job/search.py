@@ -105,7 +105,7 @@ class SearchSettings:
     )
     dollars: float = setting(
         0.0,
-        "Dollars of an attempt's machine after which no further trial begins; 0: no limit.",
+        "Dollars of an attempt's machines after which no further trial begins; 0: no limit.",
         least=0,
         most=10_000_000,
     )
