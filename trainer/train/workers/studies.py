@@ -309,7 +309,8 @@ class StudyPieces(OwnPieces):
     def _over(self, study: _Study, piece: Piece, event: Mapping[str, Any]) -> None:
         """Take in a trial's end."""
         known = {"end": event["end"], "score": event["score"], "epochs": int(event.get("epochs", 0))}
-        study.ended.append(TrialEnd(trial=piece.trial, values=piece.values, **known))
+        end = self._known[piece.name] = TrialEnd(trial=piece.trial, values=piece.values, **known)
+        study.ended.append(end)
         study.running.pop(piece.trial, None)
         study.left.discard(piece.name)
         study.reasons += [str(event["reason"])] if event.get("reason") else []

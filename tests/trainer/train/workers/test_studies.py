@@ -182,7 +182,8 @@ class Machines:
         """Answer what the second machine left of a study."""
         self.carried.write_text(json.dumps({study.study: {"left": left, "ended": ended}}))
         self.time.now += 1
-        self.nodes[0].look(is_busy=False)
+        for node in self.nodes[: 1 + self.queues[0].others]:
+            node.look(is_busy=False)
 
 
 @pytest.fixture
@@ -288,9 +289,21 @@ def test_a_machine_without_devices_gives_its_studies_back(machines):
     both.end(1, one, 0.3)
     assert other.leave_to_others([]) and other.is_over(has_devices=False)
     assert other.elsewhere({one.name}) >= {one.study}
-    for _ in range(4):
-        assert head.take(**ANY).study != one.study
+    mine = [head.take(**ANY) for _ in range(4)]
+    assert one.study not in {piece.study for piece in mine}
     assert head.take(**ANY) is None and both.events[0][-1]["event"] == "taken_over"
+    both.answer(one, "nothing")
+    again = head.take(**ANY)
+    assert (again.study, again.trial) == (one.study, 1), "what ended there is not known"
+    both.end(0, again, 0.5)
+    assert head.leave_to_others([])
+    other.look(is_busy=False)
+    assert other.take(**ANY) is None
+    both.answer(mine[0], "nothing")
+    assert other.take(**ANY).study == mine[0].study
+    assert head.take(**ANY) is None
+    both.answer(one, "nothing")
+    assert [head.take(**ANY).trial for _ in range(3)] == [2, 3, 4], "its own end is"
     alone = Stage(job_over(method="grid"))
     assert not alone.studies.leave_to_others([])
 
