@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from trainer.base.errors import UsageError
 from trainer.base.own_file import OwnFile
 from trainer.base.settings import bad_value, brief, check_limits, keys_of, read_keys, setting
-from trainer.base.text import counted
 from trainer.job.machine import parse_duration
 from trainer.job.script_values import Combination
 
@@ -258,14 +257,6 @@ def check_search(job: Any) -> None:
         except UsageError as error:
             named = ", ".join(f"{key} = {value}" for key, value in planned)
             raise UsageError(f"trial {number} ({named}): {error.what}", why=error.why, do=error.do) from error
-
-
-def check_machines(job: Any, models: int) -> None:
-    """Raise UsageError for a search over fewer models than machines share it."""
-    if job.search.over and not job.script.command and models < job.machine.nodes:
-        what = f"{job.machine.nodes} machines for {counted(models, 'model')}"
-        why, do = "the trials of a model are compared on one machine", f"Set machine.nodes = {models}."
-        raise UsageError(what, why=why, do=do)
 
 
 def with_trials(tables: Mapping[str, Any]) -> Mapping[str, Any]:

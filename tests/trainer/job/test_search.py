@@ -12,10 +12,10 @@ import pytest
 from tests.jobs import job_of
 from trainer.base.errors import UsageError
 from trainer.job.job import Job
-from trainer.job.pieces import pieces_of
+from trainer.job.pieces import check_machines, pieces_of
 from trainer.job.pieces.piece import SeriesWork
 from trainer.job.reading import job_from, job_from_json, parse_job
-from trainer.job.search import SearchSettings, check_machines, dearest, values_in
+from trainer.job.search import SearchSettings, dearest, values_in
 from trainer.job.search import job_of as job_of_trial
 
 RATES = {"low": 1e-4, "high": 1e-1, "log": True}
@@ -127,14 +127,16 @@ def test_rates_are_searched_with_whatever_else_a_job_has(more):
 
 
 def test_a_machine_needs_a_model_of_its_own():
-    job = searching({"train.learning_rate": RATES}, **{"machine.nodes": 3})
-    check_machines(job, models=3)
+    two: Any = {"train.seeds": 2, "machine.nodes": 2}
+    check_machines(job := searching({"train.learning_rate": RATES}, **two), [*_pieces(job).values()])
+    job = searching({"train.learning_rate": RATES}, **two | {"machine.nodes": 3})
     with pytest.raises(UsageError) as refused:
-        check_machines(job, models=2)
+        check_machines(job, [*_pieces(job).values()])
     assert str(refused.value) == (
         "3 machines for 2 models (the trials of a model are compared on one machine). Set machine.nodes = 2."
     )
-    check_machines(parse_job({}, {"machine.nodes": 3}), models=2)
+    plain = parse_job({}, {"machine.nodes": 3})
+    check_machines(plain, [*_pieces(plain).values()])
 
 
 def test_values_of_a_report_must_be_of_the_search():
