@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base.files import read_plain
-from trainer.base.strict_json import Fields, Unsound, read_object
+from trainer.base.strict_json import Unsound, Value, read_object
 from trainer.cluster.waiting import ANSWERS, NOTHING
 from trainer.job.pieces.piece import Piece
 from trainer.job.search import MOST_TRIALS, SearchSettings
@@ -70,10 +70,15 @@ class Carried:
         try:
             body = read_plain(self._path, most_bytes=MOST_BYTES) if self._path else b"{}"
             fields = read_object(body, most_bytes=MOST_BYTES, name="what was fetched").entries()
-            return {name: self._answer(value.fields()) for name, value in fields.items()}
+            return {name: self._answer(value) for name, value in fields.items()}
         except (OSError, Unsound):  # none yet
             return {}
 
-    def _answer(self, fields: Fields) -> tuple[str, tuple[TrialEnd, ...]]:
-        ended = tuple(read_end(item, self._search) for item in fields.rows("ended", most=MOST_TRIALS))
-        return fields.choice("left", ANSWERS), ended
+    def _answer(self, value: Value) -> tuple[str, tuple[TrialEnd, ...]]:
+        """Return an answer; a malformed one, made of what another machine wrote, is as good as nothing."""
+        try:
+            fields = value.fields()
+            ended = tuple(read_end(item, self._search) for item in fields.rows("ended", most=MOST_TRIALS))
+            return fields.choice("left", ANSWERS), ended
+        except Unsound:
+            return NOTHING, ()

@@ -249,7 +249,8 @@ class StudyPieces(OwnPieces):
         return failed + (self._shared.look(is_busy=is_busy) if self._shared else [])
 
     def leave_to_others(self, pieces: Collection[Piece]) -> bool:
-        whole = [self._whole(name) for name in self._studies]
+        failed = {model.name for model, _ in self._failed}
+        whole = [self._whole(name) for name in self._studies if name not in failed]
         if not (self._shared and self._shared.leave_to_others(whole)):
             return False
         for waiting in (self._studies, self._queues, self._unknown, self._begun, self._sources):

@@ -166,7 +166,7 @@ class Machines:
         for node in self.nodes:
             node.open(pieces)
 
-    def end(self, node: int, one: Piece, score: float) -> None:
+    def end(self, node: int, one: Piece, score: float | None) -> None:
         """Let a piece end on a node, as a supervisor tells it."""
         if one.trial:
             known = TrialEnd(trial=one.trial, values=one.values, end="done", score=score, epochs=3)
@@ -306,6 +306,18 @@ def test_a_machine_without_devices_gives_its_studies_back(machines):
     assert [head.take(**ANY).trial for _ in range(3)] == [2, 3, 4], "its own end is"
     alone = Stage(job_over(method="grid"))
     assert not alone.studies.leave_to_others([])
+
+
+def test_a_model_without_a_score_is_not_given_to_another_machine(machines):
+    both = machines("A")
+    head, other = both.nodes
+    for one in [head.take(**ANY) for _ in range(4)]:
+        both.end(0, one, None)
+    assert head.leave_to_others([])
+    ((model, reason),) = head.look(is_busy=False)
+    assert reason == "none of its 4 trials has a score"
+    both.end(0, model, None)
+    assert other.take(**ANY) is None and head.is_over(has_devices=False)
 
 
 needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna")
