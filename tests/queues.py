@@ -30,6 +30,7 @@ class QueueOfNode:
     def __init__(self, hand_out: HandOut, node: int) -> None:
         self._hand_out, self._node = hand_out, node
         self._reply = hand_out.join(node)
+        self._begun = set(self._reply.changes)
         self.handle = os.open(os.devnull, os.O_RDONLY)
         self.is_head = node == 0
         self._lost: list[int] = []
@@ -40,6 +41,7 @@ class QueueOfNode:
 
     def _took(self, reply: Any) -> Any:
         self._reply = reply
+        self._begun ^= set(reply.changes)
         self._lost += reply.lost
         self._spoiled += [self._pieces[number] for number in reply.spoiled]
         return reply
@@ -65,6 +67,10 @@ class QueueOfNode:
 
     def ahead(self, count: int, **_: Any) -> list[Piece]:
         return []
+
+    @property
+    def is_scarce(self) -> bool:
+        return len(self._pieces) - len(self._begun) < 1 + self.others
 
     @property
     def others(self) -> int:

@@ -38,6 +38,14 @@ def told(desk: Desk, machine: str, event: str) -> list[dict[str, Any]]:
     ]
 
 
+def ends_listed(desk: Desk, machine: str) -> set[str]:
+    """Return the trials that S3 knows to have ended on a machine."""
+    lists = [
+        body for key, body in desk.stored("").items() if machine in key and key.endswith("/outputs.json")
+    ]
+    return {one["piece"] for body in lists for one in json.loads(body)["scripts"]}
+
+
 def while_it_runs(run: subprocess.Popen[str], true: Callable[[], Any]) -> Any:
     """Wait until something holds, as long as the launch goes on."""
 
@@ -86,6 +94,35 @@ def test_models_of_a_lost_machine_are_trained_by_the_others(desk: Desk, tmp_path
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")  # checks each hash
     assert pulled.returncode == 0, pulled.stderr
     assert len(list((desk.folder / "pulled").rglob("*.safetensors"))) == 20
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_800)
+def test_studies_of_a_lost_machine_are_searched_by_the_others(desk: Desk, tmp_path: Path) -> None:
+    names = [f"C{number:02d}-USD" for number in range(6)]
+    words = ["--symbols", ",".join(names), "--bars", "2000", "--timeframe", "1h"]
+    assert write_synthetic(["--out", str(tmp_path / "coins"), *words]) == 0
+    grid = sets("search.over={train={learning_rate=[0.001,0.003,0.01,0.03]}}", "search.method=grid")
+    words = ["--instance", "g6.xlarge", "--data", str(tmp_path / "coins"), "--epochs", "40"]
+    run = desk.start(
+        *("launch", "--rehearse", "--json", *words, *TINY, *grid),
+        *sets("machine.nodes=2", "train.patience=40"),
+    )
+    head, lost = while_it_runs(run, lambda: machines(desk))
+    known = while_it_runs(run, lambda: ends_listed(desk, lost))
+    lose(desk, lost)
+    out, err = run.communicate(timeout=1_500)
+    assert run.returncode == 0, err[-2_500:]
+    receipt = json.loads(out)
+    assert receipt["state"] == "done" and len(receipt["attempts"]) == 1
+    assert {node["instance_id"]: node["state"] for node in receipt["nodes"]} == {head: "done", lost: "lost"}
+    assert sorted(model["piece"] for model in receipt["models"]) == names
+    trials = sorted(f"{name} t{number}" for name in names for number in range(1, 5))
+    assert sorted(one["piece"] for one in receipt["trials"]) == trials, "each once"
+    assert {model["metrics"]["about"]["tried"] for model in receipt["models"]} == {4}
+    assert told(desk, head, "taken_over")
+    begun = {one["piece"] for one in told(desk, head, "model_started")}
+    assert not known & begun and begun < {*names, *trials}, "what ended is known"
 
 
 SCRIPT = """

@@ -127,6 +127,11 @@ class SharedQueue:
     def __len__(self) -> int:
         return len(self._left)
 
+    @property
+    def is_scarce(self) -> bool:
+        """Return whether fewer pieces wait than there are machines, as far as this node knows."""
+        return len(self._left) < len(self.cluster.addresses)
+
     def has(self, source: str) -> bool:
         """Return whether a piece of the source waits, as far as this node knows."""
         return self._left.has(source)

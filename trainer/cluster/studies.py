@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from trainer.base.errors import UsageError
 from trainer.base.extras import needs
 from trainer.base.text import counted
 from trainer.cluster.proposals import Pruner, propose
-from trainer.cluster.waiting import OwnPieces
+from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.job.pieces.queue import PieceQueue
@@ -49,8 +49,8 @@ def check_bounds(search: SearchSettings, *, usd_per_hour: float | None) -> None:
 def bounds_of(
     search: SearchSettings, *, seconds: Callable[[], float], usd_per_hour: float | None
 ) -> Callable[[], bool]:
-    """Return whether a further trial may begin on a machine at this moment. `seconds`: that it has cost so
-    far.
+    """Return whether a further trial may begin at this moment. `seconds`: that the machine has cost so far;
+    `usd_per_hour`: of all machines.
     """
 
     def may_begin() -> bool:
@@ -82,7 +82,9 @@ class _Study:
 
 
 class StudyPieces(OwnPieces):
-    """The pieces of a job that searches, on a single machine."""
+    """The pieces of a job that searches. Machines share whole studies: the trials of one begin, end early and
+    are compared on the machine that takes it.
+    """
 
     def __init__(
         self,
@@ -91,10 +93,16 @@ class StudyPieces(OwnPieces):
         *,
         known: Mapping[str, TrialEnd],
         is_open: Callable[[], bool] = lambda: True,
+        shared: Waiting | None = None,
     ) -> None:
-        """`known`: what trials ended with before, by name; `is_open`: whether another may begin."""
+        """`known`: what trials ended with before, by name; `is_open`: whether another may begin; `shared`:
+        the studies of several machines, each by its model.
+        """
         super().__init__()
-        self._job, self._emit, self._known, self._is_open = job, emit, known, is_open
+        self._job, self._emit, self._known, self._is_open = job, emit, dict(known), is_open
+        self._shared, self.handles = shared, shared.handles if shared else ()
+        self._pieces: dict[str, list[Piece]] = {}  # of each study, by the name of its model; "": of a script
+        self._all: set[str] = set()  # names of those that this attempt has to end
         self._studies: dict[str, _Study] = {}  # by the name of their model
         self._begun: dict[str, Piece] = {}  # trials under way, by name
         self._queues: dict[str, PieceQueue] = {}  # by shape
@@ -106,19 +114,53 @@ class StudyPieces(OwnPieces):
         self.ahead = lambda count, **places: PieceQueue(self._waiting()).ahead(count, **places)
 
     def open(self, pieces: list[Piece]) -> None:
-        models = {piece.name: _Study(model=piece) for piece in pieces if not piece.trial}
-        self._studies = models or {"": _Study(ended=list(self._known.values()))}  # "": of a script
-        for one in self._studies.values() if self._job.search.prunes else ():
-            one.pruner = Pruner(self._job.search.better)
-        for piece in sorted((piece for piece in pieces if piece.trial), key=lambda piece: piece.trial):
-            if (study := self._studies.get(piece.study)) is None:  # its model is finished
-                continue
-            if piece.name in self._known:
-                study.ended.append(self._known[piece.name])
-            else:
+        models = [piece.name for piece in pieces if not piece.trial]
+        self._pieces = {name: [] for name in ([""] if self._job.script.command else models)}
+        left = [piece for piece in pieces if piece.study in self._pieces]  # the models of others are finished
+        for piece in left:
+            self._pieces[piece.study].append(piece)
+        self._all = {piece.name for piece in left} - self._known.keys()
+        if self._shared is None:
+            self._begin(self._pieces)
+        else:
+            self._shared.open([self._whole(name) for name in self._pieces])
+
+    def _whole(self, name: str) -> Piece:
+        """Return a study as machines deal it: its model, with the estimate of all of its pieces."""
+        model = next(piece for piece in self._pieces[name] if not piece.trial)
+        return replace(model, estimate=sum(piece.estimate for piece in self._pieces[name]))
+
+    def _begin(self, names: Iterable[str]) -> None:
+        """Let the pieces of studies begin here."""
+        for name in names:
+            study = self._studies[name] = _Study()
+            study.model = next((piece for piece in self._pieces[name] if not piece.trial), None)
+            study.pruner = Pruner(self._job.search.better) if self._job.search.prunes else None
+            if study.model is None:  # a script's pieces are those that are left
+                study.ended = list(self._known.values())
+        begun = [piece for name in names for piece in self._pieces[name] if piece.trial]
+        for piece in sorted(begun, key=lambda piece: piece.trial):
+            if piece.name not in self._known:
                 self.put(piece)
-        for study in self._studies.values():
-            self._release(study)
+            elif piece.study:
+                self._studies[piece.study].ended.append(self._known[piece.name])
+        for name in names:
+            self._release(self._studies[name])
+
+    def _deal(self, **asked: Any) -> bool:
+        """Begin a study that machines share; return whether there was one. What its trials ended with on a
+        machine that is lost counts.
+        """
+        study = self._shared.take(**asked) if self._shared else None
+        if study is None:
+            return False
+        ended = {one.trial: one for one in study.trials}
+        for piece in self._pieces[study.name]:
+            end = ended.get(piece.trial)
+            if end is not None and end.values == (piece.values or end.values):
+                self._known.setdefault(piece.name, end)
+        self._begin([study.name])
+        return True
 
     def take(
         self,
@@ -128,6 +170,8 @@ class StudyPieces(OwnPieces):
         elsewhere: Collection[str],
         shape: str = "",
     ) -> Piece | None:
+        if not (self._unknown or self._waits):  # machines share the others
+            self._deal(held=held, staged=staged, elsewhere=elsewhere, shape=shape)
         if not self._is_open():
             self._leave_out()
         waiting = [queue for name, queue in self._queues.items() if len(queue) and shape in ("", name)]
@@ -173,12 +217,31 @@ class StudyPieces(OwnPieces):
         """Return why a script's search that is over has failed; '' if it has not."""
         return self._studies[""].flaw
 
+    def done(self, model: str) -> None:
+        self._studies.pop(model, None)
+        if self._shared and model in self._pieces:
+            self._shared.done(model)
+
     def look(self, *, is_busy: bool) -> list[tuple[Piece, str]]:
         failed, self._failed = self._failed, []
-        return failed
+        return failed + (self._shared.look(is_busy=is_busy) if self._shared else [])
+
+    def leave_to_others(self, pieces: Collection[Piece]) -> bool:
+        failed = {model.name for model, _ in self._failed}
+        whole = [self._whole(name) for name in self._studies if name not in failed]
+        if not (self._shared and self._shared.leave_to_others(whole)):
+            return False
+        for waiting in (self._studies, self._queues, self._unknown, self._begun, self._sources):
+            waiting.clear()
+        return True
 
     def is_over(self, *, has_devices: bool) -> bool:
-        return not has_devices or not (self._unknown or self._waits or self._failed)
+        if has_devices and (self._unknown or self._waits or self._failed):
+            return False
+        return self._shared is None or self._shared.is_over(has_devices=has_devices)
+
+    def elsewhere(self, here: Collection[str]) -> set[str]:
+        return self._all - set(here) - self.unbegun if self._shared else set()
 
     @property
     def _waits(self) -> bool:
@@ -225,7 +288,8 @@ class StudyPieces(OwnPieces):
     def _over(self, study: _Study, piece: Piece, event: Mapping[str, Any]) -> None:
         """Take in a trial's end."""
         known = {"end": event["end"], "score": event["score"], "epochs": int(event.get("epochs", 0))}
-        study.ended.append(TrialEnd(trial=piece.trial, values=piece.values, **known))
+        end = self._known[piece.name] = TrialEnd(trial=piece.trial, values=piece.values, **known)
+        study.ended.append(end)
         study.running.pop(piece.trial, None)
         study.left.discard(piece.name)
         study.reasons += [str(event["reason"])] if event.get("reason") else []

@@ -28,10 +28,10 @@ class Carrier(Protocol):
         """Return the number of pieces without an answer."""
 
     def ask(self, piece: Piece, node: int) -> None:
-        """Begin to look for what a node left of a piece."""
+        """Begin to look for what a node left of a piece, and of the trials of its study."""
 
     def arrived(self) -> list[tuple[Piece, str]]:
-        """Return the pieces with an answer, and the answers, each once."""
+        """Return the pieces with an answer, and the answers, each once; with the ends of trials."""
 
 
 class Waiting(Protocol):
@@ -46,7 +46,8 @@ class Waiting(Protocol):
         self, *, held: Collection[str], staged: Collection[str], elsewhere: Collection[str], shape: str = ""
     ) -> Piece | None:
         """Remove and return the next piece, see `PieceQueue.peek`; None if none may begin now. `shape`: that
-        of the pieces beside which it is to train, see `Piece.shape`; '': of any.
+        of the pieces beside which it is to train, see `Piece.shape`; '': of any. A study that machines share
+        is left to one that stands idle, while there is one for each at most.
         """
 
     def has(self, source: str) -> bool:
@@ -150,7 +151,7 @@ class SharedPieces:
     ) -> Piece | None:
         if self._arrived:
             return self._arrived.popleft()
-        if len(self._carried) >= self._most_carried:
+        if len(self._carried) >= self._most_carried or (shape and self._queue.is_scarce):
             return None
         taken = self._queue.take(held=held, staged=staged)
         if taken is None:

@@ -308,6 +308,7 @@ def _decision(
                 challenger=scored.challenger,
                 champion=scored.champion,
                 challenge=challenge,
+                tried=job.search.num_trials if job.search.over else 1,  # its own count is its node's word
             )
             promote, reason, numbers = made.promote, made.reason, dict(made.numbers)
     except ConfigError as error:  # how many decisions there were is not known

@@ -211,7 +211,7 @@ def outputs_seen(objects: Objects, record: RunRecord) -> Observation:
     """Return the output files of a script that its nodes list and that S3 holds as listed, the paths of the
     others, and the ends of the pieces in those lists.
     """
-    if record.leaves != "files" and not any(piece.is_trial for piece in record.pieces):
+    if not record.lists_ends:
         return Observation()
     lists = [listed(objects, keys) for keys in record.nodes]
     read = [one for one in lists if one is not None]

@@ -129,10 +129,10 @@ def _node(objects: Objects, keys: NodeKeys, record: RunRecord, now: datetime) ->
 
 
 def _made(objects: Objects, record: RunRecord, keys: NodeKeys) -> set[str]:
-    """Return the pieces that a node made: models in its folder, and values in its list of files."""
+    """Return the pieces that a node made: models in its folder, and values or trials in its list."""
     pieces = {f"{piece.model}{MODEL_SUFFIX}": piece.piece for piece in record.pieces}
     made = {pieces[item.key.removeprefix(keys.models)] for item in models_in(objects, record, keys)}
-    if record.leaves == "files":
+    if record.lists_ends:
         _, scripts = listed(objects, keys) or ((), ())
         made |= {str(one["piece"]) for one in scripts if one["done"]} & set(pieces.values())
     return made

@@ -105,7 +105,7 @@ class SearchSettings:
     )
     dollars: float = setting(
         0.0,
-        "Dollars of an attempt's machine after which no further trial begins; 0: no limit.",
+        "Dollars of an attempt's machines after which no further trial begins; 0: no limit.",
         least=0,
         most=10_000_000,
     )
@@ -263,9 +263,6 @@ def check_search(job: Any) -> None:
     if search.score:
         do = "Leave search.score out: the validation loss decides, of which the least is the best."
         raise UsageError("search.score without a script", why="Mayfly's models have their own", do=do)
-    if job.machine.nodes > 1:
-        why, do = "its trials are compared on one machine", "Set machine.nodes = 1, or leave [search] out."
-        raise UsageError("a search on several machines", why=why, do=do)
     if job.train.distributed == "always" or (job.data.panel and job.train.distributed == "auto"):
         do = "Set train.distributed = never."
         raise UsageError("a search with a model on all devices", why="each trial trains on one", do=do)
@@ -298,16 +295,24 @@ def text_of(value: Any) -> str:
 
 def _check_key(job: Any, key: str) -> None:
     table, _, name = key.partition(".")
-    model, has_start = keys_of(job.model), bool(job.train.init or getattr(job.model, "encoder", ""))
-    is_fixed = has_start or isinstance(job.model, OwnFile)  # it was tried for one size
-    mine = [] if is_fixed else [one for one in model if not one.startswith("encoder")]
+    has_start, is_own = (
+        bool(job.train.init or getattr(job.model, "encoder", "")),
+        isinstance(job.model, OwnFile),
+    )
+    model = [one for one in keys_of(job.model) if not one.startswith("encoder")]
+    mine = [] if has_start or is_own else model
     known = [*(f"model.{one}" for one in mine), *(f"train.{one}" for one in OF_TRAIN)]
     if key in known:
         return
-    do = f"Search over {', '.join(known)}."
-    if table == "model" and name in model and has_start:
-        raise UsageError(f"search.over has {key}", why="the model starts from one of its sizes", do=do)
-    why = "trials of a model share its rows, its windows and its seeds"
+    do, why = f"Search over {', '.join(known)}.", "trials of a model differ in its sizes and rates alone"
+    if table not in TABLES:
+        why = "a search takes keys of [model] and [train]"
+    elif table == "model" and is_own:
+        why = "your own model is tried with one set of its keys before the run"
+    elif has_start and name in model and table == "model":
+        why = "all trials start from one model, with its settings"
+    elif table == "model" and name not in keys_of(job.model):
+        why = f"{job.model.name} has no such key"
     raise UsageError(f"search.over has {key[:80]}", why=why, do=do)
 
 

@@ -19,7 +19,7 @@ from trainer.aws.objects import Objects
 from trainer.aws.place import ACCOUNT, Place
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.job.job import Job
-from trainer.job.pieces import pieces_of
+from trainer.job.pieces import check_machines, pieces_of
 from trainer.job.pieces.piece import Piece
 from trainer.job.script import KIND as SCRIPT
 from trainer.launch.bundle import BundleName
@@ -162,6 +162,7 @@ class TrainingWork(WeighedWork):
     def weighed(self, offers: Offers, account: Account) -> Load:
         job, machines, place = self.job, offers.priced.machines, account.place
         work = with_bytes(workload(job, self.candles.bars), job, input_bytes=self.input_bytes)
+        check_machines(job, work.pieces)
         if place.binding and job.machine.instance:
             refuse_retired(machines, work)
 

@@ -6,13 +6,15 @@ measured.
     training seconds = windows x epochs x cost of a window / windows a second,
                        packed over the machine's GPUs, longest first,
                        or one after another where all GPUs train each model together (`scaling`)
-    several machines are one set of GPUs that begins when the last of them has booted and joined
+    several machines are one set of GPUs that begins when the last of them has booted and joined;
+    of a search each gets whole studies
 
 Rates are the profile's, which are estimates. Makes no AWS calls: prices come in, dollars come out.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -169,10 +171,27 @@ def estimate(
         )
     else:
         training = longest_first(seconds, min(slots, max(1, len(seconds))))
+        if work.nodes > 1:
+            parts = (each / device_rate for each in _of_longest_node(work))
+            training = max(training, longest_first(list(parts), math.ceil(slots / work.nodes)))
     boot, after = around(machine, place)
     boot += JOIN_SECONDS if work.nodes > 1 else 0.0
     stage, upload = (0.0, 0.0) if place.chip else _moved(work, machine)
     return Estimate(boot=boot, stage=stage, training=training, upload=after + upload)
+
+
+def _of_longest_node(work: Workload) -> list[float]:
+    """Return the estimates of a machine's pieces, of the one that has the most: trials and their model are
+    dealt to one, the longest study first. [] without a search.
+    """
+    studies: dict[str, list[float]] = {}
+    for piece in work.pieces:
+        if piece.study:
+            studies.setdefault(piece.study, []).append(piece.estimate)
+    nodes: list[list[float]] = [[] for _ in range(work.nodes)]
+    for study in sorted(studies.values(), key=sum, reverse=True):
+        min(nodes, key=sum).extend(study)
+    return max(nodes, key=sum)
 
 
 def _by_profile(work: Workload, machine: InstanceType, place: Place) -> float:

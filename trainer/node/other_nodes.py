@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from trainer.node.start import lay_out_checkpoints
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import Leaves
-from trainer.runs.reports import MOST_OUTPUTS_BYTES, read_scripts
+from trainer.runs.reports import MOST_OUTPUTS_BYTES, read_scripts, trial_end
 from trainer.runs.snapshots import MOST_NUMBER, Snapshot, read_snapshot
 from trainer.runs.start_file import CarriedObject, StartFile
 
@@ -49,9 +49,10 @@ class OtherNodes:
         """Return the number of the attempt's nodes."""
         return len(self._start.instances)
 
-    def fetch(self, number: int, folder: str) -> str:
+    def fetch(self, number: int, folder: str, *more: str) -> str:
         """Lay out the newest checkpoint that a node has of a piece, whose files lie in `folder` of
-        CHECKPOINTS; return MADE if there is nothing to do, CHECKPOINT, or NOTHING.
+        CHECKPOINTS, and in `more` those of its trials; return MADE if there is nothing to do, CHECKPOINT, or
+        NOTHING.
         """
         own = self._node.status.identity.keys
         keys = replace(own, instance_id=self._start.instances[number])
@@ -60,7 +61,7 @@ class OtherNodes:
         newest = newest_number(lambda one: self._node.uplink.exists(keys.snapshot(one)))
         for snapshot in range(newest, max(0, newest - MOST_TRIED), -1):
             try:
-                if self._laid_out(keys, snapshot, folder):
+                if self._laid_out(keys, snapshot, (folder, *more)):
                     log.info("%s goes on from node %d's checkpoint", folder, number)
                     return CHECKPOINT
             except Stopped:
@@ -69,32 +70,42 @@ class OtherNodes:
                 log.warning("snapshot %d of node %d is not used: %s", snapshot, number, error)
         return NOTHING
 
-    def _laid_out(self, keys: NodeKeys, number: int, folder: str) -> bool:
+    def ended(self, number: int, titles: Collection[str]) -> list[dict[str, Any]]:
+        """Return the ends of these trials that a node lists, as a training reads them."""
+        keys = replace(self._node.status.identity.keys, instance_id=self._start.instances[number])
+        return [trial_end(one) for one in self._ends(keys) if "trial" in one and one["piece"] in titles]
+
+    def _laid_out(self, keys: NodeKeys, number: int, folders: Sequence[str]) -> bool:
         body = self._node.uplink.read(keys.snapshot(number))
         snapshot = read_snapshot(body, run_id=keys.run_id, attempt=keys.attempt, number=number)
-        part = _part_of(snapshot, keys, self._start, folder)
+        part = _part_of(snapshot, keys, self._start, folders)
         if not part.files:
             return False
         # The command may own CHECKPOINTS, and put a link there: nothing is written below it.
-        place, target = self._node.work / "carried", self._checkpoints / folder
+        place = self._node.work / "carried"
         shutil.rmtree(place, ignore_errors=True)
         lay_out_checkpoints(self._node, part, place)
-        if self._own_user is not None:
-            self._own_user.give(place / folder)
-        shutil.rmtree(target, ignore_errors=True)
-        (place / folder).rename(target)
+        for folder in {file.path.partition("/")[0] for file in part.files}:
+            target = self._checkpoints / folder
+            if self._own_user is not None:
+                self._own_user.give(place / folder)
+            shutil.rmtree(target, ignore_errors=True)
+            (place / folder).rename(target)
         return True
 
     def _is_made(self, keys: NodeKeys, folder: str) -> bool:
         """Return whether S3 has all that a node makes of a piece."""
         if self._leaves == "models":
             return self._node.uplink.exists(f"{keys.models}{folder}.json")  # sent after the weights
+        return any(end["piece"] == folder and end["done"] for end in self._ends(keys))
+
+    def _ends(self, keys: NodeKeys) -> tuple[dict[str, Any], ...]:
+        """Return the ends of pieces that a node lists."""
         try:
             body = self._node.uplink.read(keys.output_index)
-            ends = read_scripts(read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="outputs.json"))
+            return read_scripts(read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="outputs.json"))
         except (*AWS_ERRORS, Unsound):
-            return False
-        return any(end["piece"] == folder and end["done"] for end in ends)
+            return ()
 
 
 def newest_number(exists: Callable[[int], bool]) -> int:
@@ -113,9 +124,9 @@ def newest_number(exists: Callable[[int], bool]) -> int:
     return there
 
 
-def _part_of(snapshot: Snapshot, keys: NodeKeys, start: StartFile, folder: str) -> StartFile:
-    """Return a start file with a piece's part of a snapshot."""
-    files = tuple(file for file in snapshot.files if file.path.partition("/")[0] == folder)
+def _part_of(snapshot: Snapshot, keys: NodeKeys, start: StartFile, folders: Sequence[str]) -> StartFile:
+    """Return a start file with the part of a snapshot that lies in these folders."""
+    files = tuple(file for file in snapshot.files if file.path.partition("/")[0] in folders)
     needed = {file.object for file in files}
     objects = tuple(
         CarriedObject(
@@ -137,7 +148,7 @@ class Fetches:
         self._others, self._answers = others, answers
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fetch")
         self._waiting: dict[str, tuple[Piece, Future[str]]] = {}
-        self._answered: dict[str, str] = {}
+        self._answered: dict[str, Mapping[str, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -153,16 +164,19 @@ class Fetches:
             del self._waiting[piece.name]
         return ready
 
-    def answer(self, event: Mapping[str, Any]) -> None:
-        """Fetch for a training what its event `taken_over` names, and add the answer to its file. Raises
-        ValueError for a node that does not exist.
+    def answer(self, event: Mapping[str, Any], trials: Mapping[str, str]) -> None:
+        """Fetch for a training what its event `taken_over` names, with the `trials` of its study (names by
+        title), and add the answer to its file. Raises ValueError for a node that does not exist.
         """
         model, number = str(event["model"]), event["node"]
         if not isinstance(number, int) or not 0 <= number < self._others.count:
             raise ValueError(f"there is no node {number}")
 
         def fetch() -> None:
-            self._answered[model] = self._others.fetch(number, model)
+            ended = self._others.ended(number, trials) if trials else []
+            over = {end["piece"] for end in ended}
+            left = self._others.fetch(number, model, *(trials[one] for one in trials.keys() - over))
+            self._answered[model] = {"left": left, "ended": ended}
             if self._answers is not None:
                 with whole_file(self._answers) as new:
                     new.write_text(json.dumps(self._answered))

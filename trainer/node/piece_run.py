@@ -151,7 +151,7 @@ class PieceRun:
                 if event["event"] == "trial_done":
                     self._work.outputs.trial_done(self._work.trial_of(event))
                 if self._work.fetches is not None and event["event"] == "taken_over":
-                    self._work.fetches.answer(event)
+                    self._work.fetches.answer(event, self._work.node.status.progress.trials_of(event))
             except (KeyError, TypeError, ValueError, AttributeError):  # none of ours
                 self._events.unsound += 1
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainer.job.model_names import TRIAL
+
 MOST_DEVICES, MOST_LINE = 64, 400  # that a result names, and the characters of each line
 COUNTS = ("epoch", "epochs", "step", "steps")
 OVER = ("script_done", "trial_done", "retry", "model_failed", "model_stopped")
@@ -39,6 +41,15 @@ class Progress:
         here = {event["piece"] for event in self.done}
         states = {piece: entry.get("state") for piece, entry in self.pieces.items() if piece not in here}
         return tuple(piece for piece, state in states.items() if state == "done")
+
+    def trials_of(self, event: Mapping[str, Any]) -> dict[str, str]:
+        """Return the trials of the study whose model an event is of: their names, by piece."""
+        study = {**self.models[event["model"]], "kind": TRIAL}
+        return {
+            str(one["piece"]): name
+            for name, one in self.models.items()
+            if {**one, "piece": study["piece"]} == study
+        }
 
     @property
     def rate(self) -> float | None:

@@ -44,7 +44,7 @@ class NodeEnd:
     instance_id: str
     state: str = ""
     error: Mapping[str, Any] | None = None
-    models: int = 0  # and values of a script, that it made
+    models: int = 0  # and values of a script, or trials, that it made
     failed: int = 0  # by its word
     last_report: datetime | None = None
 

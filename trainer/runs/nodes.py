@@ -95,6 +95,7 @@ def joined_result(
     )
     made = {_piece_of(one) for one in (*models, *(one for one in scripts if one["done"]))}
     made |= {piece for node in nodes for piece in node.left}
+    made |= record.trials_over({*made, *finished})
     told = [one for result in results for one in result.failed if _piece_of(one) not in made]
     told.sort(key=lambda one: one["reason"] in UNFINISHED)
     unknown = ({**piece.identity, "reason": UNFINISHED[1]} for piece in record.pieces)

@@ -7,7 +7,7 @@ Its cost is a low and a high bound (`runs.spending`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -131,13 +131,19 @@ def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:
     """
     earlier = observed.start.scripts if observed.start else ()
     done = {item["piece"] for item in earlier}
-    own = observed.result.scripts if observed.result else observed.scripts
+    own = observed.result.scripts if observed.result else _once(observed.scripts)
     if observed.nodes and observed.result:  # of a node that was lost, beside others that reported
         reported = {item["piece"] for item in own if item["done"]}
-        left = [item for item in observed.scripts if item["piece"] not in reported]
+        left = _once(item for item in observed.scripts if item["piece"] not in reported)
         own = (*(item for item in own if item["piece"] not in {one["piece"] for one in left}), *left)
     kept = [item if _has_its_files(item, observed) else {**item, "done": False} for item in own]
     return [*earlier, *(item for item in kept if item["piece"] not in done)]
+
+
+def _once(scripts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the ends that several nodes list, each piece once: one that is done, if it is on any of them."""
+    ends = sorted(scripts, key=lambda item: bool(item["done"]))
+    return list({item["piece"]: item for item in ends}.values())
 
 
 def _has_its_files(script: Mapping[str, Any], observed: Observation) -> bool:
@@ -312,7 +318,7 @@ def _failed(
     known = {item["piece"]: dict(item) for item in (*reported, *earlier)}
     failed = [item for piece, item in known.items() if piece not in made]
     scripts = [item for item in scripts_of(observed) if state == "done" or item["done"]]
-    accounted = made | {item["piece"] for item in (*failed, *scripts)}
+    accounted = made | {item["piece"] for item in (*failed, *scripts)} | record.trials_over(made)
     missing = [piece.identity for piece in record.pieces if piece.piece not in accounted]
     return failed + [{**piece, "reason": f"not finished when the run ended ({state})"} for piece in missing]
 

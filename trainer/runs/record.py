@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -71,6 +71,11 @@ class RunPiece:
     def is_trial(self) -> bool:
         """Return whether it ends with a score, and leaves no model."""
         return self.kind == TRIAL
+
+    @property
+    def study(self) -> tuple[tuple[str, ...], int, int]:
+        """Return what a model and its trials have in common."""
+        return self.series, self.fold, self.seed
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -141,6 +146,18 @@ class RunRecord:
         it by its beginning.
         """
         return f"{self.project}-{self.stack}-{self.run_id}" if self.one_model else ""
+
+    @property
+    def lists_ends(self) -> bool:
+        """Return whether its nodes list how pieces ended: values of a script, or trials."""
+        return self.leaves == "files" or any(piece.is_trial for piece in self.pieces)
+
+    def trials_over(self, made: Collection[str]) -> set[str]:
+        """Return the trials whose model is one of those that are made. What they ended with may have gone
+        with a machine, and nobody needs it any more.
+        """
+        studies = {piece.study for piece in self.pieces if not piece.is_trial and piece.piece in made}
+        return {piece.piece for piece in self.pieces if piece.is_trial and piece.study in studies}
 
     @property
     def has_instances(self) -> bool:

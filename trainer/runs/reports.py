@@ -287,6 +287,12 @@ def _trial(item: Fields) -> dict[str, Any]:
     }
 
 
+def trial_end(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the end of a trial, of an entry that `script_entry` read, as a training reads it."""
+    known = {name: entry[name] for name in ("piece", "trial", "values", "end", "epochs")}
+    return {**known, "score": entry["best"].get("value")}
+
+
 def _read_best(fields: Fields) -> dict[str, Any]:
     """Return a script's headline metric, its best value, and which end is better; {} if it has none."""
     if (value := fields.number("value")) is None:

@@ -30,6 +30,7 @@ from trainer.runs.reports import (
     read_failed,
     read_outputs,
     script_entry,
+    trial_end,
 )
 from trainer.runs.snapshots import SnapshotFile, StoredObject, flaws_of, read_file
 from trainer.runs.store import carried_key, start_key
@@ -83,14 +84,7 @@ class StartFile:
     @property
     def trials(self) -> tuple[Mapping[str, Any], ...]:
         """Return the ends of the finished trials of a search, as a training reads them."""
-        return tuple(
-            {
-                **{name: entry[name] for name in ("piece", "trial", "values", "end", "epochs")},
-                "score": entry["best"].get("value"),
-            }
-            for entry in self.scripts
-            if "trial" in entry
-        )
+        return tuple(trial_end(entry) for entry in self.scripts if "trial" in entry)
 
     @property
     def over(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ champion: a smaller deciding score by more than the margin, beyond chance, and n
 Chance: `GateRule.level` is the rate of false promotions over `GateRule.challenges` decisions about one
 champion, of which each gets an equal part (Bonferroni). So the rate holds for each decision, over any year of
 Sundays, and however much the test spans of neighbouring Sundays overlap. `benchmarks/gate.py` measures it.
+Both marks correct for the trials of a search, as in a receipt: the challenger is the best of `tried`.
 Pure, standard library only.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from trainer.targets.described import TRIED
 from trainer.targets.inference import FEWEST_CELLS
 from trainer.targets.losses import Losses
 from trainer.targets.marks import Judgement, judge
@@ -63,8 +65,10 @@ def decide(
     challenger: Losses,
     champion: Losses | None,
     challenge: int,
+    tried: int = 1,
 ) -> Decision:
     """Decide on a challenger. `challenge` counts the decisions about this champion, from 1; it is recorded.
+    `tried`: trials of its search, by the job.
 
     Raises ValueError for a challenge below 1.
     """
@@ -74,11 +78,11 @@ def decide(
     scores = {name: lower[name] for name in target.proper}
     if champion is not None:
         challenger, champion = challenger.shared(champion)
-    over_baselines = _judged(target, challenger, challenger.gains(scores))
+    over_baselines = _judged(target, challenger, challenger.gains(scores), tried=tried)
     over_champion = None
     if champion is not None:
         gains = {CHAMPION: challenger.beside(champion, scores)}
-        over_champion = _beyond(rule.margin, target, challenger, gains)
+        over_champion = _beyond(rule.margin, target, challenger, gains, tried=tried)
     rivals = {CHAMPION: over_champion} if champion is not None else {}
     objection = _too_few(rule, len(challenger.begins)) or next(
         filter(None, (_objection(target, rule, one) for one in (*rivals.values(), over_baselines))), ""
@@ -89,6 +93,7 @@ def decide(
         "challenge": challenge,
         "level": rule.level,
         "challenges": rule.challenges,
+        "tried": tried,
         "alpha": rule.alpha,
         "margin": rule.margin,
         "cells": len(challenger.begins),
@@ -99,14 +104,21 @@ def decide(
     return Decision(promote=not objection, reason=reason, numbers=numbers)
 
 
-def _judged(target: TargetSettings, losses: Losses, gains: Mapping[str, Any]) -> Judgement | None:
-    about = {"proper": target.about()["proper"]}
+def _judged(
+    target: TargetSettings, losses: Losses, gains: Mapping[str, Any], *, tried: int
+) -> Judgement | None:
+    about = {"proper": target.about()["proper"], TRIED: tried}
     (found,) = judge([{"about": about, "test": {"cells": len(losses.begins), "better": gains}}])
     return found
 
 
 def _beyond(
-    margin: float, target: TargetSettings, losses: Losses, gains: Mapping[str, Mapping[str, Any]]
+    margin: float,
+    target: TargetSettings,
+    losses: Losses,
+    gains: Mapping[str, Mapping[str, Any]],
+    *,
+    tried: int,
 ) -> Judgement | None:
     """Return the judgement of gains less the margin, with the gain and its interval as they are."""
     decides = target.proper[0]
@@ -114,7 +126,7 @@ def _beyond(
         name: {**its, decides: its[decides] and {**its[decides], "gain": its[decides]["gain"] - margin}}
         for name, its in gains.items()
     }
-    found = _judged(target, losses, net)
+    found = _judged(target, losses, net, tried=tried)
     if found is None or found.gain is None or found.low is None or found.high is None:
         return found
     return replace(found, gain=found.gain + margin, low=found.low + margin, high=found.high + margin)

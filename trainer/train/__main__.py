@@ -191,7 +191,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     dtype = matmul_dtype(job, torch.device(kind))  # refused, if this device lacks it, before anything starts
     devices = options.workers or default_workers(kind)
     cluster = read_cluster(options.cluster) if options.cluster else None
-    ranks = devices * (len(cluster.addresses) if cluster else 1)
+    machines = len(cluster.addresses) if cluster else 1
+    ranks = devices * machines
     together = ranks > 1 and takes_all_devices(job)
     shared = None
     if options.cluster is not None and not takes_all_devices(job):
@@ -216,7 +217,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     given = read_finished(options.finished, surveyed.pieces, job.search)
     tried = ends_observed(surveyed.pieces, job, data, options.out / "observed" / "models")
     tried |= {name: end for name, end in given.items() if end is not None}
+    models_made = {name for name, end in given.items() if end is None}
     finished = frozenset(given) | tried.keys()
+    finished |= {piece.name for piece in surveyed.pieces if piece.study in models_made}  # with their trials
     if together:
         check_ranks(surveyed.pieces, job, ranks=ranks)
     num_workers = devices if together else min(devices, len(surveyed.pieces))
@@ -258,10 +261,15 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     files["machine_file"] = options.machine
     settings = WorkerSettings(job=job, data=data, **files, machine=machine, choice=choice_of_card)
     supervisor: Supervisor | RankSupervisor
-    studies = None
+    pieces = studies = None
+    if shared is not None:
+        most = num_workers * (1 if job.search.over else places_of(settings.job, kind))
+        carried = Carried(options.carried, emit, search=job.search)
+        pieces = SharedPieces(shared, emit, carried, most_carried=most)
     if job.search.over:
-        bounds: Any = {"seconds": lambda: meter.seconds, "usd_per_hour": machine.usd_per_hour}
-        studies = StudyPieces(job, emit, known=tried, is_open=bounds_of(job.search, **bounds))
+        usd = machine.usd_per_hour and machines * machine.usd_per_hour
+        is_open = bounds_of(job.search, seconds=lambda: meter.seconds, usd_per_hour=usd)
+        studies = StudyPieces(job, emit, known=tried, is_open=is_open, shared=pieces)
     if together:
         meeting = None
         if cluster is not None:
@@ -275,10 +283,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
             meeting=meeting,
         )
     else:
-        queue: SharedPieces | StudyPieces | None = studies
-        if shared is not None:
-            most = num_workers * places_of(settings.job, kind)
-            queue = SharedPieces(shared, emit, Carried(options.carried, emit), most_carried=most)
+        queue = studies or pieces
         supervisor = Supervisor(kind=kind, num_workers=num_workers, settings=settings, emit=emit, queue=queue)
     with ExitStack() as running:
         if kind == "cuda" and is_left:
@@ -286,9 +291,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
             running.enter_context(GpuWatch(emit))
         running.enter_context(supervisor)
-        outcome = supervisor.run(
-            surveyed.pieces, finished={name for name, end in given.items() if end is None}
-        )
+        outcome = supervisor.run(surveyed.pieces, finished=models_made)
     counts: dict[str, Any] = {
         "done": len(outcome.done),
         "failed": len(outcome.failed),

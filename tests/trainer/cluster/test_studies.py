@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.pieces import piece
+from tests.queues import QueueOfNode, Time, hand_out_of
+from trainer.cluster.hand_out import SILENT_SECONDS
 from trainer.cluster.proposals import propose
 from trainer.cluster.studies import StudyPieces, failed_trial, trial_done
+from trainer.cluster.waiting import SharedPieces
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of as job_pieces
 from trainer.job.pieces.piece import Piece
 from trainer.job.reading import parse_job
 from trainer.job.trials import TrialEnd
+from trainer.train.workers.carried import Carried
 
 ANY: dict[str, Any] = {"held": (), "staged": (), "elsewhere": ()}
 SIZES = {"model.hidden": [4, 8], "train.learning_rate": [0.1, 0.2]}
@@ -221,6 +228,178 @@ def test_what_ended_before_counts_and_does_not_begin_again():
     assert stage.take().values == last.values
     done = {**known, other.name: TrialEnd(trial=2, values=other.values, end="done", score=0.05)}
     assert Stage(job, known=done).take().values == other.values
+
+
+class Machines:
+    """Two machines that share studies, the second one's words and what it left in S3."""
+
+    def __init__(self, job: Job, folder: Path, *symbols: str) -> None:
+        self.time, self.carried = Time(), folder / "carried.json"
+        pieces = pieces_of(job, *symbols)
+        studies = [one for one in pieces if not one.trial]
+        self.hand_out = hand_out_of(studies, self.time)
+        self.events: list[list[dict[str, Any]]] = [[], []]
+        self.queues = [QueueOfNode(self.hand_out, node) for node in (0, 1)]
+        self.nodes = []
+        for queue, events in zip(self.queues, self.events, strict=True):
+            carried = Carried(self.carried, events.append, search=job.search, clock=self.time)
+            shared = SharedPieces(queue, events.append, carried)  # type: ignore[arg-type]
+            self.nodes.append(StudyPieces(job, events.append, known={}, shared=shared))
+        for node in self.nodes:
+            node.open(pieces)
+
+    def end(self, node: int, one: Piece, score: float | None) -> None:
+        """Let a piece end on a node, as a supervisor tells it."""
+        if one.trial:
+            known = TrialEnd(trial=one.trial, values=one.values, end="done", score=score, epochs=3)
+            self.nodes[node].hear(trial_done(one, known))
+        self.nodes[node].done(one.name)
+
+    def lose(self) -> None:
+        """Let the second machine be silent for too long."""
+        self.time.now += SILENT_SECONDS + 1
+        self.nodes[0].look(is_busy=True)
+
+    def answer(self, study: Piece, left: str, *ended: dict[str, Any]) -> None:
+        """Answer what the second machine left of a study."""
+        self.carried.write_text(json.dumps({study.study: {"left": left, "ended": ended}}))
+        self.time.now += 1
+        for node in self.nodes[: 1 + self.queues[0].others]:
+            node.look(is_busy=False)
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Callable[..., Machines]]:
+    made: list[Machines] = []
+
+    def make(*symbols: str) -> Machines:
+        made.append(Machines(job_over(method="grid"), tmp_path, *symbols))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for queue in one.queues:
+            os.close(queue.handle)
+
+
+def test_machines_share_whole_studies(machines):
+    both = machines("A", "B", "C")
+    head, other = both.nodes
+    mine = [head.take(**ANY) for _ in range(4)]
+    theirs = [other.take(**ANY) for _ in range(4)]
+    assert [{one.study for one in taken} for taken in (mine, theirs)] == [{mine[0].study}, {theirs[0].study}]
+    assert mine[0].study != theirs[0].study and [one.trial for one in mine] == [1, 2, 3, 4]
+    for number, one in enumerate(mine):
+        both.end(0, one, 0.5 - number / 10)
+    model = head.take(**ANY)
+    assert (model.name, model.values, len(model.trials)) == (mine[0].study, mine[3].values, 4)
+    third = head.take(**ANY)
+    assert third.trial and third.study not in (mine[0].study, theirs[0].study), "while its model trains"
+    both.end(0, model, 0.0)
+    rest = [third, *(head.take(**ANY) for _ in range(3))]
+    for one in rest:
+        both.end(0, one, 0.5)
+    last = head.take(**ANY)
+    both.end(0, last, 0.0)
+    assert head.take(**ANY) is None and not head.is_over(has_devices=True), "the other one is not done"
+    here = {one.name for one in (*mine, model, *rest, last)}
+    assert head.elsewhere(here) == {theirs[0].study, *(one.name for one in theirs)}
+    for one in theirs:
+        both.end(1, one, 0.1)
+    both.end(1, other.take(**ANY), 0.0)
+    head.look(is_busy=False)
+    assert head.is_over(has_devices=True) and other.is_over(has_devices=True)
+
+
+def test_a_lost_machines_study_goes_on_with_the_ends_that_are_known(machines):
+    both = machines("A", "B")
+    mine = [both.nodes[0].take(**ANY) for _ in range(4)]
+    first, second, third, _ = theirs = [both.nodes[1].take(**ANY) for _ in range(4)]
+    ends = [TrialEnd(trial=one.trial, values=one.values, end="done", score=score, epochs=3).to_dict()
+            for one, score in ((first, 0.7), (second, 0.1))]  # fmt: skip
+    both.lose()
+    assert both.nodes[0].take(**ANY) is None
+    assert both.events[0][-1] == {
+        **both.events[0][-1],
+        "event": "taken_over",
+        "model": first.study,
+        "node": 1,
+    }
+    wrong = {**ends[0], "trial": third.trial}  # the values of another
+    both.answer(first, "checkpoint", *ends, wrong)
+    again = [both.nodes[0].take(**ANY) for _ in range(2)]
+    assert [one.name for one in again] == [one.name for one in theirs[2:]]
+    for one in again:
+        both.end(0, one, 0.4)
+    model = both.nodes[0].take(**ANY)
+    assert (model.values, [one.trial for one in model.trials]) == (second.values, [2, 3, 4, 1])
+    assert both.events[0][-1]["tried"] == 4, "each counts once"
+    here = {one.name for one in (*mine, *again, model)}
+    assert {first.name, second.name} <= both.nodes[0].elsewhere(here)
+
+
+def test_a_lost_machines_model_that_is_made_is_not_searched_again(machines):
+    both = machines("A", "B")
+    mine = [both.nodes[0].take(**ANY) for _ in range(4)]
+    theirs = both.nodes[1].take(**ANY)
+    both.lose()
+    assert both.nodes[0].take(**ANY) is None
+    both.answer(theirs, "made")
+    assert both.nodes[0].take(**ANY) is None
+    for one in mine:
+        both.end(0, one, 0.4)
+    both.end(0, both.nodes[0].take(**ANY), 0.0)
+    assert both.nodes[0].is_over(has_devices=True)
+
+
+def test_a_busy_worker_leaves_the_last_studies_to_other_machines(machines):
+    both = machines("A", "B", "C")
+    busy = both.nodes[0].take(**ANY)
+    for _ in range(3):
+        both.nodes[0].take(**ANY)
+    assert both.nodes[0].take(**ANY, shape=busy.shape).study != busy.study, "two wait, and there are two"
+    for _ in range(3):
+        both.nodes[0].take(**ANY)
+    assert both.nodes[0].take(**ANY, shape=busy.shape) is None
+    assert both.nodes[1].take(**ANY).trial == 1
+
+
+def test_a_machine_without_devices_gives_its_studies_back(machines):
+    both = machines("A", "B")
+    head, other = both.nodes
+    one = other.take(**ANY)
+    both.end(1, one, 0.3)
+    assert other.leave_to_others([]) and other.is_over(has_devices=False)
+    assert other.elsewhere({one.name}) >= {one.study}
+    mine = [head.take(**ANY) for _ in range(4)]
+    assert one.study not in {piece.study for piece in mine}
+    assert head.take(**ANY) is None and both.events[0][-1]["event"] == "taken_over"
+    both.answer(one, "nothing")
+    again = head.take(**ANY)
+    assert (again.study, again.trial) == (one.study, 1), "what ended there is not known"
+    both.end(0, again, 0.5)
+    assert head.leave_to_others([])
+    other.look(is_busy=False)
+    assert other.take(**ANY) is None
+    both.answer(mine[0], "nothing")
+    assert other.take(**ANY).study == mine[0].study
+    assert head.take(**ANY) is None
+    both.answer(one, "nothing")
+    assert [head.take(**ANY).trial for _ in range(3)] == [2, 3, 4], "its own end is"
+    alone = Stage(job_over(method="grid"))
+    assert not alone.studies.leave_to_others([])
+
+
+def test_a_model_without_a_score_is_not_given_to_another_machine(machines):
+    both = machines("A")
+    head, other = both.nodes
+    for one in [head.take(**ANY) for _ in range(4)]:
+        both.end(0, one, None)
+    assert head.leave_to_others([])
+    ((model, reason),) = head.look(is_busy=False)
+    assert reason == "none of its 4 trials has a score"
+    both.end(0, model, None)
+    assert other.take(**ANY) is None and head.is_over(has_devices=False)
 
 
 needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna")

@@ -80,11 +80,11 @@ def test_a_lost_node_is_named_and_its_pieces_are_asked_for(tmp_path):
     assert head.take(**NOTHING) is None  # one at a time
     assert stage.events[1] == {"event": "taken_over", **PIECES[0].identity, "node": 1}
     assert not head.is_over(has_devices=True)
-    carried.write_text(json.dumps({first.name: "made"}))
+    carried.write_text(json.dumps({first.name: {"left": "made"}}))
     stage.time.now += 1
     head.look(is_busy=True)
     assert head.take(**NOTHING) is None
-    carried.write_text(json.dumps({first.name: "made", second.name: "checkpoint"}))
+    carried.write_text(json.dumps({first.name: {"left": "made"}, second.name: {"left": "checkpoint"}}))
     stage.time.now += 1
     head.look(is_busy=True)
     assert head.take(**NOTHING) is second

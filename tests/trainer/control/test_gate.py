@@ -26,6 +26,7 @@ from trainer.base.instants import iso
 from trainer.control import gate, retrain_home
 from trainer.control.retrain import advance
 from trainer.control.retrain_home import RetrainHome
+from trainer.job.job import Job
 from trainer.launch.plan import RunPlan
 from trainer.retrains.entries import ScheduledRun, entry_key, read_entry, run_id_of
 from trainer.runs.deadline import TimeLimit
@@ -76,7 +77,9 @@ class Sundays:
         path = f"data/{until:%Y%m%d}.parquet"
         return ManifestInput(path=path, key=key, version_id=version, sha256=sha256, bytes=size)
 
-    def trained(self, at: datetime, body: bytes = b"", *, metrics: Any = None) -> ScheduledRun:
+    def trained(
+        self, at: datetime, body: bytes = b"", *, metrics: Any = None, job: Job = JOB
+    ) -> ScheduledRun:
         """Let the training of a Sunday end with one model; return its entry after control's next call."""
         self.cloud.clock = at + timedelta(hours=1)
         run_id, file = run_id_of(NAME, at), f"{MODEL}.safetensors"
@@ -86,7 +89,7 @@ class Sundays:
         version = self.objects.stored[key][-1].version_id
         pinned = manifest(
             run_id=run_id,
-            job=JOB.to_dict(),
+            job=job.to_dict(),
             command=command(name="train", tells="events", leaves="models", out_bytes=0),
             inputs=(self.bring(at),),
             pieces=(),
@@ -211,6 +214,22 @@ def test_a_node_that_claims_other_metrics_changes_nothing() -> None:
     modest = Sundays()
     entry = modest.trained(SUNDAY, metrics={"about": {}, "test": {"n": 9, "log_loss": 9.0}})
     assert modest.scored(entry, {"challenger": losses(0.6)}).promoted == ("BTC-USD",)
+
+
+def test_the_trials_of_a_search_are_counted_by_the_job_and_not_by_its_node() -> None:
+    over = {"search.over": {"train.learning_rate": {"low": 1e-4, "high": 1e-2}}, "search.trials": 2_000}
+    searching = job_of(name="weekly", timeframe="1m", symbols=["BTC-USD"], horizon=1, **over)
+    numbers = []
+    for job in (JOB, searching):
+        sundays = Sundays()
+        claims = {**WONDERFUL, "about": {**JOB.target.about(), "tried": 2}}
+        sundays.scored(sundays.trained(SUNDAY, metrics=claims, job=job), {"challenger": losses(0.6996)})
+        decision = read_decision(sundays.objects, FULL)
+        assert decision is not None
+        numbers.append(decision.numbers)
+    assert [one["tried"] for one in numbers] == [1, 2_000]
+    assert [one["baselines"]["mark"] for one in numbers] == ["better", "too little to tell"]
+    assert [one["baselines"]["p"] for one in numbers] == [numbers[0]["baselines"]["p"]] * 2
 
 
 def test_whatever_fails_the_champion_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tests.jobs import job_of
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Fields, Unsound
 from trainer.job.job import Job
-from trainer.job.pieces import pieces_of
+from trainer.job.pieces import check_machines, pieces_of
 from trainer.job.pieces.piece import SeriesWork
 from trainer.job.reading import job_from, job_from_json, parse_job
 from trainer.job.search import SearchSettings, dearest, values_in
@@ -84,9 +84,12 @@ def test_a_trial_is_the_job_with_its_values():
         ({"model.hidden": {"low": 8, "high": 64}}, {"method": "grid"}, "a grid has choices only"),
         ({"model.hidden": SIZES}, {"method": "grid", "trials": 1}, "2 combinations"),
         ({"model.hidden": SIZES}, {"score": "loss:min"}, "search.score without a script"),
-        ({"model.hidden": SIZES}, {"machine.nodes": 2}, "several machines"),
         ({"model.hidden": SIZES}, {"train.distributed": "always"}, "all devices"),
-        ({"model.hidden": SIZES}, {"train.init": "a.safetensors"}, "starts from"),
+        ({"model.hidden": SIZES}, {"train.init": "a.safetensors"}, "start from one model"),
+        ({"model.hidden": SIZES}, {"model.file": "a.py", "model.class": "Net"}, "with one set of its keys"),
+        ({"model.width": SIZES}, {}, "lstm has no such key"),
+        ({"agent.discount": [0.9]}, {"target.name": "position"}, "keys of [model] and [train]"),
+        ({"train.epochs": [3, 9]}, {}, "sizes and rates alone"),
         ({"train.warmup_steps": [5], "train.warmup_epochs": [1.0]}, {}, "trial 1"),
         ({"model.hidden": SIZES}, {"within": "soon"}, "not a duration"),
         ([1], {}, "must be a table"),
@@ -103,6 +106,39 @@ def test_a_search_that_makes_no_sense_is_refused(over, keys, what):
     with pytest.raises(UsageError) as refused:
         searching(over, **keys)
     assert what in str(refused.value) and refused.value.do
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"train.refit": True},
+        {"train.seeds": 3, "train.ensemble": True, "train.refit": True},
+        {"data.split": "kfold", "data.folds": 2},
+        {"train.init": "a.safetensors"},
+        {"target.name": "position", "model.name": "mlp"},
+        {"model.file": "a.py", "model.class": "Net"},
+        {"machine.nodes": 2},
+    ],
+    ids=str,
+)
+def test_rates_are_searched_with_whatever_else_a_job_has(more):
+    job = searching({"train.learning_rate": RATES}, trials=4, **more)
+    trials = [one for one in _pieces(job).values() if one.trial]
+    assert len(trials) == 4 * job.data.folds
+    assert {(one.members, one.refit) for one in trials} == {(1, False)}
+
+
+def test_a_machine_needs_a_model_of_its_own():
+    two: Any = {"train.seeds": 2, "machine.nodes": 2}
+    check_machines(job := searching({"train.learning_rate": RATES}, **two), [*_pieces(job).values()])
+    job = searching({"train.learning_rate": RATES}, **two | {"machine.nodes": 3})
+    with pytest.raises(UsageError) as refused:
+        check_machines(job, [*_pieces(job).values()])
+    assert str(refused.value) == (
+        "3 machines for 2 models (the trials of a model are compared on one machine). Set machine.nodes = 2."
+    )
+    plain = parse_job({}, {"machine.nodes": 3})
+    check_machines(plain, [*_pieces(plain).values()])
 
 
 def test_values_of_a_report_must_be_of_the_search():

@@ -12,6 +12,7 @@ import pytest
 from tests.jobs import job_of
 from tests.planned import offers_of, plan_of
 from tests.records import rung
+from trainer.aws.place import ACCOUNT
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import BudgetError, ConfigError, UsageError
 from trainer.cli.views.drawing import drawn
@@ -21,7 +22,7 @@ from trainer.launch.inputs import ChosenCandles
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import plan_here
 from trainer.launch.quotas import Quota
-from trainer.launch.work import Refresh
+from trainer.launch.work import Refresh, TrainingWork
 from trainer.machines.cpu_types import cpu_instance_type
 from trainer.machines.instances import instance_type
 from trainer.machines.planner import JOIN_SECONDS, workload
@@ -52,6 +53,20 @@ def test_four_machines_share_the_models_and_cost_four_times_the_hour():
 
 def test_more_machines_than_models_stand_idle():
     assert "12 of 32 GPUs idle" in plan(several(32)).first.note
+
+
+def test_machines_get_whole_studies_of_a_search():
+    search = {"search.over": {"train.learning_rate": [1e-3, 1e-2]}, "search.method": "grid"}
+    alone, four, three = (plan(several(nodes, **search)).first for nodes in (1, 4, 3))
+    assert four.time.phases.training == pytest.approx(alone.time.phases.training / 4)
+    assert three.time.phases.training == pytest.approx(alone.time.phases.training * 7 / 20), "of 20 models"
+    few = {"A": 500_000, "B": 500_000}
+    candles = ChosenCandles(timeframe="1m", bars=few, synthetic=False)
+    work = TrainingWork(job=several(3, **search), code=None, candles=candles)  # type: ignore[arg-type]
+    with pytest.raises(
+        UsageError, match="3 machines for 2 models .the trials of a model are compared on one"
+    ):
+        work.weighed(offers_of("g6.xlarge"), SimpleNamespace(place=ACCOUNT, objects=None))  # type: ignore
 
 
 def test_the_hard_stop_by_a_budget_counts_every_machine():

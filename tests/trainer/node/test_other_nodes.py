@@ -18,6 +18,8 @@ from tests.pieces import piece
 from tests.queues import QueueOfNode, Time, hand_out_of
 from trainer.cluster.hand_out import SILENT_SECONDS
 from trainer.cluster.waiting import CHECKPOINT, MADE, NOTHING
+from trainer.job.search import SearchSettings
+from trainer.job.trials import TrialEnd
 from trainer.node import command as module
 from trainer.node.devices import Devices
 from trainer.node.other_nodes import Fetches, OtherNodes, newest_number
@@ -25,6 +27,7 @@ from trainer.node.shared import Node
 from trainer.node.snapshots import Snapshots
 from trainer.runs.start_file import StartFile
 from trainer.runs.store import start_key
+from trainer.train.workers.carried import Carried
 
 __all__ = ["bundle", "node", "start"]  # fixtures
 IDS, ADDRESSES = ("i-1", "i-2"), ("10.0.0.4", "10.0.0.9")
@@ -103,11 +106,41 @@ def test_a_training_reads_the_answers_in_a_file(node, tmp_path):
     leave(node, tmp_path / "theirs", m__1__data=b"one")
     fetches = Fetches(others_of(node, tmp_path / "ours"), answers=tmp_path / "carried.json")
     for model in ("m", "n"):
-        fetches.answer({"event": "taken_over", "model": model, "node": 1})
+        fetches.answer({"event": "taken_over", "model": model, "node": 1}, {})
     fetches.close(wait=True)
-    assert json.loads((tmp_path / "carried.json").read_text()) == {"m": CHECKPOINT, "n": NOTHING}
+    assert json.loads((tmp_path / "carried.json").read_text()) == {
+        "m": {"left": CHECKPOINT, "ended": []},
+        "n": {"left": NOTHING, "ended": []},
+    }
     with pytest.raises(ValueError, match="no node 2"):
-        fetches.answer({"event": "taken_over", "model": "m", "node": 2})
+        fetches.answer({"event": "taken_over", "model": "m", "node": 2}, {})
+
+
+def test_a_study_comes_with_the_ends_and_the_checkpoints_of_its_trials(node, tmp_path):
+    leave(node, tmp_path / "theirs", m_t1__1__data=b"one", m_t2__1__data=b"two", n_t2__1__data=b"three")
+    told = {"kind": "trial", "series": ["A"], "fold": 1, "seed": 0, "done": True, "exit_code": 0, "starts": 1}
+    told |= {"values": {"train.ema": "0.9"}, "end": "done", "epochs": 3}
+    told |= {"best": {"metric": "validation_loss", "value": 0.5, "better": "min"}}
+    ends = [{**told, "piece": f"{name} t1", "trial": 1} for name in "mn"]
+    keys = other(node).status.identity.keys
+    node.uplink.s3.objects[keys.output_index] = json.dumps({"files": [], "scripts": ends}).encode()
+    path, ours = tmp_path / "carried.json", tmp_path / "ours"
+    fetches = Fetches(others_of(node, ours), answers=path)
+    trials = {"m t1": "m_t1", "m t2": "m_t2", "m t3": "m_t3"}
+    fetches.answer({"event": "taken_over", "model": "m", "node": 1}, trials)
+    fetches.close(wait=True)
+    assert [str(one.relative_to(ours)) for one in ours.rglob("data")] == ["m_t2/1/data"], "t1 has ended"
+    carried = Carried(path, lambda event: None, search=SearchSettings(over={"train.ema": [0.0, 0.9]}))
+    study = piece("A", name="m")
+    carried.ask(study, 1)
+    end = TrialEnd(trial=1, values=(("train.ema", 0.9),), end="done", score=0.5, epochs=3)
+    assert carried.arrived() == [(replace(study, trials=(end,)), CHECKPOINT)]
+    for wrong in ({"end": "won"}, {"values": {"train.ema": "7"}}, {"trial": 0}):
+        answer = {"left": NOTHING, "ended": [{**end.to_dict(), **wrong}]}
+        path.write_text(json.dumps({"m": answer}))
+        again = Carried(path, lambda event: None, search=SearchSettings(over={"train.ema": [0.0, 0.9]}))
+        again.ask(study, 1)
+        assert again.arrived() == [(study, NOTHING)]
 
 
 VALUES = ["A", "B", "C", "D", "E", "F"]

@@ -84,6 +84,21 @@ def test_trials_end_as_a_result_lists_them() -> None:
     assert advance(progress, STARTED).trials == progress.trials
 
 
+def test_a_study_has_the_trials_of_its_series_fold_and_seed() -> None:
+    trials = [
+        {
+            "model": f"lstm_{symbol}_1m_t{number}",
+            **named(symbol, title=f"{symbol} t{number}"),
+            "kind": "trial",
+        }
+        for symbol in "AB"
+        for number in (1, 2)
+    ]
+    progress = after({**STARTED, "models": [*MODELS, *trials]})
+    assert progress.trials_of({"model": "lstm_B_1m"}) == {"B t1": "lstm_B_1m_t1", "B t2": "lstm_B_1m_t2"}
+    assert after(STARTED).trials_of({"model": "lstm_B_1m"}) == {}
+
+
 def test_an_unknown_event_changes_nothing() -> None:
     assert advance(after(STARTED), {"event": "of a later version"}) == after(STARTED)
 

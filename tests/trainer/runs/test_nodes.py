@@ -15,7 +15,8 @@ from trainer.control.reported import joined
 from trainer.runs.actions import ArmKill, Close, DeleteTokens, Store, Terminate, Wait, WriteIds
 from trainer.runs.node_ends import node_ends
 from trainer.runs.nodes import joined_heartbeat, owner_of
-from trainer.runs.observation import DescribedInstance, NodeSeen, Observation
+from trainer.runs.observation import DescribedInstance, ModelSeen, NodeSeen, Observation
+from trainer.runs.receipt import make_receipt, scripts_of
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import UNFINISHED, Heartbeat, NodeResult
@@ -220,6 +221,34 @@ def test_a_done_head_waits_for_what_others_still_upload() -> None:
     assert record.state == "recovering"  # ETH-USD went with it
     kept = look(three(), nodes[0], replace(nodes[1], left=("ETH-USD",)), nodes[2], instances=ONE_GONE)
     assert decided(three(), kept)[0].outcome == "done"  # S3 has it
+
+
+def test_trials_of_a_made_model_are_not_missed() -> None:
+    """What they ended with may have gone with a machine after their model was sent."""
+    trials = [
+        records.piece(symbol, model=f"lstm_{symbol}_1m_t1", piece=f"{symbol} t1", kind="trial")
+        for symbol in PIECES
+    ]
+    record = three()
+    record = replace(record, pieces=(*record.pieces, *trials))
+    nodes = (told(2, **made("BTC-USD")), told(1), told(3, **ended()))
+    lacking = look(record, *nodes, instances=ONE_GONE)
+    assert lacking.result is not None
+    assert [one["piece"] for one in lacking.result.failed] == ["ETH-USD", "ETH-USD t1"]
+    kept = look(record, nodes[0], replace(nodes[1], left=("ETH-USD",)), nodes[2], instances=ONE_GONE)
+    assert decided(record, kept)[0].outcome == "done"
+    there = ModelSeen(key=str(MODELS["ETH-USD"]["key"]), version_id="v", sha256="ab" * 32)
+    receipt = make_receipt(record.ended("done", None, at(99)), replace(kept, models=(there,)))
+    assert len(receipt["models"]) == 2 and not receipt["failed"]
+
+
+def test_a_trial_that_two_nodes_ended_counts_once() -> None:
+    told_of = {**PIECES["BTC-USD"], "kind": "trial", "trial": 1, "end": "done", "values": {}, "epochs": 1}
+    end = {**told_of, "done": True, "starts": 1, "best": {}}
+    twice = Observation(scripts=(end, {**end, "epochs": 3}), nodes=(told(2), told(1)))
+    assert len(scripts_of(twice)) == 1
+    head = replace(twice, result=NodeResult(state="done"))
+    assert len(scripts_of(head)) == 1
 
 
 def test_a_piece_that_fails_on_one_node_fails_the_run() -> None:

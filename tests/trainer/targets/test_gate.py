@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -68,6 +69,23 @@ def test_a_gain_that_one_decision_would_believe_is_doubted_over_a_year():
     assert not made.promote and made.reason.startswith("not beyond chance")
     assert against(champion, challenger, GateRule(level=p * 52.01)).promote
     assert not against(champion, challenger, GateRule(level=p * 51.99)).promote
+
+
+def test_the_best_of_many_trials_has_to_show_more():
+    champion, challenger = losses(0.4, noise=1), losses(0.2)
+    wide = {"challenger": challenger, "champion": champion, "challenge": 1}
+    once = decide(TARGET, GateRule(challenges=1), **wide)
+    p = once.numbers["champion"]["p"]
+    few, many = (
+        decide(TARGET, GateRule(challenges=1), **wide, tried=count)
+        for count in (math.floor(0.05 / p), math.ceil(0.05 / p))
+    )
+    assert few.promote and few.numbers["tried"] == math.floor(0.05 / p)
+    assert not many.promote and many.reason.startswith("too little to tell")
+    doubt = losses(0.8852, brier=0.8852)
+    alone = decide(TARGET, GateRule(challenges=1), challenger=doubt, champion=None, challenge=1)
+    best = decide(TARGET, GateRule(challenges=1), challenger=doubt, champion=None, challenge=1, tried=2_000)
+    assert alone.promote and not best.promote, "nor over its baselines"
 
 
 def test_a_gain_within_the_margin_keeps_the_champion():

@@ -7,6 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -29,17 +33,23 @@ RATES = (0.003, 0.01, 90.0)
 GRID = sets(f"search.over={{train={{learning_rate={list(RATES)}}}}}", "search.method=grid", "train.epochs=3")
 
 
+def told(folder: Path, out: str, *words: str) -> list[dict[str, Any]]:
+    """Run the command; return its events."""
+    events = folder / f"{out}-events"
+    command = ["--data", str(folder / "candles"), "--out", str(folder / out), "--events", str(events)]
+    assert main([*command, *SMALL, "--workers", "2", *words]) == 0
+    lines = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
+    begun = max(place for place, one in enumerate(lines) if one["event"] == "started")  # they are added
+    return lines[begun:]
+
+
 def trained(
     folder: Path, out: str, *words: str
 ) -> tuple[list[dict[str, Any]], Card, dict[str, torch.Tensor]]:
     """Run the command; return its events, and its model's card and weights."""
-    events = folder / f"{out}-events"
-    command = ["--data", str(folder / "candles"), "--out", str(folder / out), "--events", str(events)]
-    assert main([*command, *SMALL, "--workers", "2", *words]) == 0
+    events = told(folder, out, *words)
     (file,) = (folder / out).glob("*.safetensors")
-    told = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
-    begun = max(place for place, one in enumerate(told) if one["event"] == "started")  # they are added
-    return told[begun:], read_card(file), load_file(file)
+    return events, read_card(file), load_file(file)
 
 
 @pytest.mark.nightly
@@ -77,6 +87,82 @@ def test_the_best_trial_is_the_model_and_alone_is_scored(tmp_path, write_candles
     ended = {one["piece"]: one["end"] for one in short if one["event"] == "trial_done"}
     assert len(ended) == 3 and "done" in ended.values()
     assert bounded.training["search"]["left_out"] == list(ended.values()).count("left_out")
+
+
+@pytest.mark.nightly
+def test_what_comes_after_the_validation_changes_no_trial(tmp_path, write_candles):
+    """Nothing is chosen by the test span, which the gate scores: with other bars there all trials are the
+    same, to the bit, and so is the choice.
+    """
+    scores, tested = [], []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        (folder / "candles").mkdir(parents=True)
+        file = write_candles(folder / "candles", "BIG-USD", bars=2500)
+        if number:
+            table = pq.read_table(file)
+            late = pc.greater_equal(table["timestamp"], pa.scalar(tested[0][0], table["timestamp"].type))
+            columns = {
+                name: pc.if_else(late, pc.multiply(table[name], 1.5), table[name])
+                for name in ("open", "high", "low", "close", "volume")
+            }
+            noise = pa.array(np.exp(np.random.default_rng(1).normal(size=table.num_rows)))
+            columns["volume"] = pc.if_else(late, noise, table["volume"])
+            pq.write_table(pa.table({"timestamp": table["timestamp"], **columns}), file)
+        events, card, _ = trained(folder, "out", *GRID)
+        scores.append({one["trial"]: one["score"] for one in events if one["event"] == "trial_done"})
+        first = np.datetime64(card.series[0].splits["test"]["first"].rstrip("Z"), "ns")
+        tested.append((first, card.training["search"]["values"], card.metrics["test"]["log_loss"]))
+    assert len(scores[0]) == 3 and scores[0] == scores[1] and tested[0][:2] == tested[1][:2]
+    assert tested[0][2] != tested[1][2], "the bars are others"
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, features, outputs, hidden):
+        super().__init__()
+        self.gru, self.head = nn.GRU(features, hidden, batch_first=True), nn.Linear(hidden, outputs)
+
+    def forward(self, x_NLF):
+        return self.head(self.gru(x_NLF)[0][:, -1])
+"""
+OTHERS: dict[str, tuple[str, ...]] = {
+    "refit": ("train.refit=true",),
+    "ensemble": ("train.seeds=2", "train.ensemble=true", "train.refit=true"),
+    "k folds": ("data.split=kfold", "data.folds=3"),
+    "init": ("train.init={folder}/first/lstm-direction_BIG-USD_1m.safetensors",),
+    "agent": ("model.name=mlp", "target.name=position", "agent.lanes=16"),
+    "own": ("model.file={folder}/net.py", "model.class=Net"),
+    "cross": ('data.columns=["log_return_5 of ETH-USD", "log_return_1 of index"]',),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_search_with_another_feature_trains_its_best_trial_again(tmp_path, write_candles, other):
+    (tmp_path / "candles").mkdir()
+    (tmp_path / "net.py").write_text(NET)
+    write_candles(tmp_path / "candles", "BIG-USD", bars=1000 if other == "init" else 2500, signal=1.0)
+    if other == "init":
+        told(tmp_path, "first")
+        write_candles(tmp_path / "candles", "BIG-USD", bars=2500, signal=1.0)
+    if other == "cross":
+        write_candles(tmp_path / "candles", "ETH-USD", bars=2500, seed=1)
+    over = sets("search.over={train={learning_rate=[0.003,0.01]}}", "search.method=grid", "train.epochs=3")
+    words = sets(*(key.format(folder=tmp_path) for key in OTHERS[other]), "data.symbols=BIG-USD")
+    events = told(tmp_path, "out", *over, *words)
+    searched = {one["piece"]: one for one in events if one["event"] == "searched"}
+    scored = [one["piece"] for one in events if one["event"] == "scoring"]
+    assert sorted(scored) == sorted(searched) and len(searched) == (3 if other == "k folds" else 1)
+    for piece, study in searched.items():
+        epochs = [one for one in events if one["event"] == "epoch" and one["piece"] == piece]
+        losses = [one["validation_loss"] for one in epochs[:3]]
+        assert min(losses) == study["score"], "the trial's own network"
+        assert (study["tried"], study["done"]) == (2, 2)
+    for file in (tmp_path / "out").glob("*.safetensors"):
+        assert read_card(file).metrics["about"]["tried"] == 2
 
 
 @pytest.mark.nightly

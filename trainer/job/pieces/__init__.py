@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trainer.base.errors import UsageError
+from trainer.base.text import counted
 from trainer.job.job import Job
 from trainer.job.pieces.models import PANEL, POOLED, SYMBOL
 from trainer.job.pieces.piece import Kind, Piece, SeriesWork
@@ -27,6 +29,14 @@ def kind_of(job: Job) -> Kind:
 def takes_all_devices(job: Job) -> bool:
     """Return whether all devices of a machine, if it has several, train each piece of the job together."""
     return kind_of(job).all_devices if job.train.distributed == "auto" else job.train.distributed == "always"
+
+
+def check_machines(job: Job, pieces: Sequence[Piece]) -> None:
+    """Raise UsageError for a search over fewer models than there are machines."""
+    models, nodes = sum(not piece.trial for piece in pieces), job.machine.nodes
+    if models < nodes and any(piece.trial for piece in pieces):
+        why, do = "the trials of a model are compared on one machine", f"Set machine.nodes = {models}."
+        raise UsageError(f"{nodes} machines for {counted(models, 'model')}", why=why, do=do)
 
 
 def pieces_of(job: Job, series: Sequence[SeriesWork], *, timeframe: str) -> tuple[Piece, ...]:

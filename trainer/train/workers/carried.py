@@ -1,21 +1,25 @@
 """A training's pieces that were another node's: whoever runs this training fetches what that node left in S3.
 
-The training asks by an event, `taken_over`, with the piece and the node. The answer is in a file of JSON,
-which grows: the model's name, and `made` (its model is in S3: there is nothing to train), `checkpoint` (it
-lies in the folder of checkpoints) or `nothing`. Without a file, pieces begin at once.
+The training asks by an event, `taken_over`, with the piece and the node. The answers are in a file of JSON,
+which grows, by the model's name. `left`: `made` (its model is in S3: there is nothing to train), `checkpoint`
+(it lies in the folder of checkpoints, or one of a trial does) or `nothing`; `ended`: what trials of its study
+ended with. Without a file, pieces begin at once.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainer.base.files import read_plain
-from trainer.base.strict_json import Unsound, read_object
+from trainer.base.strict_json import Unsound, Value, read_object
 from trainer.cluster.waiting import ANSWERS, NOTHING
 from trainer.job.pieces.piece import Piece
+from trainer.job.search import MOST_TRIALS, SearchSettings
+from trainer.job.trials import TrialEnd, read_end
 
 MOST_BYTES = 64 << 20
 MOST_SECONDS = 900.0  # then a piece begins from the start
@@ -30,9 +34,10 @@ class Carried:
         path: Path | None,
         emit: Callable[[dict[str, Any]], None],
         *,
+        search: SearchSettings = SearchSettings(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path, self._emit, self._clock = path, emit, clock
+        self._path, self._emit, self._search, self._clock = path, emit, search, clock
         self._waiting: dict[str, tuple[Piece, float]] = {}
         self._looked_at = float("-inf")
 
@@ -52,18 +57,28 @@ class Carried:
         self._looked_at = now
         known = self._answers()
         ready = [
-            (piece, known.get(name, NOTHING))
+            (replace(piece, trials=ended) if ended else piece, left)
             for name, (piece, since) in self._waiting.items()
             if self._path is None or name in known or now - since > MOST_SECONDS
+            for left, ended in (known.get(name, (NOTHING, ())),)
         ]
         for piece, _ in ready:
             del self._waiting[piece.name]
         return ready
 
-    def _answers(self) -> dict[str, str]:
+    def _answers(self) -> dict[str, tuple[str, tuple[TrialEnd, ...]]]:
         try:
             body = read_plain(self._path, most_bytes=MOST_BYTES) if self._path else b"{}"
             fields = read_object(body, most_bytes=MOST_BYTES, name="what was fetched").entries()
-            return {name: value.choice(ANSWERS) for name, value in fields.items()}
+            return {name: self._answer(value) for name, value in fields.items()}
         except (OSError, Unsound):  # none yet
             return {}
+
+    def _answer(self, value: Value) -> tuple[str, tuple[TrialEnd, ...]]:
+        """Return an answer; a malformed one, made of what another machine wrote, is as good as nothing."""
+        try:
+            fields = value.fields()
+            ended = tuple(read_end(item, self._search) for item in fields.rows("ended", most=MOST_TRIALS))
+            return fields.choice("left", ANSWERS), ended
+        except Unsound:
+            return NOTHING, ()
