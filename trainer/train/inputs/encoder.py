@@ -87,6 +87,8 @@ def check_inputs(job: Job) -> None:
         theirs, ours = (f"those of a panel, scaled as {name}" if name else single for name in scalers)
         why = f"its inputs are {theirs}, this job's {ours}"
         raise DataError(f"{named} has another scaler", why=why, do=do)
+    if job.target.has_environment:
+        return  # it reads observations, of which the architecture has the size
     inputs = list(job.data.inputs)
     if (card.features, card.columns) != (inputs, list(job.data.further)):
         odd = sorted(set(card.features) ^ set(inputs))
@@ -162,7 +164,7 @@ def known_scaler(job: Job, symbol: str = "") -> tuple[torch.Tensor, torch.Tensor
     that it was not trained on. None without such a model.
     """
     start = start_model_of(job)
-    if start is None:
+    if start is None or job.target.has_environment:
         return None
     import torch  # late: the launcher has no torch
 
