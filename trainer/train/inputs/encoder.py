@@ -99,7 +99,8 @@ def check_inputs(job: Job) -> None:
     index = job.data.told.index
     if told_of(card.told_columns)[0].index != index and reads_index(split_sides(job.data.further)[1]):
         why = f"its index is of other symbols than this job's, {some_of(index, 6)}"
-        raise DataError(f"{named} was trained on another index", why=why, do=f"{do} index= in data.columns.")
+        do = "Give index= in data.columns the symbols of that model, or train it on those of this job."
+        raise DataError(f"{named} was trained on another index", why=why, do=do)
     computed = (*job.data.computed, *features_beside(job.data.further))
     own = job.data.own.sha256 if job.data.own else ""
     if computed and not is_version_of(card.features_version, computed, own):
