@@ -145,11 +145,11 @@ class Source:
                     text for one, at in given for text in self.texts(one, replace(at, depth=scope.depth))
                 ]
                 return texts if all(text.count(" ") > 1 for text in texts) else [shown(node)]
-            case ast.Subscript(
-                value=ast.Name() as value, slice=ast.Slice(lower=ast.Constant(value=int(first)), upper=None)
-            ):
+            case ast.Subscript(value=ast.Name() as value, slice=place) if (cut := _cut(place)) is not None:
                 texts = self.texts(value, scope)
-                return [shown(node)] if any(map(FIELD.search, texts)) else [text[first:] for text in texts]
+                if texts and not any(map(FIELD.search, texts)):
+                    return [text[cut] for text in texts]
+                return [shown(node)]
             case ast.Subscript(value=ast.Name(id=name)) if found := self._constant(name, scope):
                 return self._entries(*found) or [shown(node)]
             case ast.Subscript(value=ast.Dict() as table):
@@ -356,3 +356,13 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, (ast.JoinedStr, ast.BinOp, ast.IfExp)) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
+
+
+def _cut(node: ast.expr) -> int | slice | None:
+    """Return the part of a text that an index names: `[0]`, `[1:]`."""
+    match node:
+        case ast.Constant(value=int(place)):
+            return place
+        case ast.Slice(lower=ast.Constant(value=int(first)), upper=None, step=None):
+            return slice(first, None)
+    return None

@@ -37,6 +37,7 @@ def messages(folder: Path, body: str) -> list[str]:
         ('raise Wrong("a" + f" {self.run_id}" if x else "it is b")', ["a ⟨run_id⟩|it is b"]),
         ("raise Wrong(str(error.strerror))", ["⟨reason⟩"]),
         ('RULE = "its rule"\nraise Wrong(f"it breaks {RULE}")', ["it breaks its rule"]),
+        ('DO = "Try it."\nraise Wrong("or " + DO[0].lower() + DO[1:])', ["or try it."]),
         ('MOST = 24 * DAYS\nraise Wrong(f"{MOST} h is the most")', ["⟨most⟩ h is the most"]),
         ('MOST = 3000\nraise Wrong(f"{MOST:,} is the most")', ["3,000 is the most"]),
     ],
