@@ -30,8 +30,8 @@ highlight_language = "bash"  # of blocks without a language
 smartquotes = False  # commands and quotation marks as they are written
 pygments_style, pygments_dark_style = "friendly", "github-dark"
 html_theme = "furo"
-html_static_path = ["site/site.css"]
-html_css_files = ["site.css"]
+html_static_path = ["site/site.css", "site/errors.js"]
+html_css_files, html_js_files = ["site.css"], ["errors.js"]
 html_additional_pages = {"index": "redirect.html"}
 templates_path = ["site"]
 html_copy_source = html_show_copyright = html_show_sphinx = html_use_index = False

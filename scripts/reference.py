@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from infra.stack_settings import RULES
-from scripts import diagrams, plans
+from scripts import diagrams, messages, plans
 from tests.infra.program import run_program
 from trainer.aws.error_codes import ROWS
 from trainer.base import errors
@@ -60,7 +60,7 @@ Cells = Sequence[str]
 def main() -> None:
     """Write the pages with their tables made anew, and the drawings."""
     diagrams.write()
-    for page in (PAGE, plans.PAGE, plans.AGENTS_PAGE):
+    for page in (PAGE, messages.PAGE, plans.PAGE, plans.AGENTS_PAGE):
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -80,6 +80,7 @@ def renewed(page: str) -> str:
         "exit codes": exit_codes,
         "aws errors": aws_errors,
         "compatibility": compatibility,
+        "errors": lambda _: messages.index_of_errors(),
     }
     return PART.sub(lambda part: part[1] + part[2] + "\n" + makers[part[1]](part[3]) + "\n", page)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import diagrams, plans
+from scripts import diagrams, messages, plans
 from scripts.reference import PAGE, PART, kept, renewed
 from tests.test_imports import MAY_IMPORT
 from trainer.aws.error_codes import CAPACITY, QUOTA
@@ -21,6 +21,13 @@ WRITTEN = {"resources": 3, "variables": 2}  # parts with columns by hand: the co
 def test_the_reference_is_what_its_source_makes() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert renewed(page) == page, "run scripts/reference"
+
+
+def test_the_index_of_errors_is_what_its_source_makes() -> None:
+    page = messages.PAGE.read_text(encoding="utf-8")
+    assert renewed(page) == page, "run scripts/reference"
+    found = messages.all_messages()
+    assert sum(not messages.says_something(one.what) for one in found) < 0.05 * len(found)
 
 
 @pytest.mark.parametrize("file", [plans.PAGE, plans.AGENTS_PAGE], ids=lambda file: file.stem)

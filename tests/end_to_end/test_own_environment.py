@@ -55,6 +55,8 @@ def test_the_example_trains_and_its_policy_acts(
     test = card.metrics["test"]
     assert test["baselines"]["idle"]["reward"] == 0 and test["baselines"]["random"]["reward"] < -1
     assert {"entropy", "rollout_return"} <= card.training["history"][0].keys()
+    exported = desk.run("models", "export", str(model), "--out", "agent.onnx")
+    assert exported.returncode == 0 and "observations of the environment" in exported.stderr, exported.stderr
     refused = desk.run("predict", str(model), "--data", str(tmp_path / "bars"))
     assert refused.returncode == 2 and "candles alone do not say what it sees" in refused.stderr
 

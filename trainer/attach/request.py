@@ -35,7 +35,7 @@ def parse_forward(text: str) -> Forward:
     ports = text.split(":")
     if not 1 <= len(ports) <= 2 or not all(port.isdecimal() and 0 < int(port) < 65536 for port in ports):
         raise UsageError(
-            f"--forward {text}", why="it is LOCAL:REMOTE, two ports", do="Such as --forward 8888:8888."
+            f"--forward is {text}", why="it takes two ports, LOCAL:REMOTE", do="Such as --forward 8888:8888."
         )
     return Forward(local=int(ports[0]), remote=int(ports[-1]))
 

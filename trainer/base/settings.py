@@ -298,9 +298,12 @@ class ModelSettings(HomeSettings):
         settings = cls.from_keys({key: value for key, value in known.items() if key in keys_of(cls)})
         made = settings.architecture(features=features, outputs=outputs)
         if dict(architecture) != made or settings.bars_seen != bars_seen:
-            what = f"the architecture is {brief(dict(architecture))}, which sees {bars_seen}"
-            why = f"its settings make {brief(made)}, which sees {settings.bars_seen} bars"
-            raise UsageError(what, why=why)
+            theirs = {**architecture, "bars seen": bars_seen}
+            ours = {**made, "bars seen": settings.bars_seen}
+            key = next(key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key))
+            what = f"the architecture has {brief(theirs.get(key))} for {key}"
+            why = f"settings of these sizes make {brief(ours.get(key))}"
+            raise UsageError(what, why=why, do="Fetch the model again.")
 
     @classmethod
     def keys_of_architecture(cls, architecture: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _refuse_nothing(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is empty", do="Give it a value, or leave it out.")
     if (budget := arguments.budget) is not None and parse_assignments([f"it={budget}"])["it"] == 0:
         do = "Name the dollars that the run may cost at most, or leave it out for none."
-        raise UsageError(f"--budget {budget}", why="no run costs nothing", do=do)
+        raise UsageError(f"--budget is {budget}", why="no run costs nothing", do=do)
 
 
 def with_script(tables: Tables, file: str) -> Tables:

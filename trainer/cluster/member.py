@@ -126,7 +126,7 @@ def _pause(deadline: float, what: str) -> None:
     if time.monotonic() > deadline:
         raise TrainingFailed(what, why=f"within {START_SECONDS:.0f} s", do="Read `mayfly logs`.")
     if _has_ended():
-        raise TrainingFailed("it was ended before it took part")
+        raise TrainingFailed("it was ended before it took part", do="Read `mayfly logs`.")
     time.sleep(PAUSE_SECONDS)
 
 
@@ -170,7 +170,8 @@ def _answered(ask: Ask, message: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     if why := answer.get("refused"):
-        raise TrainingFailed("this node has no part in the queue", why=str(why)[:400])
+        what, do = "this node has no part in the queue", "Read `mayfly logs` of node 0, too."
+        raise TrainingFailed(what, why=str(why)[:400], do=do)
     return answer
 
 

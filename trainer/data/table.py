@@ -172,13 +172,12 @@ class DataSettings:
                 "data.features = none leaves the model nothing to read", why="data.columns is empty", do=do
             )
         if (self.validation_days > 0) != (self.test_days > 0):
-            raise bad_value(
-                "data.validation_days", self.validation_days, "given together with data.test_days"
-            )
+            expected = "more than 0 where data.test_days is, else 0"
+            raise bad_value("data.validation_days", self.validation_days, expected)
         if self.split == K_FOLD:
             self._check_k_fold()
         elif not self.test_days and self.validation_fraction + self.folds * self.test_fraction >= 0.9:
-            expected = "small enough to leave a tenth of the bars for training (each fold tests this share)"
+            expected = "a share that leaves a tenth of the bars for training (each fold tests this share)"
             raise bad_value("data.test_fraction", self.test_fraction, expected)
 
     def _check_k_fold(self) -> None:
@@ -192,9 +191,7 @@ class DataSettings:
             )
             raise UsageError("data.test_days with data.split = kfold", why=why, do=do)
         if self.validation_fraction + 1 / self.folds >= 0.9:
-            expected = (
-                "small enough to leave a tenth of the bars for training (each fold tests 1 / data.folds)"
-            )
+            expected = "a share that leaves a tenth of the bars for training (each fold tests 1 / data.folds)"
             raise bad_value("data.validation_fraction", self.validation_fraction, expected)
 
     def chosen(self, known: Iterable[str]) -> tuple[str, ...]:
@@ -341,8 +338,8 @@ class DataSettings:
     def _check_features(self) -> None:
         own = self.own.names if self.own else ()
         if taken := [name for name in own if named(name) or name in (AUTO, ALL, NONE, PRESENT)]:
-            do = "Give your function another name."
-            raise UsageError(f"data.features has a feature {taken[0]} of ours and yours", do=do)
+            why, do = "a feature of Mayfly's has it, too", "Give your function another name."
+            raise UsageError(f"your feature has the name {taken[0]}", why=why, do=do)
         for name in self.features:
             if own_item(name):
                 continue

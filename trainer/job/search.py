@@ -123,7 +123,7 @@ class SearchSettings:
             return
         space = self.space
         if not 1 <= len(space) <= MOST_KEYS:
-            raise UsageError(f"search.over has {len(space)} keys", why=f"it takes 1 to {MOST_KEYS}")
+            raise UsageError(f"search.over has {len(space)} keys", do=f"Name {MOST_KEYS} at most.")
         if self.method == "grid":
             if ranges := [key for key, values in space.items() if isinstance(values, Range)]:
                 why, do = "a grid has choices only", "List its values, or set search.method = random."
@@ -284,7 +284,8 @@ def values_in(search: SearchSettings, texts: Mapping[str, str]) -> Values:
     """
     space = search.space
     if texts.keys() != space.keys():
-        raise UsageError(f"a trial has values of {', '.join(texts)[:120]}", why="the search has others")
+        what = f"a trial has values of {', '.join(texts)[:120]}"
+        raise UsageError(what, why="the search has others", do="Search again: start a new run.")
     return tuple((key, _value_in(key, space[key], texts[key])) for key in space)
 
 

@@ -88,7 +88,7 @@ def with_environment(tables: Tables) -> Tables:
 def check_tables(tables: Tables, what: str) -> None:
     """Raise UsageError for a key in no table, and for an unknown table."""
     if not isinstance(tables, dict):
-        raise UsageError(f"{what} is not a job", do=EXAMPLE)
+        raise UsageError(f"{what} can't be read", why="it is not a table of keys", do=EXAMPLE)
     sound = {key: value for key, value in tables.items() if isinstance(value, dict)}
     for key in tables:
         if key not in sound and key not in TOP:

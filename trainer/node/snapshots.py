@@ -201,7 +201,8 @@ class Snapshots:
             return False
         except OSError as error:
             log.warning("the checkpoints can't be read, they will be tried again: %s", error)
-            self._behind = TrainingFailed("MAYFLY_CHECKPOINTS can't be read", why=str(error))
+            do = "Have the script keep plain files there that its user may read."
+            self._behind = TrainingFailed("MAYFLY_CHECKPOINTS can't be read", why=str(error), do=do)
             return False
         self._units, self._refused = units, False
         if self.counts["snapshots"] > before["snapshots"]:

@@ -43,7 +43,7 @@ def read_interruption(text: str) -> Interruption:
     if not read or not 1 <= int(read[1]) <= 99:
         why = "it is a share of the job's steps, 1% to 99%"
         do = "Write it as --interrupt 40%, or 40%,no-notice."
-        raise UsageError(f"--interrupt '{text[:40]}'", why=why, do=do)
+        raise UsageError(f"--interrupt is '{text[:40]}'", why=why, do=do)
     return Interruption(share=int(read[1]) / 100, notice_seconds=0 if read[2] else NOTICE_SECONDS)
 
 

@@ -184,7 +184,8 @@ def _as_text(key: str, value: Any, kind: str) -> str:
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
     fits = {"integer": text.lstrip("-").isdecimal(), "boolean": text in ("true", "false")}.get(kind, True)
     if not fits:
-        raise UsageError(f"the stack's setting '{key}' is {text!r}", why=f"Pulumi.yaml declares it as {kind}")
+        what, do = f"the stack's setting '{key}' is {text!r}", "Correct it in the file of settings."
+        raise UsageError(what, why=f"Pulumi.yaml declares it as {kind}", do=do)
     return text
 
 

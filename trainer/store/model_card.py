@@ -29,7 +29,7 @@ def markdown_of(card: Card) -> str:
     parts = [f"# {_code(card.model)}", _first_words(card), _table(("", ""), _facts(card))]
     if scores := _scores(card.metrics):
         parts += ["## Scores", _score_words(card), _table(("score", "test (baseline)"), scores)]
-    parts += ["## Use", _USE, "## Limits", _LIMITS]
+    parts += ["## Use", _USE_OF_AN_AGENT if _acts_in(card) else _USE, "## Limits", _LIMITS]
     return f"---\n{head}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
@@ -57,6 +57,9 @@ def _metadata(card: Card) -> dict[str, Any]:
 def _first_words(card: Card) -> str:
     family, target, bars = (_code(text) for text in (card.family, card.target, card.timeframe))
     words = f"A model of the family {family} that forecasts {target} of bars of {bars}, trained by Mayfly."
+    if _acts_in(card):
+        words = f"An agent of the family {family} that acts in the environment {_code(_acts_in(card))} over"
+        words += f" bars of {bars}, trained by Mayfly."
     if card.data.get("synthetic"):
         words += " **It was trained on SYNTHETIC bars: it knows nothing of any market.**"
     return words
@@ -71,9 +74,12 @@ def _facts(card: Card) -> list[tuple[str, str]]:
         f"{name} {value}" for name, value in card.target_settings.items() if _is_plain(value)
     )
     parent = card.parent.get("model", "")
+    reads = f"{card.lookback} bars of {len(card.features)} features"
+    if _acts_in(card):
+        reads = f"an observation of {len(card.features)} numbers, as it is"
     rows = [
         ("symbols", _named(card.symbols)),
-        ("reads", f"{card.lookback} bars of {len(card.features)} features"),
+        ("reads", reads),
         ("network", architecture),
         ("target", settings),
         ("networks averaged", str(card.members) if card.members > 1 else ""),
@@ -86,6 +92,11 @@ def _facts(card: Card) -> list[tuple[str, str]]:
         ("Mayfly", f"{card.mayfly}, code {card.code_sha256[:12]}" if card.code_sha256 else card.mayfly),
     ]
     return [(name, _code(value)) for name, value in rows if value]
+
+
+def _acts_in(card: Card) -> str:
+    """Return the environment of the user's in which it acts; '' for any other model."""
+    return str(card.target_settings.get("class", "")) if card.target == "environment" else ""
 
 
 def _scores(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -161,6 +172,17 @@ for symbol, bars in model.prepare("candles/", last=1).items():
 Without Mayfly: `mayfly models export MODEL` writes ONNX, with the scaler in the graph. The features that it
 reads, in their order, the scalers and the fitted values are in the card, which the metadata of the file has
 as `mayfly_card`."""
+_USE_OF_AN_AGENT = """```python
+import torch
+import trainer  # pip install mayfly[train]
+
+model = trainer.load("MODEL.safetensors")
+with torch.no_grad():
+    outputs = model.module(torch.from_numpy(seen)[None, None])  # seen: an observation, float32
+print(model.told["outputs"])
+```
+
+Without Mayfly: `mayfly models export MODEL` writes ONNX, whose metadata says what inputs and outputs are."""
 _LIMITS = """Scores are of one span of the past, and a market can change the day after. They say whether the
 model was better than plain baselines there beyond chance, not that it makes money. It is no advice. No
 licence is stated: add `license` above before you share it."""

@@ -26,6 +26,8 @@ from trainer.base.own_file import OwnFile, digest_of
 from trainer.targets.target import Column, Metric, TargetSettings, column
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import torch
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 # Bars after its own on which a bar's reward may depend: filled at the next open, held to the one after.
 AHEAD = 2
+MOST_SEEN = 10_000  # numbers of an observation: as many inputs as a card names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,19 @@ class EnvironmentTarget(OwnFile, TargetSettings):
     def features(self, inputs: int) -> int:
         """Return the numbers of an observation: the network reads nothing else."""
         return self.trial.seen if self.trial else inputs
+
+    def names_of_features(self, inputs: Sequence[str]) -> list[str]:
+        """Return a name for each number of an observation."""
+        return [f"observation_{number}" for number in range(self.features(len(inputs)))]
+
+    @property
+    def outputs_are(self) -> str:
+        if self.choices:
+            return f"a logit of each of {self.choices} actions, of which the largest is taken, then a value"
+        return (
+            f"{self.numbers} means, whose tanh -1 and 1 are the ends of the action space, as many log"
+            " deviations, then a value"
+        )
 
     def label(self, candles: Candles, clock: np.ndarray) -> Labels:
         """Return 0 for each bar whose reward can be known."""

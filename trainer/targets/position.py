@@ -86,7 +86,7 @@ class Position(TargetSettings):
         super().__post_init__()
         if self.short and self.levels % 2 == 0:
             raise bad_value(
-                "target.levels", self.levels, "odd with target.short, so that one of them is flat"
+                "target.levels", self.levels, "an odd number with target.short, so that one of them is flat"
             )
         if self.cost <= 0:
             raise UsageError(

@@ -9,7 +9,7 @@ Shapes: T bars of a series, N bars to score, K label columns, O outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -92,6 +92,15 @@ class TargetSettings(HomeSettings):
     def features(self, inputs: int) -> int:
         """Return how many numbers of a bar the model reads, of a job with so many inputs."""
         return inputs
+
+    def names_of_features(self, inputs: Sequence[str]) -> list[str]:
+        """Return the names of what the model reads of a bar, of a job with these inputs."""
+        return list(inputs)
+
+    @property
+    def outputs_are(self) -> str:
+        """Say what the outputs of a model are, in their order, as its ONNX file does."""
+        return f"what the target {self.name} makes its forecast of"
 
     @property
     def unit_bars(self) -> int:

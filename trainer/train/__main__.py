@@ -156,7 +156,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     set_variables(job.machine.variables)  # before torch reads them, and for every process that is started
     check_folder(options.out)
     if options.workers is not None and not 1 <= options.workers <= MOST_WORKERS:
-        raise UsageError(f"--workers {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")
+        raise UsageError(f"--workers is {options.workers}", do=f"Give 1 to {MOST_WORKERS:,}.")
     check_path(str(options.data))
     import torch
 

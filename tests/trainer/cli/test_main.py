@@ -247,7 +247,7 @@ def test_a_number_beyond_its_bound_is_one_line(words, capsys, monkeypatch, tmp_p
     monkeypatch.setattr("signal.signal", lambda *_: None)  # they stay this process's own
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: {words[-2]} {words[-1]}. Give 1 to ") and said.count("\n") == 1
+    assert said.startswith(f"error: {words[-2]} is {words[-1]}. Give 1 to ") and said.count("\n") == 1
 
 
 TRAIN = ("train", "--data", "CANDLES", "--out", "models")

@@ -234,7 +234,7 @@ def test_an_interruption_is_a_share_with_or_without_notice(text: str, share: flo
     "text", ["", "40", "0%", "100%", "-4%", "4.5%", "forty", "40%,no", "40% ", "٤٠%", "no-notice"]
 )
 def test_a_senseless_interruption_is_one_error(text: str) -> None:
-    with pytest.raises(UsageError, match="--interrupt '.*' .*1% to 99%.*Write it as --interrupt 40%"):
+    with pytest.raises(UsageError, match="--interrupt is '.*' .*1% to 99%.*Write it as --interrupt 40%"):
         read_interruption(text)
 
 

@@ -185,7 +185,7 @@ def test_growth_is_in_basis_points_and_drawdown_a_share():
     ("keys", "message"),
     [
         ({"fee": 0.0, "slippage": 0.0}, "trades for nothing"),
-        ({"levels": 4}, "odd with target.short"),
+        ({"levels": 4}, "odd number with target.short"),
         ({"fill": "yesterday"}, "one of next_open, close"),
         ({"limit": 2.0}, "at most 1"),
     ],

@@ -113,7 +113,7 @@ def test_bad_data_exits_2_at_a_desk_and_100_on_a_node(tmp_path, data, capsys, wr
         (["--set", "hiden=4"], "unknown job key 'hiden'. Did you mean model.hidden"),
         (["--set", "train.batch=5000"], "--set train.batch=auto"),
         (["--set", "train.precision=fp16"], "precision fp16 on a CPU"),
-        (["--workers", "0"], "--workers 0"),
+        (["--workers", "0"], "--workers is 0"),
         (["--job", "nix.json"], "cannot read job nix.json"),
         (["--job", "deep.json"], "cannot read job deep.json"),
         (["--out", __file__], "test_main.py is not a folder"),

@@ -70,7 +70,7 @@ def test_a_job_file_names_features_beside_it(tmp_path: Path) -> None:
         (("a.py:x", "b.py:y"), "names a.py, b.py .one file is sent"),
         (("a.py",), "'a.py' names no function"),
         (("a.py:x y",), "a.py:x y"),
-        (("a.py:rsi_14",), "a feature rsi_14 of ours and yours"),
+        (("a.py:rsi_14",), "your feature has the name rsi_14"),
         (("a.py:x", "a.py:x"), "names that differ"),
         (("none", "a.py:x"), "none alone"),
     ],

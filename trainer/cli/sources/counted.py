@@ -41,7 +41,8 @@ def count_bars(path: str, *, timeframe: str = "") -> CountedBars:
         raise DataError(f"{path} holds several timeframes", why=why, do=do)
     chosen = [one for one in headers if not wanted or one.name_timeframe in ("", wanted)]
     if not chosen:
-        raise DataError(f"{path} holds no {wanted} bars", why=f"it has {', '.join(frames)}")
+        why, do = f"it has {', '.join(frames)}", "Name one of these with --timeframe."
+        raise DataError(f"{path} holds no {wanted} bars", why=why, do=do)
     bars: Counter[str] = Counter()
     for header in chosen:
         bars.update(_bars_of(header))

@@ -68,16 +68,18 @@ def _job(arguments: argparse.Namespace) -> Job:
     job = parse_job({"model": {"name": model}}, profile, arguments.settings)
     for key in ("train.batch", "expert.activation_checkpointing"):
         if key in job.given:
-            raise UsageError(f"--set {key}", why="the table has several", do=f"Leave {key} out.")
+            raise UsageError(
+                f"--set {key} is not for bench", why="its table has several", do=f"Leave {key} out."
+            )
     if job.model.name != model:
         raise UsageError(
             f"bench measures a {model}", do="`mayfly profiles tune` is for models that read windows."
         )
     if arguments.price is not None and not 0 <= arguments.price < math.inf:
-        raise UsageError(f"--price {arguments.price:g}", do="Give dollars an hour, 0 or more.")
+        raise UsageError(f"--price is {arguments.price:g}", do="Give dollars an hour, 0 or more.")
     if not 0 <= arguments.bars <= MOST_BARS:
         do = f"Give 1 to {MOST_BARS:,}; without it, it is seven years of minutes."
-        raise UsageError(f"--bars {arguments.bars}", do=do)
+        raise UsageError(f"--bars is {arguments.bars}", do=do)
     return job
 
 

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the log of the attempt that the run's record names; with --follow, until the run has ended."""
     if arguments.tail < 0:
         do = "Give 1 or more; without it the whole log is printed."
-        raise UsageError(f"--tail {arguments.tail}", do=do)
+        raise UsageError(f"--tail is {arguments.tail}", do=do)
     for other in ("json", "metrics"):
         if arguments.follow and getattr(arguments, other):
             raise UsageError(f"--follow and --{other} don't go together", do="Leave one out.")

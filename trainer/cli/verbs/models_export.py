@@ -58,6 +58,7 @@ def _write_onnx(arguments: argparse.Namespace, path: Path, out: Path) -> dict[st
     model = load(path, own_files=[Path(file) for file in arguments.model_file])
     parity = write_onnx(model, out)
     if not arguments.json:
-        warn(f"inputs: {', '.join(model.input_names)}; features are not scaled, the graph does that")
+        for name, words in model.told.items():
+            warn(f"{name} {words}")
         warn(f"{parity.share:.0e} of the largest output from torch's, on {parity.inputs} seeded inputs")
     return {"inputs": list(model.input_names), "difference": parity.share, "compared": parity.inputs}

@@ -157,14 +157,14 @@ def _take_count(arguments: argparse.Namespace) -> int:
         return 0
     arguments.symbols = None
     if int(text) == 0:
-        raise UsageError("--symbols 0", do="Name symbols, or how many: --symbols 500.")
+        raise UsageError("--symbols 0 names no symbol", do="Name symbols, or how many: --symbols 500.")
     return int(text)
 
 
 def _training_work(job: Job, bars: int | None, count: int) -> TrainingWork:
     """Return the work on the job's data, or on as many symbols and bars as were named."""
     if bars is not None and not 0 < bars <= MOST_BARS:
-        raise UsageError(f"--bars {bars}", do="Name the bars of each symbol, such as --bars 3700000.")
+        raise UsageError(f"--bars is {bars}", do="Name the bars of each symbol, such as --bars 3700000.")
     if bars is None and not job.data.path:
         why = "there are no candles to count without an account"
         do = "Name them with --data PATH, or give numbers: --symbols 20 --bars 500000."
@@ -191,7 +191,8 @@ def _of_files(job: Job, count: int) -> TrainingWork:
         names = names[:count]
     if missing := [name for name in names if name not in found.bars]:
         why = f"{job.data.path} has {', '.join(list(found.bars)[:12])}"
-        raise UsageError(f"no bars of {', '.join(missing[:6])}", why=why)
+        do = "Name symbols that it has, or add their candles."
+        raise UsageError(f"there are no bars of {', '.join(missing[:6])}", why=why, do=do)
     candles = ChosenCandles(
         timeframe=found.timeframe or "1m",
         bars={name: found.bars[name] for name in names if name not in job.data.exclude},
@@ -240,7 +241,7 @@ def _print_calibration(arguments: argparse.Namespace) -> int:
     from trainer.cli.connect import connected
 
     if arguments.calibration < 1:
-        raise UsageError(f"--calibration {arguments.calibration}", do="Name how many runs, such as 10.")
+        raise UsageError(f"--calibration is {arguments.calibration}", do="Name how many runs, such as 10.")
     with connected(rehearse=environment.rehearses(), create=False) as access:
         stored = _account(access, arguments.stack or "dev").objects.get(key=calibration.OBJECT)
     runs = calibration.runs_from(stored.body)[-arguments.calibration :] if stored else ()

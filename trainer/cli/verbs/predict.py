@@ -128,7 +128,7 @@ def _predicted(
     """
     if request.last is not None and not 1 <= request.last <= MOST_LAST:
         do = f"Give 1 to {MOST_LAST:,}; without it every window is predicted."
-        raise UsageError(f"--last {request.last}", do=do)
+        raise UsageError(f"--last is {request.last}", do=do)
     check_path(request.data)
     with model_files(request) as (paths, names):
         # Late: torch takes a second to load, and a wrong name should not wait for it.

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _job(arguments: argparse.Namespace) -> Job:
     if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
         do = "Give a number above 0; 60 is the most that is taken."
-        raise UsageError(f"--seconds {arguments.seconds:g}", do=do)
+        raise UsageError(f"--seconds is {arguments.seconds:g}", do=do)
     flags = {"data.path": arguments.data, "machine.gpu_profile": arguments.gpu_profile}
     present = {key: value for key, value in flags.items() if value is not None}
     tables = load_job(Path(arguments.job)) if arguments.job else {}

@@ -101,7 +101,8 @@ class Repair:
             with whole_file(self.out / side.name) as partial:
                 shutil.copyfile(side, partial)
         if not files:
-            raise DataError(f"nothing of {self.path} can be repaired", why="; ".join(left_out.values())[:300])
+            what, why = f"nothing of {self.path} can be repaired", "; ".join(left_out.values())[:300]
+            raise DataError(what, why=why, do="Correct the files by hand, or fetch them again.")
         after = check_folder(self.out, self.data)
         return Repaired(out=self.out, files=tuple(files), left_out=left_out, after=after)
 

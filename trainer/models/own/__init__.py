@@ -129,7 +129,8 @@ class OwnModel(OwnFile, ModelSettings):
             if reads == WINDOWS:
                 parts["lookback"].whole(least=bars_seen, most=bars_seen)
         except Unsound as error:
-            raise UsageError("the architecture is not that of a user's class", why=str(error)) from error
+            what, do = "the architecture is not that of a user's class", "Fetch the model again."
+            raise UsageError(what, why=str(error), do=do) from error
         cls.from_keys(
             {**given, **{key: architecture[key] for key in ("file", "class", "sha256", "lookback")}}
         )

@@ -124,9 +124,8 @@ class CandleEnvironment(gymnasium.Env):
         terms = self.market.terms
         if not terms.is_continuous:
             if not 0 <= action < len(terms.positions):
-                raise DataError(
-                    f"the policy returns action {action}", why="it is the place of no position", do=""
-                )
+                why = f"an action is the place of a position, 0 to {len(terms.positions) - 1}"
+                raise DataError(f"the policy returns action {action}", why=why, do="Return one of these.")
             return terms.positions[int(action)]
         share = float(np.asarray(action, dtype=np.float64).reshape(-1)[0])
         if not np.isfinite(share):
@@ -165,7 +164,7 @@ def environment_of(
         what = f"a {job.model.name} of {job.target.name} has no environment"
         raise UsageError(what, why="it takes a target that acts, and windows", do="Set target.name.")
     if span not in SPANS:
-        raise UsageError(f"span {span!r} is none", do=f"Choose {', '.join(SPANS)}.")
+        raise UsageError(f"there is no span {span!r}", do=f"Choose {', '.join(SPANS)}.")
     scaled = ((data.rows_TF - data.mean_F) / data.std_F).clamp(-INPUT_LIMIT, INPUT_LIMIT)
     bars = data.bars(span)
     market = Market(

@@ -20,6 +20,7 @@ from trainer.job.trials import told_of
 from trainer.store.card import LATER_BARS, TOLD_COLUMNS, Card, CardPanel, CardSeries
 from trainer.store.weights import weights_sha256
 from trainer.targets.described import REFIT, TRIED
+from trainer.targets.target import TargetSettings
 from trainer.train.evaluate.scores import Scored, SeriesScores
 from trainer.train.hardware import Hardware
 from trainer.train.inputs.encoder import parent_of
@@ -74,8 +75,8 @@ def card_of_training(
         own_files={table: home.card_entry() for table, home in job.own_files.items()},
         parent=parent_of(job),
         timeframe=origin.timeframe,
-        features=list(job.data.inputs),
-        columns=list(job.data.further),
+        features=job.target.names_of_features(job.data.inputs),
+        columns=[] if job.target.has_environment else list(job.data.further),
         features_version=label_of(
             job.data.features,
             (*job.data.computed, *features_beside(job.data.further)),
@@ -229,7 +230,7 @@ def _series(
             symbol=one.symbol,
             calendar=one.calendar,
             horizon=one.horizon_bars,
-            scaler=_scaler(mean_F, std_F),
+            scaler=_unscaled(one.target) if one.target.has_environment else _scaler(mean_F, std_F),
             splits=one.splits(),
             fitted=dict(its),
             data={
@@ -253,6 +254,12 @@ def _scaler(mean_F: torch.Tensor, std_F: torch.Tensor) -> dict[str, Any]:
     exactly.
     """
     return {"mean": mean_F.tolist(), "std": std_F.tolist(), "limit": INPUT_LIMIT}
+
+
+def _unscaled(target: TargetSettings) -> dict[str, Any]:
+    """Return the scaler of an observation, which the network reads as it is."""
+    seen = target.features(0)
+    return {"mean": [0.0] * seen, "std": [1.0] * seen, "limit": torch.finfo(torch.float32).max}
 
 
 def _panel(data: PieceData, fitted: Sequence[Mapping[str, Any]]) -> CardPanel | None:

@@ -87,6 +87,8 @@ def check_inputs(job: Job) -> None:
         theirs, ours = (f"those of a panel, scaled as {name}" if name else single for name in scalers)
         why = f"its inputs are {theirs}, this job's {ours}"
         raise DataError(f"{named} has another scaler", why=why, do=do)
+    if job.target.has_environment:
+        return  # it reads observations, of which the architecture has the size
     inputs = list(job.data.inputs)
     if (card.features, card.columns) != (inputs, list(job.data.further)):
         odd = sorted(set(card.features) ^ set(inputs))
@@ -97,7 +99,8 @@ def check_inputs(job: Job) -> None:
     index = job.data.told.index
     if told_of(card.told_columns)[0].index != index and reads_index(split_sides(job.data.further)[1]):
         why = f"its index is of other symbols than this job's, {some_of(index, 6)}"
-        raise DataError(f"{named} was trained on another index", why=why, do=f"{do} index= in data.columns.")
+        do = "Give index= in data.columns the symbols of that model, or train it on those of this job."
+        raise DataError(f"{named} was trained on another index", why=why, do=do)
     computed = (*job.data.computed, *features_beside(job.data.further))
     own = job.data.own.sha256 if job.data.own else ""
     if computed and not is_version_of(card.features_version, computed, own):
@@ -162,7 +165,7 @@ def known_scaler(job: Job, symbol: str = "") -> tuple[torch.Tensor, torch.Tensor
     that it was not trained on. None without such a model.
     """
     start = start_model_of(job)
-    if start is None:
+    if start is None or job.target.has_environment:
         return None
     import torch  # late: the launcher has no torch
 

@@ -17,7 +17,7 @@ from trainer.base.own_file import OwnFile, as_usage_error
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
-from trainer.targets.environment import AHEAD, EnvironmentTarget
+from trainer.targets.environment import AHEAD, MOST_SEEN, EnvironmentTarget
 from trainer.targets.environment_steps import DO, class_of, random_policy, rewards_of
 
 MOST_BARS = 512  # of the trial
@@ -79,6 +79,9 @@ def _spaces(target: Any, env: Any) -> Any:
     if not isinstance(seen, Box) or len(seen.shape) != 1 or not seen.shape[0]:
         why = f"it is {str(seen)[:80]}"
         raise UsageError(f"{name}.observation_space is no Box of one dimension", why=why, do=DO)
+    if seen.shape[0] > MOST_SEEN:
+        why, do = f"a card has {MOST_SEEN:,} at most", "Show fewer."
+        raise UsageError(f"{name} shows {seen.shape[0]:,} numbers", why=why, do=do)
     is_free = isinstance(action, Box) and len(action.shape) == 1 and action.shape[0] > 0
     if not isinstance(action, Discrete) and not (is_free and action.is_bounded()):
         why = f"it is {str(action)[:80]}"

@@ -70,6 +70,12 @@ class CheckedModel:
         members = [card.members, card.target, card.target_settings] if card.members > 1 else []
         return json.dumps([card.family, card.lookback, card.architecture, *members], sort_keys=True)
 
+    def check_reads_bars(self) -> None:
+        """Raise DataError for an agent in an environment of the user's."""
+        if self.target.has_environment:
+            why, do = "candles alone do not say what it sees", "Give it observations: docs/agents.md."
+            raise DataError(f"{self.path} is an agent of your own environment", why=why, do=do)
+
     def warmup(self, candles: Candles) -> int:
         """Return the number of unusable rows at the head of a series: some input has no value there."""
         ours = warmup_of_features(self.features, self.card.timeframe)
@@ -84,6 +90,15 @@ class CheckedModel:
 
 
 def check_model(path: Path, own_files: Sequence[Path] = (), *, to_score: bool = False) -> CheckedModel:
+    """Read and check the card of a model that forecasts, as `check_file` does. Raises DataError for an agent
+    in an environment of the user's, too.
+    """
+    checked = check_file(path, own_files, to_score=to_score)
+    checked.check_reads_bars()
+    return checked
+
+
+def check_file(path: Path, own_files: Sequence[Path] = (), *, to_score: bool = False) -> CheckedModel:
     """Read and check a model's card. `own_files`: the Python files of a user's own model and features; a card
     alone runs no code. `to_score`: of a refit, the held-out twin that its scores are of.
 
@@ -91,14 +106,13 @@ def check_model(path: Path, own_files: Sequence[Path] = (), *, to_score: bool = 
     superfluous or another.
     """
     card = read_card(path)
-    if card.target == ENVIRONMENT.name:
-        why, do = "candles alone do not say what it sees", "Load its policy in Python: docs/agents.md."
-        raise DataError(f"{path} is an agent of your own environment", why=why, do=do)
     twin = str(card.held_out["sha256"]) if to_score and card.held_out else ""
     card = card.twin if twin else card
-    features = _features_of(card, path)
     target = target_of(card, path)
+    features = () if target.has_environment else _features_of(card, path)
     check_card(card, target, path)
+    if target.has_environment and len(card.features) != card.architecture.get("features"):
+        raise unfit(path, "its features are not the numbers of an observation")
     given = _given_files(card, path, own_files)
     return CheckedModel(
         path=path,

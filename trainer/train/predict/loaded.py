@@ -32,7 +32,7 @@ from trainer.models import home_of, reads_of
 from trainer.store.card import Card, CardSeries
 from trainer.targets.target import TargetSettings
 from trainer.train.inputs.rows import context_rows
-from trainer.train.predict.load_model import CheckedModel, check_model, network_from, unfit
+from trainer.train.predict.load_model import CheckedModel, check_file, network_from, unfit
 from trainer.train.predict.panels import common_of, series_to_predict
 from trainer.train.predict.predictions import NotPredicted
 from trainer.train.predict.symbols import context_of_task, open_candles_of, task_of, wanted_symbols
@@ -130,6 +130,23 @@ class LoadedModel:
         return reads_of(self.card.family, self.card.architecture) == WINDOWS
 
     @property
+    def told(self) -> dict[str, str]:
+        """Say what each input is, and the outputs, with shapes."""
+        bars = f"{self.card.lookback}" if self.reads_windows else f"{self.card.lookback} or more"
+        of_bar = len(self.card.features)
+        means = {
+            X: f"(batch, {bars}, {of_bar}) float32: the card's features, unscaled, oldest bar first",
+            SERIES: "(batch,) int64: the place of each one's series in the card",
+            CONTEXT_INPUT: "(batch, 4) int64: series, weekday, month and time of day of the last bar",
+        }
+        if self.checked.target.has_environment:
+            means[X] = f"(batch, 1, {of_bar}) float32: observations of the environment, as it gives them"
+        each = "" if self.reads_windows else f"bars after the first {self.card.lookback - 1}, "
+        shape = f"(batch, {each}{self.card.architecture['outputs']})"
+        outputs = f"{shape} float32: {self.checked.target.outputs_are}"
+        return {**{name: means[name] for name in self.input_names}, "outputs": outputs}
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """Return the arguments of its module that it needs."""
         reads_context = home_of(self.card.family).reads_context
@@ -146,8 +163,10 @@ class LoadedModel:
         model takes any symbol, and needs the bars of all.
 
         A symbol without bars, or with too few, is a warning; if none is left, or if it was named, its
-        DataError is raised. Raises UsageError for symbols that the model does not know.
+        DataError is raised. Raises UsageError for symbols that the model does not know, and DataError for an
+        agent in an environment of the user's: bars are not what it sees.
         """
+        self.checked.check_reads_bars()
         if last is not None and last < 1:
             raise UsageError(f"last is {last}", do="Give 1 or more, or leave it out for every bar.")
         wanted = wanted_symbols([self.checked], symbols)
@@ -256,7 +275,7 @@ class LoadedModel:
 
 def load(path: Path, *, own_files: Sequence[Path] = ()) -> LoadedModel:
     """Load a model; see `trainer.load`."""
-    checked = check_model(path, own_files)
+    checked = check_file(path, own_files)
     network = network_from(checked.card, checked.tensors(), path, **checked.build_options)
     if not home_of(checked.card.family).is_any_module:
         _multiply_out(network)

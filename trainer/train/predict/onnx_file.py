@@ -53,7 +53,8 @@ def write_onnx(model: LoadedModel, path: Path) -> OnnxParity:
 
     Inputs: `x` (batch, T, F) float32, features that are not scaled; `series` (batch,) int64, if its series
     have scalers of their own; `context` (batch, C) int64, of a transformer. Output: `outputs`, the network's.
-    The metadata has the card, as the .safetensors file does.
+    An agent in an environment of the user's takes observations as `x` (batch, 1, D). The metadata has the
+    card, as the .safetensors file does, and what inputs and outputs are (`mayfly_x`).
 
     Raises UsageError without the extra, for a model of more than 2 GiB, for one that torch can't export, and
     for numbers that differ by more than PARITY.
@@ -135,7 +136,8 @@ def _exported(model: LoadedModel) -> bytes:
                 verbose=False,
             )
         assert program is not None
-        program.model.metadata_props[METADATA_KEY] = model.card.to_json()
+        told = {f"mayfly_{name}": words for name, words in model.told.items()}
+        program.model.metadata_props.update({METADATA_KEY: model.card.to_json(), **told})
         content: bytes = program.model_proto.SerializeToString()
         return content
     except Exception as error:  # a user's module, and the exporter, can raise anything

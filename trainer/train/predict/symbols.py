@@ -140,7 +140,8 @@ def outputs_at(model: CheckedModel, candles: Candles, bars: np.ndarray) -> BarOu
     Raises DataError for a symbol that the model was not trained on.
     """
     if candles.symbol not in model.card.symbols:
-        raise DataError(f"no model of {candles.symbol}", why=f"{model.name} was trained on others", do="")
+        why, do = f"{model.name} was trained on others", "Leave the symbol out, or name a model of it."
+        raise DataError(f"no model of {candles.symbol}", why=why, do=do)
     series = model.card.of(candles.symbol)
     warmup = model.warmup(candles)
     whole = model.target.with_unit(candles, _whole_bars(candles, model, series, warmup=warmup))

@@ -191,7 +191,8 @@ def token_of(path: Path | None) -> bytes:
     try:
         token = read_plain(path, most_bytes=MOST_TOKEN).strip() if path else b""
     except OSError as error:
-        raise UsageError(f"cannot read the cluster's token {path}", why=str(error.strerror)) from error
+        what, do = f"cannot read the cluster's token {path}", "Check the path and its permissions."
+        raise UsageError(what, why=str(error.strerror), do=do) from error
     if len(token) < 32:
         raise UsageError(
             "several machines train one model, and there is no token for them",

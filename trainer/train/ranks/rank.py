@@ -160,7 +160,7 @@ class _RankRoster:
             except TrainerError as error:
                 failure = error
         if self._ranks.any(failure is not None):
-            raise failure or TrainingFailed("rank 0 could not score the model")
+            raise failure or TrainingFailed("rank 0 could not score the model", do="Read `mayfly logs`.")
         return opened
 
     def _opened(self, stages: Stages, checkpoint: Checkpoint | None) -> list[Run]:

@@ -349,7 +349,7 @@ def test_the_example_shows_every_key_of_a_job_with_its_help():
     ("words", "line"),
     [
         (("--interrupt", "40%"), "--interrupt is for rehearsals"),
-        (("--rehearse", "--interrupt", "140%"), "--interrupt '140%'"),
+        (("--rehearse", "--interrupt", "140%"), "--interrupt is '140%'"),
         (("--rehearse", "--interrupt", "40%", "--on-demand"), "--interrupt with --on-demand"),
     ],
 )

@@ -152,7 +152,7 @@ def test_one_is_made_from_a_folder_and_a_job(tmp_path):
         environment(tmp_path / "job.toml", tmp_path, "BBB")
     with pytest.raises(UsageError, match="has no environment"):
         environment_of(prepare(candles_of(), JOB), job_of(model="lstm", target="direction"))
-    with pytest.raises(UsageError, match="span 'all' is none"):
+    with pytest.raises(UsageError, match="there is no span 'all'"):
         environment_of(prepare(candles_of(), JOB), JOB, span="all")
 
 

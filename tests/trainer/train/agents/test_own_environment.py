@@ -13,19 +13,25 @@ import pytest
 import torch
 
 from tests.jobs import job_of, with_settings
+from tests.models import card_of
 from tests.trainer.train.rosters import Roster, WorkerKilled, always
 from trainer.base.errors import TrainerError, TrainingFailed, UsageError
 from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
 from trainer.job.reading import job_from
+from trainer.store.card_reading import MOST_INPUTS
+from trainer.store.weights import save
 from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.agents.lanes import HereLanes, LanePlace, Processes
 from trainer.train.evaluate.scores import outputs_by_span, score_series
+from trainer.train.inputs.encoder import check_inputs, known_scaler, pinned
 from trainer.train.inputs.rows import prepare
 from trainer.train.inputs.series import alone
+from trainer.train.own import probe_environment
 from trainer.train.packs.environments import Environments, processes_of
 from trainer.train.packs.pack import Member, new_model
 from trainer.train.packs.strategy import form_pack
+from trainer.train.packs.tensors import tensors_of
 from trainer.train.piece import episodes_of
 from trainer.train.piece import run_of as run_in_piece
 from trainer.train.run import Run
@@ -353,6 +359,15 @@ def test_each_mistake_gets_one_line(file: Path, name: str) -> None:
     assert LINES[name] in line and "\n" not in line
 
 
+def test_an_observation_has_as_many_numbers_as_a_card_names(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert probe_environment.MOST_SEEN == MOST_INPUTS
+    monkeypatch.setattr(probe_environment, "MOST_SEEN", 3)
+    with pytest.raises(UsageError, match="Long shows 4 numbers .a card has 3 at most.*Show fewer"):
+        probe_environment.measure_environment(job_in(file, tried=False), lambda stage: None)
+
+
 def test_what_fails_in_training_is_one_line(file: Path) -> None:
     job = job_in(file)
     few = replace(member_of(0), candles=candles_of(4))
@@ -376,6 +391,27 @@ def test_a_job_in_an_environment_is_checked(file: Path) -> None:
     assert "names no class" in refused(agent={"environment": str(file)})
     assert "FILE.py:CLASS" in refused(agent={"environment": "cartpole"})
     assert "target.file" in refused(agent={}, target={"name": "environment"})
+
+
+def test_an_agent_starts_from_one_of_its_environment(file: Path, tmp_path: Path) -> None:
+    job = job_in(file, window=5)
+    seen = job.target.names_of_features(job.data.inputs)
+    card = card_of("mlp", "direction", symbols=("AAA",), features=seen)
+    architecture = job.model.architecture(features=len(seen), outputs=job.target.outputs)
+    own = {
+        "target": "environment",
+        "target_settings": job.target.card_keys(),
+        "trained_until": "2024-01-01T00:00:00Z",
+    }
+    card = replace(card, architecture=architecture, timeframe="1h", lookback=1, **own)
+    earlier = new_model(member_of(1), job)
+    save(tmp_path / "earlier.safetensors", tensors_of(earlier), card)
+    init = str(tmp_path / "earlier.safetensors")
+    started = pinned(replace(job, train=replace(job.train, init=init)))
+    check_inputs(started)
+    assert known_scaler(started, "AAA") is None, "its own scaler is that of observations"
+    network = new_model(member_of(2), started)
+    assert all(torch.equal(one, tensors_of(earlier)[name]) for name, one in tensors_of(network).items())
 
 
 def test_the_environment_is_the_target_of_its_job(file: Path) -> None:

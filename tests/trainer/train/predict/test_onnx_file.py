@@ -118,7 +118,8 @@ def test_the_command_writes_to_the_folder_or_where_it_is_told(
     assert main(["models", "export", str(path)]) == 0
     printed = capsys.readouterr()
     assert printed.out == "model.onnx\n" and (tmp_path / "model.onnx").read_bytes() == b"graph"
-    assert "inputs: x" in printed.err and "1e-07 of the largest output" in printed.err
+    assert "x (batch, 20, 37) float32: the card's features" in printed.err
+    assert "1e-07 of the largest output" in printed.err
     (tmp_path / "there").mkdir()
     assert main(["models", "export", str(path), "--out", "there/m.onnx", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

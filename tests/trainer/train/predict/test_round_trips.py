@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,15 @@ from safetensors.torch import load_file
 
 from tests.models import FEATURES, card_of, make_own_model
 from tests.pages import ROOT
-from trainer.base.errors import UsageError
+from trainer.base.errors import DataError, UsageError
 from trainer.base.settings import WINDOWS
 from trainer.models import MODELS, network_of
-from trainer.store.card import CardPanel
-from trainer.store.weights import HELD_OUT, save, weights_sha256
+from trainer.store.card import CardPanel, read_card
+from trainer.store.weights import HELD_OUT, load_tensors, save, weights_sha256
 from trainer.targets import TARGETS
+from trainer.targets.environment import EnvironmentTarget
+from trainer.targets.environment_policy import greedy
+from trainer.train.agents.policies import policy
 from trainer.train.packs.tensors import tensors_of
 from trainer.train.predict.averaged import averaged_tensors
 from trainer.train.predict.loaded import LoadedModel, load
@@ -55,6 +59,7 @@ print(json.dumps(made))
 
 
 TWO = ("AAA", "BBB")
+SEEN = 7  # numbers of an observation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +99,25 @@ def means_of(family: str) -> list[Kind]:
     return kinds
 
 
-GROUPS = {**{family: kinds_of(family) for family in MODELS}, "means": means_of("lstm")}
+def agents_of_environments() -> list[Kind]:
+    """Return agents in an environment of the user's, with choices or numbers, one or the mean of two."""
+    actions = ({"choices": 3, "numbers": 0}, {"choices": 0, "numbers": 2})
+    return [
+        Kind(family="mlp", target="environment", members=n, settings=one) for one in actions for n in (1, 2)
+    ]
+
+
+GROUPS = {
+    **{family: kinds_of(family) for family in MODELS},
+    "means": means_of("lstm"),
+    "environments": agents_of_environments(),
+}
 
 
 def stored(folder: Path, kind: Kind) -> Path:
     """Write a model with random weights, and scalers that matter; return its path."""
+    if kind.target == "environment":
+        return agent_in_environment(folder, kind)
     features = ("present", *FEATURES) if kind.is_panel else FEATURES
     card = card_of(kind.family, kind.target, symbols=kind.symbols, features=features, settings=kind.settings)
     series = [
@@ -118,6 +137,26 @@ def stored(folder: Path, kind: Kind) -> Path:
         tensors |= {HELD_OUT + name: tensor for name, tensor in twin.items()}
     path = folder / f"{kind.name}.safetensors"
     save(path, tensors, card)
+    return path
+
+
+def agent_in_environment(folder: Path, kind: Kind) -> Path:
+    """Write an agent whose observation has SEEN numbers; return its path."""
+    target = EnvironmentTarget.from_keys(
+        {"file": "my_env.py", "class": "MyEnv", "sha256": "0" * 64, "window": 4}
+    )
+    measured = {"of": target.code, "seen": SEEN, **kind.settings}
+    target = EnvironmentTarget.from_keys({**target.to_keys(), "measured": measured})
+    names = target.names_of_features(FEATURES)
+    card = card_of(kind.family, "direction", symbols=TWO[:1], features=names)
+    series = [replace(card.of(), scaler={"mean": [0.0] * SEEN, "std": [1.0] * SEEN, "limit": 3.4e38})]
+    settings = MODELS[kind.family](hidden=4, layers=2, lookback=1)
+    architecture = settings.architecture(features=SEEN, outputs=target.outputs)
+    told = {"target": "environment", "target_settings": target.card_keys(), "lookback": 1}
+    card = replace(card, series=series, architecture=architecture, members=kind.members, **told)
+    torch.manual_seed(3)
+    path = folder / f"{kind.name}.safetensors"
+    save(path, averaged_tensors([network(card) for _ in range(kind.members)]), card)
     return path
 
 
@@ -211,6 +250,36 @@ def test_the_ten_lines_of_the_docs_give_our_numbers(tmp_path: Path) -> None:
     statements = [node for node in ast.walk(ast.parse(lines)) if isinstance(node, ast.stmt)]
     assert len(statements) <= 14 and "trainer" not in lines
     torch.testing.assert_close(names["outputs"], wanted, rtol=0, atol=1e-6)
+
+
+def test_an_agent_of_an_environment_is_loaded_for_its_observations(tmp_path: Path) -> None:
+    space = SimpleNamespace(start=0, low=np.full(2, -1.0), high=np.ones(2), dtype=np.dtype(np.float64))
+    for kind in agents_of_environments():
+        path = stored(tmp_path, kind)
+        model = load(path)
+        x = seeded_inputs(model, 2)["x"] * 50  # nothing is clamped, and nothing scaled
+        with torch.no_grad():
+            outputs = model.module(x)
+            assert model.told["x"].startswith(f"(batch, 1, {SEEN}) float32: observations")
+            act = policy(path, SimpleNamespace(action_space=space))
+            for seen, action in zip(x.numpy(), greedy(model.checked.target, outputs), strict=True):
+                wanted = int(action) if kind.settings["choices"] else action.double().numpy()
+                np.testing.assert_allclose(act(seen[0]), wanted, rtol=1e-5)
+        with pytest.raises(DataError, match="candles alone do not say what it sees"):
+            model.prepare("candles/")
+
+
+def test_a_card_without_observations_is_no_agents(tmp_path: Path) -> None:
+    path = stored(tmp_path, agents_of_environments()[0])
+    card = read_card(path)
+    scaler = {"mean": [0.0] * 3, "std": [1.0] * 3, "limit": 10.0}
+    save(
+        path,
+        load_tensors(path),
+        replace(card, features=["a", "b", "c"], series=[replace(card.of(), scaler=scaler)]),
+    )
+    with pytest.raises(DataError, match="its features are not the numbers of an observation"):
+        load(path)
 
 
 OWN = """from torch import nn
