@@ -16,6 +16,7 @@ import numpy as np
 
 from trainer.base.errors import DataError
 from trainer.base.text import counted
+from trainer.data.pieces import pieces, rows_where
 from trainer.data.read.actions import applied
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
@@ -173,6 +174,12 @@ def commonest_step(timestamps: np.ndarray) -> str:
     """Return the timeframe of the most frequent step of a sorted series; `events` if fewer than half of the
     steps have it.
     """
+    first, rows = np.diff(timestamps[:2]), len(timestamps) - 1
+    same = sum(
+        int(np.count_nonzero(timestamps[1:][part] - timestamps[part] == first)) for part in pieces(rows)
+    )
+    if same * 2 > rows > 0 and first > 0:  # as of most series: it need not be sorted
+        return name_of(int(first[0]))
     steps, counts = np.unique(np.diff(timestamps), return_counts=True)
     if not len(steps) or counts.max() * 2 < counts.sum() or steps[counts.argmax()] <= 0:
         return EVENTS
@@ -255,10 +262,11 @@ def refuse_mixed(symbol: str, parts: Sequence[Series]) -> None:
 
 def check_order(series: Series) -> None:
     """Raise DataError for bars that are not sorted by time, or of which two have the same time."""
-    steps = np.diff(series.timestamp)
-    if not (steps <= 0).any():
+    times = series.timestamp
+    late = rows_where(len(times) - 1, lambda part: times[1:][part] <= times[part])
+    if not len(late):
         return
-    first = int((steps <= 0).argmax())
+    steps, first = np.diff(times), int(late[0])
     at = time_text(series.timestamp[first + 1])
     if steps[first] == 0:
         twice = int((steps == 0).sum())
@@ -280,6 +288,8 @@ def _check_values(
     """Raise DataError for impossible bars: not finite, a price not above zero, high below low, negative
     volume, a spike.
     """
+    if not any(_has_impossible(values, columns, part) for part in pieces(len(timestamp))):
+        return
     for problem, bad in impossible_bars(values, columns):
         if bad.any():
             row = int(bad.argmax())
@@ -291,6 +301,12 @@ def _check_values(
                 why=f"{counted(int(bad.sum()), 'such bar')}, the first at {time_text(timestamp[row])}",
                 do="Correct or drop those bars; a missing bar is handled as a hole.",
             )
+
+
+def _has_impossible(values: np.ndarray, columns: Sequence[str], part: slice) -> bool:
+    """Return whether bars of a part are refused. A spike is one beside the bars around it."""
+    around = slice(max(0, part.start - 1), part.stop + 1)
+    return any(bad.any() for _, bad in impossible_bars(values[:, around], columns))
 
 
 def impossible_bars(values: np.ndarray, columns: Sequence[str]) -> list[tuple[str, np.ndarray]]:
@@ -311,13 +327,29 @@ def impossible_bars(values: np.ndarray, columns: Sequence[str]) -> list[tuple[st
 
 def _spikes(close_N: np.ndarray) -> np.ndarray:
     """Return (N,) bool: closes that are MOST_TIMES_OFF times above, or below, the closes before and after."""
+    far = far_apart(close_N[1:], close_N[:-1], np.log(MOST_TIMES_OFF))
+    steps = np.zeros(len(close_N))  # to the next close
     with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.diff(np.log(close_N))
+        steps[far] = np.log(close_N[far + 1]) - np.log(close_N[far])
     off = np.zeros(len(close_N), dtype=bool)
-    if len(close_N) > 2:
+    if len(far) > 1:
         up, down = steps > np.log(MOST_TIMES_OFF), steps < -np.log(MOST_TIMES_OFF)
-        off[1:-1] = (up[:-1] & down[1:]) | (down[:-1] & up[1:])
+        off[1:] = (up[:-1] & down[1:]) | (down[:-1] & up[1:])
     return off
+
+
+def far_apart(one_N: np.ndarray, other_N: np.ndarray, least: float) -> np.ndarray:
+    """Return the rows at which the log ratio of two prices may be beyond `least`: a logarithm takes ten times
+    as long as a ratio, and few rows need one.
+    """
+    some = float(np.exp(least * 0.99))
+
+    def is_far(part: slice) -> np.ndarray:
+        with np.errstate(all="ignore"):  # a ratio may overflow
+            ratio_N = one_N[part] / other_N[part]
+        return np.asarray((ratio_N > some) | (ratio_N < 1 / some))
+
+    return rows_where(len(one_N), is_far)
 
 
 def time_text(timestamp: int | np.integer) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.base.text import some_of
-from trainer.data.read.candles import Candles, commonest_step, time_text
+from trainer.data.pieces import rows_where
+from trainer.data.read.candles import Candles, commonest_step, far_apart, time_text
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.volumes import level_changes
 from trainer.data.timeframes import EVENTS, step_of
@@ -70,42 +71,26 @@ def oddities(candles: Candles) -> list[DataNote]:
 def odd_bars(candles: Candles) -> list[Oddity]:
     """Return the implausible bars of a symbol, each kind that it has."""
     open_N, high_N, low_N, close_N = (getattr(candles, name) for name in FIELDS[:4])
-    rows = _beyond(close_N[1:], close_N[:-1], _FAR) + 1
+    rows = far_apart(close_N[1:], close_N[:-1], _FAR) + 1
     rows = rows[np.abs(np.log(close_N[rows]) - np.log(close_N[rows - 1])) > _FAR]
     jumps = _jumps(open_N, close_N)
-    far_N = np.zeros(len(close_N), dtype=bool)
-    far_N[np.setdiff1d(rows, jumps)] = True
-    wide_N = np.zeros(len(close_N), dtype=bool)
-    wide = _beyond(high_N, low_N, _FAR)
+    wide = far_apart(high_N, low_N, _FAR)
     highest, lowest = np.maximum(open_N[wide], close_N[wide]), np.minimum(open_N[wide], close_N[wide])
     above, below = np.log(high_N[wide]) - np.log(highest), np.log(lowest) - np.log(low_N[wide])
-    wide_N[wide] = above + below > _FAR
-    cases = _cases(candles, wide_N=wide_N, far_N=far_N)
-    odd = [Oddity(text=text, rows=np.flatnonzero(odd_N)) for text, odd_N in cases if odd_N.any()]
+
+    def is_outside(part: slice) -> np.ndarray:
+        highest_N, lowest_N = (pick(open_N[part], close_N[part]) for pick in (np.maximum, np.minimum))
+        return np.asarray(
+            (highest_N > high_N[part] * (1 + _ROUNDING)) | (lowest_N < low_N[part] * (1 - _ROUNDING))
+        )
+
+    cases = {
+        "open or close lies outside high and low": rows_where(len(candles), is_outside),
+        "high or low is more than ten times off open and close": wide[above + below > _FAR],
+        "close changes more than tenfold from one bar to the next": np.setdiff1d(rows, jumps),
+    }
+    odd = [Oddity(text=text, rows=rows) for text, rows in cases.items() if len(rows)]
     return [*odd, *_splits(candles, jumps), *_volumes(candles)]
-
-
-def _beyond(one_N: np.ndarray, other_N: np.ndarray, least: float) -> np.ndarray:
-    """Return the rows at which the log ratio of two prices may be beyond `least`: a logarithm takes ten times
-    as long as a ratio, and few rows need one.
-    """
-    with np.errstate(all="ignore"):  # a ratio may overflow
-        ratio_N = one_N / other_N
-    some = float(np.exp(least * 0.99))
-    return np.flatnonzero((ratio_N > some) | (ratio_N < 1 / some))
-
-
-def _cases(candles: Candles, *, wide_N: np.ndarray, far_N: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    highest_N = np.maximum(candles.open, candles.close)
-    lowest_N = np.minimum(candles.open, candles.close)
-    return [
-        (
-            "open or close lies outside high and low",
-            (highest_N > candles.high * (1 + _ROUNDING)) | (lowest_N < candles.low * (1 - _ROUNDING)),
-        ),
-        ("high or low is more than ten times off open and close", wide_N),
-        ("close changes more than tenfold from one bar to the next", far_N),
-    ]
 
 
 def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
@@ -113,7 +98,7 @@ def _jumps(open_N: np.ndarray, close_N: np.ndarray) -> np.ndarray:
     there.
     """
     jumps = []
-    for row in _beyond(open_N[1:], close_N[:-1], _SMALLEST_SPLIT):
+    for row in far_apart(open_N[1:], close_N[:-1], _SMALLEST_SPLIT):
         gap = abs(float(np.log(open_N[row + 1]) - np.log(close_N[row])))
         before, after = close_N[max(0, row + 1 - _AROUND) : row + 1], close_N[row + 1 : row + 1 + _AROUND]
         moved = abs(float(np.log(np.median(after)) - np.log(np.median(before))))

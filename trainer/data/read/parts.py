@@ -106,7 +106,8 @@ def _write_header(file: BinaryIO, row: np.dtype[Any], bars: int) -> None:
 
 def _oldest_first(series: Series) -> Series:
     """Return a series sorted newest first reversed; any other unchanged."""
-    if len(series.timestamp) < 2 or not (np.diff(series.timestamp) < 0).all():
+    times = series.timestamp
+    if len(times) < 2 or times[0] < times[-1] or not (times[1:] < times[:-1]).all():
         return series
     return replace(
         series, timestamp=series.timestamp[::-1].copy(), values=np.ascontiguousarray(series.values[:, ::-1])

@@ -124,6 +124,8 @@ def with_sides(
     of those that are made of bars. Raises DataError for one that has no value, or only old ones, for the last
     bar.
     """
+    if not sides:
+        return candles, []
     known_at = candles.timestamp + step_of(candles.timeframe)
     columns, notes, since = dict(candles.columns), list[DataNote](), candles.since
     for side in sides:

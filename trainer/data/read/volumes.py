@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainer.data.pieces import PIECE
 from trainer.data.timeframes import DAY, step_of
 
 # As log10. Shares against lots are 2 apart, thousands 3, coins against dollars the price.
@@ -23,21 +24,36 @@ def level_changes(timestamp_N: np.ndarray, volume_N: np.ndarray, timeframe: str)
     """Return the bars from which the volume has another level, each with the log10 of how many times it
     grew.
     """
-    traded = np.flatnonzero(volume_N > 0)
-    begins_B = _blocks(timestamp_N[traded], step_of(timeframe))
+    rows = None if (volume_N > 0).all() else np.flatnonzero(volume_N > 0)
+    if rows is not None:
+        timestamp_N, volume_N = timestamp_N[rows], volume_N[rows]
+    begins_B = _blocks(timestamp_N, step_of(timeframe))
     if len(begins_B) < 2 * _FEWEST:
         return []
-    logs = np.log10(volume_N[traded])
-    level_B = np.add.reduceat(logs, begins_B) / np.diff([*begins_B, len(traded)])
+    level_B = _levels(volume_N, begins_B)
     jumps_B = _jumps(level_B)
     changes = []
     for run in _runs(np.abs(jumps_B) >= _LEAST_JUMP):
         block = run[np.abs(jumps_B[run]).argmax()]
         low = begins_B[max(0, block - 2)]
-        high = begins_B[block + 2] if block + 2 < len(begins_B) else len(traded)
-        row = traded[low + _best_cut(logs[low:high])]
-        changes.append((int(row), float(jumps_B[block])))
+        high = begins_B[block + 2] if block + 2 < len(begins_B) else len(volume_N)
+        row = low + _best_cut(np.log10(volume_N[low:high]))
+        changes.append((int(row if rows is None else rows[row]), float(jumps_B[block])))
     return changes
+
+
+def _levels(volume_N: np.ndarray, begins_B: np.ndarray) -> np.ndarray:
+    """Return the mean log10 (B,) of the volumes of each block, some blocks at a time."""
+    ends_B = np.append(begins_B[1:], len(volume_N))
+    level_B = np.empty(len(begins_B))
+    first = 0
+    while first < len(begins_B):
+        start = begins_B[first]
+        after = max(first + 1, int(np.searchsorted(ends_B, start + PIECE, side="right")))
+        sums = np.add.reduceat(np.log10(volume_N[start : ends_B[after - 1]]), begins_B[first:after] - start)
+        level_B[first:after] = sums / (ends_B - begins_B)[first:after]
+        first = after
+    return level_B
 
 
 def _blocks(timestamp_N: np.ndarray, step: int) -> np.ndarray:
@@ -46,7 +62,8 @@ def _blocks(timestamp_N: np.ndarray, step: int) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     if step >= DAY:
         return np.arange(len(timestamp_N))
-    days = np.flatnonzero(np.diff(timestamp_N // DAY, prepend=timestamp_N[0] // DAY - 1))
+    starts = np.arange(timestamp_N[0] // DAY, timestamp_N[-1] // DAY + 1) * DAY
+    days = np.unique(np.searchsorted(timestamp_N, np.maximum(starts, timestamp_N[0])))
     if len(days) >= 2 * _FEWEST:
         return days
     return np.arange(0, len(timestamp_N), max(_LEAST_BARS, len(timestamp_N) // (2 * _MOST)))
