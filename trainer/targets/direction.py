@@ -36,7 +36,6 @@ class Direction(HorizonSettings):
     )
     proper = ("log_loss", "brier")
     long_above = 0.5
-    libraries = ("sklearn.linear_model",)
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         Column(title="AUC (logistic)", value=("auc",), beside=("baselines", "logistic", "auc")),
@@ -117,7 +116,8 @@ class Direction(HorizonSettings):
 
         from trainer.targets.boosting import NAME, boosted
         from trainer.targets.direction_scores import last_move, lean
-        from trainer.targets.scoring import features_of, logistic, of_training
+        from trainer.targets.logistic import logistic
+        from trainer.targets.scoring import features_of, of_training
 
         labels = of_training(series)[:, 0]
         before = [last_move(rows.candles.close, rows.train, self.horizon) for rows in series]
@@ -138,7 +138,7 @@ class Direction(HorizonSettings):
 
         return scores_per_bar(forecast_N, labels_NK)
 
-    def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    def scores_of(self, values: PerBar, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the more frequent label."""
         share = float((labels_NK > 0.5).mean())
-        return {**super().scores(forecast_N, labels_NK), "base_rate": max(share, 1 - share)}
+        return {**super().scores_of(values, forecast_N, labels_NK), "base_rate": max(share, 1 - share)}

@@ -92,12 +92,14 @@ def compare(
         for name, its in theirs.items()
     }
     scores = {
-        **target.scores(forecast, labels),
+        **target.scores_of(ours, forecast, labels),
         **dates(cells.times),
         "intervals": {name: interval(each_N, places_N) for name, each_N in ours.items()},
         "cells": int(places_N.max()) + 1,
         "cell": cells.length,
-        "baselines": {name: target.scores(other, labels) for name, other in forecasts.items()},
+        "baselines": {
+            name: target.scores_of(theirs[name], other, labels) for name, other in forecasts.items()
+        },
         "better": gains,
     }
     losses = {

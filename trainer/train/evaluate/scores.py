@@ -26,6 +26,7 @@ from trainer.train.inputs.series import PieceData
 from trainer.train.predict.readers import AtOnce, Evaluate, Inputs, Parts, Reader, outputs_of, reader_of
 
 SPANS = ("validation", "test")
+ALL = slice(None)  # bars of a span
 Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
 Outputs = dict[str, list[np.ndarray]]  # by span, of each series
 
@@ -65,13 +66,13 @@ def reader_for(data: SymbolData, job: Job, at_once: AtOnce = AtOnce()) -> Reader
     return reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=first, at_once=at_once)
 
 
-def readings(data: PieceData, job: Job, span: str, *, last: int = 0, at_once: AtOnce = AtOnce()) -> Parts:
+def readings(data: PieceData, job: Job, span: str, *, some: slice = ALL, at_once: AtOnce = AtOnce()) -> Parts:
     """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per
-    series for chunks. `last`: of the last bars of each series; 0: of all.
+    series for chunks. `some`: of these bars of each series.
 
     The outputs of all parts, concatenated, are in the order of the series.
     """
-    rows = [one.rows(span)[-last:] for one in data.series]
+    rows = [one.rows(span)[some] for one in data.series]
     if job.model.reads == CHUNKS or job.target.has_environment:
         both = zip(data.series, rows, strict=True)
         return [(its, reader_for(one, job, at_once)) for one, its in both if len(its)]

@@ -90,10 +90,12 @@ class SymbolData:
     def features(self, bars: np.ndarray) -> np.ndarray:
         """Return scaled features (N, F) float32 of bars, clamped to ten deviations."""
         rows = bars if self.place_T is None else self.place_T[bars]
-        rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
-        return np.asarray(
-            ((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy()
-        )
+        if len(rows) and (np.diff(rows) == 1).all():  # side by side: nothing is gathered
+            rows_NF = self.rows_TF[int(rows[0]) : int(rows[-1]) + 1]
+        else:
+            rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
+        scaled_NF = (rows_NF - self.mean_F).div_(self.std_F).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+        return np.asarray(scaled_NF.cpu().numpy())
 
     def scored(self, span: str) -> Rows:
         """Return a span's data for the target's scores."""

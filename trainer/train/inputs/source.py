@@ -51,6 +51,7 @@ class JobData:
     """
 
     plan: DataPlan
+    code_sha256: str  # of what trains on it: hashed once, and not by each process
     parts: Mapping[str, tuple[Part, ...]]  # {} while they arrive
     sides: tuple[SideSeries, ...] = ()
     arriving: ArrivingCandles | None = None
@@ -121,22 +122,22 @@ def open_data(
     if arriving is not None and arriving.exists():
         coming = ArrivingCandles(folder=path, document=arriving, scratch=scratch)
         if not (together or kind_of(job).one_split) and by_symbol(files):
-            return JobData(plan=plan, parts={}, arriving=coming)
+            return JobData(plan=plan, code_sha256=code_sha256(job), parts={}, arriving=coming)
         coming.wait(files)
     symbols = job.data.chosen((*plan.symbols, *plan.refused))
     chosen = job.with_data(symbols=symbols, timeframe=plan.timeframe)
-    return _data_of(plan, folder_of(chosen, path, scratch=scratch, files=files))
+    return _data_of(plan, job, folder_of(chosen, path, scratch=scratch, files=files))
 
 
 def plan_and_open(job: Job, path: Path, *, scratch: Path) -> JobData:
     """Plan the job's data and return it; as `open_data`."""
     folder = folder_of(job, path, scratch=scratch)
-    return _data_of(plan_data(job, folder), folder)
+    return _data_of(plan_data(job, folder), job, folder)
 
 
-def _data_of(plan: DataPlan, folder: CandleFolder) -> JobData:
+def _data_of(plan: DataPlan, job: Job, folder: CandleFolder) -> JobData:
     parts = {symbol: folder.parts(symbol) for symbol in folder.symbols}
-    return JobData(plan=plan, parts=parts, sides=folder.sides)
+    return JobData(plan=plan, code_sha256=code_sha256(job), parts=parts, sides=folder.sides)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +253,7 @@ def made_of(piece: Piece, job: Job, data: JobData, *, precision: str = "") -> Ma
     Raises the DataError with which planning refused one of its series.
     """
     marks, job = {symbol: data.of(symbol).mark for symbol in piece.series}, job_of(job, piece.values)
-    return made_by(job, data=marks, code_sha256=code_sha256(job), precision=precision)
+    return made_by(job, data=marks, code_sha256=data.code_sha256, precision=precision)
 
 
 def source_of(source: Source, piece: Piece, job: Job, data: JobData) -> Source:
