@@ -46,7 +46,7 @@ from trainer.train.packs.sequential import SequentialPack
 TIMED = {  # module and name of a function -> phase; time inside of another one counts there
     ("trainer.train.inputs.source", "plan_and_open"): "plan",
     ("trainer.train.inputs.source", "read_parts"): "read",
-    ("trainer.train.inputs.rows", "_inputs"): "features",
+    ("trainer.train.inputs.source", "inputs_of"): "features",
     ("trainer.train.workers.worker", "read_source"): "prepare",
     ("trainer.train.workers.helpers", "read_source"): "prepare",
     ("trainer.train.packs.sequential", "SequentialPack.step"): "steps",

@@ -56,7 +56,8 @@ class Direction(HorizonSettings):
         labels = np.full(len(close), np.nan, dtype=np.float32)
         if len(close) > horizon:
             change = close[horizon:] - close[:-horizon]  # has the sign of the log ratio
-            labels[: len(change)] = np.where(change > 0, 1.0, np.where(change < 0, 0.0, np.nan))
+            labels[: len(change)][change > 0] = 1.0
+            labels[: len(change)][change < 0] = 0.0
         return Labels(values_TK=labels[:, None], ends_T=ends_after(len(close), horizon))
 
     def flaw(self, labels_NK: np.ndarray) -> tuple[str, str]:

@@ -10,6 +10,8 @@ import numpy as np
 
 from trainer.targets.scoring import PerBar, correlation_per_bar
 
+PART = 1 << 20  # bars that are looked at together
+
 
 def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
     """Return the scores of probabilities of label 1, as `TargetSettings.per_bar` has them.
@@ -33,7 +35,11 @@ def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
 
 def last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:
     """Return the sign (N,) of the move over the `horizon` bars that end at each bar."""
-    return np.asarray(np.sign(close[bars] - close[np.maximum(bars - horizon, 0)]))
+    moved = np.empty(len(bars), dtype=np.int8)
+    for first in range(0, len(bars), PART):
+        some = bars[first : first + PART]
+        moved[first : first + PART] = np.sign(close[some] - close[np.maximum(some - horizon, 0)])
+    return moved
 
 
 def lean(moved: np.ndarray, labels: np.ndarray) -> float:

@@ -26,7 +26,8 @@ def logistic(x_train: Table, classes_N: np.ndarray, x_scored: Table) -> np.ndarr
     Of two classes the second has weights; of more, each. Intercepts are not penalized. Uses one thread, like
     a worker.
     """
-    classes, places_N = np.unique(classes_N, return_inverse=True)
+    classes = np.unique(classes_N)
+    places_N = np.searchsorted(classes, classes_N).astype(np.int8)
     if len(classes) == 1:
         return np.ones((len(x_scored), 1))
     with threadpool_limits(1, user_api="blas"):

@@ -127,9 +127,15 @@ def day_cells(rows: Rows, horizon: int) -> tuple[np.ndarray, str]:
     bars would give far too narrow intervals.
     """
     times = rows.candles.timestamp
-    if horizon <= np.median(np.unique(times // DAY, return_counts=True)[1]):
+    begins = np.append(begins_of(times // DAY), len(times))
+    if horizon <= np.median(np.diff(begins)):
         return times[rows.scored] // DAY, "1 day"
     return rows.scored // horizon, counted(horizon, "bar")
+
+
+def begins_of(cells_N: np.ndarray) -> np.ndarray:
+    """Return the place at which each cell begins, of cells (N,) in ascending order."""
+    return np.flatnonzero(np.diff(cells_N, prepend=cells_N[:1] - 1))
 
 
 def correlation_per_bar(x_N: np.ndarray, y_N: np.ndarray) -> np.ndarray | None:

@@ -68,6 +68,8 @@ class TargetSettings(HomeSettings):
     # Its outputs act, and an agent learns them by reward: [agent] in place of the supervised step.
     acts: ClassVar[bool] = False
     has_environment: ClassVar[bool] = False  # of the user's own, in which its agents act
+    # Whether labels and scores need closes and times alone: other prices are dropped once features are made.
+    closes_suffice: ClassVar[bool] = False
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
 
     def __post_init__(self) -> None:
@@ -257,6 +259,8 @@ class TargetSettings(HomeSettings):
 @dataclass(frozen=True, kw_only=True)
 class HorizonSettings(TargetSettings):
     """A target whose labels end `horizon` bars after their own."""
+
+    closes_suffice = True
 
     horizon: int = setting(5, "Bars ahead: from a bar to the end of its label.", least=1, most=100_000)
 

@@ -18,6 +18,7 @@ from trainer.base.text import counted
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
 from trainer.targets.environment import EnvironmentTarget
+from trainer.targets.scoring import begins_of
 from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.evaluate.evaluation import Baselines, Cells, cells_of, compare, evaluate
 from trainer.train.evaluate.trading import together, trade, traded_scores
@@ -198,6 +199,5 @@ def days_of_a_cell(data: SymbolData) -> int:
     Over all of its bars: a series of a panel may have few in test, far apart.
     """
     rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
-    _, first = np.unique(cells_of(data.target, rows).of_bar, return_index=True)
-    begins = data.candles.timestamp[first]
+    begins = data.candles.timestamp[begins_of(cells_of(data.target, rows).of_bar)]
     return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from trainer.bars.document import DataPlan, SymbolPlan
-from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.bars.job_plan import folder_of, folds_of, plan_data, plans_of, refuse_other_bars
 from trainer.bars.series_plan import on_all_bars
 from trainer.base.code_files import training_sha256
 from trainer.base.errors import DataError
+from trainer.base.freed_memory import LARGE_BARS, release_freed_memory
 from trainer.base.settings import CHUNKS
 from trainer.base.text import counted
 from trainer.data.read.candles import Candles
@@ -40,7 +41,7 @@ from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import panel_baselines
 from trainer.train.inputs.arriving import ArrivingCandles, by_symbol
 from trainer.train.inputs.panel_rows import read_panel
-from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
+from trainer.train.inputs.rows import SymbolData, inputs_of, prepare, prepare_folds
 from trainer.train.inputs.series import PieceData, alone, lay
 
 
@@ -191,10 +192,13 @@ class Source:
         return replace(self, foreseen=None, _baselines={**self._baselines, fold: baselines})
 
 
-def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -> Source:
-    """Read and prepare the source of a piece, or of its `refit`, on the CPU. Raises DataError if its bars are
-    not those of the plan.
+def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False, whole: bool = True) -> Source:
+    """Read and prepare the source of a piece, or of its `refit`, on the CPU. Without `whole` its candles have
+    only what its target's scores need. Raises DataError if its bars are not those of the plan.
+
+    A large series takes at its peak its bars and 1.2 times its rows (see `machines.host_memory`).
     """
+    closes = not whole and job.target.closes_suffice
     entries, folder = tuple(data.of(symbol) for symbol in piece.series), data.rows_folder(piece, job)
 
     def fold_of(entry: SymbolPlan, number: int) -> SymbolData:
@@ -203,8 +207,11 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -
 
     if len(entries) == 1 and not job.data.panel and not refit:
         candles = data.read(piece.series[0], job)
-        plans = plans_of(candles, job, entries[0])
-        prepared = prepare_folds(candles, job, plans, folder=folder)
+        refuse_other_bars(candles, entries[0])
+        rows_TF = inputs_of(candles, job, folder)  # before its windows: most of the prices go after it
+        if closes and not candles.columns:
+            candles = candles.closes()
+        prepared = prepare_folds(candles, job, folds_of(candles, job, entries[0]), rows_TF)
         folds = {fold: alone(one) for fold, one in enumerate(prepared, 1)}
     elif job.data.panel:
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
@@ -217,6 +224,10 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
         rows = [entry.bars for entry in entries]
         folds = {piece.fold: lay(parts, rows=rows, padding=padding, folder=folder)}
+    if closes:
+        folds = {fold: one.with_closes() for fold, one in folds.items()}
+    if sum(entry.bars for entry in entries) >= LARGE_BARS:
+        release_freed_memory()
     name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
     return Source(name=name, folds=folds, origin=origin_of(piece, job, data))
 
