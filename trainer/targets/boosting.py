@@ -56,7 +56,9 @@ def boosted(series: Sequence[Rows], labels_N: np.ndarray, objective: str, **sett
     if not len(learned) or not len(held):
         return None
     x_held = x_train.take(held)
-    fitted = lightgbm.Dataset(x_train.take(learned), labels_N[learned], free_raw_data=False)
+    fitted = lightgbm.Dataset(
+        x_train.take(learned), labels_N[learned].astype(np.float64), free_raw_data=False
+    )
     booster = lightgbm.train(
         {**SETTINGS, "objective": objective, **settings},
         fitted,

@@ -120,17 +120,17 @@ class Direction(HorizonSettings):
         from trainer.targets.logistic import logistic
         from trainer.targets.scoring import features_of, of_training
 
-        labels = of_training(series)[:, 0]
+        ups = of_training(series)[:, 0] > 0.5
         before = [last_move(rows.candles.close, rows.train, self.horizon) for rows in series]
         moved = np.concatenate([last_move(rows.candles.close, rows.scored, self.horizon) for rows in series])
-        by = lean(np.concatenate(before), labels)
+        by = lean(np.concatenate(before), ups)
         x_train, x_scored = features_of(series)
-        trees = boosted(series, labels, "binary")
+        trees = boosted(series, ups, "binary")
         return {
-            "base_rate": np.full(len(moved), float(labels.mean())),
+            "base_rate": np.full(len(moved), float(ups.mean())),
             "persistence": 0.5 + by * moved,
             "reversal": 0.5 - by * moved,
-            "logistic": logistic(x_train, labels > 0.5, x_scored)[:, 1],
+            "logistic": logistic(x_train, ups, x_scored)[:, 1],
             **({NAME: trees.scored} if trees else {}),
         }
 

@@ -42,10 +42,10 @@ def last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:
     return moved
 
 
-def lean(moved: np.ndarray, labels: np.ndarray) -> float:
+def lean(moved: np.ndarray, ups: np.ndarray) -> float:
     """Return how far from one half a forecast by the last move is: as far as its hit rate in training."""
     known = moved != 0
-    hit_rate = float(np.mean((moved[known] > 0) == (labels[known] > 0.5))) if known.any() else 0.5
+    hit_rate = float(np.mean((moved[known] > 0) == ups[known])) if known.any() else 0.5
     return min(max(abs(hit_rate - 0.5), 1e-6), 0.5 - 1e-6)
 
 

@@ -27,7 +27,9 @@ def logistic(x_train: Table, classes_N: np.ndarray, x_scored: Table) -> np.ndarr
     a worker.
     """
     classes = np.unique(classes_N)
-    places_N = np.searchsorted(classes, classes_N).astype(np.int8)
+    places_N = np.zeros(len(classes_N), dtype=np.int8)
+    for place, one in enumerate(classes):
+        places_N[classes_N == one] = place
     if len(classes) == 1:
         return np.ones((len(x_scored), 1))
     with threadpool_limits(1, user_api="blas"):

@@ -5,7 +5,7 @@ Shapes: N bars to score, K label columns, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ Events = Mapping[
 ]  # event -> its chances (N,), and whether it happened (N,)
 MOST_FITTED = 100_000  # bars, evenly spread, that a quantile regression learns from
 QUANTILE_STEPS, TEMPERATURE_STEPS = 60, 30
+PART = 1 << 22  # bars that are looked at together
 BLOCK = 4096  # bars whose features are computed together: they stay in the cache of a core
 RIDGE = 1.0  # penalty on scaled features: keeps weights of collinear ones finite
 
@@ -127,15 +128,20 @@ def day_cells(rows: Rows, horizon: int) -> tuple[np.ndarray, str]:
     bars would give far too narrow intervals.
     """
     times = rows.candles.timestamp
-    begins = np.append(begins_of(times // DAY), len(times))
-    if horizon <= np.median(np.diff(begins)):
+    begins = begins_of(times[first : first + PART] // DAY for first in range(0, len(times), PART))
+    if horizon <= np.median(np.diff(begins, append=len(times))):
         return times[rows.scored] // DAY, "1 day"
     return rows.scored // horizon, counted(horizon, "bar")
 
 
-def begins_of(cells_N: np.ndarray) -> np.ndarray:
-    """Return the place at which each cell begins, of cells (N,) in ascending order."""
-    return np.flatnonzero(np.diff(cells_N, prepend=cells_N[:1] - 1))
+def begins_of(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the place at which each cell begins, of cells in ascending order, given in parts."""
+    begins, first, last = [], 0, None
+    for cells in parts:
+        before = cells[:1] - 1 if last is None else last
+        begins.append(first + np.flatnonzero(np.diff(cells, prepend=before)))
+        first, last = first + len(cells), cells[-1:]
+    return np.concatenate(begins)
 
 
 def correlation_per_bar(x_N: np.ndarray, y_N: np.ndarray) -> np.ndarray | None:

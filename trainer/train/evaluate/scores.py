@@ -18,9 +18,9 @@ from trainer.base.text import counted
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
 from trainer.targets.environment import EnvironmentTarget
-from trainer.targets.scoring import begins_of
+from trainer.targets.scoring import PART, begins_of
 from trainer.train.agents.episodes import EpisodeReader
-from trainer.train.evaluate.evaluation import Baselines, Cells, cells_of, compare, evaluate
+from trainer.train.evaluate.evaluation import Baselines, Cells, compare, evaluate
 from trainer.train.evaluate.trading import together, trade, traded_scores
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
@@ -198,6 +198,8 @@ def days_of_a_cell(data: SymbolData) -> int:
 
     Over all of its bars: a series of a panel may have few in test, far apart.
     """
-    rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
-    begins = data.candles.timestamp[begins_of(cells_of(data.target, rows).of_bar)]
+    rows, bars = data.scored("test"), len(data.candles)
+    parts = (np.arange(first, min(first + PART, bars)) for first in range(0, bars, PART))
+    cells = (data.target.cells(replace(rows, scored=part))[0] for part in parts)
+    begins = data.candles.timestamp[begins_of(cells)]
     return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -239,7 +239,8 @@ class _WorkerRoster:
             if aside:
                 return self._score_aside(opened, outputs)
             if self._reads_alone(opened.piece):
-                release_freed_memory()
+                opened.source.baselines(opened.piece.fold)
+                release_freed_memory()  # of these, before what scores take
             opened = self._files.scored(opened, outputs)
         if stages.is_over:
             self.report(self._files.finish(opened))
